@@ -24,10 +24,6 @@ RUN apt-get update \
 WORKDIR /src
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY broker broker
-COPY canopy canopy
-COPY canopy_delta canopy_delta
-COPY canopy_pages canopy_pages
-COPY canopy_spark canopy_spark
 COPY loadtest loadtest
 COPY pipeline pipeline
 COPY config config

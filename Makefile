@@ -10,7 +10,7 @@
 #   make coverage  what `make suite interpreted COVERAGE=1` measured, held against .ci/coverage
 #   make lint    style, types and the walls between packages
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
-#   make bench-NAME  another benchmark: routing, growth, store, upstream, inprocess, pipeline, source   ARGS="--quick"
+#   make bench-NAME  another benchmark: routing, growth, store, upstream, inprocess, connecting, delay, pipeline, source   ARGS="--quick"
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --sizes 100000"
 #   make crash    kill -9 and power cuts, again and again, with every seed   ARGS="-k power"
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
@@ -28,12 +28,11 @@ ARGS ?=
 FUZZ_SECONDS ?= 60
 export FUZZ_SECONDS
 
-# -P: the folder one stands in is not importable, so `broker` is the installed package and not the source beside it.
 PY := $(VENV)/bin/python -P
-# The packages `tests` and `benchmarks` are importable from here, and only they.
-TESTS := PYTHONPATH="$(VENV)/paths"
+# `tests` and `benchmarks` are importable from here. Canopy is the installed one: its sources lie a folder deeper.
+TESTS := PYTHONPATH="$(CURDIR)"
 
-.PHONY: help run quick test suite test-long test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-pipeline bench-source scale attack crash demo docs fuzz packages setup clean
+.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash demo docs fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -46,9 +45,9 @@ packages:
 
 run:
 	@.ci/environment run
-	@$(PY) -m broker.buildinfo | grep -q compiled || \
+	@$(PY) -m canopy_mqtt.buildinfo | grep -q compiled || \
 	    echo "canopy: the core is interpreted, so it serves at once, but slower; \`make setup\` compiles it in some minutes"
-	@exec $(PY) -m broker serve $(ARGS)
+	@exec $(PY) -m canopy_mqtt serve $(ARGS)
 
 # Four processes, since tests wait for something half of the time (how tests are dealt to them: tests/conftest.py). With six
 # on two cores the whole took longer, and hashed passwords missed their time limit. PYTHONSAFEPATH is -P for them too.
@@ -57,22 +56,27 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses=4
 # Rooms of the broker whose coverage is measured (tool.coverage in pyproject.toml has the same).
 # Nothing can measure compiled code, so the tests of COMPILED run a second time, interpreted from the source; those of
 # PLAIN run once. With COVERAGE=1 each Python that they start measures what it runs; other tests would miss their limits.
-COMPILED := core inprocess net upstream
-PLAIN := client configuration hooks observe security settings
+COMPILED := core guards inprocess links net
+PLAIN := client hooks observe security settings
+# Tests elsewhere of compiled modules in these rooms, which run interpreted as well.
+BESIDE := observe/sampling observe/trace security/test_bans.py store/test_journal_guard.py store/test_pages.py e2e/conformance/test_will.py
 COVERAGE ?=
 ifneq ($(COVERAGE),)
 MEASURED := $(shell mkdir -p build/coverage)COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/data
 endif
-INTERPRETED := PYTHONPATH="$(CURDIR)" PYTHONSAFEPATH=1 CANOPY_EXPECT=interpreted
-INSTALLED := CANOPY_EXPECT="$$($(PY) -m broker.buildinfo)" PYTHONSAFEPATH=1 $(TESTS)
+# The folders that hold the sources of what is installed, and this one for `tests` and `benchmarks`.
+SOURCES := $(CURDIR)/broker:$(CURDIR)/loadtest:$(CURDIR)/pipeline:$(CURDIR)
+INTERPRETED := PYTHONPATH="$(SOURCES)" PYTHONSAFEPATH=1 CANOPY_EXPECT=interpreted
+INSTALLED := CANOPY_EXPECT="$$($(PY) -m canopy_mqtt.buildinfo)" PYTHONSAFEPATH=1 $(TESTS)
 
 quick:
 	@.ci/environment quick
 	@$(INTERPRETED) $(PYTEST) tests/core -q -m "not long" $(ARGS)
 
-# The linters need nothing that is built, so they run while it is.
+# The linters need nothing that is built, so they run while it is. `CHECKS=` leaves them out, where they have run already.
+CHECKS ?= checks
 test: packages
-	@$(MAKE) --no-print-directory -j2 setup checks
+	@$(MAKE) --no-print-directory -j2 setup $(CHECKS)
 	@$(MAKE) --no-print-directory suite
 
 suite: setup
@@ -85,19 +89,25 @@ endif
 
 # A fault of the compiler's shows in one of the two runs alone. It needs nothing that is built.
 interpreted: packages
-	@$(MEASURED) $(INTERPRETED) $(PYTEST) -q -m "not long and not crowd" $(COMPILED:%=tests/%) $(ARGS)
+	@$(MEASURED) $(INTERPRETED) $(PYTEST) -q -m "not long and not crowd" $(COMPILED:%=tests/%) $(BESIDE:%=tests/%) $(ARGS)
 
 coverage: setup
 	@PYTHONPATH=. $(PY) tools/coverage_floor.py
 
-# Properties run here with all their examples (CANOPY_LONG), so they run in both.
+# Properties run here with all their examples (CANOPY_LONG), so they run in both. The conformance tests wait for most of
+# their time, so two runs of them go side by side.
 test-long: setup
-	@echo "canopy: the conformance tests of mounted clients over WebSocket, with a store on disk"
-	@CANOPY_E2E_SCHEME=ws CANOPY_E2E_MOUNT=tenant/ CANOPY_E2E_STORE=1 $(INSTALLED) $(PYTEST) tests/e2e/conformance -q
-	@echo "canopy: the conformance tests with a store in PostgreSQL"
-	@CANOPY_E2E_STORE=postgresql $(INSTALLED) $(PYTEST) tests/e2e/conformance -q
+	@$(MAKE) --no-print-directory -j2 --output-sync=target conformance-sqlite conformance-postgresql
 	@echo "canopy: the long tests, and all examples of every property"
-	@CANOPY_LONG=1 $(INSTALLED) $(PYTEST) --timeout=600 -m "long or hypothesis" $(ARGS)
+	@CANOPY_LONG=1 $(INSTALLED) $(PYTEST) --numprocesses=4 --timeout=600 -m "long or hypothesis" $(ARGS)
+
+conformance-sqlite:
+	@echo "canopy: the conformance tests of mounted clients over WebSocket, with a store on disk"
+	@CANOPY_E2E_SCHEME=ws CANOPY_E2E_MOUNT=tenant/ CANOPY_E2E_STORE=1 $(INSTALLED) $(PYTEST) --numprocesses=3 tests/e2e/conformance -q
+
+conformance-postgresql:
+	@echo "canopy: the conformance tests with a store in PostgreSQL"
+	@CANOPY_E2E_STORE=postgresql $(INSTALLED) $(PYTEST) --numprocesses=3 tests/e2e/conformance -q
 
 test-pythons:
 	@.ci/pythons
@@ -109,13 +119,13 @@ checks:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy --num-workers=2
-	@PYTHONPATH=. $(VENV)/bin/lint-imports
+	@PYTHONPATH="$(SOURCES)" $(VENV)/bin/lint-imports
 	@$(PY) tools/conformance.py --check
 
 bench: setup
 	@$(TESTS) $(PY) -m benchmarks network $(ARGS)
 
-bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-pipeline bench-source: setup
+bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source: setup
 	@$(TESTS) $(PY) -m benchmarks $(@:bench-%=%) $(ARGS)
 
 scale: setup
@@ -125,7 +135,7 @@ attack: setup
 	@$(TESTS) $(PY) -m benchmarks attack $(ARGS)
 
 crash: setup
-	@CANOPY_CRASH=1 $(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/store/test_live.py tests/e2e/store/test_shared.py tests/e2e/test_links_killed.py tests/e2e/store/test_power_loss.py -q $(ARGS)
+	@CANOPY_CRASH=1 $(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/store/test_live.py tests/e2e/store/test_shared.py tests/e2e/store/test_postgresql.py tests/e2e/test_links_killed.py tests/e2e/store/test_power_loss.py -q $(ARGS)
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)

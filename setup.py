@@ -27,42 +27,49 @@ from setuptools.command.build_py import build_py
 # Python does, so that nothing of it can change how the broker is compiled.
 UNITS = {
     "canopy_core": [
-        "broker/core/**/*.py",
-        "broker/inprocess/inbox.py",
-        "broker/net/connections/admission.py",
-        "broker/net/connections/client.py",
-        "broker/net/connections/connection.py",
-        "broker/net/connections/connection_table.py",
-        "broker/net/connections/packet_watch.py",
-        "broker/net/connections/time_limits.py",
-        "broker/net/listening/handshakes.py",
-        "broker/net/listening/terms.py",
-        "broker/net/listening/tls_transport.py",
-        "broker/net/partial_packets.py",
-        "broker/net/scheduling/hub.py",
-        "broker/net/scheduling/timers.py",
-        "broker/net/scheduling/turns.py",
-        "broker/net/stream.py",
-        "broker/net/websocket/*.py",
-        "broker/record/unpack.py",
-        "broker/store/groups/checksums.py",
-        "broker/store/groups/group.py",
-        "broker/store/groups/journal.py",
-        "broker/store/groups/notes.py",
-        "broker/store/groups/records.py",
-        "broker/store/groups/shell.py",
-        "broker/store/sqlite/reading.py",
-        "broker/upstream/filters/*.py",
-        "broker/upstream/protocol/*.py",
+        "broker/canopy_mqtt/core/**/*.py",
+        "broker/canopy_mqtt/histogram.py",
+        "broker/canopy_mqtt/inprocess/inbox.py",
+        "broker/canopy_mqtt/net/connections/admission.py",
+        "broker/canopy_mqtt/net/connections/connection.py",
+        "broker/canopy_mqtt/net/connections/connection_log.py",
+        "broker/canopy_mqtt/net/connections/connection_table.py",
+        "broker/canopy_mqtt/net/connections/ends.py",
+        "broker/canopy_mqtt/net/connections/time_limits.py",
+        "broker/canopy_mqtt/net/delays.py",
+        "broker/canopy_mqtt/net/endpoint.py",
+        "broker/canopy_mqtt/guards/hook_guards.py",
+        "broker/canopy_mqtt/net/listening/handshakes.py",
+        "broker/canopy_mqtt/net/listening/terms.py",
+        "broker/canopy_mqtt/net/listening/tls_transport.py",
+        "broker/canopy_mqtt/net/rounds.py",
+        "broker/canopy_mqtt/net/stream.py",
+        "broker/canopy_mqtt/net/timers.py",
+        "broker/canopy_mqtt/net/websocket/*.py",
+        "broker/canopy_mqtt/observe/sampling/*.py",
+        "broker/canopy_mqtt/observe/trace/packet_watch.py",
+        "broker/canopy_mqtt/record/tap.py",
+        "broker/canopy_mqtt/record/unpack.py",
+        "broker/canopy_mqtt/security/bans.py",
+        "broker/canopy_mqtt/store/group_commit/checksums.py",
+        "broker/canopy_mqtt/store/group_commit/batch.py",
+        "broker/canopy_mqtt/store/group_commit/journal.py",
+        "broker/canopy_mqtt/store/group_commit/notes.py",
+        "broker/canopy_mqtt/store/group_commit/records.py",
+        "broker/canopy_mqtt/store/group_commit/journal_listener.py",
+        "broker/canopy_mqtt/store/journal_guard.py",
+        "broker/canopy_mqtt/store/sqlite/reading.py",
+        "broker/canopy_mqtt/links/filters/*.py",
+        "broker/canopy_mqtt/links/protocol/*.py",
     ],
     "canopy_load": [
-        "loadtest/load/ledger/deliveries.py",
-        "loadtest/load/ledger/mark.py",
-        "loadtest/load/engine/clients/pacer.py",
-        "loadtest/load/engine/schedule.py",
-        "loadtest/load/engine/clients/sending.py",
-        "loadtest/load/ledger/counters.py",
-        "loadtest/load/engine/clients/connection.py",
+        "loadtest/canopy_load/ledger/deliveries.py",
+        "loadtest/canopy_load/ledger/mark.py",
+        "loadtest/canopy_load/engine/clients/send_scheduler.py",
+        "loadtest/canopy_load/engine/schedule.py",
+        "loadtest/canopy_load/engine/clients/sending.py",
+        "loadtest/canopy_load/ledger/counters.py",
+        "loadtest/canopy_load/engine/clients/connection.py",
     ],
 }
 # Types are checked by `make lint`. Here mypy reads a unit alone: what it imports need not be installed where a wheel is
@@ -73,8 +80,9 @@ MYPY = ("--config-file=", "--follow-imports=skip", "--ignore-missing-imports")
 # rest, also where -w has it say nothing, and what mypyc writes is nobody's to mend.
 FLAGS = ("-fvisibility=hidden", "-Wno-all", "-w") if os.name == "posix" else ()
 # What commands read of config/ has one home in the tree and is installed as packages (which files: pyproject.toml).
-FOLDERS = {"broker.settings.files": "config", "loadtest.load.scenario.scenarios": "config/load"}
-PACKAGES = ("broker", "canopy", "canopy_delta", "canopy_pages", "canopy_spark", "loadtest", "pipeline")
+FOLDERS = {"canopy_mqtt.settings.files": "config", "canopy_load.scenario.scenarios": "config/load"}
+# The folders at the top that hold packages: what is installed lies below three names that no other project has.
+PACKAGES = {"broker": "canopy_mqtt", "loadtest": "canopy_load", "pipeline": "canopy_pipeline"}
 BUILDS = {"bdist_wheel", "build", "build_ext", "install"}
 ROOT = Path(__file__).resolve().parent
 # Installers hide what a build prints; `.ci/environment` shows this file.
@@ -178,8 +186,8 @@ class BuildExt(build_ext):
 
 COMPILED = plan()
 setup(
-    packages=[*find_packages(include=[*PACKAGES, *(f"{name}.*" for name in PACKAGES)]), *FOLDERS],
-    package_dir=FOLDERS,
+    packages=[*(found for folder in PACKAGES for found in find_packages(folder)), *FOLDERS],
+    package_dir={**{name: f"{folder}/{name}" for folder, name in PACKAGES.items()}, **FOLDERS},
     ext_modules=[extension for extensions in COMPILED.values() for extension in extensions],
     cmdclass={"build_py": BuildPy, "build_ext": BuildExt},
 )

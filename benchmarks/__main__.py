@@ -12,12 +12,14 @@ OWN: Final = {
     "network": "the same loads on several brokers in turn: the figures of docs/benchmarks.md",
     "plots": "the pictures of the documentation",
 }
-"""Those with a command of their own."""
+"""The benchmarks with a command of their own."""
 
 ROWS: Final = {
     "attack": "hostile clients of every kind beside clients that behave well",
     "scale": "how a broker's costs grow with what it holds",
     "routing": "the routing core without a network, beside what the authors of its ideas reported",
+    "connecting": "clients that connect and go, with and without a log of them",
+    "delay": "what a delay of some milliseconds saves",
     "growth": "how the costs of routing grow",
     "store": "what it costs to keep what is acknowledged",
     "upstream": "what folding saves an upstream broker, and what a link costs",
@@ -25,11 +27,11 @@ ROWS: Final = {
     "pipeline": "ten million recorded messages through each job",
     "source": "messages a second into the source of Spark",
 }
-"""Those of the runner."""
+"""The benchmarks of the runner."""
 
 
 def main() -> int:
-    """Run what is asked for; the exit code."""
+    """Run the benchmark that is asked for, and return the exit code."""
     name, arguments = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
     if name in ROWS:
         module = f"benchmarks.{name}.bench" if name in ("attack", "routing") else f"benchmarks.{name}"

@@ -13,22 +13,22 @@ from typing import Final
 
 from benchmarks.network import links
 from benchmarks.network.links import LoadError
-from loadtest.brokers import frames
-from loadtest.brokers.process import HOST
+from canopy_load.brokers import frames
+from canopy_load.brokers.process import HOST
 
 WINDOW: Final = 64
 """Clients that connect, or publishes that wait for their PUBACK, at a time."""
 
 
 def opened(stack: ExitStack, port: int, *names: str) -> list[socket.socket]:
-    """Connected clients, which leave when the stack is closed."""
+    """Connect clients, which leave when the stack is closed."""
     socks = links.open_clients(HOST, port, names)
     stack.callback(links.close_all, socks)
     return socks
 
 
 def sessions(port: int, client_ids: Sequence[str], filters: Callable[[int], Sequence[tuple[str, int]]]) -> None:
-    """Have clients connect, subscribe and leave; their sessions stay. LoadError: the broker refused."""
+    """Connect clients that subscribe and leave; their sessions stay. LoadError: the broker refused."""
     for begin in range(0, len(client_ids), WINDOW):
         with ExitStack() as stack:
             opened = []
@@ -44,7 +44,7 @@ def sessions(port: int, client_ids: Sequence[str], filters: Callable[[int], Sequ
 
 
 def stay(port: int, client_ids: Sequence[str]) -> list[socket.socket]:
-    """Connected clients whose sessions stay when they leave."""
+    """Connect clients whose sessions stay when they leave."""
     opened = []
     for client_id in client_ids:
         sock = socket.create_connection((HOST, port), links.ANSWER_TIMEOUT)
@@ -75,12 +75,12 @@ def publish_all(
 
 
 def waiting(sock: socket.socket, seconds: float) -> bool:
-    """Whether something comes within this time."""
+    """Return whether something comes within this time."""
     return bool(select.select((sock,), (), (), seconds)[0])
 
 
 def heard(sock: socket.socket, quiet: float) -> Iterator[tuple[str, bytes]]:
-    """Topic and payload of each PUBLISH at QoS 0, until none comes for so many seconds."""
+    """Yield topic and payload of each PUBLISH at QoS 0, until none comes for so many seconds."""
     while waiting(sock, quiet):
         packet = links.read_packet(sock)
         if packet[0] & 0xF6 != frames.PUBLISH:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 
 def number(value: float | None) -> str:
-    """Three figures that matter, thousands separated; a dash for nothing."""
+    """Format a number with three significant figures, thousands separated; a dash for None."""
     if value is None:
         return "–"
     if abs(value) >= 100:
@@ -17,7 +17,7 @@ def number(value: float | None) -> str:
 
 
 def aligned(headings: Sequence[str], body: Sequence[Sequence[str]], left: Collection[str]) -> str:
-    """Lines of cells under their headings; all columns to the right, but those in ``left``."""
+    """Return lines of cells under their headings; all columns to the right, except those in ``left``."""
     widths = [max(len(line[at]) for line in [headings, *body]) for at in range(len(headings))]
 
     def joined(line: Sequence[str]) -> str:

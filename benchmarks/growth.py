@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.routing import loads, memory
+from benchmarks.routing import footprint, loads
 from benchmarks.routing.loops import Table, match_all
 from benchmarks.routing.measure import as_the_daemon
 from benchmarks.routing.rabbitmq import flat
@@ -31,7 +31,8 @@ DELIVERIES: Final = 300_000
 
 
 def filters(case: Case) -> Iterator[Line]:
-    """Nanoseconds of insert, match and remove with all filters in the trie, and resident bytes of each filter."""
+    """Measure the nanoseconds of insert, match and remove with all filters in the trie, and resident bytes of each
+    filter."""
     gc.collect()
     layout, count = case.entrant.name, max(EACH, case.size)
     load = loads.emqx(count // EACH, EACH, LOOKUPS)
@@ -44,7 +45,7 @@ def filters(case: Case) -> Iterator[Line]:
         order = list(range(count))
         random.Random(loads.SEED).shuffle(order)
         removing += table.empty(order).each_ns
-    found = memory.measure(layout, count // EACH, EACH)
+    found = footprint.measure(layout, count // EACH, EACH)
     yield Line(
         "",
         {
@@ -58,7 +59,7 @@ def filters(case: Case) -> Iterator[Line]:
 
 
 def subscribers(case: Case) -> Iterator[Line]:
-    """Nanoseconds of one coming, one leaving, and one delivery."""
+    """Measure the nanoseconds of one subscriber's arrival, of its departure, and of one delivery."""
     gc.collect()
     layout, count = case.entrant.name, max(4, case.size)
     adding, discarding = flat(layout, count, case.scaled(ROUNDS), True)

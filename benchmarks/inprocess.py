@@ -1,6 +1,6 @@
-"""What a message costs that the program publishes and subscribes to itself.
+"""Measures the cost of a message that the program publishes and subscribes to itself.
 
-No socket is open but the listener's, to which nobody connects.
+Only the listener's socket is open, and no client connects to it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 import uvloop
 
 from benchmarks.runner import Bench, Case, Entrant, Line, Row
-from canopy import Broker, Settings, Subscription
+from canopy_mqtt import Broker, Settings, Subscription
 
 MESSAGES: Final = 500_000
 PAYLOAD: Final = bytes(64)

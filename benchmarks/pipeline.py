@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.runner import Bench, Case, Entrant, Line, Row
-from broker.record.files.folder import describe
-from broker.record.files.segment import write_manifest
-from broker.record.schema import SCHEMA
-from loadtest.brokers.registry import python_module
+from canopy_load.brokers.registry import python_module
+from canopy_mqtt.record.files.folder import describe
+from canopy_mqtt.record.files.segment import write_manifest
+from canopy_mqtt.record.schema import SCHEMA
 
 KINDS: Final = ("temperature", "pressure", "speed", "state")
 TOPICS: Final = 10_000
@@ -180,7 +180,7 @@ def run(job: str, case: Case) -> Iterator[Line]:
         out = folder / "out" / job
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
-        command = [*python_module("broker"), "pipeline", job, "--input", str(recorded), "--output", str(out)]
+        command = [*python_module("canopy_mqtt"), "pipeline", job, "--input", str(recorded), "--output", str(out)]
         if job == "rollup":
             command += ["--latency", "none"]
         command += ["--driver-memory", MEMORY, "--engine", case.entrant.name]

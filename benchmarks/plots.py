@@ -27,7 +27,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 COLOURS: Final = ("#1b7f5c", "#a85b00", "#5a6b80", "#9a5b8f")
 FAINT: Final = "#8c959f"
-"""Of a line that is there to be compared with."""
+"""The colour of a line that is there to be compared with."""
 INK: Final = "#24292f"
 GRID: Final = "#e4e7ea"
 STYLE: Final[Any] = {
@@ -105,7 +105,7 @@ def short(value: float, _: object = None) -> str:
 
 
 def points(results: Sequence[Mapping[str, Any]], broker: str, step: str, panel: Panel) -> list[tuple[float, float]]:
-    """Size and figure of each size that was measured, by size."""
+    """Return size and figure of each size that was measured, by size."""
     found = []
     for result in results:
         if result["row"] == panel.row and result["broker"] == broker:

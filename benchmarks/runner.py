@@ -30,13 +30,13 @@ from benchmarks.network.cli import host, names
 from benchmarks.network.links import LoadError
 from benchmarks.network.measure import Sample
 from benchmarks.network.report import DISTURBED
-from loadtest.brokers.frames import FrameError
-from loadtest.brokers.process import HOST, START_TIMEOUT, BrokerFailed, BrokerProcess, Cores, at_work, free_port
-from loadtest.brokers.registry import PEERS
-from loadtest.brokers.stats import median, ratio
+from canopy_load.brokers.frames import FrameError
+from canopy_load.brokers.process import HOST, START_TIMEOUT, BrokerFailed, BrokerProcess, Cores, at_work, free_port
+from canopy_load.brokers.registry import PEERS
+from canopy_load.brokers.stats import median, ratio
 
 QUICK: Final = 10
-"""What a quick run divides counts and sizes by."""
+"""The divisor of counts and sizes in a quick run."""
 QUICK_SECONDS: Final = 0.3
 SUMMED: Final = ("lost",)
 
@@ -49,7 +49,7 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Line:
-    """What one step of a run gave: figures by their headings, and what a reader must know about them."""
+    """The result of one step of a run: figures by their headings, and what a reader must know about them."""
 
     step: str
     figures: Figures
@@ -58,7 +58,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A broker of `loadtest.brokers`, and how it is set besides; without a ``peer`` no broker is started.
+    """A broker of `canopy_load.brokers`, and how it is set besides; without a ``peer`` no broker is started.
 
     ``settings`` are NAME=VALUE for Canopy and lines of its configuration file for mosquitto; FOLDER in them is the
     folder of the run.
@@ -82,7 +82,7 @@ class Case:
     seconds: float = 2.0
     settings: tuple[str, ...] = ()
     parent: Path | None = None
-    cores: Cores = field(default_factory=lambda: Cores(None, None))
+    cores: Cores = field(default_factory=lambda: Cores(None, ()))
 
     def scaled(self, count: int, least: int = 2) -> int:
         """A count for this run."""
@@ -113,7 +113,7 @@ class Case:
                 yield process
 
     def command(self, port: int, folder: Path, settings: Sequence[str], statistics: int = 0) -> list[str]:
-        """What starts the entrant on a port of 127.0.0.1."""
+        """Return the command that starts the entrant on a port of 127.0.0.1."""
         peer = PEERS[self.entrant.peer]
         if self.entrant.peer != "mosquitto":
             return peer.command(port, folder, settings=(*settings, *self.settings), statistics=statistics)
@@ -187,7 +187,7 @@ class Result:
         return found | {name: sum(self.values(step, name)) for name in SUMMED if name in found}
 
     def notes(self, step: str) -> list[str]:
-        """What is to be said of a step: what its runs say, and what the row makes of its medians."""
+        """Return the notes on a step: those of its runs, and the row's verdict on its medians."""
         said = [note for run in self.runs for line in run if line.step == step for note in line.notes]
         figures, columns = self.figures(step), self.row.columns
         judged = [] if self.row.judge is None else self.row.judge(self.entrant.name, figures, self.full)
@@ -315,7 +315,7 @@ def _parser(bench: Bench) -> argparse.ArgumentParser:
 
 
 def _results(bench: Bench, parser: argparse.ArgumentParser, flags: argparse.Namespace) -> list[list[Result]]:
-    """What is asked for, the brokers of one row and size together; SystemExit(2) where that is wrong."""
+    """Return the requested runs, the brokers of one row and size together; SystemExit(2) if a flag is wrong."""
     chosen = {} if flags.row else dict.fromkeys(bench.rows)
     for name in flags.row:
         found = [name] if name in bench.rows else [row for row in bench.rows if name in row]
@@ -405,7 +405,7 @@ def main(bench: Bench, arguments: Sequence[str] | None = None) -> int:
 
 
 def _progress(text: str) -> None:
-    """What runs now, on one line that is written over, where it is a terminal."""
+    """Show what runs now, on one line that is written over, if the output is a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 

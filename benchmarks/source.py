@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from benchmarks.network.links import LoadError
 from benchmarks.runner import HOST, Bench, Case, Line, Row, peers
-from loadtest.brokers.registry import python_module
-from pipeline.mqtt.rows import spark_schema
-from pipeline.mqtt.source import MqttStreamReader
+from canopy_load.brokers.registry import python_module
+from canopy_pipeline.mqtt.rows import spark_schema
+from canopy_pipeline.mqtt.source import MqttStreamReader
 
 SILENCE: Final = 5.0
 """Seconds without a new row after which the rest counts as lost."""
@@ -45,7 +45,7 @@ def run(qos: int, case: Case) -> Iterator[Line]:
         reader = MqttStreamReader(said, spark_schema())
         scenario = folder / "source.toml"
         scenario.write_text(_scenario(qos, case.size, case.seconds))
-        command = [*python_module("broker"), "load", "run", str(scenario)]
+        command = [*python_module("canopy_mqtt"), "load", "run", str(scenario)]
         command += ["--target", url, "--out", str(folder / "out")]
         try:
             start = reader.initialOffset()

@@ -1,4 +1,5 @@
-"""What it costs to keep what is acknowledged, beside mosquitto; and what a sync of this disk takes, printed with it.
+"""The cost of storing what is acknowledged, beside mosquitto; the time that a sync of this disk takes is printed with
+it.
 
 Owns: how each broker keeps (``ENTRANTS``), and five rows: connected pairs, sessions that are away, the latency of a
 PUBACK, retained messages, and a start with what was kept. Every message is acknowledged before it counts.
@@ -25,9 +26,9 @@ from benchmarks.network.measure import Meter, Spent, measure
 from benchmarks.network.paced import Clocked
 from benchmarks.network.streams import Ledger, PublisherAcks
 from benchmarks.runner import Bench, Case, Entrant, Line, NotRun, Row, line_of
-from loadtest.brokers import frames
-from loadtest.brokers.process import BrokerProcess, peak_resident
-from loadtest.brokers.stats import percentile
+from canopy_load.brokers import frames
+from canopy_load.brokers.process import BrokerProcess, peak_resident
+from canopy_load.brokers.stats import percentile
 
 WIDE: Final = tuple(
     f"{name}=0"
@@ -61,7 +62,7 @@ ENTRANTS: Final = {
         Entrant("mosquitto-each", "mosquitto", (*_MANY, *_SAVING, "autosave_interval 1")),
     )
 }
-"""Who takes part. mosquitto has no way to acknowledge only what is on disk."""
+"""The entrants. mosquitto has no way to acknowledge only what is on disk."""
 
 PAIRS: Final = 50
 PAIR_SHAPE: Final = Shape(window=20, burst=20)
@@ -103,7 +104,7 @@ def bytes_on_disk(folder: Path) -> int:
 
 
 def sync(case: Case) -> Iterator[Line]:
-    """What a sync takes where the stores stand: it varies by the hour."""
+    """Measure a sync where the stores stand: it varies by the hour."""
     with case.folder() as folder:
         times = sync_times(folder, case.scaled(SYNCS))
     yield Line("", {name: (percentile(times, share) or 0.0) * 1e3 for name, share in _SHARES.items()})

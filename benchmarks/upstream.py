@@ -1,9 +1,9 @@
-"""What folding saves an upstream broker, and what a link costs the edge: the figures of docs/benchmarks-upstream.md.
+"""Measures how much folding saves an upstream broker, and what a link costs the edge, for docs/benchmarks-upstream.md.
 
 Owns four rows. ``table``: N branches with K topic filters each, linked to one upstream process, with and without
 ``aggregate``: its entries (counted by itself) and its resident memory; the branches are whole brokers with a client
-each, all in one process. ``fold``: what the ledger costs for a filter that comes and goes. ``local``: a message that
-stays at the edge, with and without a link. ``bridge``: a message that goes up, beside mosquitto's bridge.
+each, all in one process. ``fold``: what the link's filters cost for a filter that comes and goes. ``local``: a message
+that stays at the edge, with and without a link. ``bridge``: a message that goes up, beside mosquitto's bridge.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from benchmarks.network.links import LoadError, Loop
 from benchmarks.network.loads import AckedPairs, ClosedLoop, QuietPairs, Shape, topic
 from benchmarks.network.measure import Meter, measure
 from benchmarks.runner import HOST, Bench, Case, Line, Row, line_of, peers
-from broker.app import Broker
-from broker.core.codec.encoder import encode
-from broker.core.codec.packets import V5, Connect, Subscribe, SubscriptionRequest
-from broker.settings import Settings, Shutdown, Sys, Upstream
-from broker.upstream.filters.ledger import Ledger, UpstreamSubscriptions
-from loadtest.brokers import frames
-from loadtest.brokers.process import BrokerProcess, raise_file_limit
+from canopy_load.brokers import frames
+from canopy_load.brokers.process import BrokerProcess, raise_file_limit
+from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.core.codec.encoder import encode
+from canopy_mqtt.core.codec.packets import V5, Connect, Subscribe, SubscriptionRequest
+from canopy_mqtt.links.filters.aggregated import AggregatedFilters, UpstreamSubscriptions
+from canopy_mqtt.settings import Settings, Shutdown, Sys, Upstream
 
 QUIET: Final = 3.0
 """Seconds after which a figure of `$SYS`, published every second, is taken for the last."""
@@ -74,7 +74,7 @@ async def _branches(told: Connection, port: int, branch_count: int, each: int, f
         writer.write(encode(Subscribe(1, [SubscriptionRequest(topic_filter, 0) for topic_filter in filters]), V5))
         await reader.readexactly(2)
         clients.append(writer)
-    while not all(link.demand.ledger.demanded == each and link.declarer.settled for link in up):  # noqa: ASYNC110
+    while not all(link.subscriber.filters.demanded == each and link.declarer.settled for link in up):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     told.send(sum(len(link.declarer.held) for link in up))
     await asyncio.to_thread(told.recv)
@@ -126,7 +126,7 @@ def _entries(port: int) -> int:
 
 
 class Calls(UpstreamSubscriptions):
-    """Counts what the ledger asks of the upstream."""
+    """Counts what is declared to the upstream."""
 
     count = 0
 
@@ -143,12 +143,12 @@ def fold(case: Case) -> Iterator[Line]:
     many = [f"other/{number}/#" for number in range(99)] + ["site/7/#"]
     for title, aggregates in (("no aggregates", []), ("one aggregate", ["site/7/#"]), ("100 aggregates", many)):
         calls = Calls()
-        ledger = Ledger(calls, aggregates)
+        local_filters = AggregatedFilters(calls, aggregates)
         began = time.process_time()
         for topic_filter in filters:
-            ledger.add(topic_filter)
+            local_filters.add(topic_filter)
         for topic_filter in filters:
-            ledger.remove(topic_filter)
+            local_filters.remove(topic_filter)
         yield Line(title, {"CPU µs": (time.process_time() - began) / len(filters) * 1e6, "calls": calls.count})
 
 

@@ -2,8 +2,8 @@
 
 Two switches of the environment make a run prove more than "nothing failed":
 
-- `CANOPY_EXPECT=compiled` or `interpreted`: the run is refused when the `broker` that gets imported is the other kind,
-  and, for `compiled`, when it comes from the source tree. Without it, whatever is imported is tested.
+- `CANOPY_EXPECT=compiled` or `interpreted`: the run is refused when the `canopy_mqtt` that gets imported is the other
+  kind, and, for `compiled`, when it comes from the source tree. Without it, whatever is imported is tested.
 - `CANOPY_NO_SKIP=1`: a skipped test is a failed test. Continuous integration sets it, where every outside client is
   installed; elsewhere a skipped test names its reason.
 
@@ -18,30 +18,33 @@ import gc
 import inspect
 import os
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import hypothesis
 import pytest
 import structlog
-from blockbuster import blockbuster_ctx
+from blockbuster import BlockBuster
 from xdist.scheduler import LoadScopeScheduling
 
-from broker.buildinfo import COMPILED, build_info
-from tests.support import postgresql
+from canopy_mqtt.buildinfo import COMPILED, build_info
+from tests.support import forked, postgresql
 from tests.support.runs import LONG, examples
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT: Final = ("long tests", "properties with part of their examples")
 ONE_LEFT_OUT: Final = ("long test", "property with part of its examples")
+LONG_OR_PROPERTY: Final = re.compile(r"mark\.long|hypothesis|\b(spark|either)\b")
+"""Found in each file that has a long test or a property. Tests of the fixtures `spark` and `either` are long, too."""
 
-# No deadline: how long one example takes says more of the machine than of the broker.
+# No deadline, and nothing is too slow: how long an example takes says more of the machine than of the broker.
 # Continuous integration tries the same examples each time, so that a landing fails for what it changed; elsewhere each
 # run looks for new ones.
 hypothesis.settings.register_profile(
-    "canopy", max_examples=examples(100), deadline=None, derandomize=os.environ.get("CI") == "true"
-)
+    "canopy", max_examples=examples(100), deadline=None, derandomize=os.environ.get("CI") == "true",
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)  # fmt: skip
 hypothesis.settings.load_profile("canopy")
 
 
@@ -87,16 +90,36 @@ class LeftOut:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to test another build than the one asked for."""
+    """Refuse to test another build than the one asked for, and tell the other process only what it shows."""
     config.pluginmanager.register(LeftOut(), "canopy-left-out")
+    for plugin in config.pluginmanager.get_plugins():
+        if hasattr(plugin, "sendevent"):
+            plugin.sendevent = _without_what_is_not_shown(plugin.sendevent)
     expected = os.environ.get("CANOPY_EXPECT")
     if not expected:
         return
     found = build_info()
     if found.core != expected:
         raise pytest.UsageError(f"CANOPY_EXPECT={expected}, but {found.location} is {found.core}")
-    if expected == COMPILED and found.location == ROOT / "broker":
-        raise pytest.UsageError(f"CANOPY_EXPECT={expected}, but `broker` was imported from the source tree")
+    if expected == COMPILED and found.location == ROOT / "broker/canopy_mqtt":
+        raise pytest.UsageError(f"CANOPY_EXPECT={expected}, but `canopy_mqtt` was imported from the source tree")
+
+
+def _without_what_is_not_shown(send: Callable[..., None]) -> Callable[..., None]:
+    """Wrap what sends events from a process of xdist: six for each test took longer than most tests do.
+
+    A test that passes needs one, and its setup and its teardown one each where they are among the slowest.
+    """
+
+    def send_event(name: str, **event: Any) -> None:
+        if name in ("logstart", "logfinish"):
+            return
+        report = event["data"] if name == "testreport" else {}
+        if report and report["when"] != "call" and report["outcome"] == "passed" and report["duration"] < 1:
+            return
+        send(name, **event)
+
+    return send_event
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -104,6 +127,15 @@ def pytest_report_header(config: pytest.Config) -> str:
     del config
     found = build_info()
     return f"under test: {found} from {found.location}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files that have no test for `make test-long`: to import all of them takes 17 s in each process."""
+    if config.option.markexpr != "long or hypothesis" or not collection_path.name.startswith("test_"):
+        return None
+    if collection_path.suffix != ".py" or LONG_OR_PROPERTY.search(collection_path.read_text(encoding="utf-8")):
+        return None
+    return True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -118,37 +150,46 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_postgresql() -> Iterator[None]:
-    """The PostgreSQL that tests of this process share, if one was begun, ends with them."""
+def _one_of_each() -> Iterator[None]:
+    """What tests of this process share, if it was begun, ends with them: a PostgreSQL, and what forks daemons."""
+    frozen = gc.get_freeze_count()
     yield
     postgresql.close_shared()
+    forked.close()
+    assert gc.get_freeze_count() > frozen / 2, "a test called gc.unfreeze: each full collection after it took a second"
 
 
 @pytest.fixture(autouse=True)
-def _logs_go_nowhere() -> Iterator[None]:
-    """Whoever captures logs sets up structlog, and a broker speaks where somebody has: not in the next test, too."""
+def _each_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a coroutine test whose broker blocks the event loop (a file, a sleep); no test sets up logs for the next.
+
+    One fixture for both: another one takes 0.3 ms of each test.
+    """
+    watched = inspect.iscoroutinefunction(getattr(request.node, "function", None))
+    if watched:
+        _blocking_calls().activate()
     yield
+    if watched:
+        _blocking_calls().deactivate()
+    # A broker speaks where somebody who captures logs has set up structlog.
     if structlog.is_configured():
         structlog.reset_defaults()
 
 
-@pytest.fixture(autouse=True)
-def _no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
-    """In a coroutine test, a call of the broker's that blocks the event loop (a file, a sleep) is an error."""
-    if not inspect.iscoroutinefunction(getattr(request.node, "function", None)):
-        yield
-        return
-    with blockbuster_ctx("broker") as found:
-        # asyncpg looks for ~/.pgpass, and for certificates, whenever it connects.
-        for function in found.functions.values():
-            function.can_block_in("asyncpg/connect_utils.py", {"_parse_connect_dsn_and_args"})
-        yield
+@functools.cache
+def _blocking_calls() -> BlockBuster:
+    """Find the calls that block, once: for each coroutine test this took longer than an empty test."""
+    found = BlockBuster("canopy_mqtt", excluded_modules=["canopy_mqtt.testing"])
+    # asyncpg looks for ~/.pgpass, and for certificates, whenever it connects.
+    for function in found.functions.values():
+        function.can_block_in("asyncpg/connect_utils.py", {"_parse_connect_dsn_and_args"})
+    return found
 
 
 # What tests share there is dear: a daemon, or the runs of a load generator, that a module's tests look at.
 MODULES_TOGETHER: Final = (
-    "tests/benchmarks/test_attack.py", "tests/docs/test_architecture.py", "tests/loadtest/", "tests/pipeline/",
-    "tests/project/test_clean_machine.py",
+    "tests/benchmarks/test_attack.py", "tests/docs/test_architecture.py", "tests/docs/test_site.py", "tests/loadtest/",
+    "tests/pipeline/", "tests/project/test_clean_machine.py",
 )  # fmt: skip
 
 
@@ -227,13 +268,31 @@ def pytest_runtest_makereport(
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """The same for a whole module that skips itself."""
-    del collector
+    """The same for a whole module that skips itself; and each process of xdist begins with other folders.
+
+    A file whose assertions nobody has rewritten yet is then rewritten by one of them, and not by all at the same time.
+    """
     report = yield
     if no_skips() and report.skipped:
         report.outcome = "failed"
         report.longrepr = f"skipped, and CANOPY_NO_SKIP is set: {_reason(report.longrepr)}"
+    if collector.path == ROOT / "tests" and (process := getattr(collector.config, "workerinput", None)):
+        begin = len(report.result) * int(process["workerid"].removeprefix("gw")) // process["workercount"]
+        report.result[:] = report.result[begin:] + report.result[:begin]
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All processes of xdist have the same order, wherever each of them began.
+
+    A long run begins with the files whose tests may take longest (`timeout`), so that none is alone at its end.
+    """
+    seconds: dict[Path, float] = {}
+    for item in items if LONG else ():
+        marker = item.get_closest_marker("timeout")
+        seconds[item.path] = max(seconds.get(item.path, 0.0), 0.0 if marker is None else marker.args[0])
+    items.sort(key=lambda item: (-seconds.get(item.path, 0.0), item.nodeid.partition("::")[0]))
 
 
 def _reason(longrepr: object) -> str:

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import broker
-from broker import buildinfo
-from canopy import __version__
+import canopy_mqtt
+from canopy_mqtt import __version__, buildinfo
 
 
 @pytest.mark.parametrize(
@@ -27,7 +26,7 @@ def test_the_state_is_that_of_all_modules(suffixes: list[str], state: str, monke
     modules = {f"m{number}": f"/x/m{number}{suffix}" for number, suffix in enumerate(suffixes)}
 
     def find_spec(name: str) -> ModuleSpec:
-        if name == "broker.core":
+        if name == "canopy_mqtt.core":
             return ModuleSpec(name, None, origin="/x/__init__.py", is_package=True)
         return ModuleSpec(name, None, origin=modules[name.rpartition(".")[2]])
 
@@ -35,7 +34,7 @@ def test_the_state_is_that_of_all_modules(suffixes: list[str], state: str, monke
     monkeypatch.setattr(
         buildinfo,
         "walk_packages",
-        lambda *_: [SimpleNamespace(name=f"broker.core.{name}", ispkg=False) for name in modules],
+        lambda *_: [SimpleNamespace(name=f"canopy_mqtt.core.{name}", ispkg=False) for name in modules],
     )
     assert buildinfo.core_state() == state
 
@@ -43,11 +42,11 @@ def test_the_state_is_that_of_all_modules(suffixes: list[str], state: str, monke
 def test_it_tells_what_is_imported() -> None:
     found = buildinfo.build_info()
     assert found.version == __version__
-    assert found.location == Path(broker.__file__).parent
+    assert found.location == Path(canopy_mqtt.__file__).parent
     assert found.core in (buildinfo.COMPILED, buildinfo.INTERPRETED)
-    from broker.core.codec import errors
+    from canopy_mqtt.core.codec import reason_codes
 
-    assert (found.core == buildinfo.COMPILED) == (not str(errors.__file__).endswith(".py"))
+    assert (found.core == buildinfo.COMPILED) == (not str(reason_codes.__file__).endswith(".py"))
     assert found.python.endswith(".".join(map(str, sys.version_info[:3])))
 
 

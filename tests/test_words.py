@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.words import counted, duration
+from canopy_mqtt.words import counted, duration
 
 
 def test_a_noun_has_the_number_of_its_things() -> None:

@@ -33,7 +33,7 @@ TAG = re.compile(r"\[(MQTT3?-[0-9][^\]\n]*)\]")
 class Statement:
     """One normative statement. `same` names 5.0 statements of the same content, `na` why a server has no part in it.
 
-    `party`: whom it binds, `server`, `client` or `both`.
+    `party`: the party that it binds, `server`, `client` or `both`.
     """
 
     id: str
@@ -86,7 +86,7 @@ class Tags:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What was found for one statement. The places include those of the `same` statements."""
+    """The code and the tests of one statement. The places include those of the `same` statements."""
 
     statement: Statement
     code: tuple[Place, ...]
@@ -199,7 +199,7 @@ def find_tags(root: Path) -> Tags:
 
 
 def coverage(documents: Sequence[Document], tags: Tags) -> dict[str, Coverage]:
-    """What the tags say about each statement."""
+    """Return the coverage of each statement by the tags."""
 
     def places(found: Mapping[str, set[Place]], statement: Statement) -> tuple[tuple[Place, ...], bool]:
         own = found.get(statement.id, set())
@@ -241,7 +241,7 @@ def missing(covered: Mapping[str, Coverage]) -> list[str]:
 
 
 def _link(place: Place, *, test: bool) -> str:
-    file = place.file.removeprefix("tests/" if test else "broker/")
+    file = place.file.removeprefix("tests/" if test else "broker/canopy_mqtt/")
     name = f"{file}::{place.name.replace('.', '::')}" if test else f"{file}:{place.name}"
     return f"[`{name if place.name else file}`](../{place.file})"
 

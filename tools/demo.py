@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
-CANOPY = [sys.executable, "-P", "-m", "broker"]
+CANOPY = [sys.executable, "-P", "-m", "canopy_mqtt"]
 LISTEN = "mqtt://127.0.0.1:0"
 PATIENCE = 30.0
 """Seconds the broker has to end."""

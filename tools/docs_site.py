@@ -1,6 +1,6 @@
-"""What the documentation site has besides the pages in docs/: hooks of mkdocs, which `mkdocs.yml` names.
+"""Makes the parts of the documentation site that are not in docs/: hooks of mkdocs, which `mkdocs.yml` names.
 
-What the code knows is made while the site is built, so that it cannot be out of date. Two pages are made as a whole:
+They are made from the code while the site is built, so that they cannot be out of date. Two pages are made as a whole:
 the settings from their models, the commands from `canopy` itself. Others say in a comment what is put in: the figures
 from their catalogue, levels and fields of log lines from the calls, the statements of the specifications from the tags.
 A file outside of docs/ to which a page links (`../config/edge.toml`) goes into the site as it is, below `source/`, so
@@ -21,22 +21,22 @@ from typing import Any, Final
 import typer
 from pydantic import BaseModel
 
-from broker.command.cli import app
-from broker.configuration.environment import variable
-from broker.observe.figures.catalogue import GROUPS
-from broker.observe.figures.figure import Figure, Kind
-from broker.settings import Settings
-from broker.settings.values import Section
-from broker.settings.wording import show
+from canopy_mqtt.command.cli import app
+from canopy_mqtt.observe.figures.catalogue import GROUPS
+from canopy_mqtt.observe.figures.figure import Figure, Kind
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.settings.descriptions import show
+from canopy_mqtt.settings.environment import variable
+from canopy_mqtt.settings.values import Section
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUTSIDE: Final = re.compile(r"\[((?:`[^`]*`|[^\]`])*)\]\(\.\./([^)#\s]+)(?:#[^)\s]*)?\)")
 """A link out of docs/: its text, and the path from the project's root."""
 MADE: Final = re.compile(r"<!-- made at the build: ([\w ]+) -->")
-"""What says in a page that something is put in, and what."""
+"""The comment in a page that names what is put in."""
 
 ONLY_IN_THE_SITE: Final = re.compile(r"[^.\n]*\bthe site \(`make docs`\)[^\n]*\n")
-"""What a page tells those who read it in a clone."""
+"""The sentence of a page for readers of a clone."""
 
 PAGES: Final = {file.stem: file.read_text(encoding="utf-8") for file in sorted(ROOT.glob("docs/*.md"))}
 """The pages that are written by hand, by their names."""
@@ -164,7 +164,8 @@ def _values(field: Mapping[str, Any], models: Mapping[str, Any]) -> str:
 
 
 def comments() -> dict[str, str]:
-    """What `config/default.toml` says above each setting, and above each key of the tables that it shows as comments.
+    """Return the comments of `config/default.toml` above each setting, and above each key of the tables that it shows
+    as comments.
 
     By the full name; a key of an authenticator has its type in it: `authenticator.jwt.issuer`.
     """
@@ -187,7 +188,7 @@ def comments() -> dict[str, str]:
 
 
 def docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """What stands below the fields of a model, by their names.
+    """Return the docstrings of a model's fields, by their names.
 
     Pydantic finds it too (`use_attribute_docstrings`), but it would look whenever the broker starts.
     """

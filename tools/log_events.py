@@ -1,4 +1,4 @@
-"""What the code says of the events that the broker logs: their levels and their fields, for docs/logs.md.
+"""Reads levels and fields of the broker's log events from the code, for docs/logs.md.
 
 Owns finding the calls of a log's methods in `broker/`, and filling the cells that the page leaves empty with them. What
 a call cannot say (fields that are put together elsewhere, what a field means) stands in the page.
@@ -18,7 +18,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 @dataclass
 class Event:
-    """What the calls for an event say; `open`: there may be fields that they do not name."""
+    """The levels and fields of an event, from its calls; `open`: there may be fields that they do not name."""
 
     levels: set[str] = field(default_factory=set)
     fields: dict[str, None] = field(default_factory=dict)
@@ -40,7 +40,10 @@ def events(root: Path) -> dict[str, Event]:
 def calls(source: Path) -> Iterator[tuple[str, str, list[str], bool]]:
     """Each call of a log's method in a module: its event, which may be a constant of the module; its level; the fields
     that it names; and whether there may be others."""
-    tree = ast.parse(source.read_text(encoding="utf-8"))
+    text = source.read_text(encoding="utf-8")
+    if not any(f".{level}(" in text for level in LEVELS):
+        return
+    tree = ast.parse(text)
     constants = {
         statement.target.id: statement.value.value
         for statement in tree.body

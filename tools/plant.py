@@ -19,7 +19,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from pipeline.tables.payloads.sparkplug_message import payload_class
+from canopy_pipeline.tables.payloads.sparkplug_message import payload_class
 
 CONFIG = Path(__file__).parents[1] / "config" / "tables"
 ROUNDS = 50
@@ -67,7 +67,7 @@ def sparkplug(*metrics: dict[str, Any], at: datetime) -> bytes:
 
 
 def births(at: datetime) -> list[tuple[str, bytes]]:
-    """What the edge node says first: what its aliases mean. Datatype 3 is Int32."""
+    """Return the births of the edge node, which name its aliases. Datatype 3 is Int32."""
     return [("spBv1.0/plant/NBIRTH/n1", sparkplug({"name": "speed", "alias": 7, "datatype": 3}, at=at))]
 
 

@@ -23,17 +23,25 @@ from typing import Final
 
 import uvloop
 
-from benchmarks.attack import guessing, handshakes, lasting, place, publishing, strangers, subscribing
+from benchmarks.attack import (
+    attacked_broker,
+    guessing,
+    handshakes,
+    other_protocols,
+    publishing,
+    stored_state,
+    subscribing,
+)
 from benchmarks.attack.field import ATTACKS, Attack, Field, Refused
 from benchmarks.attack.pairs import Measured, Pairs, p99
 from benchmarks.clients import heard
 from benchmarks.network import links
 from benchmarks.network.links import LoadError
 from benchmarks.runner import HOST, Bench, Case, Line, Row, peers
-from loadtest.brokers.process import BrokerProcess, peak_resident, raise_file_limit
+from canopy_load.brokers.process import BrokerProcess, peak_resident, raise_file_limit
 
-MODULES: Final = (strangers, handshakes, guessing, subscribing, publishing, lasting)
-"""Their import has entered the attacks."""
+MODULES: Final = (other_protocols, handshakes, guessing, subscribing, publishing, stored_state)
+"""The modules of the attacks; their import enters the attacks in the list."""
 SETTINGS: Final = ("log.level=info", "log.format=json")
 SYS_INTERVAL: Final = 1  # seconds between two accounts that the broker gives of itself
 FILES: Final = 8_192  # that an attack and the broker may each have open
@@ -59,8 +67,8 @@ LOGGED: Final = 2_000_000
 
 
 @dataclass
-class Told:
-    """What an attack's process says of itself."""
+class AttackReport:
+    """The report of an attack's process."""
 
     sent: int = 0
     connections: int = 0
@@ -76,7 +84,7 @@ class Outcome:
     that held; `held`: how often it has held a publisher back for a subscriber.
     """
 
-    told: Told
+    told: AttackReport
     calm: Measured
     under: Measured
     growth: int = 0
@@ -86,7 +94,7 @@ class Outcome:
     bounds: Counter[str] = field(default_factory=Counter)
 
     def missed(self, attack: Attack) -> list[str]:
-        """The bars that were missed, in words."""
+        """Return the bars that were missed, in words."""
         found: list[str] = []
         if self.told.error:
             found.append(f"the attack failed: {self.told.error}")
@@ -106,7 +114,7 @@ class Outcome:
         return found
 
     def line(self) -> Line:
-        """The figures, and which bounds held most often."""
+        """Return the figures, and the bounds that held most often."""
         under = self.under
         figures: dict[str, float | None] = {
             "sent MB": self.told.sent / 1e6,
@@ -125,12 +133,12 @@ class Outcome:
 
 
 def run(attack: Attack, case: Case) -> Iterator[Line]:
-    """Let the pairs be calm for a while, and then attack. Raises LoadError: a bar was missed."""
+    """Measure the pairs alone for a while, and then under the attack. Raises LoadError: a bar was missed."""
     raise_file_limit(FILES)
     with case.folder() as folder:
-        ports = place.listeners()
-        settings = [*SETTINGS, *place.settings(ports), *attack.settings]
-        settings += place.guards(folder) if attack.guarded else ()
+        ports = attacked_broker.listeners()
+        settings = [*SETTINGS, *attacked_broker.settings(ports), *attack.settings]
+        settings += attacked_broker.guards(folder) if attack.guarded else ()
         settings += ["store.path=FOLDER/store"] if attack.stored else ()
         with case.broker(*settings, folder=folder, patience=PATIENCE, statistics=SYS_INTERVAL) as broker:
             outcome = uvloop.run(_metered(attack, broker, ports, case))
@@ -162,13 +170,15 @@ async def _metered(attack: Attack, broker: BrokerProcess, ports: Mapping[str, in
 
 
 def _forget_peak(pid: int) -> None:
-    """Have the kernel forget the highest resident size that the process has had."""
+    """Reset the kernel's record of the highest resident size of the process."""
     with suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-async def _attacked(attack: Attack, broker: BrokerProcess, ports: Mapping[str, int], case: Case) -> tuple[Told, int]:
-    """Have the attack run in its process; what it tells, and the highest that the broker's memory was seen at."""
+async def _attacked(
+    attack: Attack, broker: BrokerProcess, ports: Mapping[str, int], case: Case
+) -> tuple[AttackReport, int]:
+    """Run the attack in its process; return its report, and the highest memory seen of the broker."""
     name = next(name for name, each in ATTACKS.items() if each is attack)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
@@ -176,7 +186,7 @@ async def _attacked(attack: Attack, broker: BrokerProcess, ports: Mapping[str, i
     process = context.Process(target=_hostile, args=arguments, daemon=True)
     process.start()
     theirs.close()
-    peak, told = 0, Told(error="it was not over in time")
+    peak, told = 0, AttackReport(error="it was not over in time")
     end = time.monotonic() + case.seconds + GRACE
     try:
         while time.monotonic() < end:
@@ -187,7 +197,7 @@ async def _attacked(attack: Attack, broker: BrokerProcess, ports: Mapping[str, i
                 break
             await asyncio.sleep(STEP)
     except EOFError:
-        told = Told(error="its process ended")
+        told = AttackReport(error="its process ended")
     finally:
         process.kill()
         await asyncio.to_thread(process.join)
@@ -196,7 +206,7 @@ async def _attacked(attack: Attack, broker: BrokerProcess, ports: Mapping[str, i
 
 
 def _hostile(pipe: Connection, name: str, port: int, ports: Mapping[str, int], seconds: float, divide: float) -> None:
-    """The attack's process. It holds its connections until it has told."""
+    """Run an attack in its own process. It holds its connections until it has reported."""
     os.nice(NICE)
     ground = Field(port, time.monotonic() + seconds, ports, divide)
     error = ""
@@ -206,12 +216,12 @@ def _hostile(pipe: Connection, name: str, port: int, ports: Mapping[str, int], s
         ground.answers[str(refused)] += 1
     except Exception as unexpected:
         error = f"{type(unexpected).__name__}: {unexpected}"
-    pipe.send(Told(ground.sent, ground.connections, ground.answers, error))
+    pipe.send(AttackReport(ground.sent, ground.connections, ground.answers, error))
     ground.close()
 
 
 def _sys(port: int) -> tuple[Counter[str], int]:
-    """What `$SYS` says of dropped messages, by cause, and how often a publisher was held back."""
+    """Read from `$SYS` the dropped messages by cause, and how often a publisher was held back."""
     found: Counter[str] = Counter()
     held = 0
     monitor = links.open_clients(HOST, port, ["attack-monitor"])
@@ -226,7 +236,7 @@ def _sys(port: int) -> tuple[Counter[str], int]:
 
 
 def warnings(output: str) -> Counter[str]:
-    """The warnings and errors of a log, by what they say and their cause."""
+    """Count the warnings and errors of a log, by their text and cause."""
     found: Counter[str] = Counter()
     for line in output.splitlines():
         with suppress(ValueError):

@@ -1,4 +1,5 @@
-"""What an attack works with: the list of attacks, hostile connections, the time there is, and the account of it all.
+"""The tools of an attack: the list of attacks, hostile connections, the time that is left, and the account of the
+answers.
 
 An attack never waits beyond its time: `Hostile.send` gives up when it is over, and when the broker closes. What the
 broker answers is read (unless the connection never reads) and counted by packet and reason code, where the code says
@@ -17,14 +18,14 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any, Final
 
-from broker.client.machine import connect_packet
-from broker.core.codec import packets as wire
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.encoder import encode
-from broker.core.codec.framing import LARGEST_PACKET
-from broker.core.codec.packets import V5, Connack, Packet, Publish, Subscribe, SubscriptionRequest
-from broker.core.codec.properties import SUBSCRIPTION_IDENTIFIER, Properties
-from loadtest.brokers.process import HOST
+from canopy_load.brokers.process import HOST
+from canopy_mqtt.client.machine import connect_packet
+from canopy_mqtt.core.codec import packets as wire
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.encoder import encode
+from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.packets import V5, Connack, Packet, Publish, Subscribe, SubscriptionRequest
+from canopy_mqtt.core.codec.properties import SUBSCRIPTION_IDENTIFIER, Properties
 
 READ: Final = 1 << 18  # bytes
 CONNECT_TIMEOUT: Final = 5.0  # seconds for the system to connect a socket; the broker may be busy
@@ -81,12 +82,12 @@ def attack(**more: Any) -> Callable[[Callable[[Field], None]], Callable[[Field],
 
 
 class Refused(Exception):
-    """The broker did not let a client in that the attack cannot do without."""
+    """The broker refused a client that the attack cannot do without."""
 
 
 @dataclass
 class Field:
-    """One attack's share of the world. `until` in seconds of the monotonic clock; `ports` of further listeners.
+    """One attack's context. `until` in seconds of the monotonic clock; `ports` of further listeners.
 
     `answers`: what was refused, by packet and reason code, and how connections ended.
     """
@@ -95,7 +96,7 @@ class Field:
     until: float
     ports: Mapping[str, int] = field(default_factory=dict)
     divide: float = 1
-    """What the numbers of the attack are divided by."""
+    """The divisor of the attack's numbers."""
     sent: int = 0
     connections: int = 0
     answers: Counter[str] = field(default_factory=Counter)
@@ -103,11 +104,11 @@ class Field:
 
     @property
     def over(self) -> bool:
-        """Whether the attack's time has passed."""
+        """True if the attack's time has passed."""
         return time.monotonic() >= self.until
 
     def some(self, number: int) -> int:
-        """So many, or in a smaller attack fewer; at least two."""
+        """Return this number, or in a smaller attack a part of it; at least two."""
         return max(2, int(number / self.divide))
 
     def rounds(self, most: int) -> Iterator[int]:
@@ -118,7 +119,7 @@ class Field:
             yield number
 
     def socket(self, listener: str = "", *, narrow: bool = False, source: str = "", reads: bool = True) -> Hostile:
-        """A connection on which nothing has been sent. `narrow`: the system takes little for a client.
+        """Open a connection on which nothing has been sent. `narrow`: the system takes little for a client.
 
         `source`: the local address that it comes from. Only the first listener and `mounted` answer in MQTT.
         """
@@ -153,13 +154,13 @@ class Field:
         return hostile
 
     def hold(self, connections: int, listener: str = "", data: bytes = b"") -> None:
-        """Connections that send this and stay."""
+        """Open connections that send this and stay."""
         for _ in self.rounds(connections):
             self.socket(listener).send(data)
         self.listen()
 
     def trickle(self, listener: str, data: bytes) -> None:
-        """300 connections that send this byte by byte."""
+        """Open 300 connections that send this byte by byte."""
         hostiles = [self.socket(listener) for _ in self.rounds(300)]
         for at in range(len(data)):
             for each in hostiles:
@@ -177,18 +178,18 @@ class Field:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """Close whatever is open."""
+        """Close all open connections."""
         for hostile in self._opened:
             hostile.close()
 
 
 class Hostile:
-    """One hostile connection: it sends what it is told to and counts what it is answered."""
+    """One hostile connection: it sends what the attack tells it, and counts the answers."""
 
     def __init__(self, owner: Field, port: int, narrow: bool, source: str) -> None:
         self.field = owner
         self.mqtt = True
-        """Whether answers are packets; else what HTTP says is counted."""
+        """True if answers are read as packets; else HTTP statuses are counted."""
         self.reads = True
         self.version = V5
         self.closed = False
@@ -266,7 +267,7 @@ class Hostile:
         identifier: int = 0,
         user: Sequence[tuple[str, str]] = (),
     ) -> bool:
-        """SUBSCRIBE to these, `each` in a packet. `retain_handling` 2: no retained messages."""
+        """Subscribe to these filters, `each` in a packet. `retain_handling` 2: no retained messages."""
         properties = Properties()
         if identifier:
             properties.integers[SUBSCRIPTION_IDENTIFIER] = identifier
@@ -281,7 +282,7 @@ class Hostile:
         )
 
     def publish(self, topic: bytes, payload: bytes = b"", qos: int = 0, retain: bool = False) -> bool:
-        """One PUBLISH."""
+        """Send one PUBLISH."""
         return self.packets([Publish(topic, payload, qos, retain, packet_id=1 if qos else 0)])
 
     def wait_for(self, name: str, count: int = 1, timeout: float = ANSWER_TIMEOUT) -> bool:
@@ -310,7 +311,7 @@ class Hostile:
                 self.seen["HTTP"] += 1
 
     def take(self, most: int) -> None:
-        """Read so many bytes of what has come, and forget them: what follows makes no packets any more."""
+        """Read so many bytes of what has come, and drop them; the rest is no longer read as packets."""
         with contextlib.suppress(OSError):
             self._sock.recv(most)
 
@@ -321,7 +322,7 @@ class Hostile:
         self.close()
 
     def close(self) -> None:
-        """Close; the broker may see it as it likes."""
+        """Close the connection."""
         self.closed = True
         self._sock.close()
 

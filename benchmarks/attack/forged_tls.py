@@ -12,14 +12,14 @@ from typing import Final
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 CIPHERS: Final = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256"
-"""What `SSLContext.set_ciphers` has to be told for `asked_handshakes`."""
+"""The argument of `SSLContext.set_ciphers` for `asked_handshakes`."""
 
 KEYS_CIPHER: Final = "TLS_AES_256_GCM_SHA384"
-"""What client and server have to have agreed on for `NewKeys`: what OpenSSL prefers."""
+"""The cipher that client and server must have agreed on for `NewKeys`; OpenSSL prefers it."""
 
 
 def asked_handshakes(keys: str, answers: bytes, first: int, count: int) -> bytes:
-    """So many records of TLS 1.2, each with a ClientHello that is none (RFC 5246, RFC 5288).
+    """Forge records of TLS 1.2, each with an invalid ClientHello (RFC 5246, RFC 5288).
 
     `keys`: what was written down; `answers`: what the server has sent, from its first byte on. `first`: how many
     records the client has sent under its keys; its Finished was one.
@@ -44,7 +44,7 @@ class NewKeys:
         _, self._secret = _secrets(keys, "CLIENT_TRAFFIC_SECRET_0")
 
     def records(self, count: int) -> bytes:
-        """So many more."""
+        """Return so many further records."""
         records = []
         for _ in range(count):
             head = b"\x17\x03\x03" + (6 + 16).to_bytes(2, "big")

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count, cycle
 from typing import Final
 
+from benchmarks.attack.attacked_broker import PASSWORD, SECRET, USER, token
 from benchmarks.attack.field import ATTACKS, CROWD, Attack, Field, Hostile, Refused, attack
-from benchmarks.attack.place import PASSWORD, SECRET, USER, token
-from broker.core.codec.packets import V5, Connect
+from canopy_mqtt.core.codec.packets import V5, Connect
 
 AT_ONCE: Final = 300
 """Connections that wait for their answers at a time."""
@@ -29,25 +29,25 @@ OWN: Final = "127.255.0.1"
 """The address of the attacker where it comes in as it should."""
 
 
-class LetIn(Exception):
-    """The broker has admitted whom it must not."""
+class WronglyAdmitted(Exception):
+    """The broker has admitted a client that it must refuse."""
 
 
 def addresses() -> Iterator[str]:
-    """Addresses of this machine, each another one; none is that of the well-behaved clients."""
+    """Yield addresses of this machine, each another one; none is that of the well-behaved clients."""
     for number in count(1):
         yield f"127.{1 + number // 62_500 % 250}.{number // 250 % 250}.{1 + number % 250}"
 
 
 def knocks(field: Field, source: str, user: str, password: bytes) -> Hostile:
-    """A connection that has sent a CONNECT with these."""
+    """Open a connection and send a CONNECT with these credentials."""
     hostile = field.socket(source=source)
     hostile.packets([Connect("", V5, user_name=user, password=password)])
     return hostile
 
 
 def comes_in(field: Field, user: str, password: bytes) -> Hostile:
-    """A client with the right ones, which is let in."""
+    """Return a client with the right credentials, which is let in."""
     hostile = knocks(field, OWN, user, password)
     hostile.wait_for("CONNACK")
     if not hostile.accepted:
@@ -73,9 +73,9 @@ def guess(field: Field, tries: Iterable[tuple[str, str, bytes]], at_once: int = 
 
 
 def refuse(hostile: Hostile) -> None:
-    """See that it was not let in, and close it."""
+    """Check that a client was not let in, and close it."""
     if hostile.accepted:
-        raise LetIn("a client was let in with credentials that are none")
+        raise WronglyAdmitted("a client was let in with credentials that are none")
     hostile.close()
 
 
@@ -115,7 +115,9 @@ def share_groups_without_permission(field: Field) -> None:
         if not worker.wait_for("PUBLISH", sent):
             break
     if worker.seen["PUBLISH"] < sent and not field.over:
-        raise LetIn(f"{sent - worker.seen['PUBLISH']} of {sent} messages did not come to the one that may have them")
+        raise WronglyAdmitted(
+            f"{sent - worker.seen['PUBLISH']} of {sent} messages did not come to the one that may have them"
+        )
 
 
 @attack(guarded=True)
@@ -139,7 +141,7 @@ def operators_passwords_guessed(field: Field) -> None:
         time.sleep(0.001)
     field.listen(DELAY)
     if (answered := field.answers["HTTP 401"]) > GUESSES:
-        raise LetIn(f"{answered} guesses of one address were answered")
+        raise WronglyAdmitted(f"{answered} guesses of one address were answered")
 
 
 def _forged() -> list[bytes]:

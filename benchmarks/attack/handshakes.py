@@ -15,9 +15,9 @@ from typing import Final
 
 from benchmarks.attack.field import CLOSED, CROWD, Field, attack
 from benchmarks.attack.forged_tls import CIPHERS, KEYS_CIPHER, NewKeys, asked_handshakes
-from broker.core.codec.encoder import encode
-from broker.core.codec.packets import V5, Connect, Publish
-from loadtest.brokers.process import HOST
+from canopy_load.brokers.process import HOST
+from canopy_mqtt.core.codec.encoder import encode
+from canopy_mqtt.core.codec.packets import V5, Connect, Publish
 
 BATCH: Final = 1_000
 """Records of TLS's own that are sent at once."""
@@ -33,7 +33,7 @@ def _context() -> ssl.SSLContext:
 
 
 def _hello() -> bytes:
-    """What a client says first."""
+    """Return the first record of a TLS client."""
     outgoing = ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
         _context().wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
@@ -59,7 +59,7 @@ def handshakes_that_fail_and_stay(field: Field) -> None:
 
 
 def _crowds(field: Field, size: int, data: bytes) -> None:
-    """One crowd of connections after the other; all of one send this at the same time."""
+    """Open one crowd of connections after the other; all of one send this at the same time."""
     while not field.over:
         crowd = [field.socket("tls") for _ in field.rounds(size)]
         for each in crowd:
@@ -135,7 +135,7 @@ def new_keys_without_end(field: Field) -> None:
 
 
 def _forge(field: Field, making: Callable[[str, bytes], Callable[[], bytes]], old: bool = False) -> None:
-    """One connection after the other, each of which sends the records that are made from its secrets."""
+    """Open one connection after the other, each of which sends the records that are made from its secrets."""
     with tempfile.TemporaryDirectory() as folder:
         for number in field.rounds(10_000):
             context = _context()
@@ -162,7 +162,8 @@ def _plain(field: Field) -> socket.socket:
 
 @contextmanager
 def _forger(field: Field, context: ssl.SSLContext, keys: Path) -> Iterator[tuple[socket.socket, bytes, bytes]]:
-    """A connection at the end of its handshake: its socket, what is to be sent yet, and what the broker has sent."""
+    """Yield a connection at the end of its handshake: its socket, the bytes to send yet, and those that the broker has
+    sent."""
     context.keylog_filename = str(keys)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing)

@@ -15,14 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from broker.client.address import BrokerAddress
-from broker.client.aio import AsyncClient
-from broker.client.failures import ClientError
-from broker.client.machine import ClientMachine, connect_packet
-from broker.core.codec.packets import V311, Publish, SubscriptionRequest
-from loadtest.brokers import frames
-from loadtest.brokers.process import HOST
-from loadtest.brokers.stats import percentile
+from canopy_load.brokers import frames
+from canopy_load.brokers.process import HOST
+from canopy_load.brokers.stats import percentile
+from canopy_mqtt.client.address import BrokerAddress
+from canopy_mqtt.client.aio import AsyncClient
+from canopy_mqtt.client.failures import ClientError
+from canopy_mqtt.client.machine import ClientMachine, connect_packet
+from canopy_mqtt.core.codec.packets import V311, Publish, SubscriptionRequest
 
 PERIOD: Final = 0.1  # seconds between two messages of a publisher
 PING_PAUSE: Final = 0.004  # seconds from PINGRESP to the next PINGREQ
@@ -38,7 +38,7 @@ def p99(values: Sequence[float]) -> float:
 
 @dataclass
 class Measured:
-    """What the well-behaved clients had since they were last asked. Times in seconds."""
+    """The figures of the well-behaved clients since the last measurement. Times in seconds."""
 
     sent: int = 0
     received: int = 0
@@ -47,7 +47,7 @@ class Measured:
     """The latencies in the broker's own processor time."""
     pings: int = 0
     wait: float = 0.0
-    """The longest of a PING."""
+    """The longest wait for a PINGRESP."""
     wait_work: float = 0.0
     """The same in the broker's own processor time."""
     cut: int = 0
@@ -104,7 +104,7 @@ class Pairs:
         return int(os.pread(self._spent, 64, 0).split()[0])
 
     async def measure(self) -> Measured:
-        """What there was since the last call. Nothing new is sent until the messages under way have come."""
+        """Return the figures since the last call. Nothing new is sent until the messages under way have come."""
         self._sending.clear()
         end = time.monotonic() + STRAGGLERS
         while time.monotonic() < end and (self._now.lost or self._pinged is not None):  # noqa: ASYNC110

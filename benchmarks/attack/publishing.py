@@ -6,19 +6,24 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
-from benchmarks.attack.field import ATTACKS, BATCH, CROWD, Attack, Field, attack
-from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Packet, Publish
-from broker.core.codec.properties import Properties, encode_forward
+from benchmarks.attack.field import ATTACKS, BATCH, CROWD, Attack, Field, Hostile, Refused, attack
+from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Packet, Publish
+from canopy_mqtt.core.codec.properties import Properties, encode_forward
 
 DEEP: Final = b"/a" * 99
 TAIL: Final = b"x" * 1000
 KINDS: Final = (PUBACK, PUBREC, PUBREL, PUBCOMP)
 LONG: Final = "t" * 256
 """A client identifier as long as `limits.max_client_id_length` allows, which stands before the topics of a tenant."""
+ELSEWHERE: Final = "127.0.0.67"
+"""An address that no well-behaved client comes from."""
+KEPT: Final = 5.0
+"""Seconds in which the broker must have closed the socket of a client that has left; it gives it two."""
 
 FLOODS: Final[dict[str, tuple[str, Callable[[int], Packet]]]] = {
     "retained-flood": (
@@ -176,6 +181,49 @@ def never_released(field: Field) -> None:
     for number in field.rounds(5):
         client = field.client(f"unreleased-{number}", version=4, clean_start=False)
         client.packets(Publish(b"t", b"", 2, packet_id=at) for at in range(1, field.some(65_535)))
+
+
+def _crowd_that_reads_nothing(field: Field, clients: int, **connect: Any) -> list[Hostile]:
+    """Return clients that read nothing, for each of whom more waits than their systems take."""
+    crowd = [field.client(**connect) for _ in field.rounds(clients)]
+    for client in crowd:
+        client.subscribe(["much"])
+        client.wait_for("SUBACK")
+        client.reads = False
+    field.client().packets(Publish(b"much", b"x" * 10_000) for _ in range(field.some(1_000)))
+    return crowd
+
+
+@attack(growth=CROWD)
+def disconnects_with_window_0(field: Field) -> None:
+    """20 clients that read nothing and send DISCONNECT while much waits for them: no socket is kept"""
+    crowd = _crowd_that_reads_nothing(field, 20)
+    for client in crowd:
+        client.send(b"\xe0\x00")
+    end = time.monotonic() + KEPT
+    while any(not client.closed for client in crowd):
+        if time.monotonic() > end:
+            raise RuntimeError(f"{sum(not client.closed for client in crowd)} sockets were kept")
+        time.sleep(0.1)
+        for client in crowd:
+            # A socket that the broker has closed answers with a reset.
+            client.send(b"\xc0\x00")
+
+
+@attack(growth=CROWD, settings=("limits.max_connections_per_address=150",))
+def lost_while_timed_out(field: Field) -> None:
+    """50 clients that are lost when their keep alive is over, while much waits for them: each leaves its place"""
+    crowd = _crowd_that_reads_nothing(field, 50, keep_alive=1, source=ELSEWHERE)
+    time.sleep(1.5)
+    for client in crowd:
+        client.vanish()
+        time.sleep(0.001)
+    time.sleep(0.5)
+    try:
+        for _ in crowd:
+            field.client(source=ELSEWHERE).close()
+    except Refused as error:
+        raise RuntimeError(f"a connection that is lost takes a place: {error}") from error
 
 
 @attack(growth=CROWD)

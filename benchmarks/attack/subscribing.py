@@ -7,7 +7,7 @@ import time
 from itertools import islice, product
 
 from benchmarks.attack.field import CROWD, Field, attack
-from broker.core.codec.packets import Publish, Unsubscribe
+from canopy_mqtt.core.codec.packets import Publish, Unsubscribe
 
 
 def combinations(levels: int, count: int) -> list[str]:

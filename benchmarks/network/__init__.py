@@ -9,5 +9,5 @@ Where the generator, and not the broker, was the limit, the row says so.
 
 Modules, from the wire up: ``streams`` (what a subscriber got, against what was sent) · ``links`` (sockets and the epoll
 loop) · ``loads`` (closed loops) · ``paced`` (open loops with latency) · ``frozen`` (clients that do not read) ·
-``rows`` (the table's rows) · ``report`` · ``cli``. Brokers and their processes are ``loadtest.brokers``'s.
+``rows`` (the table's rows) · ``report`` · ``cli``. Brokers and their processes are ``canopy_load.brokers``'s.
 """

@@ -28,10 +28,10 @@ from benchmarks.network.links import LoadError
 from benchmarks.network.measure import Meter, Sample
 from benchmarks.network.report import Result, RowResult, table
 from benchmarks.network.rows import ROWS, Bench, Row
-from loadtest.brokers.frames import FrameError
-from loadtest.brokers.listeners import TLS, Listener
-from loadtest.brokers.process import BrokerFailed, BrokerProcess, Cores, at_work, free_port, raise_file_limit
-from loadtest.brokers.registry import PEERS, Peer
+from canopy_load.brokers.frames import FrameError
+from canopy_load.brokers.listeners import TLS, Listener
+from canopy_load.brokers.process import BrokerFailed, BrokerProcess, Cores, at_work, free_port, raise_file_limit
+from canopy_load.brokers.registry import PEERS, Peer
 
 DEFAULT_BROKERS: Final = ("canopy", "mosquitto")
 LIMIT_ROWS: Final = ("one-to-one", "pairs", "fan-out")

@@ -22,8 +22,8 @@ from typing import Final
 from benchmarks.network import links
 from benchmarks.network.links import LoadError
 from benchmarks.network.measure import Missed
-from loadtest.brokers import frames
-from loadtest.brokers.process import HOST
+from canopy_load.brokers import frames
+from canopy_load.brokers.process import HOST
 
 PLUGS: Final = 48  # large messages that fill the kernel's buffers and the broker's write buffer
 PLUG_SIZE: Final = 16_384  # bytes of each

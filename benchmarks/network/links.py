@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final
 
-from loadtest.brokers import frames
-from loadtest.brokers.listeners import WANTS, Listener, client_handshakes
+from canopy_load.brokers import frames
+from canopy_load.brokers.listeners import WANTS, Listener, client_handshakes
 
 OPEN_BATCH: Final = 64  # clients connecting at the same time
 ANSWER_TIMEOUT: Final = 20.0  # seconds for a CONNACK, SUBACK or UNSUBACK

@@ -21,7 +21,7 @@ from typing import Final
 
 from benchmarks.network.links import Link, Loop, receive
 from benchmarks.network.streams import AckedCheck, Ledger, MergedCheck, PublisherAcks, Rounds, StreamCheck, Templates
-from loadtest.brokers import frames
+from canopy_load.brokers import frames
 
 PROBE_AFTER: Final = 0.25  # seconds
 

@@ -19,8 +19,8 @@ from typing import Final, Protocol
 
 from benchmarks.network.links import LoadError, Loop
 from benchmarks.network.streams import Ledger
-from loadtest.brokers.process import waited
-from loadtest.brokers.stats import percentile
+from canopy_load.brokers.process import waited
+from canopy_load.brokers.stats import percentile
 
 DRAIN_QUIET: Final = 1.0  # seconds without a delivery after which the rest counts as lost
 DRAIN_LIMIT: Final = 15.0  # seconds a drain may last in all

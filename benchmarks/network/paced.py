@@ -20,8 +20,8 @@ from typing import Final
 from benchmarks.network.links import Link, LoadError, Loop, receive
 from benchmarks.network.loads import topic
 from benchmarks.network.streams import Ledger, step
-from loadtest.brokers import frames
-from loadtest.brokers.frames import PAYLOAD_HEAD, FrameError, PublishShape
+from canopy_load.brokers import frames
+from canopy_load.brokers.frames import PAYLOAD_HEAD, FrameError, PublishShape
 
 CYCLE: Final = 1 << 16
 LATE_BURST: Final = 64  # sendings without looking at the sockets, when the generator has fallen behind

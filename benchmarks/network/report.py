@@ -17,7 +17,7 @@ from typing import Final
 from benchmarks.figures import aligned, number
 from benchmarks.network.measure import Sample
 from benchmarks.network.rows import Row
-from loadtest.brokers.stats import median, ratio
+from canopy_load.brokers.stats import median, ratio
 
 HEADINGS: Final = (
     "row",

@@ -23,10 +23,10 @@ from benchmarks.network.links import Loop
 from benchmarks.network.loads import AckedPairs, ClosedLoop, FanIn, FanOut, QuietPairs, Shape, topic
 from benchmarks.network.measure import Clocks, Meter, Metered, Sample, Spent, add_latency, measure
 from benchmarks.network.paced import Churn, Paced
-from loadtest.brokers import frames
-from loadtest.brokers.listeners import TLS, WEBSOCKET, Listener
-from loadtest.brokers.process import HOST
-from loadtest.brokers.registry import FILTERS, POLICIES, QOS, QOS2, SECURED, V5, WEB
+from canopy_load.brokers import frames
+from canopy_load.brokers.listeners import TLS, WEBSOCKET, Listener
+from canopy_load.brokers.process import HOST
+from canopy_load.brokers.registry import FILTERS, POLICIES, QOS, QOS2, SECURED, V5, WEB
 
 CHURN_RATE: Final = 1000.0  # cycles a second, each one SUBSCRIBE and one UNSUBSCRIBE
 ZEEK_RATE: Final = 20_000.0  # messages a second of all pairs together

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loadtest.brokers import frames
-from loadtest.brokers.frames import FrameError, PublishShape
+from canopy_load.brokers import frames
+from canopy_load.brokers.frames import FrameError, PublishShape
 
 # Frames looked at in one step of a column scan: keeps the cost linear when packets of two kinds alternate.
 SCAN_FRAMES: Final = 256

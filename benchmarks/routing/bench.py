@@ -1,8 +1,8 @@
 """The rows of all authors under one command.
 
 Those of RabbitMQ and EMQX stand in files of their own. zmq.rs's author (pull requests 257 and 283) counts locks and
-awaits for each message and has no figure that compares; ``tests/core/routing/receivers/test_send_path.py`` shows that
-ours has neither, and the row here what is left: the real ``Router.publish`` into real outboxes, without a transport.
+awaits for each message and has no figure that compares; ``tests/core/routing/test_send_path.py`` shows that
+ours has neither, and the row here what is left: the real ``Router.publish`` into real buffers, without a transport.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _send_path(layout: str, scaled: Scaled) -> dict[str, float | None]:
 
 SEND_PATH: Final = row(
     "zmq.rs",
-    "fan-out to 1,000 outboxes, each delivery",
+    "fan-out to 1,000 send buffers, each delivery",
     NANOSECONDS,
     _send_path,
     "one bounded queue and one writer for each peer in both; no lock and no await here, by test",

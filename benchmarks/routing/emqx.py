@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.routing import loads, memory
+from benchmarks.routing import footprint, loads
 from benchmarks.routing.loops import Table, match_all
 from benchmarks.routing.row import MEGABYTES, NANOSECONDS, OURS, PROBES, Scaled, nanoseconds, row
 from benchmarks.runner import Row
-from broker.core.topics.trie import COMPACT, NODES
+from canopy_mqtt.core.topics.trie import COMPACT, NODES
 
 LOOKUPS: Final = 100_000
 TOPIC_LEVELS: Final = 5  # of device/{id}/foo/{num}/bar
@@ -46,7 +46,7 @@ class _Load:
         return table
 
     def memory(self, layout: str, scaled: Scaled) -> dict[str, float | None]:
-        found = memory.measure(layout, *self.counts(scaled))
+        found = footprint.measure(layout, *self.counts(scaled))
         subscribed = found.with_subscriptions / 1e6
         return {
             OURS: found.with_strings / 1e6,

@@ -7,8 +7,8 @@ is known; the rest is ours.
 Promises: a load says for each topic which filters match it, from how it was built and not by asking a trie. Everything
 is the same in every run.
 
-Filters and topics have not been used before: ``fresh`` makes strings whose hash nobody has worked out yet, as they come
-out of a packet.
+Filters and topics have not been used before: ``fresh`` makes strings without a cached hash, as they come out of a
+packet.
 """
 
 from __future__ import annotations

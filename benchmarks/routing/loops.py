@@ -1,4 +1,4 @@
-"""What is timed: short loops around the calls that the broker makes.
+"""The timed loops, short ones around the calls that the broker makes.
 
 Owns: ``Table`` (a trie with a load's subscriptions) and the loops over it. Inserting is ``Trie.insert`` and
 ``FilterEntry.add``, deleting ``FilterEntry.discard`` and, after the last one, ``Trie.remove``; an uncached route is
@@ -18,12 +18,11 @@ from typing import Final
 
 from benchmarks.routing.loads import Load, fresh
 from benchmarks.routing.measure import Reading, Stopwatch
-from broker.core.counters import Counters
-from broker.core.session.session import Session
-from broker.core.topics.match_cache import MatchCache
-from broker.core.topics.subscription import FilterEntry, Subscriber, Subscription
-from broker.core.topics.trie import create
-from broker.core.topics.trie_base import Trie
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.match_cache import MatchCache
+from canopy_mqtt.core.topics.subscription import FilterEntry, Subscription
+from canopy_mqtt.core.topics.trie import Trie, create
 
 CACHED_TOPICS: Final = 16_384
 """Routes that the match cache remembers; the broker's default."""
@@ -34,7 +33,7 @@ class WrongRoute(Exception):
 
 
 def make_session(name: str) -> Session:
-    """A session that nobody is connected to."""
+    """Make a session without a connected client."""
     return Session(name, 0, 0, Counters())
 
 
@@ -68,8 +67,8 @@ class Table:
         entries = entries_of(leaving)
         watch = Stopwatch()
         delete_all(self.trie, entries, leaving, watch)
-        if len(self.trie) or self.trie.node_count or any(entry.subscriber_count for entry in entries):
-            raise WrongRoute(f"{len(self.trie)} filters and {self.trie.node_count} records are left in an empty trie")
+        if len(self.trie) or self.trie.nodes or any(entry.subscriber_count for entry in entries):
+            raise WrongRoute(f"{len(self.trie)} filters and {self.trie.nodes} records are left in an empty trie")
         return watch.reading(len(leaving))
 
     def check(self) -> int:
@@ -107,12 +106,12 @@ def check_entries(topic: str, entries: Sequence[FilterEntry], names: Sequence[st
         raise WrongRoute(f"{topic} reached {len(reached)} destinations instead of {count}")
 
 
-def visit(entries: Sequence[FilterEntry]) -> Subscriber | None:
+def visit(entries: Sequence[FilterEntry]) -> Session | None:
     """Go through the destinations behind some entries; the last one.
 
-    Interpreted, and dearer by that than the router's own way over the same list, which also fills the outboxes.
+    Interpreted, and dearer by that than the router's own way over the same list, which also fills the send buffers.
     """
-    session: Subscriber | None = None
+    session: Session | None = None
     for entry in entries:
         for subscription in entry.subscriptions:
             session = subscription.session

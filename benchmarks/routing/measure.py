@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
-from broker.buildinfo import core_state
-from broker.process.daemon import GC_THRESHOLDS
+from canopy_mqtt.assembly.daemon import GC_THRESHOLDS
+from canopy_mqtt.buildinfo import core_state
 
 EMPTY_TURNS: Final = 200_000
 
@@ -88,12 +88,12 @@ class Stopwatch:
         self.cpu_ns += time.process_time_ns() - self._cpu
 
     def reading(self, operations: int) -> Reading:
-        """What was added up, for so many operations (at least 1)."""
+        """Return the measured total, for so many operations (at least 1)."""
         return Reading(operations, self.wall_ns, self.cpu_ns)
 
 
 def empty_loop(turns: int = EMPTY_TURNS) -> Reading:
-    """What one turn of the loops in ``loops`` costs with nothing in it."""
+    """Measure what one turn of the loops in ``loops`` costs with nothing in it."""
     items = list(range(turns))
     watch = Stopwatch()
     with watch:

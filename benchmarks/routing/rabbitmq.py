@@ -75,7 +75,7 @@ def _deliver(layout: str, scaled: Scaled) -> dict[str, float | None]:
     stage = Stage(layout, scaled(10_000))
     stage.send(1)
     routing, taking = stage.send(1)
-    peers = len(stage.outboxes)
+    peers = len(stage.send_buffers)
     figures = {OURS: routing.rate / peers, CPU: routing.each_cpu_ns * peers}
     return {**figures, "ns each": routing.each_ns, "writer's part ns each": taking.each_ns}
 
@@ -83,8 +83,8 @@ def _deliver(layout: str, scaled: Scaled) -> dict[str, float | None]:
 def flat(layout: str, crowd: int, rounds: int, shuffled: bool) -> tuple[float, float]:
     """Nanoseconds of one insert and of one delete, while a filter has some ``crowd`` subscribers.
 
-    They leave a few at a time and come back: those who came first go first or, ``shuffled``, anybody does. Medians over
-    these turns. Small crowds are measured at several filters, so that the clock is read seldom enough.
+    They leave a few at a time and come back: the first to come is the first to leave or, ``shuffled``, any of them.
+    Medians over these turns. Small crowds are measured at several filters, so that the clock is read seldom enough.
     """
     table = Table(layout, loads.same_key(crowd, max(1, FLAT_BATCH // crowd)))
     table.fill()
@@ -152,7 +152,7 @@ ROWS: Final[dict[str, Row]] = {
         "fan-out, 10K with the same filter, each visited", RATE, _fan_out, IN_ETS, "1,170 → 3,100", least=3_100
     ),
     "same-key-deliver": _row(
-        "the same, each into an outbox",
+        "the same, each into a send buffer",
         RATE,
         _deliver,
         "more than theirs: Router.publish into 10K bounded queues; compiled, so as cheap as our visit",

@@ -1,4 +1,4 @@
-"""What a row of an author's is: both layouts of the trie in turn, the author's figure, and the bar to be reached.
+"""A row of an author's benchmark: both layouts of the trie in turn, the author's figure, and the bar to be reached.
 
 A bar is judged on the median of the runs, by wall time, as it is printed beside it. On smaller counts than the author's
 no bar is judged.
@@ -13,7 +13,7 @@ from typing import Final
 
 from benchmarks.routing.measure import Reading
 from benchmarks.runner import Case, Figures, Line, Row
-from broker.core.topics.trie import COMPACT, NODES
+from canopy_mqtt.core.topics.trie import COMPACT, NODES
 
 LAYOUTS: Final = (NODES, COMPACT)
 

@@ -1,6 +1,6 @@
-"""A router with connected peers and nobody behind them.
+"""A router with connected peers that have no sockets.
 
-Owns: ``Stage``: a real ``Router``, sessions that subscribed to one filter, an outbox for each, and a stand-in for their
+Owns: ``Stage``: a real ``Router``, sessions that subscribed to one filter, a buffer for each, and a stand-in for their
 writers, which takes what waits and joins it, as the writer task does before it hands the bytes to the transport.
 
 Promises: no event loop, no thread, no socket, no clock. What the writers got is counted, message by message.
@@ -14,11 +14,11 @@ from typing import Final
 
 from benchmarks.routing.loops import WrongRoute
 from benchmarks.routing.measure import Reading, Stopwatch
-from broker.core.codec.packets import V311, SubscriptionRequest
-from broker.core.limits import Limits
-from broker.core.queues.live.outbox import Outbox
-from broker.core.queues.message import Message
-from broker.core.routing.router import Router
+from canopy_mqtt.core.codec.packets import V311, SubscriptionRequest
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.routing.router import Router
 
 TOPIC: Final = b"stage/temperature"
 FILTER: Final = "stage/+"
@@ -45,13 +45,15 @@ class Stage:
 
     def __init__(self, layout: str, count: int) -> None:
         self.router = Router(Limits(), layout)
-        self.outboxes: list[Outbox] = []
+        self.send_buffers: list[SendBuffer] = []
         limits = self.router.limits
         for number in range(count):
-            outbox = Outbox(self.router.peers.touched, self.router.counters, limits.live_messages, limits.live_bytes)
-            session, _ = self.router.connect(f"peer-{number}", True, outbox, V311, WINDOW, True, NOW)
+            send_buffer = SendBuffer(
+                self.router.peers.touched, self.router.counters, limits.live_messages, limits.live_bytes
+            )
+            session, _ = self.router.connect(f"peer-{number}", True, send_buffer, V311, WINDOW, True, NOW)
             self.router.subscribe(session, "", FILTER, SubscriptionRequest(FILTER), 0)
-            self.outboxes.append(outbox)
+            self.send_buffers.append(send_buffer)
 
     def publish(self, messages: int) -> int:
         """Route so many messages, as they would come in one read; how many deliveries the router counted."""
@@ -68,9 +70,9 @@ class Stage:
         """The writers' turn: each that was touched takes what waits; how many bytes they got in all."""
         touched = self.router.peers.touched
         written = 0
-        for outbox in touched:
-            written += len(b"".join(outbox.take_batch(BATCH, NOW)))
-            outbox.woken()
+        for send_buffer in touched:
+            written += len(b"".join(send_buffer.take_batch(BATCH, NOW)))
+            send_buffer.listed = False
         touched.clear()
         return written
 
@@ -78,10 +80,10 @@ class Stage:
         """The time of one delivery in so many bursts (at least 1): to route it, and to take it.
 
         Raises:
-            WrongRoute: a message did not come to everybody once.
+            WrongRoute: a peer did not get a message exactly once.
         """
-        count = len(self.outboxes)
-        before = [outbox.taken for outbox in self.outboxes]
+        count = len(self.send_buffers)
+        before = [send_buffer.taken for send_buffer in self.send_buffers]
         routing, taking = Stopwatch(), Stopwatch()
         reached = written = 0
         for _ in range(bursts):
@@ -92,22 +94,22 @@ class Stage:
         deliveries = bursts * BURST * count
         if reached != deliveries or written != deliveries * len(FRAME):
             raise WrongRoute(f"{reached} deliveries were routed and {written} bytes taken, for {deliveries} deliveries")
-        for outbox, taken in zip(self.outboxes, before, strict=True):
-            if outbox.taken - taken != bursts * BURST or outbox.queue.dropped_in_all() or not outbox.empty:
-                raise WrongRoute(f"an outbox gave {outbox.taken - taken} messages instead of {bursts * BURST}")
+        for send_buffer, taken in zip(self.send_buffers, before, strict=True):
+            if send_buffer.taken - taken != bursts * BURST or send_buffer.dropped_in_all() or not send_buffer.empty:
+                raise WrongRoute(f"a send buffer gave {send_buffer.taken - taken} messages instead of {bursts * BURST}")
         return routing.reading(deliveries), taking.reading(deliveries)
 
     def counts(self) -> dict[str, float]:
-        """What a delivery, and a message, make the broker do, by its own counters."""
+        """Count what a delivery, and a message, make the broker do, by its own counters."""
         self.send(1)
         cache, trie = self.router.cache, self.router.trie
-        deliveries = BURST * len(self.outboxes)
-        offered, hits, probes = sum(outbox.queue.offered for outbox in self.outboxes), cache.hits, trie.probes
+        deliveries = BURST * len(self.send_buffers)
+        offered, hits, probes = sum(send_buffer.offered for send_buffer in self.send_buffers), cache.hits, trie.probes
         self.publish(BURST)
         woken = len(self.router.peers.touched)
         self.write()
         return {
-            "offers": (sum(outbox.queue.offered for outbox in self.outboxes) - offered) / deliveries,
+            "offers": (sum(send_buffer.offered for send_buffer in self.send_buffers) - offered) / deliveries,
             "wake-ups": woken / deliveries,
             "cache look-ups a message": (cache.hits - hits) / BURST,
             "trie probes a message": (trie.probes - probes) / BURST,

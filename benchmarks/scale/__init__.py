@@ -11,7 +11,7 @@ from typing import Final
 
 from benchmarks.runner import Bench, Row, peers
 from benchmarks.scale import clients, filters
-from loadtest.brokers.registry import FILTERS
+from canopy_load.brokers.registry import FILTERS
 
 BENCH: Final = Bench(
     "scale",

@@ -6,7 +6,7 @@ paced pairs beside them, all of the others leave.
 Promises: the pairs stay connected throughout, so that memory for each client is that of the idle ones alone. The pings
 go on while the pairs are measured beside the crowd, and are in their CPU.
 
-What the kernel holds for a connection is not counted: it is in nobody's resident memory.
+What the kernel holds for a connection is not counted: it is in no process's resident memory.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from benchmarks.network.measure import Clocks, Meter, Sample, add_latency, measu
 from benchmarks.network.paced import Clocked, Paced
 from benchmarks.network.streams import Ledger
 from benchmarks.runner import Case, Line, NotRun, line_of
-from benchmarks.scale.rest import Pulse
-from loadtest.brokers import frames
-from loadtest.brokers.process import HOST, raise_file_limit
-from loadtest.brokers.stats import ratio
+from benchmarks.scale.pulse import Pulse
+from canopy_load.brokers import frames
+from canopy_load.brokers.process import HOST, raise_file_limit
+from canopy_load.brokers.stats import ratio
 
 KEEP_ALIVE: Final = 60
 """Seconds, of each idle client."""

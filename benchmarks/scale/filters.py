@@ -26,10 +26,10 @@ from benchmarks.network.loads import ClosedLoop, QuietPair, Shape, Source
 from benchmarks.network.measure import Clocks, Meter, Sample, measure
 from benchmarks.network.streams import Rounds, StreamCheck
 from benchmarks.runner import Case, Line, NotRun, line_of
-from benchmarks.scale.rest import Pulse
-from loadtest.brokers import frames
-from loadtest.brokers.process import BrokerProcess
-from loadtest.brokers.stats import ratio
+from benchmarks.scale.pulse import Pulse
+from canopy_load.brokers import frames
+from canopy_load.brokers.process import BrokerProcess
+from canopy_load.brokers.stats import ratio
 
 CLIENTS: Final = 200
 PAIRS: Final = 64
@@ -87,7 +87,7 @@ def run(case: Case) -> Iterator[Line]:
         raise NotRun("there must be 2 filters or more")
     clients = min(CLIENTS, case.size)
     plan = Plan(case.size // clients, clients, min(PAIRS, clients), case.seconds)
-    kinds = {"publish, few topics": HOT, "publish, very many topics": COLD}
+    kinds = {"publish, few topics": HOT, "publish, very many topics": case.scaled(COLD, HOT)}
     without: dict[str, Sample] = {}
     with case.broker() as process, ExitStack() as stack:
         stage = _Stage(plan, process, stack)

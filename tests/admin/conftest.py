@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
 
 # A broker loads it when it is to listen for HTTP, and reads files for that.
-importlib.import_module("broker.admin.server")
+importlib.import_module("canopy_mqtt.admin.server")
 
 Serve = Callable[..., Awaitable[Broker]]
 """Starts a broker with those settings as keywords; `http` are settings of that section."""

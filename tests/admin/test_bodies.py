@@ -9,9 +9,10 @@ import aiohttp
 import pytest
 from pydantic import BaseModel
 
-from broker.admin.routes import all_routes
-from broker.admin.routing import BASE
+from canopy_mqtt.admin.routes import all_routes
+from canopy_mqtt.admin.routing import BASE
 from tests.admin.conftest import Serve
+from tests.support.runs import for_each
 
 BODIES = {f"{route.method} {route.path}": route.body for route in all_routes() if route.body is not None}
 
@@ -24,7 +25,7 @@ def models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
             yield from models(field.annotation)
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+@for_each("body", BODIES.values(), ids=BODIES.keys())
 def test_every_body_forbids_names_that_it_does_not_have(body: type[BaseModel]) -> None:
     for model in models(body):
         assert model.model_config.get("extra") == "forbid", model

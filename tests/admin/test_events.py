@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from broker.admin import events
-from broker.admin.errors import ApiError
-from broker.admin.events import Listener
-from broker.observe.figures import catalogue
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.admin import events
+from canopy_mqtt.admin.errors import ApiError
+from canopy_mqtt.admin.events import EventStream
+from canopy_mqtt.observe.figures import catalogue
 from tests.admin.conftest import Serve
 from tests.support.waiting import until
 
@@ -25,7 +25,7 @@ async def read(answer: aiohttp.ClientResponse) -> tuple[str, Any]:
     return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
 
-def feed(broker: Broker) -> events.Feed:
+def feed(broker: Broker) -> events.EventFeed:
     assert broker.admin is not None
     return broker.admin.feed
 
@@ -57,13 +57,13 @@ async def test_a_page_gets_who_it_is_what_was_and_then_what_is(serve: Serve, ask
 async def test_one_snapshot_is_for_all_and_none_is_made_for_nobody(serve: Serve) -> None:
     broker = await serve()
     made = feed(broker)
-    one, other = made.enter(), made.enter()
+    one, other = made.open_stream(), made.open_stream()
     await one.take(), await other.take()
     before = made.made
     assert await one.take() is await other.take()
     assert made.made == before + 1
-    made.leave(one)
-    made.leave(other)
+    made.close_stream(one)
+    made.close_stream(other)
     before = made.made
     samples = len(made.samples)
     await until(lambda: len(made.samples) > samples + 3)
@@ -105,15 +105,15 @@ async def test_the_samples_are_bounded_and_end_with_the_broker(serve: Serve) -> 
 async def test_who_comes_and_goes_has_no_snapshots_made(serve: Serve) -> None:
     made = feed(await serve())
     for _ in range(100):
-        listener = made.enter()
+        listener = made.open_stream()
         assert await listener.take()
-        made.leave(listener)
+        made.close_stream(listener)
     assert made.made <= 1 + len(made.samples)
     assert made.made < 10
 
 
 async def test_who_takes_nothing_has_one_snapshot_waiting() -> None:
-    listener = Listener()
+    listener = EventStream()
     for number in range(1_000):
         listener.put(b"%d" % number)
     assert await listener.take() == b"999"
@@ -130,7 +130,7 @@ async def test_a_page_that_takes_nothing_is_cut_off(serve: Serve, monkeypatch: p
     writer.write(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     await until(lambda: feed(broker).listening)
     await until(lambda: not feed(broker).listening)
-    assert broker.admin.doors.cut == 1
+    assert broker.admin.connections.cut == 1
     writer.transport.abort()
 
 
@@ -144,7 +144,7 @@ async def test_there_is_room_for_so_many_pages(serve: Serve, ask: aiohttp.Client
         found = dict(catalogue.topics(broker.figures.read()))
         assert (found["http/event streams"], found["http/event streams/refused"]) == ("1", "1")
         with pytest.raises(ApiError):
-            feed(broker).enter()
+            feed(broker).open_stream()
     await until(lambda: not feed(broker).listening)
     async with ask.get(f"{broker.http[0]}/events") as answer:
         assert answer.status == 200
@@ -167,18 +167,18 @@ async def test_a_reload_and_the_end_of_the_broker_end_the_streams(serve: Serve, 
 async def test_a_snapshot_is_as_large_however_long_names_are(serve: Serve) -> None:
     broker = await serve()
     made = feed(broker)
-    listener = made.enter()
+    listener = made.open_stream()
     size = len(await listener.take())
-    made.leave(listener)
+    made.close_stream(listener)
     assert size < 10_000
-    assert events._plain("x" * 100_000) == "x" * events.LONGEST_NAME
+    assert events._plain("x" * 100_000) == "x" * events.MAX_NAME_LENGTH
 
 
 @pytest.mark.usefixtures("quick")
 async def test_a_snapshot_that_fails_does_not_end_the_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = await serve()
     made = feed(broker)
-    listener = made.enter()
+    listener = made.open_stream()
     await listener.take()
     real = events.snapshot
 
@@ -189,4 +189,4 @@ async def test_a_snapshot_that_fails_does_not_end_the_others(serve: Serve, monke
     monkeypatch.setattr(events, "snapshot", fails)
     assert await listener.take()
     assert broker.faults.counts["http"] == 1
-    made.leave(listener)
+    made.close_stream(listener)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from openapi_spec_validator import validate
 
-from broker.admin.routes import all_routes, document
-from broker.admin.routing import BASE
+from canopy_mqtt.admin.routes import all_routes, document
+from canopy_mqtt.admin.routing import BASE
 
 
 def test_it_is_valid() -> None:

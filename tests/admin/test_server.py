@@ -14,14 +14,15 @@ import pytest
 import trustme
 from aiohttp import web
 
-from broker.admin.gate import Gate
-from broker.admin.routes import all_routes
-from broker.admin.routing import AT_ONCE, Call, Route
-from broker.draining import Draining
-from broker.net.listening.listeners import StartupError
-from broker.observe.figures import catalogue
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.admin.http_connections import HttpConnection
+from canopy_mqtt.admin.routes import all_routes
+from canopy_mqtt.admin.routing import AT_ONCE, Call, Route
+from canopy_mqtt.assembly.draining import Draining
+from canopy_mqtt.net.listening.listeners import StartupError
+from canopy_mqtt.observe.figures import catalogue
 from tests.admin.conftest import Serve
+from tests.support.runs import for_each
 from tests.support.waiting import until
 
 
@@ -103,7 +104,7 @@ async def test_one_connection_too_many_is_closed_where_all_others_are_being_answ
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, release = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr("broker.admin.server.all_routes", lambda: held(entered, release))
+    monkeypatch.setattr("canopy_mqtt.admin.server.all_routes", lambda: held(entered, release))
     broker = await serve({"max_connections": 1})
     answered, one = await raw(broker)
     one.write(b"GET /hold HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -166,10 +167,10 @@ async def test_a_broker_stops_while_handshakes_are_under_way(serve: Serve, tmp_p
     broker = await serve(https(tmp_path)[0])
     kept = [await raw(broker) for _ in range(3)]
     assert broker.admin is not None
-    doors = broker.admin.doors
-    await until(lambda: len(doors.open) == 3)
+    connections = broker.admin.connections
+    await until(lambda: len(connections.open) == 3)
     await broker.stop()
-    assert not doors.open
+    assert not connections.open
     for reader, writer in kept:
         assert await rest(reader) == b""
         writer.close()
@@ -182,7 +183,7 @@ async def test_a_request_that_does_not_come_is_waited_for_no_longer_than_set(ser
     writer.write(sent)
     await rest(reader)
     assert broker.admin is not None
-    assert not broker.admin.doors.open
+    assert not broker.admin.connections.open
     writer.close()
 
 
@@ -196,7 +197,7 @@ async def test_an_answer_that_nobody_takes_is_given_up(serve: Serve) -> None:
     await loop.sock_connect(sock, ("127.0.0.1", broker.admin.open[0].port))
     request = b"GET /api/v5/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     left = loop.time() + 20
-    while not broker.admin.doors.cut and loop.time() < left:
+    while not broker.admin.connections.cut and loop.time() < left:
         try:
             await asyncio.wait_for(loop.sock_sendall(sock, request * 50), 0.1)
         except (TimeoutError, ConnectionError):
@@ -224,7 +225,7 @@ async def test_https(serve: Serve, tmp_path: Path) -> None:
         assert await answer.text() == "ok\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("http", "why"),
     [
         ({"password_file": "/nowhere/users"}, "/nowhere/users"),
@@ -339,16 +340,16 @@ async def test_who_goes_in_the_middle_of_a_request_is_no_fault_of_the_broker(ser
     assert broker.admin is not None
     _, writer = await raw(broker)
     writer.write(BODY + b"Content-Length: 400\r\n\r\nabcd")
-    (gate,) = await doors(broker)
-    await until(lambda: gate._answering)
+    (connection,) = await connections_of(broker)
+    await until(lambda: connection._answering)
     writer.close()
-    await until(lambda: not gate._answering)
+    await until(lambda: not connection._answering)
     assert "http" not in broker.faults.counts
 
 
-async def doors(broker: Broker) -> set[Gate]:
+async def connections_of(broker: Broker) -> set[HttpConnection]:
     """The connections, as soon as there is one."""
     assert broker.admin is not None
-    opened = broker.admin.doors.open
+    opened = broker.admin.connections.open
     await until(lambda: opened)
     return opened

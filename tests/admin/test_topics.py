@@ -7,10 +7,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from broker.admin.api import topics
-from broker.core.queues.message import Message
-from broker.core.topics.topic_tree import RetainedTree
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.admin.api import topics
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.topics.topic_tree import RetainedTree
 from tests.admin.conftest import Serve
 from tests.support.waiting import counted_turns
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from broker.admin.api import trace as module
-from broker.observe.trace.kept import Entry
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.admin.api import trace as module
+from canopy_mqtt.observe.trace.entries import Entry
 from tests.admin.conftest import Serve
 from tests.e2e.wire import Peer
 from tests.support.waiting import until
@@ -46,7 +46,7 @@ async def test_from_its_beginning_to_its_end(broker: Broker, client: Peer, ask: 
     known = await begun(broker, ask, name="mine", duration=60, max_bytes=100_000)
     assert (known["status"], known["duration"], known["max_bytes"]) == ("running", 60, 100_000)
     assert known["ended_at"] is None
-    await until(lambda: broker.traces._lookings)
+    await until(lambda: broker.traces._tracers)
     await client.publish("t", b"payload", qos=1)
     url = broker.http[0] + BASE
     async with ask.get(f"{url}/mine") as answer:
@@ -75,7 +75,7 @@ async def test_from_its_beginning_to_its_end(broker: Broker, client: Peer, ask: 
 
 async def test_reading_along(broker: Broker, client: Peer, ask: aiohttp.ClientSession) -> None:
     await begun(broker, ask, name="live")
-    await until(lambda: broker.traces._lookings)
+    await until(lambda: broker.traces._tracers)
     await client.fence()
     async with ask.get(f"{broker.http[0]}{BASE}/live/follow?format=jsonl") as answer:
         packets = [json.loads(await answer.content.readline())["packet"] for _ in range(2)]
@@ -120,7 +120,7 @@ async def test_a_long_one_is_made_in_a_thread_and_written_in_pieces(
 
     monkeypatch.setitem(module.FORMS, "jsonl", noted)
     await begun(broker, ask, name="long")
-    await until(lambda: broker.traces._lookings)
+    await until(lambda: broker.traces._tracers)
     for _ in range(200):
         await client.fence()
     chunks = 0

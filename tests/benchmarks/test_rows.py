@@ -18,10 +18,10 @@ from benchmarks.network.streams import Ledger
 from benchmarks.runner import Bench
 from benchmarks.scale import clients
 from benchmarks.scale.clients import Crowd, source_address, why_not
-from benchmarks.scale.filters import SpreadPairs, filter_of, frames_of, topic_of
-from loadtest.brokers import frames
-from loadtest.brokers.frames import FrameError, PublishShape
-from loadtest.brokers.registry import PEERS
+from benchmarks.scale.filters import SpreadPairs, frames_of
+from canopy_load.brokers import frames
+from canopy_load.brokers.frames import FrameError, PublishShape
+from canopy_load.brokers.registry import PEERS
 
 LONG = pytest.mark.long
 SHAPE = Shape(window=8, burst=4)
@@ -44,11 +44,6 @@ def pair(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
 def waiting(sock: socket.socket) -> bytes:
     buffer = memoryview(bytearray(1 << 16))
     return bytes(buffer[: receive(sock, buffer)])
-
-
-def test_a_topic_belongs_to_one_filter_of_one_client() -> None:
-    assert topic_of(7, 3, 42).split("/") == [*filter_of(7, 42).replace("+", "00003").split("/")[:-1], "x"]
-    assert len({len(topic_of(*each)) for each in ((0, 0, 0), (99_999, 16_383, 9_999_999))}) == 1
 
 
 def test_a_round_visits_every_topic_and_as_many_filters_as_it_can() -> None:
@@ -136,13 +131,6 @@ def test_a_puback_is_timed_from_when_its_publish_was_due(stack: ExitStack) -> No
     assert (load.missing(), load.ledger.delivered, len(load.waits)) == (0, 1, 1)
 
 
-def test_what_a_sync_takes(tmp_path: Path) -> None:
-    assert len(store.sync_times(tmp_path, 5)) == 5
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "one").write_bytes(bytes(5_000))
-    assert store.bytes_on_disk(tmp_path) >= 5_000
-
-
 SMALL = ["--quick", "--seconds", "0.05", "--sizes", "40"]
 
 
@@ -156,11 +144,14 @@ SMALL = ["--quick", "--seconds", "0.05", "--sizes", "40"]
         pytest.param("store", "away", "mosquitto-each", marks=[LONG, ABSENT]),
         pytest.param("store", "latency", "canopy-full", marks=LONG),
         pytest.param("store", "retained", "canopy-normal", marks=LONG),
-        ("store", "start", "canopy-full"),
+        pytest.param("store", "start", "canopy-full", marks=LONG),
         pytest.param("upstream", "table", "canopy", marks=LONG),
-        pytest.param("upstream", "fold", "canopy", marks=LONG),
+        ("upstream", "fold", "canopy"),
+        ("delay", "crowd", "canopy"),
+        pytest.param("delay", "fan-in", "canopy", marks=LONG),
+        pytest.param("delay", "busy-pairs", "canopy", marks=LONG),
         pytest.param("upstream", "local", "canopy", marks=LONG),
-        ("upstream", "bridge", "canopy"),
+        pytest.param("upstream", "bridge", "canopy", marks=LONG),
         pytest.param("upstream", "bridge", "mosquitto", marks=[LONG, ABSENT]),
         pytest.param("inprocess", "ten", "in-process", marks=LONG),
     ],

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.runner import Bench, Case, Entrant, Line, NotRun, Row, main, peers
-from loadtest.brokers import process
+from canopy_load.brokers import process
+from tests.support.runs import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "benchmarks"]
@@ -85,9 +86,7 @@ def test_a_quick_run_divides_sizes_and_counts(capsys: pytest.CaptureFixture[str]
     assert "Quick run" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("row", "told"), [("failing", "FAILED: KeyError: 'gone'"), ("away", "not run: relay lacks QoS 1")]
-)
+@for_each(("row", "told"), [("failing", "FAILED: KeyError: 'gone'"), ("away", "not run: relay lacks QoS 1")])
 def test_a_row_that_failed_says_why(row: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(BENCH, [row]) == 1
     assert told in capsys.readouterr().out
@@ -100,7 +99,7 @@ def test_an_interruption_prints_what_there_is(capsys: pytest.CaptureFixture[str]
     assert "interrupted  a" in out
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         (["pears"], "no row 'pears'"),

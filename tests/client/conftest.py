@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.client.address import BrokerAddress
-from canopy.testing import RunningBroker
+from canopy_mqtt.client.address import BrokerAddress
+from canopy_mqtt.testing import RunningBroker
 from tests.support.mosquitto import mosquitto, needed
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from broker.client.machine import ClientMachine, Event, connect_packet
-from broker.core.codec import encoder
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.framing import LARGEST_PACKET
-from broker.core.codec.packets import Connack, Connect, Packet, Publish
-from broker.core.codec.properties import Properties
+from canopy_mqtt.client.machine import ClientMachine, Event, connect_packet
+from canopy_mqtt.core.codec import encoder
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.packets import Connack, Connect, Packet, Publish
+from canopy_mqtt.core.codec.properties import Properties
 
 P = TypeVar("P", bound=Packet)
 

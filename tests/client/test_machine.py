@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker.client.failures import LostError, NotSupportedError, RefusedError
-from broker.client.machine import Delivered, connect_packet
-from broker.core.codec import properties as names
-from broker.core.codec import reasons
-from broker.core.codec.packets import (
+from canopy_mqtt.client.failures import LostError, NotSupportedError, RefusedError
+from canopy_mqtt.client.machine import Delivered, connect_packet
+from canopy_mqtt.core.codec import properties as names
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.packets import (
     PUBACK,
     PUBCOMP,
     PUBREC,
@@ -97,13 +97,13 @@ def test_an_accepted_client_knows_what_is_granted(play: Play) -> None:
 @pytest.mark.parametrize(
     ("version", "code", "reason", "lasting"),
     [
-        (V311, 1, reasons.UNSUPPORTED_PROTOCOL_VERSION, True),
-        (V311, 2, reasons.CLIENT_IDENTIFIER_NOT_VALID, True),
-        (V311, 3, reasons.SERVER_UNAVAILABLE, False),
-        (V311, 4, reasons.BAD_USER_NAME_OR_PASSWORD, True),
-        (V311, 5, reasons.NOT_AUTHORIZED, True),
-        (V5, 0x87, reasons.NOT_AUTHORIZED, True),
-        (V5, 0x97, reasons.QUOTA_EXCEEDED, False),
+        (V311, 1, reason_codes.UNSUPPORTED_PROTOCOL_VERSION, True),
+        (V311, 2, reason_codes.CLIENT_IDENTIFIER_NOT_VALID, True),
+        (V311, 3, reason_codes.SERVER_UNAVAILABLE, False),
+        (V311, 4, reason_codes.BAD_USER_NAME_OR_PASSWORD, True),
+        (V311, 5, reason_codes.NOT_AUTHORIZED, True),
+        (V5, 0x87, reason_codes.NOT_AUTHORIZED, True),
+        (V5, 0x97, reason_codes.QUOTA_EXCEEDED, False),
     ],
 )
 def test_a_refusal_is_told_by_reason_code(play: Play, version: int, code: int, reason: int, lasting: bool) -> None:
@@ -113,7 +113,7 @@ def test_a_refusal_is_told_by_reason_code(play: Play, version: int, code: int, r
     failure = scene.machine.failure
     assert isinstance(failure, RefusedError)
     assert (failure.reason_code, failure.lasting) == (reason, lasting)
-    assert reasons.name(reason) in scene.failure()
+    assert reason_codes.name(reason) in scene.failure()
     assert scene.sent() == []
 
 
@@ -204,7 +204,7 @@ def test_a_packet_above_the_own_maximum_is_refused(play: Play) -> None:
     scene = play(connect_packet("c", max_packet_size=30))
     scene.connect()
     scene.say(Publish(b"t", bytes(30)))
-    assert scene.only(Disconnect).reason_code == reasons.PACKET_TOO_LARGE
+    assert scene.only(Disconnect).reason_code == reason_codes.PACKET_TOO_LARGE
 
 
 @pytest.mark.parametrize("kind", [PUBACK, PUBCOMP])
@@ -326,7 +326,7 @@ def test_an_acknowledgement_of_something_unknown_is_answered_and_forgotten(play:
     scene = play(connect_packet("c", version=version))
     scene.connect()
     assert scene.say(Ack(PUBACK, 7), Ack(PUBREC, 8), Ack(PUBCOMP, 9), Ack(PUBREL, 10)) == []
-    code = reasons.PACKET_IDENTIFIER_NOT_FOUND if version == V5 else 0
+    code = reason_codes.PACKET_IDENTIFIER_NOT_FOUND if version == V5 else 0
     assert scene.sent() == [Ack(PUBREL, 8, code), Ack(PUBCOMP, 10, code)]
 
 
@@ -359,10 +359,10 @@ def test_the_receive_maximum_of_the_broker_is_kept(play: Play) -> None:
 @pytest.mark.parametrize(
     ("granted", "packet", "reason_code"),
     [
-        ({names.MAXIMUM_QOS: 1}, message(2), reasons.QOS_NOT_SUPPORTED),
-        ({names.RETAIN_AVAILABLE: 0}, message(0, retain=True), reasons.RETAIN_NOT_SUPPORTED),
-        ({names.MAXIMUM_PACKET_SIZE: 40}, Publish(b"t", bytes(40), 1), reasons.PACKET_TOO_LARGE),
-        ({names.MAXIMUM_PACKET_SIZE: 40}, Publish(b"t", bytes(40)), reasons.PACKET_TOO_LARGE),
+        ({names.MAXIMUM_QOS: 1}, message(2), reason_codes.QOS_NOT_SUPPORTED),
+        ({names.RETAIN_AVAILABLE: 0}, message(0, retain=True), reason_codes.RETAIN_NOT_SUPPORTED),
+        ({names.MAXIMUM_PACKET_SIZE: 40}, Publish(b"t", bytes(40), 1), reason_codes.PACKET_TOO_LARGE),
+        ({names.MAXIMUM_PACKET_SIZE: 40}, Publish(b"t", bytes(40)), reason_codes.PACKET_TOO_LARGE),
     ],
 )
 def test_what_the_broker_excludes_is_not_sent(
@@ -382,7 +382,7 @@ def test_what_waited_for_a_broker_that_does_not_take_it_is_told(play: Play) -> N
     scene = play()
     large = scene.machine.publish(Publish(b"t", bytes(100), 1))
     small = scene.machine.publish(message(1))
-    assert scene.connect({names.MAXIMUM_PACKET_SIZE: 50})[1:] == [Delivered(large, reasons.PACKET_TOO_LARGE)]
+    assert scene.connect({names.MAXIMUM_PACKET_SIZE: 50})[1:] == [Delivered(large, reason_codes.PACKET_TOO_LARGE)]
     assert scene.only(Publish).packet_id == small
 
 

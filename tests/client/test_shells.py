@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.client.address import BrokerAddress
-from broker.client.aio import AsyncClient
-from broker.client.blocking import BlockingClient
-from broker.client.failures import LostError, RefusedError
-from broker.client.machine import ClientMachine, Delivered, connect_packet
-from broker.core.codec import encoder
-from broker.core.codec.packets import V5, V311, Connack, Publish, SubscriptionRequest
-from canopy.testing import RunningBroker
+from canopy_mqtt.client.address import BrokerAddress
+from canopy_mqtt.client.aio import AsyncClient
+from canopy_mqtt.client.blocking import BlockingClient
+from canopy_mqtt.client.failures import LostError, RefusedError
+from canopy_mqtt.client.machine import ClientMachine, Delivered, connect_packet
+from canopy_mqtt.core.codec import encoder
+from canopy_mqtt.core.codec.packets import V5, V311, Connack, Publish, SubscriptionRequest
+from canopy_mqtt.testing import RunningBroker
 from tests.support.certificates import Authority
 
 LISTENERS = ("mqtts", "ws", "wss", "unix")

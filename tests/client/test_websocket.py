@@ -7,7 +7,8 @@ import hashlib
 
 import pytest
 
-from broker.client.websocket import GUID, MAX_HEAD, WebSocketMachine
+from canopy_mqtt.client.websocket import GUID, MAX_HEAD, WebSocketMachine
+from tests.support.runs import for_each
 
 
 class Case:
@@ -51,7 +52,7 @@ def unmask(data: bytes) -> tuple[int, bytes]:
     return data[0], payload
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 125, 126, 65_535, 65_536])
+@for_each("size", [1, 3, 4, 125, 126, 65_535, 65_536])
 def test_what_is_sent_is_one_masked_binary_frame(size: int) -> None:
     case = Case().open()
     payload = bytes(number % 251 for number in range(size))
@@ -59,7 +60,7 @@ def test_what_is_sent_is_one_masked_binary_frame(size: int) -> None:
     assert unmask(case.web.take()) == (0x82, payload)
 
 
-@pytest.mark.parametrize("step", [1, 2, 7, 100_000])
+@for_each("step", [1, 2, 7, 100_000])
 def test_frames_come_whole_or_in_any_pieces(step: int) -> None:
     case = Case()
     data = case.answer() + b"".join(
@@ -73,7 +74,7 @@ def test_frames_come_whole_or_in_any_pieces(step: int) -> None:
     assert unmask(case.web.take()) == (0x8A, b"hi")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "why"),
     [
         (frame(1, b"text"), "a text frame"),
@@ -99,7 +100,7 @@ def test_a_goodbye_of_the_server_is_answered_once() -> None:
     assert case.web.closed
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "why"),
     [
         ({"status": "404 Not Found"}, "refused the WebSocket: HTTP/1.1 404 Not Found"),

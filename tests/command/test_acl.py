@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker.command.cli import app
+from canopy_mqtt.command.cli import app
+from tests.support.runs import for_each
 
 CONFIG = """\
 [access]
@@ -66,7 +67,7 @@ def test_the_last_word() -> None:
     assert "access.default" in result.output
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "said"),
     [
         (("--topic", "a/+"), "wildcard"),

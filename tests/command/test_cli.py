@@ -19,14 +19,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker.app import Broker, StartupError
-from broker.command import cli
-from broker.configuration import reading as configuration
-from broker.configuration.reading import load_settings
-from broker.process import daemon, logs
-from broker.settings import Settings
-from canopy import __version__, build_info
+from canopy_mqtt import __version__, build_info
+from canopy_mqtt.assembly import daemon, logs
+from canopy_mqtt.assembly.app import Broker, StartupError
+from canopy_mqtt.command import cli
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.settings import loader as configuration
+from canopy_mqtt.settings.loader import load_settings
 from tests.support.daemon import environment
+from tests.support.runs import for_each
 
 
 class StandIn:
@@ -62,7 +63,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
     made = type("Made", (StandIn,), {"made": [], "reads": reads})
     monkeypatch.setattr(daemon, "real_broker", made)
 
-    def run(settings: Settings, make: Callable[[Settings], Any], *, read: Callable[[], Settings] | None) -> None:
+    def run(
+        settings: Settings, make: Callable[[Settings], Any], *, stream: object, read: Callable[[], Settings] | None
+    ) -> None:
+        del stream
         reads.append(read)
         service = make(settings)
         try:
@@ -93,7 +97,7 @@ def test_without_arguments_it_explains_itself() -> None:
     assert "check-config" in result.output
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("short", "long"),
     [
         (("-V",), ("--version",)),
@@ -107,7 +111,7 @@ def test_short_flags(short: tuple[str, ...], long: tuple[str, ...]) -> None:
     assert canopy(*short).stdout == canopy(*long).stdout
 
 
-@pytest.mark.parametrize("group", [(), ("ctl",), ("load",), ("store",), ("record",), ("pipeline",)])
+@for_each("group", [(), ("ctl",), ("load",), ("store",), ("record",), ("pipeline",)])
 def test_lists_of_commands_tell_whole_sentences(group: tuple[str, ...]) -> None:
     listed = canopy(*group, "--help").stdout.partition("Commands:\n")[2]
     assert listed
@@ -131,7 +135,7 @@ def test_the_shell_completes_commands_options_and_uses() -> None:
 
 def test_completion_installs_itself(tmp_path: Path) -> None:
     """For bash, which asks `canopy` from then on."""
-    canopy = f"{shlex.quote(sys.executable)} -P -c 'from broker.command.cli import main; main()'"
+    canopy = f"{shlex.quote(sys.executable)} -P -c 'from canopy_mqtt.command.cli import main; main()'"
     command = f"{canopy} --install-completion; exit $?"
     result = subprocess.run(
         ["bash", "-c", command],
@@ -146,9 +150,7 @@ def test_completion_installs_itself(tmp_path: Path) -> None:
     assert any("_CANOPY_COMPLETE=complete_bash" in text for text in installed)
 
 
-@pytest.mark.parametrize(
-    "arguments", [("nonsense",), ("serve", "--nonsense"), ("check-config", "a", "b"), ("serve", "--set")]
-)
+@for_each("arguments", [("nonsense",), ("serve", "--nonsense"), ("check-config", "a", "b"), ("serve", "--set")])
 def test_a_wrong_command_line(arguments: tuple[str, ...]) -> None:
     result = canopy(*arguments)
     assert result.exit_code == 2
@@ -290,7 +292,7 @@ class TestCheckConfig:
         password.write_text("hunter2\n")
         assert told() == [second]
 
-    @pytest.mark.parametrize(("kind", "how"), [("password-file", ""), ("scram-sha-256", "--scram ")])
+    @for_each(("kind", "how"), [("password-file", ""), ("scram-sha-256", "--scram ")])
     def test_a_file_without_users_is_suspicious(self, tmp_path: Path, kind: str, how: str) -> None:
         """mosquitto takes one, and so does Canopy: nobody comes in by it."""
         config, users = tmp_path / "canopy.toml", tmp_path / "users"
@@ -326,7 +328,7 @@ class TestCheckConfig:
         told = [line for line in result.stdout.splitlines() if line.startswith("  suspicious: ")]
         assert [line.split()[1] for line in told] == ["mqtt.allow_anonymous", "listen"]
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("text", "why"),
         [
             ('url = "mqtt://127.0.0.1:0"\nauthenticators = ["staff"]\n', 'authenticators: none is called "staff"'),
@@ -355,7 +357,7 @@ class TestCheckConfig:
         with pytest.raises(StartupError, match="/dev/null is not a directory"):
             asyncio.run(Broker(load_settings(environ={"CANOPY_STORE__PATH": "/dev/null"})).start())
 
-    @pytest.mark.parametrize("file", ["password_file", "viewer_token_file", "operator_token_file"])
+    @for_each("file", ["password_file", "viewer_token_file", "operator_token_file"])
     def test_a_file_of_http_that_is_not_there(self, tmp_path: Path, file: str) -> None:
         config = tmp_path / "canopy.toml"
         config.write_text(f'[http]\nlisten = ["http://127.0.0.1:0"]\n{file} = "/none"\n')
@@ -438,7 +440,7 @@ class TestCheckConfig:
         assert result.stderr == f"canopy: {tmp_path / 'none.toml'}: cannot be read: No such file or directory\n"
 
 
-@pytest.mark.parametrize("target", ["localhost", "ws://localhost:80", "mqtt://localhost:x"])
+@for_each("target", ["localhost", "ws://localhost:80", "mqtt://localhost:x"])
 def test_health_of_no_broker_at_all(target: str) -> None:
     result = canopy("health", "--target", target)
     assert result.exit_code == 2
@@ -458,8 +460,9 @@ def test_health_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stderr == "canopy: --password needs --user: MQTT 3.1.1 has no password without a user name\n"
 
 
-def test_importing_the_package_imports_no_event_loop() -> None:
-    """A load generator uses `broker.core` alone and must not pay for the rest."""
-    code = "import broker, sys; print(sorted({'asyncio', 'pydantic', 'structlog', 'uvloop'} & set(sys.modules)))"
+def test_importing_the_core_imports_no_event_loop() -> None:
+    """A load generator uses `canopy_mqtt.core` alone and must not pay for the rest."""
+    heavy = "{'asyncio', 'pydantic', 'structlog', 'uvloop'} & set(sys.modules)"
+    code = f"import canopy_mqtt.core.protocol.server_protocol, sys; print(sorted({heavy}))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -9,10 +9,11 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from broker.command.health import UnhealthyError, check
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.packets import Connect
-from broker.settings import Address
+from canopy_mqtt.command.health import UnhealthyError, check
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.settings import Address
+from tests.support.runs import for_each
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def test_healthy() -> None:
     assert rest == b"\xe0\x00"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("about_store", "behind"),
     [
         (SUBACK, PINGRESP),  # a broker without a store
@@ -104,7 +105,7 @@ def test_a_store_that_is_written_is_healthy(about_store: bytes, behind: bytes) -
         check(address, 10)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("about_store", "behind"), [(SUBACK + state(b"disk\nfull"), PINGRESP), (SUBACK, state(b"disk\nfull") + PINGRESP)]
 )
 def test_a_store_that_cannot_be_written_is_not(about_store: bytes, behind: bytes) -> None:
@@ -124,13 +125,13 @@ def test_every_check_is_another_client() -> None:
     assert seen[0] != seen[2]
 
 
-@pytest.mark.parametrize("code", [4, 5])
+@for_each("code", [4, 5])
 def test_a_broker_that_refuses_strangers_is_healthy(code: int) -> None:
     with answering(connack(code, [])) as address:
         check(address, 10)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "words"),
     [
         (1, r"refused: Unsupported Protocol Version \(0x84\)$"),
@@ -144,7 +145,7 @@ def test_a_broker_that_cannot_serve_is_not(code: int, words: str) -> None:
         check(address, 10)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("user", "password", "flags"),
     [("u", None, 0x82), ("u", "p", 0xC2), ("", "", 0xC2), ("é" * 100, "p" * 20_000, 0xC2)],
 )
@@ -181,7 +182,7 @@ def test_a_user(user: str, password: str | None, flags: int) -> None:
     assert seen[1] == b"\xe0\x00"
 
 
-@pytest.mark.parametrize(("code", "words"), [(4, "Bad User Name or Password"), (5, "Not authorized")])
+@for_each(("code", "words"), [(4, "Bad User Name or Password"), (5, "Not authorized")])
 def test_a_user_has_to_be_let_in(code: int, words: str) -> None:
     with answering(connack(code, [])) as address, pytest.raises(UnhealthyError, match=f"refused: {words}"):
         check(address, 10, "probe")
@@ -192,7 +193,7 @@ def test_a_user_that_cannot_be_sent() -> None:
         check(Address("127.0.0.1", 1), 10, "u", "p" * 65_536)
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x20\x03\x00\x00\x00", b"\x00\x00\x00\x00"])
+@for_each("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x20\x03\x00\x00\x00", b"\x00\x00\x00\x00"])
 def test_something_else_listens_there(answer: bytes) -> None:
     def handle(connection: socket.socket) -> None:
         connection.recv(100)
@@ -202,7 +203,7 @@ def test_something_else_listens_there(answer: bytes) -> None:
         check(address, 10)
 
 
-@pytest.mark.parametrize("answer", [b"", b"\x20\x02\x00"])
+@for_each("answer", [b"", b"\x20\x02\x00"])
 def test_closed_before_the_answer(answer: bytes) -> None:
     def handle(connection: socket.socket) -> None:
         connection.recv(100)
@@ -228,7 +229,7 @@ def test_nobody_listens() -> None:
         check(address, 10)
 
 
-@pytest.mark.parametrize("host", ["a" * 64 + ".example.org", "a..b"])
+@for_each("host", ["a" * 64 + ".example.org", "a..b"])
 def test_what_can_be_no_host_name(host: str) -> None:
     with pytest.raises(UnhealthyError, match="not a host name"):
         check(Address(host, 1883), 1.0)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from broker.configuration.reading import load_settings
-from broker.convert import mosquitto
-from canopy import Broker
-from loadtest.brokers.process import free_port
+from canopy_load.brokers.process import free_port
+from canopy_mqtt import Broker
+from canopy_mqtt.convert import mosquitto
+from canopy_mqtt.settings.loader import load_settings
 from tests.e2e import wire
-from tests.e2e.upstream.net import MOSQUITTO, Process
+from tests.e2e.links.network import MOSQUITTO, Process
 from tests.e2e.wire import Peer
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.configuration.reading import load_settings
-from broker.convert import mosquitto
-from broker.convert.mosquitto import Converted
-from broker.settings import Listener, Settings, called
+from canopy_mqtt.convert import mosquitto
+from canopy_mqtt.convert.mosquitto import Converted
+from canopy_mqtt.settings import Listener, Settings, called
+from canopy_mqtt.settings.loader import load_settings
 from tests.convert.manual import MANUAL
 
 BRIDGE: Final = [option for option, what in MANUAL.items() if what.bridge and option not in ("connection", "topic")]
@@ -206,7 +206,7 @@ def opened(lines: list[str], settings: Settings) -> Iterator[str]:
             yield f"{port}: out of its mount"
         if own.options.get("acl_file") and not settings.access.acl_file and settings.access.default != "deny":
             yield f"{port}: without rules"
-        if own.options.get("acl_file") and any(listener.called in rule.listener for rule in settings.rule):
+        if own.options.get("acl_file") and any(listener.label in rule.listener for rule in settings.rule):
             yield f"{port}: by a rule for others"
         if plugged and settings.access.default != "deny" and not settings.access.acl_file:
             yield f"{port}: without the rules of a plug-in"

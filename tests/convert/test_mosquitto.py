@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from broker.command.cli import app
-from broker.configuration.reading import load_settings
-from broker.convert import mosquitto
-from broker.convert.mosquitto import Converted
-from broker.convert.options import OPTIONS, SHARED, Left, Setting, first_word, meaning
-from broker.convert.source import ConvertError
-from broker.settings import Settings, defaults
+from canopy_mqtt.command.cli import app
+from canopy_mqtt.convert import mosquitto
+from canopy_mqtt.convert.mosquitto import Converted
+from canopy_mqtt.convert.options import OPTIONS, SHARED, NotConverted, Setting, first_word, meaning
+from canopy_mqtt.convert.source import ConvertError
+from canopy_mqtt.settings import Settings, defaults
+from canopy_mqtt.settings.loader import load_settings
 from tests.convert.manual import LISTENER_TLS, MANUAL
+from tests.support.runs import for_each
 
 EXAMPLES = Path("/usr/share/doc/mosquitto/examples/mosquitto.conf")
 
@@ -407,7 +408,7 @@ class TestAccess:
         text = "per_listener_settings true\nlistener 1883\nallow_anonymous true\nlistener 1884\nacl_file /a\n"
         settings = made(conf, text).settings
         (rule,) = settings.rule
-        named = {each.endpoint.port: each.called for each in settings.listener}
+        named = {each.endpoint.port: each.label for each in settings.listener}
         assert (settings.access.acl_file, rule.listener) == ("/a", (named[1883],))
         assert named[1884] not in rule.listener
 
@@ -536,7 +537,7 @@ class TestWhole:
     def test_every_option_of_the_manual_is_known(self) -> None:
         assert [option for option in MANUAL if meaning(option) is None] == []
 
-    @pytest.mark.parametrize("option", [option for option in MANUAL if option not in ("include_dir", "listener")])
+    @for_each("option", [option for option in MANUAL if option not in ("include_dir", "listener")])
     def test_every_option_is_a_setting_or_named_with_a_reason(self, conf: Path, option: str) -> None:
         """Each alone, where it may stand: no line is lost without a word."""
         where = "connection b\naddress h\ntopic # out\n" if MANUAL[option].bridge else "listener 8883\n"
@@ -546,7 +547,7 @@ class TestWhole:
         number = 2 + where.count("\n")
         assert f"mosquitto.conf:{number}: {option}" in converted.toml
         left = meaning(option)
-        if isinstance(left, Left) and first_word(MANUAL[option].example) != left.idle:
+        if isinstance(left, NotConverted) and first_word(MANUAL[option].example) != left.idle:
             assert left.text in converted.toml
 
     @pytest.mark.skipif(not EXAMPLES.exists(), reason="needs the examples of mosquitto")

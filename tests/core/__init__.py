@@ -1,1 +1,1 @@
-"""Tests of `broker.core`: no sockets, no event loop, no clock. They run compiled and interpreted."""
+"""Tests of `canopy_mqtt.core`: no sockets, no event loop, no clock. They run compiled and interpreted."""

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.core.queues.delivery import Delivery
-from broker.core.queues.message import Message
-from broker.core.routing.receivers.plans import FanoutPlan, Recipient
-from broker.core.routing.receivers.reach import Reach
-from broker.core.routing.router import Router
-from broker.core.session.session import Session
-from broker.core.topics.match_cache import MatchCache
-from broker.core.topics.route import Route
-from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription
-from broker.core.topics.topic_tree import Children, RetainedTree, TopicNode
-from broker.core.topics.trie_base import Trie
-from broker.core.topics.trie_compact import CompactTrie
-from broker.core.topics.trie_nodes import Node, NodeTrie
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.recipients import Verdicts
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.match_cache import MatchCache
+from canopy_mqtt.core.topics.route import MergedRecipient, Recipient, Route, subscription_identifiers
+from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
+from canopy_mqtt.core.topics.topic_tree import Children, RetainedTree, TopicNode
+from canopy_mqtt.core.topics.trie import Node, NodeTrie, Trie
+from canopy_mqtt.core.topics.trie_compact import CompactTrie
 from tests.core.harness import Client, Network
 from tests.core.recount import frames
 
@@ -38,17 +36,17 @@ def fingerprint(network: Network) -> dict[str, Facts]:
         "filters": {name: filter_of(router.trie, name) for name in router.trie.filters()},
         "subscriptions": (table.count, table.shared_count, int(table.own_bytes), len(table._leaving)),
         "cache": cache(router.cache),
-        "routes": {topic: route(each) for topic, each in router.cache._routes.items()},
+        "routes": {topic: route(each) for topic, each in router.cache.routes.items()},
         "sessions": {client_id: session(each) for client_id, each in router.sessions.items()},
         "session table": (router.session_table.bytes, sorted(each.client_id for each in router.session_table._empty)),
         "retained": tree(router.retained),
         "retained bytes": (store.bytes, store.system_count, dict(store.shares._bytes)),
         "deadlines": deadlines(router),
         "peers": (
-            sorted(each.client_id for each in router.peers.outboxes),
+            sorted(each.client_id for each in router.peers.send_buffers),
             len(router.peers.touched),
             len(router.peers.placing),
-            len(router.peers._events),
+            len(router.peers.events),
         ),
         "in turns": (
             router.wills.waiting,
@@ -71,7 +69,7 @@ def fingerprint(network: Network) -> dict[str, Facts]:
 
 def trie(found: Trie) -> Facts:
     """The records of a layout."""
-    size = (len(found), found.node_count, int(found.bytes))
+    size = (len(found), int(found.nodes), int(found.bytes))
     if isinstance(found, NodeTrie):
         return (*size, sorted(found._exact), node(found._root))
     assert isinstance(found, CompactTrie)
@@ -98,16 +96,13 @@ def filter_of(found: Trie, name: str) -> Facts:
     entry = found.find(name)
     assert entry is not None
     assert not entry.retired
-    held = entry._held
-    changes = held.changed is not None if held is not None and not isinstance(held, Subscription) else None
     return (
-        type(held).__name__,
+        (entry.only is not None, entry.many is not None),
         sorted((subscription(each) for each in entry.subscriptions), key=repr),
         [each.slot for each in entry.subscriptions],
         {each: group(members) for each, members in entry.groups.items()},
-        changes,
         entry.slow,
-        (int(entry.text), int(entry.cost)),
+        int(entry.cost),
     )
 
 
@@ -142,27 +137,20 @@ def cache(found: MatchCache) -> Facts:
 
 def route(found: Route) -> Facts:
     """A cached route, and what was computed from it."""
-    plan = found.plan
-    assert plan is None or isinstance(plan, FanoutPlan)
-    reach = found.reach
-    assert reach is None or isinstance(reach, Reach)
     return {
         "filters": sorted(each.topic_filter for each in found.entries),
         "weight": (found.weight, found.name_weight),
-        "plan": None if plan is None else plan_of(plan),
-        "reach": None if reach is None else reach_of(reach),
+        "run": None if found.run_key is None else found.run_key.topic_filter,
+        "sole": recipient(found.sole),
+        "receivers": sorted(map(recipient, found.receivers), key=repr),
+        "everyone": sorted(map(recipient, found.everyone), key=repr),
+        "groups": sorted(each.name for each in found.groups),
+        "counts": (int(found.listeners), int(found.list_references), int(found.references)),
+        "forms": (found.built, found.own_list, found.places is None),
+        "barred": None if found.barred is None else sorted(each.client_id for each in found.barred.principals),
+        "verdicts": None if found.verdicts is None else verdicts_of(found.verdicts),
         "tapped": found.tapped,
     }
-
-
-def plan_of(found: FanoutPlan) -> Facts:
-    """A plan: its recipients, and what it is mended from."""
-    return (
-        sorted(map(recipient, found.targets), key=repr),
-        sorted(each.name for each in found.groups),
-        int(found.references),
-        sorted((each.entry.topic_filter, each.few is None, each.changed is None) for each in found._seen.values()),
-    )
 
 
 def recipient(found: Recipient | None) -> Facts:
@@ -171,30 +159,27 @@ def recipient(found: Recipient | None) -> Facts:
         return None
     return (
         found.session.client_id,
-        found.qos,
+        int(found.qos),
         found.retain_as_published,
         found.no_local,
-        sorted(found.identifiers),
+        found.plain,
+        sorted(subscription_identifiers(found)),
         found.sub_queue is None,
-        recipient(found.rest),
+        recipient(found.others) if isinstance(found, MergedRecipient) else type(found).__name__,
     )
 
 
-def reach_of(found: Reach) -> Facts:
-    """Who may have the messages of a route."""
+def verdicts_of(found: Verdicts) -> Facts:
+    """What access control said about the receivers of a route."""
     return (
-        found.everybody,
-        found.lowered,
-        sorted(map(repr, map(subscription, found.subscriptions))),
-        sorted((recipient(each) for each in found.targets), key=repr),
-        int(found.references),
-        sorted((principal.client_id, qos) for principal, qos in found._verdicts.items()),
+        int(found.references()),
+        sorted((principal.client_id, qos) for principal, qos in found._known.items()),
     )
 
 
 def session(found: Session) -> Facts:
     """A session, and what its connection has."""
-    account, queue, window, outbox = found.account, found.queue, found.window, found.outbox
+    account, queue, window, send_buffer = found.account, found.queue, found.window, found.send_buffer
     return {
         "subscriptions": sorted(found.subscriptions),
         "shared": (found.shared, len(found.memberships or ())),
@@ -202,17 +187,17 @@ def session(found: Session) -> Facts:
         "account": (int(account.filters), int(account.retained), int(account.session)),
         "queue": (queue.messages, queue.bytes, int(queue.max_bytes), queue.qos0),
         "window": (window.bytes, int(window.max_bytes), window.quota, int(window.inflight.count)),
-        "incoming": sorted(found.incoming_qos2 or ()),
+        "incoming": sorted(found.received_qos2 or ()),
         "will": (found.will is not None, found.will_due, found.expires_at, found.expiry_interval),
-        "outbox": None
-        if outbox is None
-        else (outbox.messages, int(outbox.bytes), outbox.fresh, outbox.empty, outbox.queue.holds),
+        "send_buffer": None
+        if send_buffer is None
+        else (send_buffer.messages, int(send_buffer.bytes), send_buffer.fresh, send_buffer.empty, send_buffer.holds),
     }
 
 
 def tree(found: RetainedTree) -> Facts:
     """A tree of topics: its levels, and in which form each has its children."""
-    return (len(found), found.node_count, level(found._root))
+    return (len(found), found.node_count, level(found.root))
 
 
 def level(found: TopicNode) -> Facts:
@@ -249,7 +234,7 @@ def branches(network: Network, publisher: Client, topics: tuple[str, ...], recei
             network.settle()
             forms: dict[str, list[str]] = {}
             for client in receivers:
-                forms[client.client_id] = [form(each) for each in client.wire.outbox.queue.items]
+                forms[client.client_id] = [form(each) for each in client.wire.send_buffer.items]
                 client.wire.frozen = False
             network.settle()
             entries = network.router.cache.route(topic.encode()).entries
@@ -260,7 +245,7 @@ def branches(network: Network, publisher: Client, topics: tuple[str, ...], recei
 
 
 def form(item: object) -> str:
-    """What one item of an outbox is."""
+    """What one item of a send buffer is."""
     if isinstance(item, bytes):
         return f"bytes of {len(list(frames(item)))}"
     if isinstance(item, Delivery):

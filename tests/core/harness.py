@@ -1,7 +1,7 @@
 """Clients, a broker's core and the wire between them, without a socket, a task or a clock.
 
 Owns: `Network` (a real `Router`, the time `now`, and the wires), `Link` (what the shell is to a connection: it feeds
-the channel and takes from the outbox), and `Client` (the other end: the project's codec turned round, acknowledgements,
+the channel and takes from the buffer), and `Client` (the other end: the project's codec turned round, acknowledgements,
 and the state that a client keeps over connections). A `Judge` looks at every packet on each client's wire.
 
 Promises: everything is deterministic, and nothing moves unless a test says so. `Network.settle` moves until nothing is
@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from broker.core.causes import CONNECTION_LOST
-from broker.core.codec import encoder
-from broker.core.codec import packets as p
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.errors import ProtocolError
-from broker.core.codec.packets import (
+from canopy_mqtt.core.causes import CONNECTION_LOST
+from canopy_mqtt.core.codec import encoder
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.packets import (
     Ack,
     Connack,
     Connect,
@@ -32,14 +31,15 @@ from broker.core.codec.packets import (
     Unsuback,
     Will,
 )
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.codec.properties import Properties
-from broker.core.connection.protocol import ServerProtocol
-from broker.core.hooks import Origin
-from broker.core.limits import Limits
-from broker.core.queues.live.outbox import Outbox
-from broker.core.routing.router import Router
-from broker.core.session.session import Session
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.properties import Properties
+from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.hooks import Origin
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.session.session import Session
 from tests.core.judge import ANY_SIZE, Judge
 from tests.support.losses import dropped_by_cause
 
@@ -87,14 +87,14 @@ class Link:
         self.client = client
         self.version = client.version
         router = network.router
-        self.outbox = Outbox(
+        self.send_buffer = SendBuffer(
             router.peers.touched, router.counters, router.limits.live_messages, router.limits.live_bytes
         )
-        self.outbox.owner = self
+        self.send_buffer.owner = self
         origin = Origin(f"client:{len(network.links)}")
         origin.mount = client.mount
         origin.host = client.host
-        self.protocol = ServerProtocol(router, self.outbox, origin)
+        self.protocol = ServerProtocol(router, self.send_buffer, origin)
         self.protocol.answer_later = lambda reason_code: self.protocol.admitted(reason_code, network.now)
         self.up = bytearray()
         self.down = bytearray()
@@ -110,21 +110,21 @@ class Link:
 
     def flush(self, batches: int = 1_000_000) -> bool:
         """What the writer does when it is woken; at most so many batches. False when there was nothing to do."""
-        outbox = self.outbox
+        send_buffer = self.send_buffer
         moved = False
         if self.cut or self.frozen:
             return False
         for _ in range(batches):
-            batch = outbox.take_batch(self.batch, self.network.now)
+            batch = send_buffer.take_batch(self.batch, self.network.now)
             if batch:
                 moved = True
                 self._wrote(b"".join(batch))
             session = self.protocol.session
             more = session is not None and session.backlog and session.pump(self.network.now)
-            if not batch and outbox.empty and not more:
-                outbox.woken()
+            if not batch and send_buffer.empty and not more:
+                send_buffer.listed = False
                 break
-        if self.protocol.close_cause and outbox.empty and not self.finished:
+        if self.protocol.close_cause and send_buffer.empty and not self.finished:
             self.finished = True
             moved = True
             if self.protocol.final_packet:
@@ -166,7 +166,12 @@ class Link:
         protocol = self.protocol
         if self.cut or protocol.close_cause or not protocol.unfinished:
             return False
-        if protocol.waiting or protocol.throttled or self.outbox.congested or protocol.held_until > self.network.now:
+        if (
+            protocol.waiting
+            or protocol.throttled
+            or self.send_buffer.congested
+            or protocol.held_until > self.network.now
+        ):
             return False
         protocol.go_on(self.network.now)
         return True
@@ -241,7 +246,7 @@ class Network:
         moved = True
         while moved:
             moved = self.wake()
-            if self.router.hurried:
+            if self.router.jobs.waiting:
                 self.router.tick(self.now)
                 moved = True
             for link in self.links:
@@ -254,16 +259,16 @@ class Network:
                 self.links = [link for link in self.links if not (link.cut or (link.finished and link.client.closed))]
 
     def wake(self) -> bool:
-        """Wake the writers of the outboxes that were touched, each once."""
+        """Wake the writers of the send buffers that were touched, each once."""
         touched = self.router.peers.touched
         listed = list(touched)
         touched.clear()
         moved = False
-        for outbox in listed:
-            link = outbox.owner
+        for send_buffer in listed:
+            link = send_buffer.owner
             assert isinstance(link, Link)
             if link.frozen and not link.cut:
-                touched.append(outbox)
+                touched.append(send_buffer)
             else:
                 moved = link.flush() or moved
         return moved

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.core.codec import packets as p
-from broker.core.codec.packets import Ack, Connack, Connect, Packet, Publish
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import Ack, Connack, Connect, Packet, Publish
 
 ANY_SIZE: Final = 268_435_460
 """Bytes: the largest packet there is."""

@@ -11,7 +11,7 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from broker.core.session.session import Session
+from canopy_mqtt.core.session.session import Session
 from tests.core.harness import Client, Network
 
 NAMES: Final = ("a", "b", "c")

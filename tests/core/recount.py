@@ -1,6 +1,6 @@
 """The slow truth about queues: everything that the core keeps count of, counted again by looking at each message.
 
-Owns `check`, which holds every account of a broker's core against a walk over its queues: what stands in each outbox
+Owns `check`, which holds every account of a broker's core against a walk over its queues: what stands in each buffer
 and session, what each lane has waiting, what all queues hold together, and that offered = delivered + dropped + queued.
 Also `Tally`, which counts what really went over a client's wire and what the client was told of its losses, and small
 helpers that the tests of overload share. `Book` is a store's journal that can be held against the queues.
@@ -12,22 +12,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from broker.core.accounts import FILTERS, RETAINED, RETAINED_SIZE, ROOMS, SESSION_SIZE, SESSIONS
-from broker.core.codec import packets as p
-from broker.core.codec.packets import Packet, Publish, Suback, Subscribe
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.codec.properties import decode_forward
-from broker.core.counters import DROP_CAUSES
-from broker.core.persistence.journal import Journal
-from broker.core.principal import Principal
-from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery, SubscriptionQueue
-from broker.core.queues.drop_notice import property_of
-from broker.core.queues.policies.queue_policy import LATEST
-from broker.core.routing.retained.shares import RetainedMessage
-from broker.core.routing.router import Router
-from broker.core.routing.session_table import bytes_of, is_empty
-from broker.core.session.session import Session
-from broker.core.topics.filter_bytes import SUB_QUEUE_BYTES, subscription_bytes
+from canopy_mqtt.core.accounts import FILTERS, RETAINED, RETAINED_SIZE, ROOMS, SESSION_SIZE, SESSIONS
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import Packet, Publish, Suback, Subscribe
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.properties import decode_forward
+from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.persistence.journal import Journal
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery
+from canopy_mqtt.core.queues.losses import property_of
+from canopy_mqtt.core.queues.queue_terms import LATEST, SubscriptionQueue
+from canopy_mqtt.core.routing.retained import RetainedMessage
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.routing.session_table import bytes_of, is_empty
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.subscription import SUB_QUEUE_BYTES, subscription_bytes
 from tests.core.harness import Client, Network, bag
 from tests.core.judge import Judge
 from tests.support.losses import dropped_by_cause
@@ -63,28 +63,28 @@ class Found:
     """What a walk over the queues of one session finds."""
 
     def __init__(self, session: Session) -> None:
-        # QoS 0 in the outbox, QoS 1 and 2 in the outbox, and what waits in the session: messages and bytes of each.
+        # QoS 0 in the buffer, QoS 1 and 2 in the buffer, and what waits in the session: messages and bytes of each.
         self.live = self.live_bytes = 0
-        self.qos12_messages = self.qos12_bytes = 0
+        self.in_flight_messages = self.in_flight_bytes = 0
         self.pending = self.pending_bytes = 0
         # Unfinished deliveries with a packet identifier, and those of them that were never written.
         self.inflight = self.inflight_bytes = self.unsent = 0
         # What waits on the account of a lane.
         self.waiting: list[tuple[SubscriptionQueue, Delivery]] = []
-        outbox = session.outbox
-        if outbox is not None:
-            for item in outbox.queue.items:
+        send_buffer = session.send_buffer
+        if send_buffer is not None:
+            for item in send_buffer.items:
                 self._item(item)
         for delivery in session.queue.pending or ():
             if delivery.state != DROPPED:
                 assert not delivery.live
                 self.pending += 1
-                self.pending_bytes += delivery.message.size()
+                self.pending_bytes += delivery.message.size
                 self._wait(delivery)
         for delivery in session.inflight.values():
             assert delivery.state in (SENT, RELEASED)
             self.inflight += 1
-            self.inflight_bytes += delivery.message.size()
+            self.inflight_bytes += delivery.message.size
             self.unsent += delivery.state == SENT and delivery.attempts == 0
 
     def _item(self, item: object) -> None:
@@ -97,11 +97,11 @@ class Found:
             if item.qos == 0:
                 assert item.live
                 self.live += 1
-                self.live_bytes += item.message.size()
+                self.live_bytes += item.message.size
                 self._wait(item)
             else:
-                self.qos12_messages += 1
-                self.qos12_bytes += item.message.size()
+                self.in_flight_messages += 1
+                self.in_flight_bytes += item.message.size
 
     def _wait(self, delivery: Delivery) -> None:
         if delivery.sub_queue is not None:
@@ -158,12 +158,12 @@ def check_accounts(router: Router) -> None:
     absent: dict[str, list[Session]] = {}
     for session in router.sessions.values():
         owner = session.account.owner
-        assert owner is (accounts.internal if session.own else accounts.of(session.principal)), session.client_id
+        assert owner is (accounts.internal if session.internal else accounts.of(session.principal)), session.client_id
         add(owner.name, SESSIONS, 1)
         add(owner.name, SESSION_SIZE, bytes_of(session))
         queued[owner.name] += int(session.queue.bytes_in_memory)
         queues[owner.name] += session.queue.messages > 0
-        if session.outbox is None and not session.own:
+        if session.send_buffer is None and not session.internal:
             absent.setdefault(owner.name, []).append(session)
     for session in (*router.sessions.values(), *router.table._leaving):
         for subscription in session.subscriptions.values():
@@ -209,13 +209,16 @@ def _one(session: Session, found: Found) -> None:
     assert 0 <= session.queue.bytes <= session.queue.max_bytes or session.queue.messages == 1
     assert session.window.bytes == found.inflight_bytes
     assert session.queued() == found.live + found.pending + found.unsent
-    outbox = session.outbox
-    if outbox is not None:
-        assert outbox.messages == found.live + found.qos12_messages
-        assert outbox.bytes == found.live_bytes + found.qos12_bytes
-        assert (outbox.qos12_messages, outbox.queue.qos12_bytes) == (found.qos12_messages, found.qos12_bytes)
-        assert 0 <= outbox.messages <= outbox.max_messages
-        assert 0 <= outbox.bytes <= outbox.max_bytes or outbox.messages == 1
+    send_buffer = session.send_buffer
+    if send_buffer is not None:
+        assert send_buffer.messages == found.live + found.in_flight_messages
+        assert send_buffer.bytes == found.live_bytes + found.in_flight_bytes
+        assert (send_buffer.in_flight_messages, send_buffer.in_flight_bytes) == (
+            found.in_flight_messages,
+            found.in_flight_bytes,
+        )
+        assert 0 <= send_buffer.messages <= send_buffer.max_messages
+        assert 0 <= send_buffer.bytes <= send_buffer.max_bytes or send_buffer.messages == 1
     waiting = Counter(sub_queue for sub_queue, _ in found.waiting)
     for sub_queue in {*waiting, *_lanes(session)}:
         assert sub_queue.waiting == waiting[sub_queue], session.client_id
@@ -235,24 +238,24 @@ def _lanes(session: Session) -> set[SubscriptionQueue]:
 def allowed(session: Session) -> tuple[int, int]:
     """Messages and bytes that a session may hold whatever all queues together do.
 
-    The first thing in its outbox, one message in flight, and what was read from the retained tree, so that its stream
+    The first thing in its buffer, one message in flight, and what was read from the retained tree, so that its stream
     goes on.
     """
     messages = size = 0
-    outbox = session.outbox
-    for item in [] if outbox is None else outbox.queue.items:
+    send_buffer = session.send_buffer
+    for item in [] if send_buffer is None else send_buffer.items:
         if isinstance(item, bytes) and item[0] & 0xF0 == 0x30:
             messages, size = len(list(frames(item))), len(item)
             break
         if isinstance(item, Delivery) and item.state != DROPPED:
-            messages, size = 1, item.message.size()
+            messages, size = 1, item.message.size
             break
     found = {*session.inflight.values()}
-    if outbox is not None:
-        found |= {each for each in outbox.queue.items if isinstance(each, Delivery) and each.retain}
-    sizes = [each.message.size() for each in found]
+    if send_buffer is not None:
+        found |= {each for each in send_buffer.items if isinstance(each, Delivery) and each.retain}
+    sizes = [each.message.size for each in found]
     if sizes:
-        streamed = [each.message.size() for each in found if each.retain]
+        streamed = [each.message.size for each in found if each.retain]
         messages += 1 + len(streamed)
         size += max(sizes) + sum(streamed)
     return messages, size

@@ -11,10 +11,10 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from broker.core.codec import packets as p
-from broker.core.codec import properties as pr
-from broker.core.codec.packets import Packet, Publish, SubscriptionRequest, Will
-from broker.core.codec.properties import Properties
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec import properties as pr
+from canopy_mqtt.core.codec.packets import Packet, Publish, SubscriptionRequest, Will
+from canopy_mqtt.core.codec.properties import Properties
 from tests.core.codec import reason_codes
 
 VERSIONS: Final = (p.V31, p.V311, p.V5)

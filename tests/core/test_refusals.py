@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
-from broker.core.codec import reasons
-from broker.core.codec.packets import Will
-from broker.core.principal import Principal
-from broker.core.refusals import (
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.packets import Will
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.refusals import (
     CHANGED,
     KINDS,
-    LONGEST_TOPIC,
-    MOST_CLIENTS,
-    MOST_OF_ONE,
+    MAX_LISTED_CLIENTS,
+    MAX_LISTED_OF_ACCOUNT,
+    MAX_TOPIC_CHARACTERS,
     PUBLISH,
     RECEIVE,
     SUBSCRIBE,
@@ -21,12 +19,13 @@ from broker.core.refusals import (
     Record,
     Refusals,
 )
-from broker.core.routing.receivers.reach import AT_ONCE, MOST_ROUTES
-from tests.core.routing.receivers.test_permissions import Rules, ruled
+from canopy_mqtt.core.routing.recipients import MAX_BARRED_ROUTES, MAX_TOLD_SUBSCRIBERS
+from tests.core.routing.test_permissions import Rules, ruled
+from tests.support.runs import for_each
 
 
 def refuse(refusals: Refusals, record: Record, who: Principal, topic: str = "t", kind: int = PUBLISH) -> None:
-    refusals.note(record, who, kind, topic, reasons.NOT_AUTHORIZED, 1.0)
+    refusals.note(record, who, kind, topic, reason_codes.NOT_AUTHORIZED, 1.0)
 
 
 def test_a_client_is_listed_once_and_its_refusals_are_counted_by_kind() -> None:
@@ -52,14 +51,14 @@ def test_one_principal_leaves_room_for_others_and_the_list_is_bounded() -> None:
     """While there is room it has all that it wants: a whole fleet may share one user."""
     refusals = Refusals()
     fleet = Principal("fleet")
-    for number in range(3 * MOST_CLIENTS):
+    for number in range(3 * MAX_LISTED_CLIENTS):
         refuse(refusals, Record(f"f{number}"), fleet)
-    assert len(refusals.listed) == MOST_CLIENTS // 2
-    for number in range(MOST_CLIENTS):
+    assert len(refusals.listed) == MAX_LISTED_CLIENTS // 2
+    for number in range(MAX_LISTED_CLIENTS):
         refuse(refusals, Record(f"o{number}"), Principal(host=f"192.0.2.{number % 20}"))
-    others = len(refusals.listed) - MOST_CLIENTS // 2
-    assert others == 20 * MOST_OF_ONE
-    assert refusals.unlisted == 3 * MOST_CLIENTS + MOST_CLIENTS - len(refusals.listed)
+    others = len(refusals.listed) - MAX_LISTED_CLIENTS // 2
+    assert others == 20 * MAX_LISTED_OF_ACCOUNT
+    assert refusals.unlisted == 3 * MAX_LISTED_CLIENTS + MAX_LISTED_CLIENTS - len(refusals.listed)
     # As it was before, once all is told.
     for refused in refusals.listed:
         refusals.take(refused)
@@ -69,9 +68,9 @@ def test_one_principal_leaves_room_for_others_and_the_list_is_bounded() -> None:
 
 def test_names_that_no_authenticator_knows_are_one_address() -> None:
     refusals = Refusals()
-    for number in range(3 * MOST_CLIENTS):
+    for number in range(3 * MAX_LISTED_CLIENTS):
         refuse(refusals, Record(f"f{number}"), Principal(f"made up {number}", host="192.0.2.1"))
-    assert len(refusals.listed) == MOST_CLIENTS // 2
+    assert len(refusals.listed) == MAX_LISTED_CLIENTS // 2
     refuse(refusals, Record("other"), Principal(host="192.0.2.2"))
     assert refusals.listed[-1].client_id == "other"
 
@@ -82,7 +81,7 @@ def test_a_long_topic_is_cut_and_no_rule_is_looked_up_for_the_rest() -> None:
     refused = record.refused
     assert refused is not None
     assert refused.last is not None
-    assert len(refused.last.topic) == LONGEST_TOPIC
+    assert len(refused.last.topic) == MAX_TOPIC_CHARACTERS
     assert refused.last.settle(who, Rules()) == TOO_LONG
 
 
@@ -102,12 +101,12 @@ def test_where_everybody_may_have_it_nothing_is_noted() -> None:
         writer.publish(f"t/{number}", b"x", 1)
     assert len(reader.take()) == 3
     fanout = network.router.fanout
-    assert fanout.barred._reaches == []
+    assert fanout.barred._listed == []
     assert not fanout.barred.tell(network.router.sessions, network.router.counters)
     assert network.router.counters.refusals.listed == []
 
 
-@pytest.mark.parametrize("filters", [["t"], ["t", "+"]], ids=["one filter", "several"])
+@for_each("filters", [["t"], ["t", "+"]], ids=["one filter", "several"])
 def test_what_is_not_delivered_is_counted_for_each_who_lacks_it(filters: list[str]) -> None:
     network, rules = ruled()
     writer = network.client("w")
@@ -130,7 +129,7 @@ def test_what_is_not_delivered_is_counted_for_each_who_lacks_it(filters: list[st
     assert router.sessions["yes"].ledger.refused is None
 
 
-@pytest.mark.parametrize("filters", [["$share/g/t"], ["$share/g/t", "+"]], ids=["one filter", "several"])
+@for_each("filters", [["$share/g/t"], ["$share/g/t", "+"]], ids=["one filter", "several"])
 def test_what_no_member_of_a_share_group_may_have_is_counted_for_one_of_them(filters: list[str]) -> None:
     network, rules = ruled()
     writer = network.client("w")
@@ -162,7 +161,7 @@ def test_what_no_member_of_a_share_group_may_have_is_counted_for_one_of_them(fil
 
 def test_routes_with_barred_subscribers_are_remembered_up_to_a_bound() -> None:
     network, rules = ruled()
-    readers, topics = AT_ONCE // MOST_ROUTES + 1, MOST_ROUTES + 5
+    readers, topics = MAX_TOLD_SUBSCRIBERS // MAX_BARRED_ROUTES + 1, MAX_BARRED_ROUTES + 5
     writer = network.client("w")
     for reader in range(readers):
         network.client(f"r{reader}").subscribe("#")
@@ -179,8 +178,8 @@ def test_routes_with_barred_subscribers_are_remembered_up_to_a_bound() -> None:
     assert router.counters.denied_deliveries == 2 * topics * readers
     refused = router.sessions["r0"].ledger.refused
     assert refused is not None
-    assert refused.counts[RECEIVE] == 2 * MOST_ROUTES
-    assert router.counters.refusals.unlisted == 2 * (topics - MOST_ROUTES) * readers
+    assert refused.counts[RECEIVE] == 2 * MAX_BARRED_ROUTES
+    assert router.counters.refusals.unlisted == 2 * (topics - MAX_BARRED_ROUTES) * readers
 
 
 def test_a_will_that_is_forbidden_by_now_is_noted() -> None:

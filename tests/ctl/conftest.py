@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker.ctl.cli import app
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.command.ctl import app
 
 # A broker loads it when it is to listen for HTTP, and reads files for that.
-importlib.import_module("broker.admin.server")
+importlib.import_module("canopy_mqtt.admin.server")
 
 Start: TypeAlias = Callable[..., Awaitable[asyncio.subprocess.Process]]
 """Starts `canopy ctl` with these arguments."""
@@ -59,7 +59,7 @@ async def canopy_ctl(broker: Broker) -> AsyncIterator[Start]:
 
     async def start(*arguments: str) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "broker", "ctl", "--url", broker.http[0], *arguments,
+            sys.executable, "-P", "-m", "canopy_mqtt", "ctl", "--url", broker.http[0], *arguments,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL,
             cwd=ROOT, env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH") or str(ROOT)},
         )  # fmt: skip

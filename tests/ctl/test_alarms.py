@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from broker.core.counters import AGE
-from broker.observe.alarms.alarms import Alarm
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.core.drop_causes import AGE
+from canopy_mqtt.observe.alarms.alarms import Alarm
 from tests.ctl.conftest import Ctl
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from canopy import Broker
+from canopy_mqtt import Broker
 from tests.ctl.conftest import Ctl
 from tests.e2e.wire import Peer
 

@@ -11,14 +11,15 @@ from typing import Any, Final, TypeAlias
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker.core.codec.properties import SESSION_EXPIRY_INTERVAL
-from broker.core.codec.reasons import ADMINISTRATIVE_ACTION
-from broker.ctl import lists
-from broker.ctl.cli import app
-from broker.ctl.messages import harmless
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.command.ctl import app
+from canopy_mqtt.core.codec.properties import SESSION_EXPIRY_INTERVAL
+from canopy_mqtt.core.codec.reason_codes import ADMINISTRATIVE_ACTION
+from canopy_mqtt.ctl import lists
+from canopy_mqtt.ctl.messages import harmless
 from tests.ctl.conftest import Ctl
 from tests.e2e.wire import Peer
+from tests.support.runs import for_each
 from tests.support.waiting import until
 
 Join: TypeAlias = Callable[..., Awaitable[Peer]]
@@ -230,7 +231,7 @@ async def test_the_api_itself(ctl: Ctl) -> None:
     assert (await ctl("api", "POST", "/publish", "{")).stderr.startswith("canopy: the body is not JSON")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("payload", "shown"),
     [
         (b"21.5", b"21.5\n"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from io import StringIO
 
-import pytest
 from rich.console import Console
 
-from broker.ctl.top import number, printable, tables
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.ctl.top import number, printable, tables
 from tests.ctl.conftest import Ctl
 from tests.e2e.wire import Peer
+from tests.support.runs import for_each
 
 
 async def test_tables_for_a_pipe_come_once(broker: Broker, ctl: Ctl) -> None:
@@ -54,7 +54,7 @@ def test_a_name_that_a_client_chose_does_nothing_to_the_terminal() -> None:
     assert printable("plain/ä") == "plain/ä"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "text"), [(0.0, "0"), (0.25, "0.25"), (12.34, "12.3"), (1_234.0, "1.23k"), (5e6, "5M"), (2.5e9, "2.5G")]
 )
 def test_numbers(value: float, text: str) -> None:

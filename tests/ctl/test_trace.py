@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from broker.ctl.trace import seconds
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.ctl.trace import seconds
 from tests.ctl.conftest import Start
 from tests.e2e.wire import Peer
+from tests.support.runs import for_each
 from tests.support.waiting import until
 
 
@@ -58,12 +59,12 @@ async def test_what_cannot_be_is_one_line(broker: Broker, canopy_ctl: Start) -> 
     assert broker.traces.all == {}
 
 
-@pytest.mark.parametrize(("text", "expected"), [("30", 30), ("30s", 30), ("1.5m", 90), ("2h", 7_200), (60.0, 60)])
+@for_each(("text", "expected"), [("30", 30), ("30s", 30), ("1.5m", 90), ("2h", 7_200), (60.0, 60)])
 def test_times(text: str | float, expected: float) -> None:
     assert seconds(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1s", "5d", "s", "1e9"])
+@for_each("text", ["", "0", "-1s", "5d", "s", "1e9"])
 def test_no_times(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         seconds(text)

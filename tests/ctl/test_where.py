@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker.command.cli import app
-from broker.configuration.reading import ignored, load_settings
-from broker.process.process import Process
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.assembly.process import Process
+from canopy_mqtt.command.cli import app
+from canopy_mqtt.settings.loader import ignored, load_settings
 from tests.ctl.conftest import SETTINGS
 from tests.e2e.wire import Peer
 from tests.support.certificates import Authority

@@ -33,8 +33,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from loadtest.brokers.process import free_port
+from canopy_load.brokers.process import free_port
 from tests.support.daemon import environment
+from tests.support.forked import Door
 
 BLOCK: Final = re.compile(r"^```console(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PORTS: Final = ("1883", "8883", "8080")
@@ -190,7 +191,8 @@ class Reader:
         tools.mkdir()
         python = shlex.quote(sys.executable)
         ctl = f'[ "$1" = ctl ] && shift && set -- ctl --url http://127.0.0.1:{self._ports["8080"]} "$@"\n'
-        programs = {"canopy": f'{ctl}exec {python} -P -m canopy "$@"', "python": f'exec {python} -P "$@"'}
+        self._door = Door()
+        programs = {"canopy": f'{ctl}exec {self._door.command} "$@"', "python": f'exec {python} -P "$@"'}
         # Nobody becomes root, and no service of the machine is touched.
         programs |= {"sudo": 'exec "$@"', "systemctl": "exit 0"}
         for name, lines in programs.items():
@@ -218,6 +220,7 @@ class Reader:
     ) -> None:
         for terminal in self._terminals.values():
             terminal.close()
+        self._door.close()
 
     def follow(self, page: str) -> int:
         """Do what the page says. Returns the number of commands.

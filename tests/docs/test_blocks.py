@@ -21,12 +21,13 @@ from typing import Any, Final
 import duckdb
 import pytest
 
-from broker.configuration.reading import load_settings
-from broker.settings.errors import SettingsError
-from loadtest.load.scenario.library import ScenarioError, made
-from pipeline.errors import MisuseError
-from pipeline.tables.mapping import load as load_mapping
+from canopy_load.scenario.library import ScenarioError, made
+from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.settings.loader import load_settings
+from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.tables.mapping import load as load_mapping
 from tests.docs.blocks import BLOCKS, PAGES, ROOT, Block, blocks, commands, inline, refused
+from tests.support.runs import for_each
 
 TARGETS: Final = {
     target
@@ -41,7 +42,7 @@ RUN_BY: Final = {
     "recorder": "tests/pipeline/record/test_snippets.py",
     "security-tokens": "tests/security/test_tokens_page.py",
     "tables": "tests/pipeline/tables/test_page.py",
-    "testing": "tests/canopy_testing/test_page.py",
+    "testing": "tests/testing/test_page.py",
 }
 """The test that runs the Python of a page."""
 
@@ -137,7 +138,7 @@ def test_the_commands_are_those_of_the_programs(block: Block) -> None:
                 assert importlib.util.find_spec(rest[rest.index("-m") + 1]) is not None, words
 
 
-@pytest.mark.parametrize("page", PAGES)
+@for_each("page", PAGES)
 def test_commands_in_sentences_are_those_of_canopy(page: str) -> None:
     for code in inline(PAGES[page]):
         if re.match(r"canopy [a-z-]", code):

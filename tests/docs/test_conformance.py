@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.runs import for_each
 from tests.support.tools import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +93,7 @@ def tree(tmp_path: Path) -> Path:
     for name, text in {
         "docs/conformance/mqtt5.toml": V5,
         "docs/conformance/mqtt311.toml": V3,
-        "broker/core/reader.py": CODE,
+        "broker/canopy_mqtt/core/reader.py": CODE,
         "tests/core/test_reader.py": TESTS,
     }.items():
         path = tmp_path / name
@@ -122,7 +123,7 @@ def test_a_complete_tree_passes(tree: Path, capsys: pytest.CaptureFixture[str]) 
 def test_the_table_names_the_places(tree: Path) -> None:
     text = tool.statements(tree)
     rows = {row.split(" | ")[0].removeprefix("| "): row for row in text.splitlines() if row.startswith("| MQTT")}
-    assert "[`core/reader.py`](../broker/core/reader.py)" in rows["MQTT-1.5.4-1"]
+    assert "[`core/reader.py`](../broker/canopy_mqtt/core/reader.py)" in rows["MQTT-1.5.4-1"]
     assert "[`core/test_reader.py::CASES`](../tests/core/test_reader.py)" in rows["MQTT-1.5.4-1"]
     assert "`core/reader.py:LIMIT`" in rows["MQTT-3.1.2-1"]
     assert "`core/test_reader.py::test_names`" in rows["MQTT-3.1.2-1"]
@@ -134,7 +135,7 @@ def test_the_table_names_the_places(tree: Path) -> None:
 
 
 def test_the_table_has_no_line_numbers(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = tree / "broker/core/reader.py"
+    code = tree / "broker/canopy_mqtt/core/reader.py"
     code.write_text(code.read_text(encoding="utf-8").replace("LIMIT = 3\n", "LIMIT = 3\n\n\n"), encoding="utf-8")
     assert check(tree, capsys) == (0, [])
 
@@ -148,10 +149,10 @@ def test_an_unknown_tag_is_named_with_its_place(tree: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize("slip", ["MQTT-1.5.4.1", "MQTT-1.5.4-1, MQTT-3.1.2-1", "MQTT3-1.5.4-1", "MQTT-1.5.4-01"])
 def test_a_slip_in_a_tag_is_not_passed_over(tree: Path, capsys: pytest.CaptureFixture[str], slip: str) -> None:
-    replace(tree / "broker/core/reader.py", '"""Reads."""', f'"""Reads. {tag(slip)}"""')
+    replace(tree / "broker/canopy_mqtt/core/reader.py", '"""Reads."""', f'"""Reads. {tag(slip)}"""')
     result, lines = check(tree, capsys)
     assert result == 1
-    assert lines == [f"broker/core/reader.py:Reader: {tag(slip)} names no statement"]
+    assert lines == [f"broker/canopy_mqtt/core/reader.py:Reader: {tag(slip)} names no statement"]
 
 
 def test_a_missing_test_is_reported(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +163,7 @@ def test_a_missing_test_is_reported(tree: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_shared_statement_needs_all_that_it_is_the_same_as(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for file in ("broker/core/reader.py", "tests/core/test_reader.py"):
+    for file in ("broker/canopy_mqtt/core/reader.py", "tests/core/test_reader.py"):
         replace(tree / file, tag("MQTT-3.1.2-1"), "")
     assert tool.main(["--root", str(tree), "--write"]) == 0
     assert check(tree, capsys) == (
@@ -243,7 +244,7 @@ SECTIONS = {
 LEFT_OUT = {"MQTT-2.2.1-1"}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.file))
+@for_each("document", DOCUMENTS, ids=lambda document: str(document.file))
 def test_no_statement_is_left_out_or_doubled(document: Any) -> None:
     """Numbers against a count made section by section."""
     prefix = "MQTT3" if "311" in document.file else "MQTT"
@@ -259,7 +260,7 @@ def test_no_statement_is_left_out_or_doubled(document: Any) -> None:
         assert found == sorted(found)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.file))
+@for_each("document", DOCUMENTS, ids=lambda document: str(document.file))
 def test_statements_say_what_they_ask(document: Any) -> None:
     """A short sentence each; only a statement for the client is excused as one for the client."""
     for statement in document.statements:

@@ -11,6 +11,7 @@ import pytest
 from tests.docs.blocks import BLOCKS
 from tests.docs.stages import BEFORE, NOT_RUN
 from tests.docs.terminals import BLOCK, Command, Reader, commands
+from tests.support.runs import for_each
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = [page for page in sorted((ROOT / "docs").glob("*.md")) if BLOCK.search(page.read_text(encoding="utf-8"))]
@@ -47,7 +48,7 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
             reader.leave()
 
 
-@pytest.mark.parametrize("listed", [*NOT_RUN, *BEFORE], ids=" ".join)
+@for_each("listed", [*NOT_RUN, *BEFORE], ids=" ".join)
 def test_what_is_listed_is_there(listed: tuple[str, str]) -> None:
     page, first = listed
     assert any(block.page == page and block.text.startswith(first) for block in BLOCKS)

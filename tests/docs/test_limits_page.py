@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
-from broker.settings import Settings, flatten
+from canopy_mqtt.settings import Settings, flatten
+from tests.support.runs import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/limits.md").read_text(encoding="utf-8")
@@ -29,7 +28,7 @@ def test_settings_that_are_named_exist() -> None:
     assert named - SETTINGS.keys() == set()
 
 
-@pytest.mark.parametrize("section", BOUNDS)
+@for_each("section", BOUNDS)
 def test_each_bound_is_in_a_test_of_what_it_bounds(section: str) -> None:
     bounds = {
         name.partition(".")[2]

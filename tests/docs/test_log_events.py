@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from broker.core import causes
+from canopy_mqtt.core import causes
 from tests.support.tools import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,9 +30,9 @@ def first_columns(after: str) -> set[str]:
 def logged() -> set[str]:
     found = set(code())
     # What is told by other ways: lines about clients, exceptions, and the log's own losses.
-    from broker.net.connections.connection_log import CONNECTED, DISCONNECTED, FIELDS
+    from canopy_mqtt.net.connections.connection_log import FIELDS, NAMES
 
-    found |= {CONNECTED, DISCONNECTED, *FIELDS, "a hook keeps the event loop waiting", "log lines lost"}
+    found |= {*FIELDS, *NAMES, "a hook keeps the event loop waiting", "log lines lost"}
     return found | {f"{event}{again}" for event in ("a hook failed", "internal error") for again in ("", ", again")}
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
-from broker.configuration.reading import load_settings
-from broker.net.listening.tls import files as tls_files
-from broker.settings import PasswordFileTable, Security, Settings, flatten
-from broker.settings.access.authenticators import TYPES
+from canopy_mqtt.settings import PasswordFileTable, Security, Settings, flatten
+from canopy_mqtt.settings.access.authenticators import TYPES
+from canopy_mqtt.settings.loader import load_settings
+from tests.support.runs import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+@for_each("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_an_example_is_good(example: str, tmp_path: Path) -> None:
     file = tmp_path / "canopy.toml"
     file.write_text(example)
@@ -46,7 +44,7 @@ def test_the_commands_to_try_the_secure_example_with_make_all_of_its_files() -> 
     settings = load_settings(ROOT / "config/secure.toml", environ={})
     made = {word for word in commands.split("canopy serve")[0].split() if word.startswith("/etc/canopy/")}
     tables = [each.tls for each in settings.listeners if each.tls is not None]
-    named = {file for table in tables for file in tls_files(table)}
+    named = {file for table in tables for file in table.files()}
     named |= {table.path for table in settings.authenticator if isinstance(table, PasswordFileTable)}
     assert made == named
     assert commands.count(f"-p {settings.listeners[0].endpoint.port} --cafile {tables[0].certificate} -u alice") == 2

@@ -9,10 +9,11 @@ from typing import Any, Final
 import pytest
 import typer
 
-from broker.command.cli import app
-from broker.configuration.environment import variable
-from broker.observe.figures.catalogue import FIGURES
-from broker.settings import defaults
+from canopy_mqtt.command.cli import app
+from canopy_mqtt.observe.figures.catalogue import FIGURES
+from canopy_mqtt.settings import defaults
+from canopy_mqtt.settings.environment import variable
+from tests.support.runs import for_each
 from tests.support.tools import load
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -24,6 +25,13 @@ CODE: Final = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 tool = load("docs_site")
 
 
+@pytest.fixture(scope="module")
+def settings_page() -> str:
+    """The page of the settings, which takes a second to make."""
+    page: str = tool.settings_page()
+    return page
+
+
 def _commands(command: Any, path: str) -> list[str]:
     below = getattr(command, "commands", {})
     return [path, *(each for name, one in below.items() if not one.hidden for each in _commands(one, f"{path} {name}"))]
@@ -33,8 +41,8 @@ def test_every_page_has_one_place_in_the_navigation() -> None:
     assert sorted(LISTED) == sorted([*(page.name for page in PAGES), *tool.GENERATED])
 
 
-def test_the_page_of_settings_has_each_setting_and_its_variable() -> None:
-    page = tool.settings_page()
+def test_the_page_of_settings_has_each_setting_and_its_variable(settings_page: str) -> None:
+    page = settings_page
     for name, default in defaults().items():
         assert f"| `{name}` |" in page
         # Lists of tables stand in files alone.
@@ -50,16 +58,16 @@ def test_settings_are_few_enough_to_know() -> None:
     assert len(defaults()) <= 160
 
 
-def test_a_setting_leads_to_the_pages_that_explain_it() -> None:
-    page = tool.settings_page()
+def test_a_setting_leads_to_the_pages_that_explain_it(settings_page: str) -> None:
+    page = settings_page
     row = next(line for line in page.splitlines() if line.startswith("| `queue.hold_publishers` |"))
     assert "See [" in row
     assert "[overload](overload.md)" in row
 
 
-def test_every_setting_tells_what_it_is() -> None:
+def test_every_setting_tells_what_it_is(settings_page: str) -> None:
     """In the file of the defaults, or beside the model."""
-    rows = [line for line in tool.settings_page().splitlines() if line.startswith("| `")]
+    rows = [line for line in settings_page.splitlines() if line.startswith("| `")]
     assert [row for row in rows if not row.split(" | ")[-1].rstrip(" |").split("<br>")[0]] == []
 
 
@@ -108,7 +116,7 @@ def test_what_nothing_makes_is_an_error() -> None:
         tool.on_page_markdown("<!-- made at the build: tea -->")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@for_each("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_to_files_that_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for path in tool.outside(text):
@@ -119,6 +127,6 @@ def test_links_lead_to_files_that_are_there(page: Path) -> None:
 
 def test_a_link_out_of_the_folder_leads_to_a_copy_and_one_to_a_folder_is_text() -> None:
     page = tool.on_page_markdown(
-        "[a](../config/edge.toml), [`b[0]`](../broker/app.py#L3), [c/](../config/), [d](sys.md)"
+        "[a](../config/edge.toml), [`b[0]`](../broker/canopy_mqtt/words.py#L3), [c/](../config/), [d](sys.md)"
     )
-    assert page == "[a](source/config/edge.toml.txt), [`b[0]`](source/broker/app.py.txt), c/, [d](sys.md)"
+    assert page == "[a](source/config/edge.toml.txt), [`b[0]`](source/broker/canopy_mqtt/words.py.txt), c/, [d](sys.md)"

@@ -3,7 +3,7 @@
 - `broker`: a broker with the default settings, on a free port of 127.0.0.1, stopped after the test.
 - `start_broker(**sections)`: the same with settings of one's own, as many as the test needs:
   `await start_broker(limits={"max_packet_size": 1000}, mqtt={"max_qos": 1})`; also with a gate or authentication
-  methods of one's own (`broker.core.hooks`).
+  methods of one's own (`canopy_mqtt.core.hooks`).
 
 With `CANOPY_E2E_BROKER=host:port` the tests that need no settings run against that broker instead, which is how the
 tests themselves are held against other implementations. With `CANOPY_E2E_SCHEME=ws` the tests in `conformance` go over
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.app import Broker
-from broker.core.hooks import AccessControl, AuthMethod
-from broker.settings import Settings
+from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.core.hooks import AccessControl, AuthMethod
+from canopy_mqtt.settings import Settings
 from tests.support import postgresql
 
 OUTSIDE = os.environ.get("CANOPY_E2E_BROKER", "")
@@ -31,10 +31,10 @@ SCHEME = os.environ.get("CANOPY_E2E_SCHEME", "mqtt")
 """How its clients reach a broker: mqtt or ws."""
 
 MOUNT = os.environ.get("CANOPY_E2E_MOUNT", "")
-"""What stands before all topics of the clients."""
+"""The mount point: the prefix of all topics of the clients."""
 
 STORE = os.environ.get("CANOPY_E2E_STORE", "").removesuffix("0")
-"""Whether a broker keeps everything on disk, in a folder of its own (1) or a database, and acknowledges what is kept.
+"""The broker's store: a folder of its own (1) or a database. It acknowledges what is stored. Empty: none.
 """
 
 

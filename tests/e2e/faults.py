@@ -1,6 +1,6 @@
-"""A bad network between a client and a broker: the proxy of `canopy.testing`, in the loop of the test.
+"""A bad network between a client and a broker: the proxy of `canopy_mqtt.testing`, in the loop of the test.
 
-Its links pass everything until a test freezes them, or cuts them. `tests/canopy_testing` tests what the proxy does.
+Its links pass everything until a test freezes them, or cuts them. `tests/testing` tests what the proxy does.
 
     async with FaultProxy(broker.ports[0]) as proxy:
         peer = await Peer.open("127.0.0.1", proxy.port)
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from broker.core.codec.framing import LARGEST_PACKET
-from canopy.testing.proxy import Link, Proxy
+from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.testing.proxy import ProxiedConnection, Proxy
 
-__all__ = ["FaultProxy", "Link"]
+__all__ = ["FaultProxy", "ProxiedConnection"]
 
 PATIENCE: Final = 15.0
 """Seconds that a test waits for a connection."""
@@ -29,9 +29,9 @@ class FaultProxy(Proxy):
     `greet` is called with each new link before anything passes. `came`: all links there were, in their order.
     """
 
-    def __init__(self, port: int, greet: Callable[[Link], None] | None = None) -> None:
+    def __init__(self, port: int, greet: Callable[[ProxiedConnection], None] | None = None) -> None:
         super().__init__(asyncio.get_running_loop(), lambda: None)
-        self.came: list[Link] = []
+        self.came: list[ProxiedConnection] = []
         self._to = port
         self._greet = greet
         self._news = asyncio.Event()
@@ -46,14 +46,14 @@ class FaultProxy(Proxy):
         await self.close()
         self.abort()
 
-    def accepted(self, link: Link) -> None:
+    def accepted(self, link: ProxiedConnection) -> None:
         super().accepted(link)
         if self._greet is not None:
             self._greet(link)
         self.came.append(link)
         self._news.set()
 
-    async def link(self, number: int) -> Link:
+    async def link(self, number: int) -> ProxiedConnection:
         """The connection with this number, counted from 0 in the order in which they came; waits until it is there."""
         async with asyncio.timeout(PATIENCE):
             while len(self.came) <= number:

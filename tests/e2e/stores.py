@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from broker.store.times import Note
+from canopy_mqtt.store.times import Note
 from tests.support import postgresql
 
 LEASE: Final = 1.0

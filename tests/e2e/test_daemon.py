@@ -13,6 +13,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
@@ -21,11 +22,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker.command.cli import app
-from tests.support.daemon import COMMAND, PATIENCE, Daemon, environment
-from tests.support.ports import free_port
+from canopy_load.brokers.process import free_port
+from canopy_mqtt.command.cli import app
+from tests.support.daemon import COMMAND, PATIENCE, Daemon, canopy, environment
 
-CANOPY = [*COMMAND]
 # CONNECT of MQTT 3.1.1 and 5.0: clean, keep alive 60 s, client identifier "log-me".
 CONNECT_4 = b"\x10\x12\x00\x04MQTT\x04\x02\x00\x3c\x00\x06log-me"
 CONNECT_5 = b"\x10\x13\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x06log-me"
@@ -36,15 +36,19 @@ UNPRIVILEGED = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 
 def failing(*arguments: str, prepare: Callable[[], None] | None = None) -> tuple[int, str]:
     """Exit code and standard error of a `canopy serve` that ends by itself. Standard output stays empty."""
-    done = subprocess.run(
-        [*CANOPY, "serve", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=PATIENCE,
-        preexec_fn=prepare,
-        check=False,
-    )
+    if prepare is None:
+        done = canopy("serve", *arguments)
+    else:
+        command = [*COMMAND, "serve", *arguments]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=environment(),
+            timeout=PATIENCE,
+            preexec_fn=prepare,
+            check=False,
+        )
     assert done.stdout == ""
     return done.returncode, done.stderr
 
@@ -58,8 +62,8 @@ def one_line(stderr: str) -> str:
 
 
 def test_starts_serves_and_stops() -> None:
-    """By SIGINT; the others here end theirs by SIGTERM."""
-    with Daemon() as daemon:
+    """By SIGINT; the others here end theirs by SIGTERM. As from a shell, and not forked."""
+    with Daemon(command=COMMAND) as daemon:
         assert daemon.started["version"] == version("canopy-mqtt")
         assert (daemon.started["level"], daemon.started["store"]) == ("info", "memory")
         health = ["health", "--target", daemon.url]
@@ -94,6 +98,45 @@ def test_without_a_terminal_each_event_is_a_line_of_json() -> None:
         assert any("log-me" in event.values() for event in events)
 
 
+def test_no_line_is_lost_when_a_signal_ends_it() -> None:
+    """Nor does one overtake another: lines about clients are built in another way than all others."""
+    names = [f"log-{number:02}" for number in range(50)]
+    with Daemon() as daemon:
+        for name in names:
+            daemon.connect(CONNECT_4.replace(b"log-me", name.encode())).close()
+        status, lines = daemon.end()
+    events = [json.loads(line) for line in lines]
+    assert status == 0
+    assert [event["client_id"] for event in events if event["event"] == "client connected"] == names
+    assert sorted(event["client_id"] for event in events if event["event"] == "client disconnected") == names
+    assert events[-1]["event"] == "stopped"
+    times = [event["timestamp"] for event in events]
+    assert times == sorted(times)
+
+
+def test_no_line_is_lost_when_an_exception_ends_it() -> None:
+    code = """
+import structlog
+from canopy_mqtt.assembly import daemon
+from canopy_mqtt.command import cli
+
+def run(*arguments, **more):
+    for number in range(100):
+        structlog.get_logger().error("the end", number=number)
+    raise LookupError("nobody expects this")
+
+daemon.run = run
+cli.app(["serve"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 1
+    assert "LookupError" in done.stderr
+    told = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert [line["number"] for line in told] == list(range(100))
+
+
 def test_below_the_level_nothing_is_written() -> None:
     with Daemon("--log-level", "error") as daemon:
         daemon.connect(CONNECT_4).close()
@@ -112,7 +155,7 @@ def test_settings_reach_the_broker() -> None:
 
 
 class TestSignals:
-    """What other brokers' scripts send, and how some supervisors start a process."""
+    """The signals that other brokers' scripts send, and how some supervisors start a process."""
 
     def test_signals_that_mean_nothing_do_not_end_it(self) -> None:
         """mosquitto saves on SIGUSR1; a line of the log says what is different here."""
@@ -178,7 +221,7 @@ class TestHangup:
             assert daemon.end()[0] == 0
 
     def test_the_level_of_the_log_is_changed(self, tmp_path: Path) -> None:
-        """What is told of subscriptions comes with it."""
+        """Lines about subscriptions come with it."""
         config = tmp_path / "canopy.toml"
         config.write_text('[log]\nlevel = "warning"\n')
         with Daemon("--config", str(config)) as daemon:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.security.passwords.hashes import make
-from broker.security.passwords.password_file import edit
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.security.passwords.hashes import make
+from canopy_mqtt.security.passwords.password_file import edit
 from tests.core.recount import check_accounts
 from tests.e2e import wire
 from tests.e2e.wire import PING, SESSION_EXPIRY, WILL_DELAY, Peer, Will, connect, publish
@@ -48,7 +48,7 @@ class House:
     async def left(self, peer: Peer) -> None:
         """A client loses its connection, and the broker has seen it."""
         peer.abort()
-        await until(lambda: not self.broker.router.peers.outboxes)
+        await until(lambda: not self.broker.router.peers.send_buffers)
 
     async def come(self, who: str, name: str, will: bytes = b"") -> Peer:
         """A client of somebody whose session stays; the CONNACK is read."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.core.codec.packets import PINGRESP
-from broker.core.connection.protocol import ServerProtocol
-from broker.net.connections.connection import Connection
+from canopy_mqtt.core.codec.packets import PINGRESP
+from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
+from canopy_mqtt.net.connections.connection import Connection
 from tests.fuzz import live_target
 from tests.fuzz.finding import Finding
 from tests.fuzz.live_target import loop_factories
@@ -22,7 +22,7 @@ SECONDS = 8.0
 
 
 def for_a_while(seconds: float) -> Callable[[], bool]:
-    """Whether that time is over, counted from the first time that is asked."""
+    """Return a condition: that time is over, counted from its first call."""
     end: list[float] = []
 
     def over() -> bool:

@@ -15,11 +15,11 @@ from typing import Any, cast
 
 import pytest
 
-from broker.settings import Limits, Queue, Shutdown, Sys
-from broker.store.sqlite import SqliteStore
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.settings import Limits, Queue, Shutdown, Sys
+from canopy_mqtt.store.sqlite import SqliteStore
 from tests.e2e import wire
-from tests.e2e.upstream.net import link
+from tests.e2e.links.network import link
 from tests.e2e.wire import SESSION_EXPIRY, Peer
 from tests.net.websocket.framing import request
 from tests.support.certificates import Authority
@@ -47,7 +47,7 @@ SIZES = [
 
 
 class Web:
-    """What `Peer` uses of a reader and a writer, over a WebSocket: large frames without a copy for each read."""
+    """The reader and the writer of a `Peer` over a WebSocket: large frames without a copy for each read."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -223,7 +223,8 @@ async def test_a_large_message_arrives(size: int, place: Place) -> None:
 
 
 async def test_a_second_one_does_not_fit_beside_a_large_one(embed_small: Broker) -> None:
-    """What a client that does not read holds is bounded: one message in each queue, and all others are counted."""
+    """A client that does not read holds a bounded number of bytes: one message in each queue, and all others are
+    counted."""
     broker = embed_small
     payload = bytes(2 * MIB)
     away = await Peer.join(broker.ports[0], "away", ("t", 1), clean=False, props=((SESSION_EXPIRY, 100),))

@@ -16,8 +16,8 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from canopy import Broker, Settings
-from loadtest.brokers.process import free_port
+from canopy_load.brokers.process import free_port
+from canopy_mqtt import Broker, Settings
 from tests.e2e import wire
 from tests.net.websocket.framing import request
 from tests.net.websocket.peer import Frames, WebPeer
@@ -105,12 +105,12 @@ class Kind:
 
     @property
     def web(self) -> bool:
-        """Whether clients speak WebSocket."""
+        """True if clients speak WebSocket."""
         return self.scheme in ("ws", "wss")
 
     @property
     def secure(self) -> bool:
-        """Whether clients speak TLS."""
+        """True if clients speak TLS."""
         return self.ends_tls or self.scheme in ("mqtts", "wss")
 
 
@@ -131,7 +131,7 @@ KINDS: Final = {
 
 @pytest.fixture
 def lines() -> Iterator[list[dict[str, Any]]]:
-    """What the broker logs."""
+    """Collect the broker's log lines."""
     with structlog.testing.capture_logs() as captured:
         yield captured  # type: ignore[misc]
 
@@ -154,7 +154,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def command(name: str, kind: Kind, folder: Path, front: int, back: int, certificate: tuple[str, str]) -> list[str]:
-    """What starts the proxy, configured in a file of the folder."""
+    """Return the command that starts the proxy, configured in a file of the folder."""
     config = folder / "proxy.conf"
     if name.startswith("haproxy"):
         send = "send-proxy" if kind.version == "v1" else "send-proxy-v2"

@@ -23,7 +23,7 @@ from typing import Any, Final
 import pytest
 from typer.testing import CliRunner
 
-from broker.command.cli import app
+from canopy_mqtt.command.cli import app
 from tests.e2e import wire
 from tests.record.scenes import STATE, stored
 from tests.support.daemon import PATIENCE, Daemon
@@ -41,7 +41,7 @@ def recorder(root: Path, **settings: object) -> list[str]:
 
 
 def record(command: str, root: Path) -> str:
-    """What `canopy record` prints, where all is well."""
+    """Return the output of `canopy record`, which must succeed."""
     done = CliRunner().invoke(app, ["record", command, str(root)], catch_exceptions=False)
     assert done.exit_code == 0, done.stderr
     return done.stdout
@@ -172,7 +172,7 @@ def test_stopped_under_load(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_is_too_small(tmp_path: Path) -> None:
-    """What is recorded and what the gaps name is what was sent, to the message."""
+    """The recorded messages and those named by the gaps are together all that was sent, to the message."""
     sent = 20_000
     with Daemon(*recorder(tmp_path, queue_events=100)) as daemon:
         connection = daemon.connect(wire.connect("p", version=4))
@@ -196,7 +196,7 @@ def test_a_queue_that_is_too_small(tmp_path: Path) -> None:
 
 
 def until_state(connection: socket.socket, wanted: Callable[[str], bool]) -> str:
-    """What `$SYS/broker/recorder/state` comes to say; `connection` is subscribed to it, in 3.1.1."""
+    """Wait for a state on `$SYS/broker/recorder/state`, to which `connection` is subscribed in 3.1.1, and return it."""
     connection.settimeout(PATIENCE)
     with connection.makefile("rb") as stream:
         while True:

@@ -1,4 +1,4 @@
-"""What a broker refuses is seen: in the log, of the client, in the list of those refused last, and in a trace."""
+"""The broker's refusals are visible: in the log, of the client, in the list of those refused last, and in a trace."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, TypeAlias
 import aiohttp
 import pytest
 
-from broker.configuration.reading import load_settings
-from broker.core.codec import reasons
-from broker.core.principal import Principal
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.settings.loader import load_settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.waiting import until
 
 # A broker loads it when it is to listen for HTTP, and reads files for that.
-importlib.import_module("broker.admin.server")
+importlib.import_module("canopy_mqtt.admin.server")
 
 ACL = """\
 user alice
@@ -133,7 +133,7 @@ async def test_a_refused_publish_of_3_1_1_is_in_the_log_with_its_rule(
 async def test_a_rule_of_the_settings_has_its_line(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     broker = await start(RULES)
     peer = await Peer.join(broker.ports[0], "dev", user="alice")
-    assert await peer.publish("home/secret", b"x", qos=1) == reasons.NOT_AUTHORIZED
+    assert await peer.publish("home/secret", b"x", qos=1) == reason_codes.NOT_AUTHORIZED
     assert await peer.subscribe(("no/1", 1), ("yes", 1), ("$share/g/no/2", 0)) == (0x87, 1, 0x87)
     await until(lambda: len(lines(caplog)) == 2)
     publish, subscribe = lines(caplog)
@@ -244,7 +244,7 @@ async def test_a_will_that_is_refused_with_its_connect(start: Start, caplog: pyt
     broker = await start(RULES)
     peer = await Peer.open("127.0.0.1", broker.ports[0])
     await peer.send(wire.connect("dev", user="alice", will=wire.Will("home/secret", b"x")))
-    assert (await peer.expect(wire.CONNACK)).code == reasons.NOT_AUTHORIZED
+    assert (await peer.expect(wire.CONNACK)).code == reason_codes.NOT_AUTHORIZED
     await until(lambda: lines(caplog, "client refused"))
     (line,) = lines(caplog, "client refused")
     assert line["detail"].startswith('its will to "home/secret" is refused by ')
@@ -275,7 +275,7 @@ async def test_a_trace_says_what_was_refused(start: Start, kind: str) -> None:
     broker = await start(RULES)
     peer = await Peer.join(broker.ports[0], "dev", version=4, user="alice")
     trace = broker.traces.start(kind, "dev" if kind == "clientid" else "home/#", "t")  # type: ignore[arg-type]
-    await until(lambda: broker.traces._lookings)
+    await until(lambda: broker.traces._tracers)
     await peer.publish("home/secret", b"x", qos=1)
     await peer.publish("elsewhere", b"x", qos=1)
     text = await get(broker, "/trace/t/download?format=text")

@@ -15,10 +15,10 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from broker.configuration.reading import load_settings
-from broker.security.passwords.hashes import make
-from broker.security.passwords.password_file import edit
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.security.passwords.hashes import make
+from canopy_mqtt.security.passwords.password_file import edit
+from canopy_mqtt.settings.loader import load_settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.certificates import Authority

@@ -1,7 +1,7 @@
 """MQTT by hand: packets built from bytes, packets read back to bytes, one TCP connection to write and read them on.
 
-Owns: what the black-box tests speak. It shares nothing with `broker.core`, so that a mistake made there is not made
-here too. Promises: a builder puts on the wire what it is told, right or wrong; a reader takes apart only what is
+Owns: what the black-box tests speak. It shares nothing with `canopy_mqtt.core`, so that a mistake made there is not
+made here too. Promises: a builder puts on the wire what it is told, right or wrong; a reader takes apart only what is
 well-formed and complains about the rest (a length written in more bytes than needed, trailing bytes, a property that
 does not belong). No wait is longer than `TIMEOUT`; `expect` takes the next packet as it comes.
 
@@ -99,7 +99,7 @@ Properties = Sequence[Property]
 
 
 class WireError(AssertionError):
-    """What the broker sent is not well-formed MQTT."""
+    """The broker sent bytes that are not well-formed MQTT."""
 
 
 class Closed(Exception):
@@ -534,7 +534,7 @@ class Peer:
         return found
 
     def put_back(self, packets: Iterable[Packet]) -> None:
-        """Have these packets read once more, before all others."""
+        """Put these packets before all others that are read next."""
         self._set_aside.extendleft(reversed(list(packets)))
 
     async def closed(self) -> list[Packet]:

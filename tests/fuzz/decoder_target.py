@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.core.codec import packets as p
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.encoder import encode
-from broker.core.codec.errors import ProtocolError
-from broker.core.codec.packets import Packet
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.encoder import encode
+from canopy_mqtt.core.codec.packets import Packet
+from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from tests.fuzz.finding import Finding
 from tests.fuzz.mutate import cut, stream
 from tests.support.frames import pending_size

@@ -22,11 +22,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from broker.app import Broker
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.errors import ProtocolError
-from broker.net.connections.connection import Connection
-from broker.settings import Settings
+from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.net.connections.connection import Connection
+from canopy_mqtt.settings import Settings
 from tests.e2e import wire
 from tests.fuzz.finding import Finding
 from tests.fuzz.mutate import CORPUS, cut, packet
@@ -440,16 +440,16 @@ def _beyond_bounds(broker: Broker) -> str:
         "cached topics": (len(router.cache), MAX_CACHED),
         "subscriptions": (router.subscription_count, MAX_SESSIONS * 20),
         "deadlines": (len(router.deadlines), MAX_SESSIONS + MAX_RETAINED),
-        "listed outboxes": (len(router.peers.touched), 0),
+        "listed send buffers": (len(router.peers.touched), 0),
     }
     what = _first_beyond(sizes)
     for connection in broker.connections:
-        outbox = connection.outbox
-        sizes["messages in an outbox"] = (outbox.messages, LIVE_MESSAGES)
-        sizes["bytes in an outbox"] = (outbox.bytes, LIVE_BYTES)
+        send_buffer = connection.send_buffer
+        sizes["messages in a send buffer"] = (send_buffer.messages, LIVE_MESSAGES)
+        sizes["bytes in a send buffer"] = (send_buffer.bytes, LIVE_BYTES)
         session = connection.protocol.session
         if session is not None:
-            sizes["streams of a session"] = (0 if session.streams is None else len(session.streams._streams), 20)
+            sizes["streams of a session"] = (0 if session.streams is None else len(session.streams.streams), 20)
             sizes["messages waiting in a session"] = (len(session.queue.pending or ()), 50)
         what = what or _first_beyond(sizes)
     return what
@@ -472,12 +472,12 @@ def _unaccounted(broker: Broker) -> str:
         if session.offered != known:
             return f"{session.offered} messages were offered to {session.client_id!r}, and {known} are accounted for"
         waiting = session.queue.pending or ()
-        if session.queue.bytes != sum(delivery.message.size() for delivery in waiting):
+        if session.queue.bytes != sum(delivery.message.size for delivery in waiting):
             return f"{session.queue.bytes} bytes wait in {session.client_id!r}, it says"
         quota = session.window.quota + sum(1 for delivery in session.inflight.values() if delivery.counted)
-        if session.outbox is not None and quota != session.window.limit:
+        if session.send_buffer is not None and quota != session.window.limit:
             return f"a window of {session.window.limit} and a quota of {quota} for {session.client_id!r}"
-        if session.outbox is None and session.expires_at == 0.0:
+        if session.send_buffer is None and session.expires_at == 0.0:
             return f"{session.client_id!r} is away and never expires"
     if subscriptions != router.subscription_count:
         return f"{subscriptions} subscriptions, counted as {router.subscription_count}"
@@ -497,11 +497,11 @@ def _remains(broker: Broker) -> str:
     router = broker.router
     counts = {
         "connections": len(broker.connections),
-        "peers": len(router.peers.outboxes),
+        "peers": len(router.peers.send_buffers),
         "sessions": len(router.sessions),
         "subscriptions": router.subscription_count,
         "topic filters": len(router.trie),
-        "nodes of the trie": router.trie.node_count,
+        "nodes of the trie": router.trie.nodes,
     }
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from broker.core.codec.primitives import varint
+from canopy_mqtt.core.codec.primitives import varint
 from tests.core.codec.wire_cases import CASES
 
 CORPUS: Final = tuple(dict.fromkeys(case.raw for case in CASES))

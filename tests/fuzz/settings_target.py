@@ -14,10 +14,10 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from broker.configuration.reading import load_settings
-from broker.settings import Settings
-from broker.settings.errors import SettingsError
-from broker.settings.wording import TABLES, inner_model
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.settings.descriptions import TABLES, inner_model
+from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.settings.loader import load_settings
 from tests.fuzz.finding import Finding
 
 SECRET: Final = "hunter2-of-the-fuzzer"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from canopy.hooks import Hooks, Principal
+from canopy_mqtt.hooks import Hooks, Principal
 
 NONE = object()
 

@@ -8,8 +8,8 @@ import pytest
 from amqtt.plugins.base import BaseTopicPlugin
 from amqtt.plugins.topic_checking import TopicAccessControlListPlugin, TopicTabooPlugin
 
-from canopy import Broker, Settings
-from canopy.amqtt import AmqttTopics
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.hooks.amqtt import AmqttTopics
 from tests.e2e.wire import Peer
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from canopy import Broker, Properties, Settings
-from canopy.hooks import Connect, Hooks, PluginError, Principal, Published
-from canopy.security import Attempt, Authenticator, Verdict
+from canopy_mqtt import Broker, Properties, Settings
+from canopy_mqtt.hooks import Attempt, Authenticator, Connect, Hooks, PluginError, Principal, Published, Verdict
 from tests.e2e import wire
 from tests.e2e.wire import Peer
+from tests.record.taps import listen
+from tests.support.runs import for_each
 
 
 def serving(*hooks: object, **sections: Any) -> Broker:
@@ -328,6 +329,22 @@ class TestTold:
             ("stop",),
         ]
 
+    async def test_losses_also_when_a_recorder_has_given_up(self) -> None:
+        told: list[tuple[str, str, int]] = []
+
+        class Losses(Hooks):
+            def drop(self, client_id: str, cause: str, count: int) -> None:
+                told.append((client_id, cause, count))
+
+        async with serving(Losses()) as broker:
+            listen(broker.router)
+            broker.router.record(None, ())
+            peer = await Peer.join(broker.ports[0], "a", "t", clean=False, props=[(0x11, 60)])
+            await peer.disconnect()
+            await peer.closed()
+            await broker.publish("t", b"x")
+            assert told == [("a", "disconnected", 1)]
+
     async def test_links(self) -> None:
         states: list[tuple[str, str]] = []
 
@@ -413,7 +430,7 @@ class TestWrong:
         with pytest.raises(PluginError, match="object defines no hook; there are start, stop, connect"):
             serving(object())
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("name", "text"),
         [
             ("no_such_module:X", "there is no module 'no_such_module'"),

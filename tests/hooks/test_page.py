@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.hooks.interface import NAMES
-from canopy import Broker, Settings
-from canopy.hooks import Hooks
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.hooks import Hooks
+from canopy_mqtt.hooks.interface import NAMES
 from tests.e2e.wire import Peer
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "hooks.md").read_text(encoding="utf-8")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.inprocess.client import QueueFullError, RefusedError, Subscription
-from broker.inprocess.inbox import Message
-from broker.inprocess.properties import Properties
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.inprocess.client import QueueFullError, RefusedError, Subscription
+from canopy_mqtt.inprocess.inbox import Message
+from canopy_mqtt.inprocess.properties import Properties
 from tests.e2e.wire import Peer
 
 TURNS = 50

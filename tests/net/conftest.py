@@ -1,9 +1,10 @@
-"""What the tests of connections share: brokers in their process, and the lines of the log. Those of TLS run on both
+"""Shared by the tests of connections: brokers in their process, and the lines of the log. Those of TLS run on both
 event loops that a broker may be embedded in."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,11 +13,11 @@ import pytest
 import structlog
 import uvloop
 
-from broker.core.hooks import AccessControl
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core.hooks import AccessControl
 from tests.net.transports import Embed, lose_all
 
-ON_BOTH = ("test_suspended.py", "test_tls.py", "test_listeners.py", "test_proxied.py", "test_websocket_live.py")
+ON_BOTH = ("test_suspended.py", "test_tls.py", "test_listeners.py", "test_proxy_transport.py", "test_websocket_live.py")
 
 
 def pytest_asyncio_loop_factories(
@@ -30,9 +31,24 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture
 def lines() -> Iterator[list[dict[str, Any]]]:
-    """What the brokers of the test log."""
+    """Collect the log lines of the test's brokers."""
     with structlog.testing.capture_logs() as captured:
         yield captured  # type: ignore[misc]
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., list[object]]]:
+    """Objects of the named classes that the test has made and that still exist; the garbage collector rests meanwhile.
+
+    A test asks for it before its broker: to search the garbage of a process that has run thousands of tests may take
+    longer than `limits.max_loop_lag`.
+    """
+    gc.collect()
+    # What is frozen is not among `gc.get_objects`.
+    gc.freeze()
+    gc.disable()
+    yield lambda *kinds: [thing for thing in gc.get_objects() if isinstance(thing, kinds)]
+    gc.enable()
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""What waits for a commit, through sockets: it leaves on the event loop, in turns, and nobody else waits for it."""
+"""Acknowledgements that wait for a commit, through sockets: they leave on the event loop, in turns, and delay no
+other."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from typing import Any
 import pytest
 from mypy_extensions import i64
 
-from broker.app import Broker
-from broker.core.persistence.commits import RELEASE_TURN, Waiter
-from broker.settings import Mqtt, Settings
+from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.core.persistence.commits import RELEASE_TURN, Waiter
+from canopy_mqtt.settings import Mqtt, Settings
 from tests.e2e import wire
 from tests.e2e.wire import PUBACK, SESSION_EXPIRY, Peer, connect, publish
 from tests.store.grouped import GroupStore
@@ -38,7 +39,7 @@ class House:
         self.store.commit_all()
         await away.expect(wire.SUBACK)
         await away.disconnect()
-        await until(lambda: self.broker.router.sessions["away"].outbox is None)
+        await until(lambda: self.broker.router.sessions["away"].send_buffer is None)
         self.store.commit_all()
 
     async def queued(self, count: int) -> None:
@@ -99,7 +100,7 @@ async def test_a_commit_is_worked_off_in_rounds_of_the_event_loop(house: House) 
     """Others have theirs in between; and one that raises keeps nobody back."""
     gate = house.store.gate
     done: list[int] = []
-    gate.told += 1
+    gate.journal_position += 1
     for number in (0, 1, -1, 2, 3):
         gate.wait(Heavy(done, number))
     house.store.commit_all()

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.core.codec.packets import Connect
-from broker.core.hooks import AccessControl, AuthExchange, AuthMethod, Origin, Ticket
-from broker.core.principal import Principal
-from broker.settings import Limits, Shutdown
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.hooks import AccessControl, AuthExchange, AuthMethod, Origin, Ticket
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.settings import Limits, Shutdown
 from tests.e2e import wire
 from tests.net.transports import Client, lose_all, rounds
+from tests.support.runs import for_each
 from tests.support.waiting import until
 
 
@@ -75,6 +76,7 @@ async def test_the_clock_of_the_system_decides(broker: Broker, monkeypatch: pyte
     later = time.time() + 86_400
     monkeypatch.setattr(time, "time", lambda: later)
     there.connection.check(now)
+    await rounds()
     assert there.connection.protocol.close_cause == "credentials-expired"
 
 
@@ -103,9 +105,7 @@ class Lastings(AuthMethod):
         return Lasting()
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "ends"), [(b"", b"0.2", True), (b"3600", b"0.2", True), (b"0.2", b"", False)]
-)
+@for_each(("first", "then", "ends"), [(b"", b"0.2", True), (b"3600", b"0.2", True), (b"0.2", b"", False)])
 async def test_who_authenticates_again_has_another_end(first: bytes, then: bytes, ends: bool) -> None:
     """An earlier one holds at once, and with a later one the first means nothing. [MQTT-4.12.1-1]"""
     # Without a time-out for the CONNECT nothing else has the connection looked at.

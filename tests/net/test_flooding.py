@@ -1,4 +1,4 @@
-"""What clients make the broker hold that never finish what they began, or never read what they are told."""
+"""Bounds what clients make the broker hold that never finish what they began, or never read their answers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import resource
 
 import pytest
 
-from broker.core.causes import PACKET_TIMEOUT, PARTIAL_PACKETS, PROTOCOL_ERROR
-from broker.core.codec.framing import DECODED
-from broker.core.codec.packets import Connect
-from broker.core.connection.protocol import LARGE_READ, TURN_WORK
-from broker.core.hooks import LATER, AccessControl, Origin, Ticket
-from broker.net.connections.admission import HALF_OPEN_ROOM
-from broker.net.partial_packets import PASSED_OVER, PartialPackets
-from broker.net.scheduling.hub import WAKES
-from broker.net.scheduling.timers import Checked
-from broker.net.scheduling.turns import LITTLE_BYTES
-from broker.net.stream import FULL_READ
+from canopy_mqtt.core.causes import PACKET_TIMEOUT, PARTIAL_PACKETS, PROTOCOL_ERROR
+from canopy_mqtt.core.codec.framing import DECODED
+from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.hooks import LATER, AccessControl, Origin, Ticket
+from canopy_mqtt.core.jobs import TURN_WORK
+from canopy_mqtt.core.protocol.server_protocol import LARGE_READ
+from canopy_mqtt.net.connections.admission import HALF_OPEN_ROOM
+from canopy_mqtt.net.connections.connection_table import MAX_SKIPPED, PartialPackets
+from canopy_mqtt.net.connections.ends import CLOSE
+from canopy_mqtt.net.rounds import LITTLE_BYTES, WAKES
+from canopy_mqtt.net.stream import FULL_READ
+from canopy_mqtt.net.timers import WheelItem
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, rounds
 
@@ -100,7 +101,7 @@ async def test_the_oldest_unfinished_packet_goes_first(embed: Embed) -> None:
     trickling = [Client(broker, f"slow{number}") for number in range(8)]
     for client in trickling:
         client.connection.data_received(begun(60_000))
-    assert broker.hub.partial.bytes == 9 * 30_000
+    assert broker.connection_table.partial.bytes == 9 * 30_000
     # It finishes its packet and begins another: now it is the youngest.
     there.connection.data_received(wire.publish("t", bytes(60_000))[30_000:] + begun(60_000))
     late = Client(broker, "late")
@@ -109,7 +110,7 @@ async def test_the_oldest_unfinished_packet_goes_first(embed: Embed) -> None:
     gone = [client.connection.protocol.close_cause for client in trickling]
     assert gone == [PARTIAL_PACKETS] + [""] * 7
     assert b"\x97" in trickling[0].take()
-    assert broker.hub.partial.bytes <= 300_000
+    assert broker.connection_table.partial.bytes <= 300_000
     for client in (there, late):
         assert not client.transport.aborted
         assert client.connection.protocol.close_cause == ""
@@ -118,16 +119,16 @@ async def test_the_oldest_unfinished_packet_goes_first(embed: Embed) -> None:
 async def test_connects_that_are_decided_on_count_until_they_are(embed: Embed) -> None:
     """For what may have been made of them: a text has up to four bytes for each byte. The oldest goes first."""
     broker = await embed(limits={"max_partial_bytes": 500_000, "packet_timeout": 5})
-    broker.hub.router.access_control = Undecided()
+    broker.rounds.router.access_control = Undecided()
     says = wire.connect("", user="u" * 20_000, password=bytes(30_000), clean=True)
     clients = [Client(broker, "", says=says) for _ in range(10)]
-    assert broker.hub.partial.bytes <= 500_000
-    assert broker.hub.partial.bytes == DECODED * len(says) * len(broker.hub.partial)
+    assert broker.connection_table.partial.bytes <= 500_000
+    assert broker.connection_table.partial.bytes == DECODED * len(says) * len(broker.connection_table.partial)
     assert all(len(client.connection.protocol.decoder.buffer) == 0 for client in clients)
     gone = [client.connection.protocol.close_cause for client in clients]
     assert gone == [PARTIAL_PACKETS] * 8 + [""] * 2
     clients[-1].connection.admitted(0)
-    assert broker.hub.partial.bytes == DECODED * len(says)
+    assert broker.connection_table.partial.bytes == DECODED * len(says)
     # And nothing of it is incomplete any more, however long it is silent.
     later = broker.loop.time() + 60.0
     clients[-1].connection.check(later)
@@ -137,13 +138,13 @@ async def test_connects_that_are_decided_on_count_until_they_are(embed: Embed) -
 async def test_who_holds_little_is_not_ended_for_those_who_hold_much(embed: Embed) -> None:
     """Untrusted clients with CONNECTs of 100 kB do not keep others from being decided on, however long that takes."""
     broker = await embed(limits={"max_partial_bytes": 2_000_000})
-    broker.hub.router.access_control = Undecided()
+    broker.rounds.router.access_control = Undecided()
     waiting = [Client(broker, f"c{number}") for number in range(100)]
     says = wire.connect("", user="u" * 45_000, password=bytes(45_000), clean=True)
     hostile = [Client(broker, "", says=says) for _ in range(40)]
     await rounds()
-    assert broker.hub.partial.bytes <= 2_000_000
-    assert broker.hub.partial.evicted >= 34
+    assert broker.connection_table.partial.bytes <= 2_000_000
+    assert broker.connection_table.partial.evicted >= 34
     assert [client.connection.protocol.close_cause for client in waiting] == [""] * 100
     assert hostile[0].connection.protocol.close_cause == PARTIAL_PACKETS
 
@@ -151,9 +152,9 @@ async def test_who_holds_little_is_not_ended_for_those_who_hold_much(embed: Embe
 def test_very_many_who_hold_little_hide_nobody_for_long() -> None:
     """One look passes over so many and no more; the next goes on behind them."""
     partial = PartialPackets(1_000_000)
-    for _ in range(2 * PASSED_OVER):
-        partial.update(Checked(), 10, True)
-    large = Checked()
+    for _ in range(2 * MAX_SKIPPED):
+        partial.update(WheelItem(), 10, True)
+    large = WheelItem()
     partial.update(large, 990_000, True)
     looks = 0
     while partial.bytes > 1_000_000:
@@ -172,11 +173,11 @@ async def test_many_that_trickle(embed: Embed) -> None:
         for client in clients:
             client.connection.data_received(wire.publish("t", bytes(1_000_000))[at * 200_000 : (at + 1) * 200_000])
             held = sum(each.connection.protocol.decoder.held_size for each in clients)
-            assert held == broker.hub.partial.bytes
+            assert held == broker.connection_table.partial.bytes
             most = max(most, held)
     assert 1_000_000 < most <= 2_200_000
-    assert broker.hub.partial.evicted >= 90
-    assert len(broker.router.peers.outboxes) == 100 - broker.hub.partial.evicted
+    assert broker.connection_table.partial.evicted >= 90
+    assert len(broker.router.peers.send_buffers) == 100 - broker.connection_table.partial.evicted
 
 
 async def test_no_bound(embed: Embed) -> None:
@@ -184,8 +185,8 @@ async def test_no_bound(embed: Embed) -> None:
     clients = [Client(broker, f"c{number}") for number in range(50)]
     for client in clients:
         client.connection.data_received(begun(900_000))
-    assert broker.hub.partial.evicted == 0
-    assert broker.hub.partial.bytes == 50 * 450_000
+    assert broker.connection_table.partial.evicted == 0
+    assert broker.connection_table.partial.bytes == 50 * 450_000
 
 
 async def test_the_account_is_exact(embed: Embed) -> None:
@@ -205,14 +206,14 @@ async def test_the_account_is_exact(embed: Embed) -> None:
             client.connection.data_received(rest[client][:size])
             rest[client] = rest[client][size:]
             if not rest[client]:
-                client.connection.close("shutdown", 0x8B, "")
+                client.connection.end(CLOSE, "shutdown", 0x8B)
                 del rest[client]
         else:
             client.connection.protocol.held_until = min(client.connection.protocol.held_until, broker.loop.time())
             client.connection.turn(TURN_WORK)
         held = sum(each.connection.protocol.decoder.held_size for each in clients)
-        assert broker.hub.partial.bytes == held
-    assert (broker.hub.partial.bytes, len(broker.hub.partial)) == (0, 0)
+        assert broker.connection_table.partial.bytes == held
+    assert (broker.connection_table.partial.bytes, len(broker.connection_table.partial)) == (0, 0)
 
 
 # -------------------------------------------------------------------------------------------------------------- in time
@@ -230,7 +231,7 @@ async def test_a_packet_that_is_not_gone_on_with(embed: Embed) -> None:
         slow.connection.data_received(bytes(LARGE_READ))
     assert 0.0 < trickling.connection.check_at <= now + 31.0
     for client in (trickling, slow):
-        client.connection.time_limits.sign_at -= 29.0
+        client.connection.sign_at -= 29.0
         assert client.connection.check(broker.loop.time()) > 0.0
     slow.connection.data_received(bytes(LARGE_READ))
     assert trickling.connection.protocol.close_cause == slow.connection.protocol.close_cause == ""
@@ -316,7 +317,7 @@ async def test_a_message_for_very_many_is_written_in_turns(embed: Embed) -> None
     told = [sum(client.transport.written != [] for client in crowd)]
     other.connection.data_received(wire.PING)
     assert other.take() == b"\xd0\x00"
-    while broker.hub.behind:
+    while broker.rounds.writing:
         await rounds(1)
         told.append(sum(client.transport.written != [] for client in crowd))
     assert told == [WAKES, 2 * WAKES, 3 * WAKES]
@@ -341,7 +342,7 @@ async def test_what_is_left_of_some_batches_has_its_turn_together(embed: Embed) 
     assert sum(client.transport.written != [] for client in crowd) == 3 * WAKES
     await rounds(1)
     assert all(len(client.transport.written) == 1 for client in crowd)
-    assert not broker.hub.behind
+    assert not broker.rounds.writing
 
 
 async def test_whoever_is_woken_finds_room(embed: Embed) -> None:
@@ -359,7 +360,7 @@ async def test_whoever_is_woken_finds_room(embed: Embed) -> None:
     source.connection.data_received(burst)
     while True:
         assert not any(client.connection.waits_to_write for client in crowd)
-        if not broker.hub.behind and not source.connection.protocol.unfinished:
+        if not broker.rounds.writing and not source.connection.protocol.unfinished:
             break
         await rounds(1)
     await rounds(20)
@@ -379,8 +380,8 @@ async def test_who_publishes_to_very_many_waits_for_them(embed: Embed) -> None:
     count = 8 * TURN_WORK // len(crowd)
     source.connection.data_received(wire.publish("t", b"x") * count)
     most = 0
-    while source.connection.protocol.unfinished or broker.hub.behind:
-        most = max(most, *(client.connection.outbox.messages for client in crowd))
+    while source.connection.protocol.unfinished or broker.rounds.writing:
+        most = max(most, *(client.connection.send_buffer.messages for client in crowd))
         await rounds(1)
     # No more than two turns, each of which may end with a run of messages that is taken whole.
     assert most <= count * 5 // 8

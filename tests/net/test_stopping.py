@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from broker.app import Broker
-from broker.core.causes import SHUTDOWN
-from broker.net import server
-from broker.settings import Settings
+from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.core.causes import SHUTDOWN
+from canopy_mqtt.net import server
+from canopy_mqtt.settings import Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer, connect
 

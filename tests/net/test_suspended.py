@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.process.daemon import Suspends
-from broker.settings import Shutdown
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.assembly.daemon import Suspends
+from canopy_mqtt.settings import Shutdown
 from tests.e2e import wire
 from tests.e2e.wire import MESSAGE_EXPIRY, SESSION_EXPIRY, WILL_DELAY, Peer, Will
 from tests.support.waiting import until
@@ -64,7 +64,7 @@ async def test_what_expires_meanwhile(lines: list[dict[str, Any]], broker: Broke
         await peer.closed()
         peer.abort()
     dying.abort()
-    await until(lambda: broker.router.sessions["dying"].outbox is None)
+    await until(lambda: broker.router.sessions["dying"].send_buffer is None)
     for expiry, topic in ((HOUR, "short"), (3 * HOUR, "long")):
         expires = [(MESSAGE_EXPIRY, expiry)]
         await watcher.send(wire.publish(f"kept/{topic}", b"x", retain=True, props=expires))

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from broker.net.connections.connection import Connection
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.net.connections.connection import Connection
 from tests.e2e import wire
 
 Embed = Callable[..., Awaitable[Broker]]
@@ -71,21 +71,23 @@ class Transport:
 def lose_all(broker: Broker) -> None:
     """The sockets of all connections are gone."""
     for connection in list(broker.connections):
-        assert isinstance(connection, Connection)
         connection.connection_lost(None)
 
 
 class Client:
     """A connection of the broker's, with its transport."""
 
-    def __init__(self, broker: Broker, name: str, host: str = "127.0.0.1", *, says: bytes | None = None) -> None:
+    def __init__(
+        self, broker: Broker, name: str, host: str = "127.0.0.1", *, says: bytes | None = None, half: bool = False
+    ) -> None:
         self.transport = Transport(host)
+        self.transport.half = half
         self.connection = Connection(broker.connection_table, broker.listeners.all[0].terms)
         self.connection.connection_made(cast(asyncio.Transport, self.transport))
         self.connection.data_received(wire.connect(name) if says is None else says)
 
     def take(self) -> bytes:
-        """What was written since the last call."""
+        """Return the bytes written since the last call."""
         data = b"".join(self.transport.written)
         self.transport.written.clear()
         return data

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.core.causes import ALL
-from broker.core.counters import DROP_CAUSES
-from broker.observe.alarms.observer import KINDS
-from broker.observe.figures.catalogue import FIGURES
-from broker.observe.figures.figure import Kind
+from canopy_mqtt.core.causes import ALL
+from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.observe.alarms.observer import KINDS
+from canopy_mqtt.observe.figures.catalogue import FIGURES
+from canopy_mqtt.observe.figures.figure import Kind
+from tests.support.runs import for_each
 
 FOLDER = Path(__file__).resolve().parents[2] / "config/observe"
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana.json").read_text("utf-8"))
@@ -94,7 +95,7 @@ def check(expression: str) -> None:
                 assert set(value.split("|")) <= known, value
 
 
-@pytest.mark.parametrize("expression", sorted(set(expressions())))
+@for_each("expression", sorted(set(expressions())))
 def test_a_query_of_the_dashboard(expression: str) -> None:
     check(expression)
     metric = re.search(r"\bby \(([^)]+)\)", expression)
@@ -103,7 +104,7 @@ def test_a_query_of_the_dashboard(expression: str) -> None:
         assert {label.strip() for label in metric[1].split(",")} <= LABELS[used]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.alert))
+@for_each("rule", RULES)
 def test_an_alert(rule: Rule) -> None:
     if rule.expr != 'up{job="canopy"} == 0':
         check(rule.expr)

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from broker.core.counters import Counters
-from broker.core.queues.live.outbox import Outbox
-from broker.core.queues.message import Message
-from broker.core.routing.peers import PeerConnected
-from broker.core.session.session import Session
-from broker.observe import presence as presence_module
-from broker.observe.systopics import LONGEST_TOPIC
-from broker.settings import Limits, Presence, Retained, Shutdown, Sys, Upstream
-from broker.store.memory import MemoryStore
-from broker.upstream.links.links import Links
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.routing.peers import PeerConnected
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.links.manager import LinkManager
+from canopy_mqtt.observe import presence as presence_module
+from canopy_mqtt.observe.systopics import MAX_TOPIC_BYTES
+from canopy_mqtt.settings import Limits, Presence, Retained, Shutdown, Sys, Upstream
+from canopy_mqtt.store.memory import MemoryStore
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.waiting import until
@@ -183,7 +183,7 @@ async def test_identifiers_that_are_more_than_a_level(broker: Broker, client_id:
 
 
 async def test_an_identifier_too_long_for_a_topic_is_left_out(broker: Broker) -> None:
-    longest = "x" * (LONGEST_TOPIC - len(TOPIC) - 1)
+    longest = "x" * (MAX_TOPIC_BYTES - len(TOPIC) - 1)
     client = await join(broker, longest)
     assert list(present(broker)) == [longest]
     other = await join(broker, longest + "y")
@@ -198,9 +198,9 @@ async def test_links_to_upstream_brokers_are_no_clients() -> None:
     running = Broker(settings())
     counters = Counters()
     link = Session("$upstream/cloud", 0, 0, counters)
-    link.uplink = link.own = True
-    outbox = Outbox(running.router.peers.touched, counters, 0, 0)
-    running.router.peers.apply(PeerConnected(link, outbox))
+    link.upstream = link.internal = True
+    send_buffer = SendBuffer(running.router.peers.touched, counters, 0, 0)
+    running.router.peers.apply(PeerConnected(link, send_buffer))
     async with running:
         assert present(running) == {}
 
@@ -210,7 +210,7 @@ async def test_who_is_there_at_the_start_is_told() -> None:
     running = Broker(settings())
     early = Session("early", 0, 0, Counters())
     running.router.sessions["early"] = early
-    running.router.peers.apply(PeerConnected(early, Outbox([], Counters(), 0, 0)))
+    running.router.peers.apply(PeerConnected(early, SendBuffer([], Counters(), 0, 0)))
     await running.start()
     assert present(running) == {"early": b"online"}
     await running.stop()
@@ -244,12 +244,12 @@ async def test_an_orderly_stop_clears_all_while_there_are_links(monkeypatch: pyt
     seen: list[str] = []
     broker = Broker(settings())
 
-    class Recording(Links):
+    class Recording(LinkManager):
         async def stop(self) -> None:
             seen.append(f"links stop with {len(present(broker))}, {len(broker.connections)} connections")
             await super().stop()
 
-    monkeypatch.setattr("broker.app.Links", Recording)
+    monkeypatch.setattr("canopy_mqtt.assembly.app.LinkManager", Recording)
     monkeypatch.setattr(presence_module, "TURN", 2)
     await broker.start()
     listening = await listener(broker)

@@ -15,13 +15,14 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from broker.observe import spans as module
-from broker.observe.figures.catalogue import FIGURES
-from broker.observe.spans import MARKER, Spans, parent_of
-from broker.settings import Otel
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.observe import spans as module
+from canopy_mqtt.observe.figures.catalogue import FIGURES
+from canopy_mqtt.observe.spans import MARKER, Spans, parent_of
+from canopy_mqtt.settings import Otel
 from tests.e2e import wire
 from tests.e2e.wire import Peer
+from tests.support.runs import for_each
 from tests.support.waiting import until
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -122,14 +123,14 @@ async def test_a_trace_of_packets_begins_and_ends_beside_it(monkeypatch: pytest.
     async with telling(monkeypatch) as (broker, exporter):
         client = await Peer.join(broker.ports[0], "c")
         trace = broker.traces.start("clientid", "c")
-        looking = next(iter(broker.traces._lookings.values()))
-        await until(lambda: looking.watch.every)
+        tracer = next(iter(broker.traces._tracers.values()))
+        await until(lambda: tracer.watch.every)
         await client.publish("t", b"x", qos=1, props=CARRIED)
         broker.traces.stop(trace.name)
-        await until(lambda: not looking.watch.every)
+        await until(lambda: not tracer.watch.every)
         await client.publish("t", b"x", qos=1, props=CARRIED)
         assert [entry.data[0] >> 4 for entry in trace.entries] == [wire.PUBLISH, wire.PUBACK]
-        assert {entry.party.client_id for entry in trace.entries} == {"c"}
+        assert {entry.connection.client_id for entry in trace.entries} == {"c"}
         assert len(await asyncio.to_thread(finished, broker, exporter)) == 2
         client.abort()
 
@@ -160,7 +161,7 @@ async def test_off_it_looks_at_nobody() -> None:
     settings = {"listen": ("mqtt://127.0.0.1:0",), "shutdown": {"flush_timeout": 0.0}}
     async with Broker(Settings.model_validate(settings)) as broker:
         peer = await Peer.join(broker.ports[0], "c")
-        assert broker.connection_table.onlooker is None
+        assert broker.connection_table.observer is None
         assert broker.traces.spans is None
         peer.abort()
 
@@ -207,8 +208,7 @@ class TestParent:
         # Of later versions what is known is taken.
         assert parent_of(f"01-{TRACE}-{SPAN}-03-more") is not None
 
-    @pytest.mark.parametrize(
-        "text",
+    @for_each("text",
         [
             "", PARENT[:-1], PARENT + "0", PARENT + "-more", f"ff-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00",
             f"00-{TRACE.upper()}-{SPAN}-01", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", PARENT + "\n",

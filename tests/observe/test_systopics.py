@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from broker.core.counters import AGE, FULL_MESSAGES, GLOBAL
-from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.message import Message
-from broker.core.session.session import Session
-from broker.observe.systopics import CLIENTS, LONGEST_TOPIC, LOOKED_AT, TURN, SysTopics
-from broker.settings import Alarms, Federation, Limits, Log, Queue, Shutdown, Sys, Upstream
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core.drop_causes import AGE, FULL_MESSAGES, GLOBAL
+from canopy_mqtt.core.jobs import STEP_WORK
+from canopy_mqtt.core.queues.losses import Ledger
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.observe.systopics import CLIENTS, LOOKED_AT, MAX_TOPIC_BYTES, SysTopics
+from canopy_mqtt.settings import Alarms, Federation, Limits, Log, Queue, Shutdown, Sys, Upstream
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.net.transports import Client, lose_all, rounds
@@ -65,25 +66,25 @@ async def test_what_very_many_have_subscribed_to_comes_in_turns(broker: Broker) 
     crowd = [Client(broker, f"c{number}") for number in range(300)]
     for client in crowd:
         client.connection.data_received(wire.subscribe(1, [("$SYS/#", 0)]))
-    await until(lambda: not broker.hub.turns.waiting)
+    await until(lambda: not broker.rounds.waiting)
     await rounds(20)
     for client in crowd:
         client.take()
     router = broker.router
     told = topics(broker)
     told._last.clear()
-    before = router.work
+    before = router.budget.used
     told.update()
     seen = []
-    while told._values or broker.hub.turns.waiting:
-        seen.append(router.work - before)
-        before = router.work
+    while told._values or broker.rounds.waiting:
+        seen.append(router.budget.used - before)
+        before = router.budget.used
         await rounds(1)
     # Of a value that has come meanwhile, too.
     count = len(told._last)
     # A value more than there was room for.
-    assert max(seen) <= TURN + 2 * len(crowd)
-    assert len([work for work in seen if work]) >= count * len(crowd) // TURN
+    assert max(seen) <= STEP_WORK + 2 * len(crowd)
+    assert len([work for work in seen if work]) >= count * len(crowd) // STEP_WORK
     await rounds(5)
     assert {client.take().count(b"$SYS/broker/") for client in crowd} == {count}
     lose_all(broker)
@@ -159,14 +160,14 @@ async def test_very_many_clients_are_looked_at_in_turns(broker: Broker, monkeypa
     assert len(asked) == LOOKED_AT + CLIENTS
     while system._changed or system._unseen:
         before = len(asked)
-        system._tell_clients()
+        system._publish_clients()
         assert len(asked) - before <= LOOKED_AT + CLIENTS
     assert system._clients == {}
 
 
 async def test_a_name_that_is_too_long(broker: Broker) -> None:
     """What would not fit a topic name is left out, and the rest is told."""
-    long = "#" * (LONGEST_TOPIC // 3)
+    long = "#" * (MAX_TOPIC_BYTES // 3)
     peers = [await join(broker, name) for name in (long, "short")]
     for name in (long, "short"):
         session_of(broker, name).ledger.lost(AGE, 2)

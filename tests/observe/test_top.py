@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from broker.core.sampling.sampler import Sampler
-from broker.observe import top as module
-from broker.observe.figures import catalogue
-from broker.observe.top import WINDOWS, By, NoSuchList, Of, Top
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core.hooks import PublishSampler
+from canopy_mqtt.observe import top as module
+from canopy_mqtt.observe.figures import catalogue
+from canopy_mqtt.observe.sampling.sampler import Sampler
+from canopy_mqtt.observe.top import WINDOWS, By, NoSuchList, Of, Top
 from tests.e2e.wire import Peer
+from tests.support.runs import for_each
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +114,7 @@ async def test_what_breaks_in_a_beat_stays_there(monkeypatch: pytest.MonkeyPatch
 
 async def test_switched_off_nothing_is_counted() -> None:
     async with broker(counters=0) as served:
-        assert not served.router.sampler.on
+        assert type(served.router.sampler) is PublishSampler
         assert served.top._timer is None
         with pytest.raises(NoSuchList, match=r"top\.counters"):
             served.top.list("topics", "messages")
@@ -148,12 +150,11 @@ def sys_topics(served: Broker) -> list[tuple[str, str]]:
     return list(catalogue.topics(served.figures.read()))
 
 
-@pytest.mark.parametrize("counters", [16, 256])
+@for_each("counters", [16, 256])
 def test_full_lists_of_the_longest_names_take_so_many_bytes_and_no_more(counters: int) -> None:
     tracemalloc.start()
     try:
-        sampler = Sampler()
-        sampler.start(WINDOWS, counters, 100_000, iter(()).__next__, 0.0)
+        sampler = Sampler(WINDOWS, counters, 100_000, iter(()).__next__, 0.0)
         gc.collect()
         before, _ = tracemalloc.get_traced_memory()
         for number in range(3 * counters):
@@ -167,7 +168,7 @@ def test_full_lists_of_the_longest_names_take_so_many_bytes_and_no_more(counters
     assert after - before < counters * lists * 650
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "told"),
     [
         # All below one longer prefix: the longer one alone says it.
@@ -177,5 +178,5 @@ def test_full_lists_of_the_longest_names_take_so_many_bytes_and_no_more(counters
     ],
 )
 def test_a_prefix_is_told_where_it_says_more_than_a_longer_one(given: list[tuple[str, float]], told: list[str]) -> None:
-    places = [module.Place(name, value) for name, value in given]
-    assert [place.name for place in module._told_once(places)] == told
+    places = [module.TopEntry(name, value) for name, value in given]
+    assert [place.name for place in module._without_duplicates(places)] == told

@@ -8,14 +8,16 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.resources import as_file, files
+from pathlib import Path
 from typing import cast
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.runtime.duck.session import connected
-from pipeline.runtime.engine import DUCKDB, at_work
-from pipeline.runtime.session import LOCAL, MEANING, java
+from canopy_pipeline.runtime.duck.duckdb_session import connected
+from canopy_pipeline.runtime.engine import DUCKDB, at_work
+from canopy_pipeline.runtime.spark_session import LOCAL, MEANING, java
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,7 +36,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         pytest.skip(why)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with as_file(files("pipeline") / "runtime" / "log4j2.properties") as quiet:
+    # Without `python/lib`: Spark's Python workers would import PySpark from the zip file in it, which takes three times
+    # as long as from site-packages, and Spark waits ten seconds for a worker, also on a busy machine.
+    home = tmp_path_factory.mktemp("spark")
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+    os.environ["SPARK_HOME"] = str(home)
+    with as_file(files("canopy_pipeline") / "runtime" / "log4j2.properties") as quiet:
         builder = SparkSession.builder.appName("canopy-tests").master("local[2]")
         for key, value in (dict(MEANING) | dict(LOCAL)).items():
             builder = builder.config(key, value)

@@ -15,9 +15,9 @@ import pytest
 from pyarrow.fs import PyFileSystem
 from pyspark.sql import SparkSession
 
-from pipeline.record.segments import find
-from pipeline.runtime.hadoop import HadoopHandler
-from pipeline.runtime.storage import Local, Storage
+from canopy_pipeline.record.segments import find
+from canopy_pipeline.runtime.hadoop import HadoopHandler
+from canopy_pipeline.runtime.storage import Local, Storage
 from tests.pipeline.recorded import BEGIN, Story, write_segment
 
 NOW = BEGIN + timedelta(hours=6)

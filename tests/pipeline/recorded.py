@@ -12,9 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.record.files.folder import describe
-from broker.record.files.segment import write_manifest
-from broker.record.schema import SCHEMA
+from canopy_mqtt.record.files.folder import describe
+from canopy_mqtt.record.files.segment import write_manifest
+from canopy_mqtt.record.schema import SCHEMA
 
 BEGIN: Final = datetime(2026, 11, 21, 16, 0, tzinfo=UTC)
 

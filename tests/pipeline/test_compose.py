@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from broker.settings import defaults
-from pipeline.cli import app
+from canopy_mqtt.settings import defaults
+from canopy_pipeline.cli import app
 
 yaml = pytest.importorskip("yaml")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.errors import MisuseError, PipelineError, in_a_line
-from pipeline.outputs import check
-from pipeline.runtime.storage import storage
+from canopy_pipeline.errors import MisuseError, PipelineError, in_a_line
+from canopy_pipeline.outputs import check
+from canopy_pipeline.runtime.storage import storage
 from tests.pipeline.folder import through_hadoop
 
 

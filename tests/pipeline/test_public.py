@@ -8,25 +8,25 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-import canopy_spark
-from pipeline.cli import app
-from pipeline.errors import MisuseError
-from pipeline.options import spark_options
+from canopy_pipeline import spark as public
+from canopy_pipeline.cli import app
+from canopy_pipeline.command_options import spark_options
+from canopy_pipeline.errors import MisuseError
 from tests.pipeline.folder import record
 
 
 def test_the_public_names() -> None:
-    assert canopy_spark.__all__ == ["IncompleteError", "MisuseError", "PipelineError", "read_record", "register"]
-    assert all(getattr(canopy_spark, name).__doc__ for name in canopy_spark.__all__)
+    assert public.__all__ == ["IncompleteError", "MisuseError", "PipelineError", "read_record", "register"]
+    assert all(getattr(public, name).__doc__ for name in public.__all__)
 
 
 def test_a_record_with_a_hole_is_refused_unless_gaps_are_allowed(spark: SparkSession, tmp_path: Path) -> None:
     record(tmp_path, hours=1, segments=2)
-    assert canopy_spark.read_record(spark, str(tmp_path), columns=["seq"]).count() == 10
+    assert public.read_record(spark, str(tmp_path), columns=["seq"]).count() == 10
     next(tmp_path.rglob("*.parquet")).unlink()
-    with pytest.raises(canopy_spark.IncompleteError, match="seg-"):
-        canopy_spark.read_record(spark, str(tmp_path))
-    assert canopy_spark.read_record(spark, [str(tmp_path)], columns=["seq"], allow_gaps=True).count() == 5
+    with pytest.raises(public.IncompleteError, match="seg-"):
+        public.read_record(spark, str(tmp_path))
+    assert public.read_record(spark, [str(tmp_path)], columns=["seq"], allow_gaps=True).count() == 5
 
 
 def test_settings_of_spark_on_the_command_line() -> None:

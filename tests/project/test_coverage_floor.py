@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
+from tests.support.runs import for_each
 from tests.support.tools import load
 
 tool = load("coverage_floor")
@@ -18,7 +17,7 @@ def test_make_runs_the_tests_of_each_measured_room() -> None:
     assert sorted(run) == sorted(tool.rooms())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("percent", "floor", "highest", "passed", "told"),
     [
         (90.0, 90.0, 90.0, True, "the floor is 90.0 %"),

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import aiohttp
 import pytest
 
-import broker.admin.server  # noqa: F401 (loading it reads files)
-from broker.configuration.reading import load_settings
-from broker.settings import Http, parse_endpoint
-from canopy import Broker, Settings
+import canopy_mqtt.admin.server  # noqa: F401 (loading it reads files)
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.settings import Http, parse_endpoint
+from canopy_mqtt.settings.loader import load_settings
 from tests.support.commands import options
 
 yaml = pytest.importorskip("yaml")

@@ -8,8 +8,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml  # type: ignore[import-untyped]
+
+from tests.support.runs import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -32,7 +33,7 @@ def steps(file: Path) -> list[dict[str, Any]]:
 def test_extras_are_named_as_they_can_be_installed() -> None:
     """From a clone: on a package index the name is nobody's. In messages and on pages, and of extras that there are."""
     files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    for package in ("broker", "canopy", "loadtest", "pipeline"):
+    for package in ("broker", "loadtest", "pipeline"):
         files += sorted((ROOT / package).rglob("*.py"))
     found = 0
     command = re.compile(r"pip install ['\"]([^'\"\[\s]+)\[([^\]]+)\]")
@@ -58,7 +59,7 @@ def test_the_figures_of_the_readme_stand_in_the_benchmarks() -> None:
         assert re.search(row, rows, re.MULTILINE), ours
 
 
-@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+@for_each("file", WORKFLOWS, ids=lambda file: file.name)
 def test_a_workflow_calls_what_exists(file: Path) -> None:
     """Scripts and make targets; each action has a version, each job an end and no more rights than it says."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
@@ -85,9 +86,7 @@ def test_every_python_that_is_promised_is_tested() -> None:
     } == (PYTHONS)
 
 
-@pytest.mark.parametrize(
-    "file", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda file: file.name
-)
+@for_each("file", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda file: file.name)
 def test_an_issue_template_can_be_read(file: Path) -> None:
     assert parsed(file)
 

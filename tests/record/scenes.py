@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from broker.record.files.segment import Segment
-from broker.record.unpack import Rows
-from broker.record.writer import batch
-from tests.core.taps import Listening
+from canopy_mqtt.record.files.segment import Segment
+from canopy_mqtt.record.unpack import Rows
+from canopy_mqtt.record.writer import batch
+from tests.record.taps import Listening
 
 RUN_ID: Final = "0a1b2c3d"
 HOUR: Final = 1_795_276_800_000_000

@@ -18,21 +18,23 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from broker.app import StartupError
-from broker.command.record_verify import Found
-from broker.command.record_verify import check as verify
-from broker.core.queues.message import Message
-from broker.record.files.folder import Folder, Left, RecorderError
-from broker.record.files.segment import Segment
-from broker.record.recorder import Recorder
-from broker.record.writer import Writer
-from broker.settings import Recorder as RecorderSettings
-from broker.settings import Shutdown, Sys
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.assembly.app import StartupError
+from canopy_mqtt.command.record_verify import Found
+from canopy_mqtt.command.record_verify import check as verify
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.record.files.folder import Folder, Left, RecorderError
+from canopy_mqtt.record.files.segment import Segment
+from canopy_mqtt.record.recorder import Recorder
+from canopy_mqtt.record.tap import Tap
+from canopy_mqtt.record.writer import Writer
+from canopy_mqtt.settings import Recorder as RecorderSettings
+from canopy_mqtt.settings import Shutdown, Sys
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.record.scenes import HOUR, stored
 from tests.support import waiting
+from tests.support.runs import for_each
 
 peers: list[Peer] = []
 """Who joined in this test."""
@@ -233,7 +235,7 @@ class TestRecording:
             return recorder._offset
 
         monkeypatch.setattr(Recorder, "_wall_offset", shifted)
-        monkeypatch.setattr("broker.record.recorder.time.monotonic_ns", lambda: 0)
+        monkeypatch.setattr("canopy_mqtt.record.recorder.time.monotonic_ns", lambda: 0)
         async with recording(tmp_path, segment_seconds=0.01) as broker:
             peer = await join(broker)
             for count in (1, 2):
@@ -297,8 +299,9 @@ class TestGivingUp:
             await peer.publish("t", b"still here")
             assert (await peer.message()).payload == b"still here"
             # What is numbered is not kept.
-            assert broker.router.tap is not None
-            assert broker.router.tap.empty
+            tap = broker.router.tap
+            assert isinstance(tap, Tap)
+            assert tap.empty
         assert drafts(tmp_path) == []
         async with recording(tmp_path):
             pass
@@ -464,7 +467,7 @@ class TestGivingUp:
 
         with monkeypatch.context() as patch:
             async with recording(tmp_path) as broker:
-                patch.setattr("broker.record.files.segment.write_manifest", full)
+                patch.setattr("canopy_mqtt.record.files.segment.write_manifest", full)
                 await join(broker)
         assert (await checked(tmp_path)).faults[0].endswith("it has no manifest: the recorder's next start writes it")
         async with recording(tmp_path) as broker:
@@ -640,8 +643,7 @@ class TestStartAndStop:
 class TestSettings:
     """What may be asked for."""
 
-    @pytest.mark.parametrize(
-        "wrong",
+    @for_each("wrong",
         [
             {"filters": ["a/#/b"]}, {"filters": ["$share/g/a"]}, {"filters": [""]}, {"segment_bytes": 65_535},
             {"segment_seconds": 0}, {"queue_events": -1}, {"queue_bytes": -1}, {"directory": 7}, {"folder": "x"},
@@ -655,7 +657,7 @@ class TestSettings:
 
     async def test_without_pyarrow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pyarrow", None)
-        for name in [name for name in sys.modules if name.startswith("broker.record.")]:
+        for name in [name for name in sys.modules if name.startswith("canopy_mqtt.record.")]:
             monkeypatch.delitem(sys.modules, name)
         with pytest.raises(StartupError, match="needs pyarrow"):
             await Broker(settings(tmp_path)).start()

@@ -6,21 +6,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.codec import encoder
-from broker.core.codec import properties as pr
-from broker.core.codec.packets import V5, V311, Publish
-from broker.core.queues.message import Message
-from broker.record.schema import SCHEMA
-from broker.record.unpack import FILL_BYTES, KINDS
-from pipeline.record.schema import ALWAYS, EVENTS
+from canopy_mqtt.core.codec import encoder
+from canopy_mqtt.core.codec import properties as pr
+from canopy_mqtt.core.codec.packets import V5, V311, Publish
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.record.schema import SCHEMA
+from canopy_mqtt.record.unpack import FILL_BYTES, KINDS
+from canopy_pipeline.record.events_schema import ALWAYS, EVENTS
 from tests.conftest import ROOT
 from tests.core import strategies
 from tests.record.scenes import HOUR, RUN_ID, Tape, messages
-from tests.support.runs import examples
+from tests.support.runs import examples, for_each
 
 BEGIN = datetime.fromtimestamp(HOUR / 1e6, UTC)
 
@@ -191,9 +190,7 @@ def test_without_payloads() -> None:
     assert [(row["size"], row.get("payload")) for row in tape.table()] == [(1, None)] * 3 + [(5, None)]
 
 
-@pytest.mark.parametrize(
-    "topic", ["x" * 65_535, "\N{PARTY POPPER}/\U0010ffff/\ufffe", "\ufeff", "a'b\"c\\d\n\t\x01", "/"]
-)
+@for_each("topic", ["x" * 65_535, "\N{PARTY POPPER}/\U0010ffff/\ufffe", "\ufeff", "a'b\"c\\d\n\t\x01", "/"])
 def test_texts_that_are_unusual(topic: str) -> None:
     """Everything that MQTT allows comes out as it came in."""
     tape = Tape()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.record.recorder import Snapshot
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.record.recorder import Snapshot
 from tests.core.harness import Network
-from tests.core.taps import listen
 from tests.record.scenes import stored
+from tests.record.taps import listen
 from tests.record.test_recorder import join, recording, rows_in
 from tests.support import waiting
 

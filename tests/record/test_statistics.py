@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker.record import statistics
-from broker.record.cli import app
+from canopy_mqtt.command.record import app
+from canopy_mqtt.record import statistics
 from tests.pipeline.recorded import BEGIN, Story
 
 

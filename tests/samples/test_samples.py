@@ -23,8 +23,8 @@ def test_sensor_app() -> None:
 
     One that hangs ends by the time-out of its own test, which tells where.
     """
-    announced = any(each.module == "canopy.testing.plugin" for each in entry_points(group="pytest11"))
-    plugin = [] if announced else ["-p", "canopy.testing.plugin"]
+    announced = any(each.module == "canopy_mqtt.testing.plugin" for each in entry_points(group="pytest11"))
+    plugin = [] if announced else ["-p", "canopy_mqtt.testing.plugin"]
     project = SAMPLES / "sensor_app"
     options = ["-q", "-rs", "-p", "no:cacheprovider", "--timeout=60", "-c", str(project / "pyproject.toml"), *plugin]
     done = subprocess.run(

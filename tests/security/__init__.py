@@ -1,1 +1,1 @@
-"""Tests of broker.security, module by module."""
+"""Tests of canopy_mqtt.security, module by module."""

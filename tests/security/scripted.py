@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker.core.codec.packets import V5, Connect
-from broker.core.guards import HookReporter
-from broker.core.hooks import Origin, PeerCertificate, Ticket
-from broker.core.principal import Principal
-from broker.security.authenticator import ASK, Ask, Attempt, Authenticator, Refusal, Verdict
+from canopy_mqtt.core.codec.packets import V5, Connect
+from canopy_mqtt.core.hooks import Origin, PeerCertificate, Ticket
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.guards.hook_guards import HookReporter
+from canopy_mqtt.security.authenticator import ASK, Ask, Attempt, Authenticator, Refusal, Verdict
 
 
 class Log:

@@ -14,13 +14,13 @@ import pytest
 from amqtt.plugins.authentication import AnonymousAuthPlugin, FileAuthPlugin, PasswordFileError
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from broker.core.codec.packets import Connect
-from broker.core.hooks import Origin
-from broker.core.principal import Principal
-from broker.security import Attempt, Refusal, amqtt_plugins
-from broker.security.amqtt_plugins import AmqttAuthenticator
-from broker.settings import Security
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.hooks import Origin
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.security import Attempt, Refusal, amqtt_plugins
+from canopy_mqtt.security.amqtt_plugins import AmqttAuthenticator
+from canopy_mqtt.settings import Security
 from tests.e2e import wire
 from tests.e2e.wire import CONNACK, PINGRESP, Peer
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security.client_ids import belongs
+from canopy_mqtt.security.client_ids import belongs
+from tests.support.runs import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("client_id", "user", "patterns", "expected"),
     [
         ("anything", "alice", [], True),

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import trustme
 
-from broker.core.codec.packets import Connect
-from broker.core.hooks import Origin, PeerCertificate
-from broker.core.principal import Principal
-from broker.security.authenticator import ASK, Attempt, Refusal, Verdict
-from broker.security.errors import SecurityError
-from broker.security.http_authenticator import HttpAuthenticator
-from broker.security.rules.rule import Rule
-from broker.settings import HttpTable
-from broker.settings.urls import shown
+from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.hooks import Origin, PeerCertificate
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.security.authenticator import ASK, Attempt, Refusal, Verdict
+from canopy_mqtt.security.errors import SecurityError
+from canopy_mqtt.security.http_authenticator import HttpAuthenticator
+from canopy_mqtt.security.rules.rule import Rule
+from canopy_mqtt.settings import HttpTable
+from canopy_mqtt.settings.urls import shown
 from tests.security.http_service import Service, service
 from tests.support.waiting import until
 
@@ -58,7 +58,7 @@ async def make(there: Service) -> AsyncIterator[Make]:
         async def made(**keys: Any) -> Asks:
             told: list[str] = []
             table = HttpTable(type="http", **{"url": there.url, **keys})
-            authenticator = await asyncio.to_thread(HttpAuthenticator.made, table, told.append)
+            authenticator = await asyncio.to_thread(HttpAuthenticator.from_table, table, told.append)
             stack.push_async_callback(authenticator.close)
             return Asks(authenticator, told)
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.security.chain import MOST_LINES
-from broker.security.scram.key_file import credential_line
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.security.chain import MAX_LINES
+from canopy_mqtt.security.scram.key_file import credential_line
 from tests.e2e import wire
 from tests.e2e.wire import AUTH, CONNACK, DISCONNECT, PUBACK, Packet, Peer
 from tests.security.http_service import service
@@ -145,12 +145,12 @@ class TestService:
         async with service() as there:
             with capture_logs() as told:
                 broker = await start({"type": "http", "url": there.url})
-                for _ in range(MOST_LINES):
+                for _ in range(MAX_LINES):
                     for status, code in ((500, 0x88), (403, 0x86)):
                         there.says(status)
                         assert (await connected(broker, peers, "secret")).code == code
             lines = [line["detail"] for line in told if line["event"] == "an authenticator is not available"]
-            assert len(lines) == MOST_LINES
+            assert len(lines) == MAX_LINES
             assert "status 500" in lines[0]
             assert "answers again" in lines[1]
 

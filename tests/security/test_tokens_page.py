@@ -9,19 +9,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from broker.configuration.reading import load_settings
-from broker.core.codec.packets import Connect
-from broker.core.hooks import Origin
-from broker.core.principal import Principal
-from broker.security.authenticator import Attempt, Refusal, Verdict
-from broker.security.http_authenticator import HttpAuthenticator
-from broker.security.tokens.authenticator import TokenAuthenticator
-from broker.settings import HttpTable, JwtTable
+from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.hooks import Origin
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.security.authenticator import Attempt, Refusal, Verdict
+from canopy_mqtt.security.http_authenticator import HttpAuthenticator
+from canopy_mqtt.security.tokens.token_authenticator import TokenAuthenticator
+from canopy_mqtt.settings import HttpTable, JwtTable
+from canopy_mqtt.settings.loader import load_settings
 from tests.security.key_material import private_key, public_pem
+from tests.support.runs import for_each
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/security-tokens.md").read_text(encoding="utf-8")
 TABLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
@@ -41,7 +41,7 @@ def attempt(user: str, password: str, client_id: str = "c") -> Attempt:
     return Attempt(connect, Origin())
 
 
-@pytest.mark.parametrize("text", TABLES)
+@for_each("text", TABLES)
 def test_each_example_can_be_used(text: str, tmp_path: Path) -> None:
     assert len(tables(text, tmp_path)) == 1
 
@@ -54,7 +54,7 @@ def test_a_token_of_the_example_lets_in(tmp_path: Path) -> None:
     assert isinstance(table, JwtTable)
     command = [sys.executable, "-c", ISSUER]
     token = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-    found = TokenAuthenticator.made(table, lambda _: None).at_once(attempt("", token, "press-4"))
+    found = TokenAuthenticator.from_table(table, lambda _: None).at_once(attempt("", token, "press-4"))
     assert isinstance(found, Principal)
     assert (found.user_name, found.groups, len(found.rules)) == ("press-4", ("line-1",), 2)
 
@@ -69,7 +69,7 @@ async def test_the_service_of_the_example_decides(tmp_path: Path) -> None:
     text = next(each for each in TABLES if "http" in each)
     (table,) = await asyncio.to_thread(tables, text.replace(":8080", f":{port}"), tmp_path)
     assert isinstance(table, HttpTable)
-    asks = await asyncio.to_thread(HttpAuthenticator.made, table, lambda _: None)
+    asks = await asyncio.to_thread(HttpAuthenticator.from_table, table, lambda _: None)
 
     async def verdict(user: str, password: str) -> Verdict:
         return await asks.authenticate(attempt(user, password))

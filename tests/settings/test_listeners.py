@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from broker.configuration.exposure import exposed
-from broker.configuration.reading import changed, load_settings, of_tables
-from broker.settings import Certificate, Endpoint, Listener, Settings, Tls, parse_endpoint
-from broker.settings.errors import SettingsError
-from broker.settings.wording import allowed, show
+from canopy_mqtt.settings import Certificate, Endpoint, Listener, Settings, Tls, parse_endpoint
+from canopy_mqtt.settings.descriptions import allowed, show
+from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.settings.exposure import exposed
+from canopy_mqtt.settings.loader import changed, load_settings, of_tables
 from tests.support.problems import problem_of
+from tests.support.runs import for_each
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 CERTIFIED = Tls(certificate="/c.pem", key="/c.key")
@@ -32,7 +33,7 @@ def load(toml: Path, text: str) -> Settings:
 
 
 class TestEndpoint:
-    @pytest.mark.parametrize(
+    @for_each(
         ("url", "endpoint"),
         [
             ("mqtt://127.0.0.1", Endpoint("mqtt", "127.0.0.1", 1883)),
@@ -47,7 +48,7 @@ class TestEndpoint:
         assert parse_endpoint(url) == endpoint
         assert parse_endpoint(endpoint.url()) == endpoint
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("url", "why"),
         [
             ("localhost:1883", "mqtt://HOST"),
@@ -76,9 +77,9 @@ class TestTogether:
         both = load(toml, 'listen = ["mqtt://127.0.0.1:1883"]\n' + table)
         assert [each.url for each in both.listeners] == ["mqtt://127.0.0.1:1883", "mqtt://127.0.0.1:1884"]
         assert [each.url for each in Settings().listeners] == ["mqtt://127.0.0.1:1883"]
-        assert [each.called for each in both.listeners] == ["mqtt://127.0.0.1:1883", "mqtt://127.0.0.1:1884"]
+        assert [each.label for each in both.listeners] == ["mqtt://127.0.0.1:1883", "mqtt://127.0.0.1:1884"]
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("tables", "expected"),
         [
             (
@@ -237,7 +238,7 @@ def test_default_toml_explains_every_key_and_has_its_default(toml: Path) -> None
     ]
     for raw, standard in made:
         for key, value in raw.items():
-            if key not in ("tls", "allow_anonymous"):
+            if key not in ("tls", "allow_anonymous", "max_delay"):
                 kept = getattr(standard, key)
                 assert (tuple(value) if isinstance(value, list) else value) == kept, key
     assert len(load(toml, text + "\n".join(table) + "\n").listener) == 2

@@ -13,14 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from broker.configuration.environment import NOT_SETTINGS
-from broker.configuration.reading import changed, ignored, load_settings, of_tables
-from broker.core.codec.errors import ProtocolError
-from broker.core.codec.packets import NEVER
-from broker.core.codec.topic_names import validate_filter
-from broker.core.queues.policies.queue_policy import POLICIES
-from broker.net.limits import limits
-from broker.settings import (
+from canopy_mqtt.core.codec.packets import NEVER
+from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.codec.topic_names import validate_filter
+from canopy_mqtt.core.queues.queue_terms import POLICIES
+from canopy_mqtt.core_limits import limits
+from canopy_mqtt.settings import (
     EFFECTS,
     LARGEST_PACKET,
     Address,
@@ -38,9 +36,12 @@ from broker.settings import (
     parse_listen,
     section_models,
 )
-from broker.settings.errors import SettingsError
-from broker.settings.wording import TABLES, allowed, show
+from canopy_mqtt.settings.descriptions import TABLES, allowed, show
+from canopy_mqtt.settings.environment import NOT_SETTINGS
+from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.settings.loader import changed, ignored, load_settings, of_tables
 from tests.support.problems import unplaced
+from tests.support.runs import for_each
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 
@@ -92,19 +93,19 @@ class TestModels:
         assert as_model == as_mapping
         assert as_model.limits.max_packet_size == 1000
 
-    @pytest.mark.parametrize("name", sorted(defaults()))
+    @for_each("name", sorted(defaults()))
     def test_nothing_can_be_changed_afterwards(self, name: str) -> None:
         section, _, key = name.rpartition(".")
         owner = getattr(Settings(), section) if section else Settings()
         with pytest.raises(ValidationError):
             setattr(owner, key, getattr(owner, key))
 
-    @pytest.mark.parametrize("section", [None, *section_models()])
+    @for_each("section", [None, *section_models()])
     def test_unknown_names_are_refused(self, section: str | None) -> None:
         with pytest.raises(ValidationError, match="extra_forbidden"):
             Settings.model_validate({section: {"nonsense": 1}} if section else {"nonsense": 1})
 
-    @pytest.mark.parametrize("value", ["1000", 1000.0, True, None])
+    @for_each("value", ["1000", 1000.0, True, None])
     def test_a_value_of_another_type_is_not_converted(self, value: Any) -> None:
         with pytest.raises(ValidationError):
             Settings.model_validate({"limits": {"max_packet_size": value}})
@@ -112,7 +113,7 @@ class TestModels:
     def test_whole_seconds_are_seconds(self) -> None:
         assert Settings.model_validate({"queue": {"stall_timeout": 5}}).queue.stall_timeout == 5.0
 
-    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    @for_each("value", [float("nan"), float("inf")])
     def test_a_time_is_a_finite_number(self, value: float) -> None:
         with pytest.raises(ValidationError):
             Queue(stall_timeout=value)
@@ -127,7 +128,7 @@ class TestModels:
 
 
 class TestListen:
-    @pytest.mark.parametrize(
+    @for_each(
         ("url", "address"),
         [
             ("mqtt://127.0.0.1:1883", Address("127.0.0.1", 1883)),
@@ -143,7 +144,7 @@ class TestListen:
         assert parse_listen(url) == address
         assert parse_listen(address.url()) == address
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("url", "why"),
         [
             ("127.0.0.1:1883", "form mqtt://HOST:PORT"),
@@ -186,7 +187,7 @@ class TestListen:
 
 
 class TestOrder:
-    @pytest.mark.parametrize(
+    @for_each(
         ("name", "text"), [("listen", "mqtt://127.0.0.1:1, ws://127.0.0.1:2"), ("http.listen", "http://127.0.0.1:1")]
     )
     def test_addresses_take_no_quotes_outside_of_a_file(self, name: str, text: str) -> None:
@@ -214,12 +215,12 @@ class TestOrder:
     def test_the_last_flag_wins(self) -> None:
         assert load(sets=("mqtt.max_qos=0", "mqtt.max_qos=1")).mqtt.max_qos == 1
 
-    @pytest.mark.parametrize("text", ["10_000", "10000", " 10000 ", "0x2710"])
+    @for_each("text", ["10_000", "10000", " 10000 ", "0x2710"])
     def test_numbers_are_written_as_in_toml(self, text: str) -> None:
         assert load(sets=(f"limits.max_packet_size={text}",)).limits.max_packet_size == 10_000
         assert load(environ={"CANOPY_LIMITS__MAX_PACKET_SIZE": text}).limits.max_packet_size == 10_000
 
-    @pytest.mark.parametrize("text", ["debug", '"debug"', "'debug'"])
+    @for_each("text", ["debug", '"debug"', "'debug'"])
     def test_text_needs_no_quotes(self, text: str) -> None:
         assert load(sets=(f"log.level={text}",)).log.level == "debug"
 
@@ -290,8 +291,7 @@ class TestMessages:
             "--set zzz=1: zzz: no such setting; canopy check-config --defaults lists them all",
         ]
 
-    @pytest.mark.parametrize(
-        "variable",
+    @for_each("variable",
         [
             "CANOPY_SERVICE_HOST", "CANOPY_SERVICE_PORT", "CANOPY_SERVICE_PORT_MQTT", "CANOPY_PORT",
             "CANOPY_PORT_1883_TCP", "CANOPY_PORT_1883_TCP_PROTO", "CANOPY_PORT_1883_TCP_PORT",
@@ -303,7 +303,7 @@ class TestMessages:
         """Kubernetes makes some of them beside a Service of the same name."""
         assert load(environ={variable: "tcp://10.0.0.1:1883"}) == Settings()
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("variable", "nearest"),
         [
             ("CANOPY_LIMITS_MAX_PACKET_SIZE", "CANOPY_LIMITS__MAX_PACKET_SIZE"),
@@ -330,7 +330,7 @@ class TestMessages:
             "the nearest is CANOPY_LIMITS__MAX_CONNECTIONS"
         )
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("name", "text", "found", "expected"),
         [
             ("limits.max_packet_size", "1", "1", "0, or an integer from 2 to 267386884"),
@@ -344,7 +344,7 @@ class TestMessages:
             ("mqtt.max_qos", "3", "3", "0 or 1 or 2"),
             ("mqtt.retain_available", "1", "1", "true or false"),
             ("mqtt.retain_available", "yes", '"yes"', "true or false"),
-            ("routing.trie", "fast", '"fast"', '"nodes" or "compact"'),
+            ("routing.trie", "fast", '"fast"', '"nodes" or "compact" or "uncompacted"'),
             ("session.max_expiry", "4294967296", "4294967296", "an integer from 0 to 4294967295"),
             ("queue.policy", "newest", '"newest"', '"drop-newest" or "drop-oldest" or "disconnect" or "latest"'),
             ("queue.max_age", "-1", "-1", "a number from 0 to 86400.0"),
@@ -396,7 +396,7 @@ class TestMessages:
         (problem,) = problems(sets=(f"log.level={'x' * 10_000}",))
         assert len(problem.partition("found ")[2]) < 200
 
-    @pytest.mark.parametrize("text", ["no equals sign", "=1", ""])
+    @for_each("text", ["no equals sign", "=1", ""])
     def test_a_flag_that_sets_nothing(self, text: str) -> None:
         (problem,) = problems(sets=(text,))
         assert problem.startswith(f"--set {text}: allowed: name=value")
@@ -421,7 +421,7 @@ class TestMessages:
 class TestQueueRules:
     """`[[queue.rules]]`: what a rule has to say, where it is found, and what is said about a wrong one."""
 
-    @pytest.mark.parametrize(
+    @for_each(
         "rule",
         [
             {"client_id": "a*", "policy": "latest"},
@@ -502,7 +502,7 @@ class TestQueueRules:
         with pytest.raises(ValidationError):
             Settings.model_validate({"queue": tomllib.loads(f"rules = {text}")})
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("key", "advice"),
         [
             ("polcy", "the nearest is policy"),
@@ -555,9 +555,7 @@ class TestQueueRules:
         assert show(default) == "[]"
         assert load(sets=(f"queue.rules={show(value)}",)).queue.rules == rules
 
-    @pytest.mark.parametrize(
-        "text", ["#/#", "a/#/#", "##", "a#", "#a", "+a", "a+", "++", "+/+", "/", "//#", "$share", "a/+/#"]
-    )
+    @for_each("text", ["#/#", "a/#/#", "##", "a#", "#a", "+a", "a+", "++", "+/+", "/", "//#", "$share", "a/+/#"])
     def test_filters_at_the_edge_of_the_grammar(self, text: str) -> None:
         _judge_as_the_core(text)
 
@@ -565,7 +563,7 @@ class TestQueueRules:
     def test_filters_are_judged_as_the_core_does(self, topic_filter: str) -> None:
         _judge_as_the_core(topic_filter)
 
-    @pytest.mark.parametrize("length", [65_535, 65_536])
+    @for_each("length", [65_535, 65_536])
     def test_long_filters_too(self, length: int) -> None:
         _judge_as_the_core("x" * length)
         _judge_as_the_core("é" * (length // 2) + "x" * (length % 2))
@@ -586,7 +584,7 @@ def _judge_as_the_core(topic_filter: str) -> None:
 
 
 class TestSubscriberPolicies:
-    @pytest.mark.parametrize("given", [[], ["latest"], ["latest", "latest"], ("disconnect", "drop-newest")])
+    @for_each("given", [[], ["latest"], ["latest", "latest"], ("disconnect", "drop-newest")])
     def test_any_of_them_in_any_order(self, given: Any) -> None:
         assert Queue(subscriber_policies=given).subscriber_policies == tuple(given)
 
@@ -660,7 +658,7 @@ class TestFiles:
         toml.write_text("")
         assert load(toml) == Settings()
 
-    @pytest.mark.parametrize("path", sorted(CONFIG.glob("*.toml")), ids=lambda path: path.name)
+    @for_each("path", sorted(CONFIG.glob("*.toml")), ids=lambda path: path.name)
     def test_the_files_we_ship_are_good(self, path: Path) -> None:
         settings = load(path)
         assert bool(changed(settings)) == (path.name != "default.toml")
@@ -700,9 +698,7 @@ class TestFiles:
             )
         )
 
-    @pytest.mark.parametrize(
-        "path", [p for p in CONFIG.glob("*.toml") if p.name != "default.toml"], ids=lambda p: p.name
-    )
+    @for_each("path", [p for p in CONFIG.glob("*.toml") if p.name != "default.toml"], ids=lambda p: p.name)
     def test_a_file_for_one_use_says_only_what_differs(self, path: Path) -> None:
         lines = path.read_text(encoding="utf-8").splitlines()
         written = [line for line in lines if "=" in line and not line.startswith("#")]
@@ -721,7 +717,7 @@ class TestFiles:
         path = CONFIG / "overload.toml"
         settings = load(path)
         still_open = {name for name, value in flatten(settings).items() if type(value) is not bool and value == 0}
-        assert still_open == {"mqtt.topic_alias_outbound", "mqtt.max_keep_alive", "presence.delay"}
+        assert still_open == {"mqtt.topic_alias_outbound", "mqtt.max_keep_alive", "presence.delay", "queue.max_delay"}
         for line in path.read_text(encoding="utf-8").splitlines():
             if "=" in line and not line.startswith("#") and not line.split()[0].endswith("_bytes"):
                 assert "#" in line or line.startswith(("listen", "max_connections ")), line

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker.command.cli import app
-from broker.configuration.reading import changed, load_settings
-from broker.settings import Settings
-from broker.settings.errors import SettingsError
-from broker.settings.wording import show
+from canopy_mqtt.command.cli import app
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.settings.descriptions import show
+from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.settings.loader import changed, load_settings
+from tests.support.runs import for_each
 
 SECRET = "correct-horse"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "url",
     [
         "postgresql://db/canopy",
@@ -31,7 +32,7 @@ def test_urls_of_databases(url: str) -> None:
     assert (store.url, store.kept, store.path) == (url, True, "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "wanted"),
     [
         (f"mysql://me:{SECRET}@db/canopy", "postgresql://"),
@@ -57,7 +58,7 @@ def test_a_folder_and_a_database_are_one_too_many() -> None:
     assert SECRET not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["", "Canopy", "1st", "a-b", 'a"b', "a" * 64, "pg_canopy"])
+@for_each("name", ["", "Canopy", "1st", "a-b", 'a"b', "a" * 64, "pg_canopy"])
 def test_names_that_no_schema_has(name: str) -> None:
     with pytest.raises(SettingsError, match="small letters, digits and _"):
         load_settings(environ={}, sets=[f"store.name={json.dumps(name)}"])
@@ -76,7 +77,7 @@ def test_without_a_store_nothing_is_kept() -> None:
     assert Settings.model_validate({"store": {"path": "/s"}}).store.kept
 
 
-@pytest.mark.parametrize("command", ["export", "salvage"])
+@for_each("command", ["export", "salvage"])
 def test_commands_are_about_folders(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     further = ["new"] if command == "salvage" else []

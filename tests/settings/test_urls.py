@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
-from broker.command.cli import app
-from broker.settings.urls import shown
+from canopy_mqtt.command.cli import app
+from canopy_mqtt.settings.urls import shown
+from tests.support.runs import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "expected"),
     [
         ("https://hooks.example.org/services/T0/B0/hunter2", "https://hooks.example.org/***"),

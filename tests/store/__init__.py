@@ -1,1 +1,1 @@
-"""What outlives a broker."""
+"""Tests of the state that outlives a broker."""

@@ -1,8 +1,8 @@
-"""What a crash leaves of a store: a journal is told anything, groups end anywhere, commits fail, and it is a prefix.
+"""A crash leaves a prefix of the changes in a store, whatever they are, wherever groups end, and if commits fail.
 
-At any time the store is read as another broker would find it, as if the process had been killed then. That is what the
-model had been told at one moment, which is not before the last number that was committed: whoever had been let go by
-that number was right to go.
+At any time the store is read as another broker would find it, as if the process had been killed then. It then has the
+state of the model at one moment, not before the last committed number: every acknowledgement that this number released
+was right.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from broker.store import MemoryStore, StoreError
+from canopy_mqtt.store import MemoryStore, StoreError
 from tests.store.sqlite.place import see
 from tests.store.sqlite.test_store import STEP_NAMES, Both
 from tests.support.runs import examples
@@ -38,10 +38,10 @@ class Kept(Protocol):
         """From now on commits fail by `failures`. The store is open."""
 
     async def found(self, now: Callable[[], float]) -> Any:
-        """What another broker would find now."""
+        """Return the state that another broker would find now."""
 
     async def left(self, now: Callable[[], float]) -> Any:
-        """What another broker finds after an orderly end."""
+        """Return the state that another broker finds after an orderly end."""
 
     def remove(self) -> None:
         """It is no longer needed."""
@@ -71,11 +71,11 @@ class Crashes(RuleBasedStateMachine):
         return self.loop.run_until_complete(work)
 
     def remember(self) -> None:
-        self.seen[int(self.commits.told)] = see(self.do(self.model.load()))
+        self.seen[int(self.commits.journal_position)] = see(self.do(self.model.load()))
 
     @rule(steps=st.lists(st.tuples(st.sampled_from(TELLING), st.sampled_from("cd"), st.integers(0, 3)), max_size=8))
     def tell(self, steps: list[tuple[str, str, int]]) -> None:
-        """What happens in one call of the core."""
+        """Make the changes of one call of the core."""
         for what, client_id, number in steps:
             self.both.tell(what, client_id, number)
         self.remember()
@@ -99,12 +99,12 @@ class Crashes(RuleBasedStateMachine):
                 break
             except StoreError:
                 assert self.commits.failed
-        assert self.commits.committed == self.commits.told
+        assert self.commits.committed == self.commits.journal_position
         assert not self.commits.failed
 
     @rule()
     def crash(self) -> None:
-        committed, told = int(self.commits.committed), int(self.commits.told)
+        committed, told = int(self.commits.committed), int(self.commits.journal_position)
         found = self.do(self.kept.found(self.loop.time))
         assert any(found == self.seen[number] for number in self.seen if committed <= number <= told)
 
@@ -114,7 +114,7 @@ class Crashes(RuleBasedStateMachine):
             self.kept.failures = []
             self.flush()
             self.do(self.store.close())
-            assert self.do(self.kept.left(self.loop.time)) == self.seen[int(self.commits.told)]
+            assert self.do(self.kept.left(self.loop.time)) == self.seen[int(self.commits.journal_position)]
         finally:
             self.kept.failures = []
             self.do(self.store.close())

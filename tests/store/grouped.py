@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from broker.core.persistence.commits import Commits
-from broker.core.persistence.journal import Journal
-from broker.store import MemoryStore
-from broker.store.memory import _Broadcast, _MemoryJournal, _Message, _Session
-from broker.store.times import Times
+from canopy_mqtt.core.persistence.commits import Commits
+from canopy_mqtt.core.persistence.journal import Journal
+from canopy_mqtt.store import MemoryStore
+from canopy_mqtt.store.memory import _Broadcast, _MemoryJournal, _Message, _Session
+from canopy_mqtt.store.times import Times
 from tests.store.places import rebooted
 
 NO_CHANGES = ("restored", "retry", "place", "placed")
@@ -39,7 +39,7 @@ def _counting(name: str) -> Callable[..., Any]:
     take_down = getattr(_MemoryJournal, name)
 
     def told(self: GroupJournal, *what: Any) -> Any:
-        self.gate.told += 1
+        self.gate.journal_position += 1
         return take_down(self, *what)
 
     return told
@@ -50,10 +50,10 @@ for _name in CALLS:
 
 
 class State:
-    """What a journal had been told at some time: records of its own."""
+    """The state of a journal at some time, as records of its own."""
 
     def __init__(self, journal: GroupJournal) -> None:
-        self.told = journal.gate.told
+        self.told = journal.gate.journal_position
         self.retained: dict[str, _Message] = dict(journal.retained)
         self.wills = dict(journal.wills)
         self.broadcasts: dict[int, _Broadcast] = {}
@@ -94,7 +94,7 @@ class GroupStore(MemoryStore):
         return self.journal.gate
 
     def close_group(self) -> None:
-        """What was told so far is on its way to the disk."""
+        """End the group: the changes so far are on their way to the disk."""
         self._closed.append(State(self.journal))
 
     def commit(self) -> bool:

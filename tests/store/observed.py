@@ -1,17 +1,17 @@
-"""What can be seen of a router's lasting state, as plain values to compare. Times are relative to `now`."""
+"""Shows a router's lasting state as plain values to compare. Times are relative to `now`."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from broker.core.limits import Limits
-from broker.core.persistence.journal import Saved, share_name
-from broker.core.queues.delivery import RELEASED, Delivery
-from broker.core.queues.message import Message
-from broker.core.routing.router import Router
-from broker.core.session.session import Session
-from broker.store import Store
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.persistence.journal import Saved, share_name
+from canopy_mqtt.core.queues.delivery import RELEASED, Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.store import Store
 from tests.support.restored import restore
 
 Seen = dict[str, Any]
@@ -38,7 +38,7 @@ def see_message(message: Message, now: float) -> tuple[object, ...]:
     """All of a message."""
     return (
         message.topic, message.payload(), message.qos, message.retain, message.properties,
-        _left(message.expires_at, now), message.publisher, message.size(),
+        _left(message.expires_at, now), message.publisher, message.size,
     )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def see_session(session: Session, now: float) -> Seen:
         "in flight": [see_delivery(session, one, now) for one in session.inflight.values()],
         "waiting": [see_delivery(session, one, now) for one in session.queue.pending or ()],
         "bytes": session.queue.bytes,
-        "received": sorted(session.incoming_qos2 or ()),
+        "received": sorted(session.received_qos2 or ()),
     }  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def see(router: Router, now: float) -> Seen:
 
 
 def see_kept(router: Router, now: float) -> Seen:
-    """What a broker that died now would have kept: without what only an orderly end makes known."""
+    """Show the state that a broker that died now would have kept, without what only an orderly end makes known."""
     sessions: Seen = {}
     for client_id, session in router.sessions.items():
         if session.journal is not None:

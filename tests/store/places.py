@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from broker.core.persistence.journal import Journal, Saved
-from broker.store import MemoryStore, Store
-from broker.store.sqlite import SqliteStore
-from broker.store.times import Clocks
+from canopy_mqtt.core.persistence.journal import Journal, Saved
+from canopy_mqtt.store import MemoryStore, Store
+from canopy_mqtt.store.sqlite import SqliteStore
+from canopy_mqtt.store.times import Clocks
 from tests.support import postgresql
 
 MakeStore = Callable[[Path, Clocks], Store]
@@ -36,7 +36,7 @@ NAMES: Final[dict[Path, str]] = {}
 
 def _postgresql(folder: Path, clocks: Clocks) -> Store:
     server = postgresql.shared()
-    from broker.store.postgresql import PostgresStore
+    from canopy_mqtt.store.postgresql import PostgresStore
 
     # Nobody cuts the power.
     name = NAMES.setdefault(folder, postgresql.new_name())
@@ -87,7 +87,7 @@ class Place:
         self.clock.now += seconds
 
     async def load(self) -> Saved:
-        """What the store would give to the next broker now."""
+        """Return what the store would give to the next broker now."""
         await self.store.flush()
         return await self.store.load()
 

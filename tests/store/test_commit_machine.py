@@ -25,9 +25,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from broker.core.codec import packets as p
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.persistence.journal import Saved
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.persistence.journal import Saved
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.store.grouped import GroupStore
 from tests.store.observed import at_once, restored
@@ -89,7 +89,7 @@ class Kills(RuleBasedStateMachine):
         return saved
 
     def kept(self, name: str) -> set[bytes]:
-        """What the next broker would find for a client."""
+        """The messages that the next broker would find for a client."""
         state = self.store.state
         kept = {one.message.payload for one in state.sessions[name].deliveries.values() if one.message}
         return kept | {one.message.payload for one in state.broadcasts.values() if name not in one.passed}
@@ -178,7 +178,8 @@ class Kills(RuleBasedStateMachine):
         router = self.network.router
         for turn in turns:
             if turn == "one more":
-                router.fanout.work_off(router.work + 1)
+                router.budget.begin(1)
+                router.fanout.step(router.budget)
             elif turn == "close":
                 self.store.close_group()
             elif not self.store.gate.failed:
@@ -231,7 +232,7 @@ class Kills(RuleBasedStateMachine):
     @precondition(lambda self: not self.store.gate.failed)
     @rule(name=everybody)
     def commit_and_lose(self, name: str) -> None:
-        """What was held leaves, and does not arrive."""
+        """Packets that were held leave, and do not arrive."""
         self.store.commit_all()
         if self.online(name) is not None:
             self.clients[name].cut()
@@ -305,7 +306,8 @@ class Kills(RuleBasedStateMachine):
                 last[way] = max(number, last.get(way, 0))
 
     def _of_another(self, one: int, other: int) -> bool:
-        """Whether two publishes are not of one publisher: his that waited for his return come late."""
+        """Return whether two publishes come from different publishers: one that waited for its publisher's return comes
+        late."""
         sent = {int(each.packet.payload): each.client for each in (*self.open, *self.promised)}
         return sent[one] is not sent[other]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from broker.store.groups.group import Batch
-from broker.store.sqlite import SqliteStore
-from broker.store.sqlite.writer import Written
+from canopy_mqtt.store.group_commit.batch import Batch
+from canopy_mqtt.store.sqlite import SqliteStore
+from canopy_mqtt.store.sqlite.writer import Written
 from tests.store.crashes import survive
 from tests.store.sqlite.place import see
 

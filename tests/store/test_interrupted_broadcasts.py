@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.limits import Limits
-from broker.core.queues.message import Message
-from broker.core.routing.router import Router
-from broker.core.session.session import Session
-from broker.store import MemoryStore
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.store import MemoryStore
 from tests.store.observed import at_once
 from tests.store.places import rebooted
 from tests.support.restored import restore
+from tests.support.runs import for_each
 
 SESSIONS = 20
 """More than a plan remembers of each filter by itself (`plans.FEW`): beyond, it is told of changes alone."""
@@ -71,9 +70,9 @@ def check(router: Router, *payloads: bytes) -> None:
 FILTERS = [("#",), ("fleet/#", "fleet/all")]
 
 
-@pytest.mark.parametrize("filters", FILTERS, ids=len)
-@pytest.mark.parametrize("next_at_once", [1, 4_096])
-@pytest.mark.parametrize("meanwhile", [(), (b"meanwhile",)], ids=len)
+@for_each("filters", FILTERS, ids=len)
+@for_each("next_at_once", [1, 4_096])
+@for_each("meanwhile", [(), (b"meanwhile",)], ids=len)
 def test_after_a_kill_at_any_step_all_get_what_is_published_then(
     filters: tuple[str, ...], next_at_once: int, meanwhile: tuple[bytes, ...]
 ) -> None:
@@ -85,7 +84,8 @@ def test_after_a_kill_at_any_step_all_get_what_is_published_then(
         router = started(store, 1)
         router.publish(message(b"first", qos), None)
         for _ in range(steps):
-            router.fanout.work_off(router.work + 1)
+            router.budget.begin(1)
+            router.fanout.step(router.budget)
         over = not router.fanout.broadcasting
         router = started(store, next_at_once)
         assert router.fanout.broadcasting is not over
@@ -101,7 +101,7 @@ def test_after_a_kill_at_any_step_all_get_what_is_published_then(
             return
 
 
-@pytest.mark.parametrize("filters", FILTERS, ids=len)
+@for_each("filters", FILTERS, ids=len)
 def test_after_two_kills(filters: tuple[str, ...]) -> None:
     """The second one while the first message goes on: it is over neither for those before nor for those after."""
     for first, second in itertools.product(range(0, SESSIONS + 1, 5), repeat=2):
@@ -110,10 +110,12 @@ def test_after_two_kills(filters: tuple[str, ...]) -> None:
         router = started(store, 1)
         router.publish(message(b"first"), None)
         for _ in range(first):
-            router.fanout.work_off(router.work + 1)
+            router.budget.begin(1)
+            router.fanout.step(router.budget)
         router = started(store)
         for _ in range(second):
-            router.fanout.work_off(router.work + 1)
+            router.budget.begin(1)
+            router.fanout.step(router.budget)
         router = started(store)
         finish(router)
         router.publish(message(b"after"), None)
@@ -121,8 +123,8 @@ def test_after_two_kills(filters: tuple[str, ...]) -> None:
         check(router, b"first", b"after", b"last")
 
 
-@pytest.mark.parametrize("filters", FILTERS, ids=len)
-@pytest.mark.parametrize("kill", [False, True])
+@for_each("filters", FILTERS, ids=len)
+@for_each("kill", [False, True])
 def test_while_others_come_and_go(filters: tuple[str, ...], kill: bool) -> None:
     """Who subscribes, leaves, or changes an option between two steps is left out of nothing that is published then."""
     for step in range(0, SESSIONS + 1, 5):
@@ -131,7 +133,8 @@ def test_while_others_come_and_go(filters: tuple[str, ...], kill: bool) -> None:
         router = started(store, 1)
         router.publish(message(b"first"), None)
         for _ in range(step):
-            router.fanout.work_off(router.work + 1)
+            router.budget.begin(1)
+            router.fanout.step(router.budget)
         late = Session("late", 1_000, 1_000_000, router.counters)
         late.expiry_interval = 1_000
         router.session_table.add(late)

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from broker.core.codec import packets as p
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.codec.packets import Will
-from broker.store import MemoryStore
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.packets import Will
+from canopy_mqtt.store import MemoryStore
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.store.observed import at_once, restored, see, see_kept
 from tests.store.places import rebooted
-from tests.support.runs import examples
+from tests.support.runs import examples, for_each
 
 CLIENTS = ("a", "b", "c")
 FILTERS = ("t/1", "t/+", "#", "$share/g/t/1", "$share/g/t/+", "w/#")
@@ -253,7 +252,7 @@ class Restarts(RuleBasedStateMachine):
             assert len(exact) == len(set(exact)), exact
 
 
-@pytest.mark.parametrize("steps", [15, 40])
+@for_each("steps", [15, 40])
 def test_restarts(steps: int) -> None:
     """[MQTT-4.3.3-10] [MQTT-4.4.0-1] [MQTT-4.1.0-1], over restarts."""
     options: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}

@@ -1,11 +1,11 @@
-"""What the store in memory has alone."""
+"""The promises of the store in memory alone."""
 
 from __future__ import annotations
 
-from broker.core.principal import Principal
-from broker.core.queues.delivery import Delivery
-from broker.core.queues.message import Message
-from broker.store import MemoryStore
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.store import MemoryStore
 from tests.store.observed import at_once
 from tests.store.places import Clock
 

@@ -17,15 +17,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from broker.core.codec import packets as p
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.counters import EXPIRED, FULL_MESSAGES, GLOBAL
-from broker.core.persistence.pages import FETCHED, FETCHED_BYTES, PAGE_BYTES
-from broker.core.persistence.pages import PAGE as PAGE_OF_ALL
-from broker.core.queues.policies.queue_policy import DROP_OLDEST
-from broker.store.sqlite import SqliteStore
-from broker.store.tools.exporting import lines
-from broker.store.tools.looking import look
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.drop_causes import EXPIRED, FULL_MESSAGES, GLOBAL
+from canopy_mqtt.core.persistence.journal import FETCHED, FETCHED_BYTES, PAGE_BYTES
+from canopy_mqtt.core.persistence.journal import PAGE as PAGE_OF_ALL
+from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST
+from canopy_mqtt.store.sqlite import SqliteStore
+from canopy_mqtt.store.tools.exporting import lines
+from canopy_mqtt.store.tools.read_only import open_read_only
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.store.observed import restored
 from tests.store.places import rebooted
@@ -102,7 +102,7 @@ class Paged:
         writer, opened = store._writer, store._opened
         assert writer is not None
         assert opened is not None
-        store._groups.stop()
+        store._committer.stop()
         writer.end()
         assert writer.join(60)
         opened.close()
@@ -201,7 +201,7 @@ class Machine(RuleBasedStateMachine):
         publisher.connect(clean=True, expiry=1_000)
 
     def note(self) -> None:
-        """What the publisher has an acknowledgement for."""
+        """Note the messages that the publisher has an acknowledgement for."""
         outgoing = self.all.clients["a"].outgoing
         for number, packet in list(self.unacknowledged.items()):
             if outgoing.get(packet.packet_id) is not packet:
@@ -289,7 +289,7 @@ def came(client: Client) -> list[int]:
 
 
 def taken(paged: Paged, client: Client) -> list[int]:
-    """What comes to a client that returns."""
+    """Return the messages that come to a client that returns."""
     client.connect(clean=False, expiry=1_000)
     paged.all_comes()
     return came(client)
@@ -356,7 +356,8 @@ def reading(tmp_path: Path) -> Iterator[Paged]:
 
 
 def test_memory_keeps_no_more_after_a_kill_while_a_client_takes_it(reading: Paged) -> None:
-    """What had been read back is in memory again, and so what comes now is not behind it, but on disk alone."""
+    """Messages that had been read back are in memory again, so new ones do not queue behind them, but are on disk
+    alone."""
     queue = reading.network.session("x").queue
     assert (queue.in_memory, queue.disk) == (IN_MEMORY, None)
     publish(reading, *range(IN_MEMORY + 2, 30))
@@ -388,7 +389,7 @@ def test_what_is_noted_of_a_session_that_has_read_goes_with_it(reading: Paged) -
 
 
 def test_an_export_says_of_what_was_read_back_that_it_is_in_memory(reading: Paged) -> None:
-    with look(reading.folder) as found:
+    with open_read_only(reading.folder) as found:
         told = [json.loads(line) for line in lines(found)]
     sizes = [line.get("size") for line in told if line["type"] == "delivery" and line["client_id"] == "x"]
     assert sizes == [None] * (IN_MEMORY + 2)
@@ -564,7 +565,7 @@ def test_a_broker_stops_while_pages_are_read_and_starts_again(all_: Paged) -> No
     writer.put(job)
     client.connect(clean=False, expiry=1_000)
     all_.network.settle()
-    assert len(all_.store._groups.fetches) == 1
+    assert len(all_.store._committer.fetches) == 1
     client.cut()
     closing = all_.store.close()
     all_.loop.call_soon(reading.set)
@@ -586,13 +587,13 @@ def test_pages_that_could_not_be_read_before_a_stop_are_read_after_the_next_star
         raise sqlite3.OperationalError("disk I/O error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("broker.store.sqlite.store.read_on_disk", fail)
+        patch.setattr("canopy_mqtt.store.sqlite.store.read_on_disk", fail)
         assert taken(all_, client) == list(range(IN_MEMORY))
         client.cut()
         all_.do(all_.store.close())
     assert tries
     queue = all_.network.session("x").queue
-    assert (queue.messages, len(all_.store._groups.fetches)) == (20 - IN_MEMORY, 1)
+    assert (queue.messages, len(all_.store._committer.fetches)) == (20 - IN_MEMORY, 1)
     all_.do(all_.store.open(lambda: all_.network.now))
     assert taken(all_, client) == list(range(20))
     nothing_is_left(all_)
@@ -600,7 +601,7 @@ def test_pages_that_could_not_be_read_before_a_stop_are_read_after_the_next_star
 
 def nothing_is_left(all_: Paged) -> None:
     load, pages = all_.network.router.counters.load, all_.store._pages
-    assert not all_.store._groups.fetches
+    assert not all_.store._committer.fetches
     assert (load.messages, load.bytes, pages.messages, pages.bytes) == (0, 0, 0, 0)
     assert count(all_.folder, "delivery") == 0
 

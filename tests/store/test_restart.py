@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from broker.app import Broker
-from broker.core.persistence.journal import DeliveryRecord, MessageRecord, Saved, SessionRecord
-from broker.core.routing.loop_detection import UPLINKS
-from broker.net.listening.listeners import StartupError
-from broker.settings import Settings
-from broker.store import MemoryStore, Store, StoreError
-from broker.store.groups.records import Loaded
-from broker.store.sqlite import SqliteStore
-from broker.store.sqlite import store as module
-from broker.store.sqlite.reading import read
+from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.core.persistence.journal import DeliveryRecord, MessageRecord, Saved, SessionRecord
+from canopy_mqtt.core.routing.links import UPLINKS
+from canopy_mqtt.net.listening.listeners import StartupError
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.store import MemoryStore, Store, StoreError
+from canopy_mqtt.store.group_commit.records import Loaded
+from canopy_mqtt.store.sqlite import SqliteStore
+from canopy_mqtt.store.sqlite import store as module
+from canopy_mqtt.store.sqlite.reading import read
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, connect
 from tests.store.places import KINDS, OUTLIVES, rebooted
@@ -172,7 +172,7 @@ async def test_the_same_broker_can_start_again(house: House) -> None:
 
 
 async def test_no_client_can_connect_before_everything_is_back(house: House) -> None:
-    """What the daemon does at that moment holds up no client, however much the store kept."""
+    """The daemon's work at that moment holds up no client, however much the store kept."""
     client = await house.peer("c")
     await client.publish("t", b"1", qos=1, retain=True)
     seen: list[tuple[list[str], int, list[str]]] = []

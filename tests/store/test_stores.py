@@ -1,4 +1,4 @@
-"""What each store promises: what comes back, in what form, and that nothing of what is over stays."""
+"""The promises of each store: what comes back, in what form, and that nothing of what is over stays."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.core.codec.packets import NEVER, SubscriptionRequest, Will
-from broker.core.persistence.journal import DeliveryRecord, Saved
-from broker.core.principal import Principal
-from broker.core.queues.delivery import QUEUED, RELEASED, SENT, Delivery
-from broker.core.queues.message import Message
-from broker.core.topics.subscription import Subscriber, Subscription
-from broker.store import StoreError
+from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest, Will
+from canopy_mqtt.core.persistence.journal import DeliveryRecord, Saved
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import QUEUED, RELEASED, SENT, Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.topics.subscription import Subscription
+from canopy_mqtt.store import StoreError
 from tests.store.places import KINDS, OUTLIVES, Place
+from tests.support.sessions import any_session
 
 
 @pytest.fixture(params=sorted(KINDS))
@@ -225,11 +226,11 @@ async def test_a_restored_delivery_goes_by_its_new_object(place: Place) -> None:
 async def test_subscriptions(place: Place) -> None:
     journal = place.journal
     journal.session_kept("c", Principal("u"), 300, 0.0)
-    one = Subscription(Subscriber(), "$share/g/a", 2, False, True, 1, 77)
+    one = Subscription(any_session(), "$share/g/a", 2, False, True, 1, 77)
     journal.subscribed("c", one, True)
-    journal.subscribed("c", Subscription(Subscriber(), "b", 1, True, False, 2), False)
+    journal.subscribed("c", Subscription(any_session(), "b", 1, True, False, 2), False)
     journal.streamed("c", "$share/g/a")
-    journal.subscribed("c", Subscription(Subscriber(), "gone"), False)
+    journal.subscribed("c", Subscription(any_session(), "gone"), False)
     journal.unsubscribed("c", "gone")
     found = {each.request.topic_filter: each for each in (await place.again()).sessions[0].subscriptions}
     assert set(found) == {"$share/g/a", "b"}
@@ -263,7 +264,7 @@ async def test_what_text_and_bytes_can_be(place: Place) -> None:
     """Quotes, a NUL in a payload, characters of four bytes: a store must not take any of it for its own."""
     topic = 'it\'s/"q"/\U0001f600/%s/;--'
     place.journal.session_kept(topic, Principal("u'"), 300, 0.0)
-    place.journal.subscribed(topic, Subscription(Subscriber(), topic, 1), False)
+    place.journal.subscribed(topic, Subscription(any_session(), topic, 1), False)
     place.journal.retained_set(message(bytes(range(256)) * 20, topic=topic.encode()))
     saved = await place.again()
     assert (saved.sessions[0].client_id, saved.sessions[0].subscriptions[0].request.topic_filter) == (topic, topic)

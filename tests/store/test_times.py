@@ -17,12 +17,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.persistence.journal import Saved
-from broker.core.principal import Principal
-from broker.core.queues.message import Message
-from broker.store.postgresql import PostgresStore
-from broker.store.sqlite import SqliteStore
-from broker.store.times import BELIEVED, NOTED_ALONE, NOTED_WITH_DATA, TOLD, Clocks, Note, Times, ahead_of_wall, uptime
+from canopy_mqtt.core.persistence.journal import Saved
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.store.postgresql import PostgresStore
+from canopy_mqtt.store.sqlite import SqliteStore
+from canopy_mqtt.store.times import (
+    BELIEVED,
+    NOTED_ALONE,
+    NOTED_WITH_DATA,
+    TOLD,
+    Clocks,
+    Note,
+    Times,
+    ahead_of_wall,
+    uptime,
+)
 from tests.store.places import Clock
 from tests.store.postgresql import place as database
 from tests.store.sqlite.place import Listener
@@ -228,7 +238,7 @@ class DatabaseHouse:
 
 
 class Life:
-    """What happens to a world and a broker's store there, and what has to come of it."""
+    """The events of a world and of a broker's store there, and their expected results."""
 
     def __init__(self, house: SqliteHouse | DatabaseHouse) -> None:
         self.world = World()
@@ -248,7 +258,7 @@ class Life:
         await self.tell(50 * DAY)
 
     async def _landed(self) -> None:
-        while self.house.store._groups._air is not None:  # noqa: ASYNC110 (nobody is told of a note)
+        while self.house.store._committer._air is not None:  # noqa: ASYNC110 (nobody is told of a note)
             await asyncio.sleep(0.001)
 
     async def _written(self) -> None:
@@ -271,7 +281,7 @@ class Life:
 
     async def look(self) -> None:
         """The second of the broker's in which it looks at the clocks."""
-        self.house.store._groups._see_clocks()
+        self.house.store._committer._see_clocks()
         await self._landed()
         world = self.world
         if world.wrong != self.noted_wrong or world.true - self.noted_at >= NOTED_ALONE:

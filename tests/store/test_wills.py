@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.codec import packets as p
-from broker.core.codec.packets import Will
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import Will
 from tests.core.harness import Client, Network, limits
 from tests.store.grouped import GroupStore
 from tests.store.observed import at_once
 from tests.support.restored import restore
-from tests.support.runs import examples
+from tests.support.runs import examples, for_each
 
 GRACE = 30.0
 
@@ -76,7 +76,7 @@ class Brokers:
         self.settle()
 
     def wills(self) -> dict[bytes, int]:
-        """What the witness has had by now, and how often."""
+        """The wills that the witness has got by now, and how often."""
         witness = self.network.client("witness", clean=False, expiry=1_000_000)
         self.settle()
         self.seen.update(each.payload for each in witness.got(p.Publish))
@@ -95,9 +95,7 @@ class Brokers:
 WILL = Will("w/c", b"gone", 1)
 
 
-@pytest.mark.parametrize(
-    ("expiry", "delay", "due"), [(0, 0, 30), (5, 0, 30), (5, 60, 30), (100, 10, 30), (100, 60, 60)]
-)
+@for_each(("expiry", "delay", "due"), [(0, 0, 30), (5, 0, 30), (5, 60, 30), (100, 10, 30), (100, 60, 60)])
 def test_the_greater_of_delay_and_grace(expiry: int, delay: int, due: int) -> None:
     """A delay counts up to the end of the session [MQTT-3.1.3-9]; a session does not live longer for its will."""
     brokers = Brokers()
@@ -110,7 +108,7 @@ def test_the_greater_of_delay_and_grace(expiry: int, delay: int, due: int) -> No
     assert brokers.wills() == {b"gone": 1}
 
 
-@pytest.mark.parametrize(("at", "published"), [(5, 1), (15, 0)])
+@for_each(("at", "published"), [(5, 1), (15, 0)])
 def test_a_clean_start_while_the_own_delay_runs_publishes(at: int, published: int) -> None:
     """As it does without a kill: it ends the session [MQTT-3.1.3-9]. Afterwards the client is simply back."""
     brokers = Brokers()
@@ -122,8 +120,8 @@ def test_a_clean_start_while_the_own_delay_runs_publishes(at: int, published: in
     assert brokers.wills() == ({b"gone": 1} if published else {})
 
 
-@pytest.mark.parametrize("committed", [True, False])
-@pytest.mark.parametrize("expiry", [0, 100])
+@for_each("committed", [True, False])
+@for_each("expiry", [0, 100])
 def test_a_disconnect_discards_the_will_once_it_is_committed(committed: bool, expiry: int) -> None:
     """[MQTT-3.1.2-10]. The window is that of the commit."""
     brokers = Brokers()

@@ -1,1 +1,1 @@
-"""What tests of every room share: how long a run may be (``runs``) and waiting for something (``waiting``)."""
+"""Shared by the tests of every room: how long a run may be (``runs``) and waiting for something (``waiting``)."""

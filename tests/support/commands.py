@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from broker.command.cli import app
+from canopy_mqtt.command.cli import app
 
 
 def options(*words: str) -> dict[str, Any]:

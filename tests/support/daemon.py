@@ -18,7 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-COMMAND: Final = (sys.executable, "-P", "-m", "broker")
+from tests.support.forked import CANOPY, Forked
+from tests.support.runs import MEASURED
+
+COMMAND: Final = (sys.executable, "-P", "-m", "canopy_mqtt")
 """`canopy`, of the interpreter that runs the tests."""
 
 PATIENCE: Final = 30.0
@@ -29,6 +32,19 @@ def environment(**more: str) -> dict[str, str]:
     """The environment without settings of a broker, but for these."""
     found = {name: value for name, value in os.environ.items() if not name.startswith("CANOPY_")}
     return {**found, **more}
+
+
+def canopy(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a `canopy` that ends by itself and writes less than a pipe holds, and return how it ended."""
+    process = Forked(CANOPY, words, environment())
+    try:
+        code = process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    finally:
+        out, errors = process.read()
+    return subprocess.CompletedProcess([*words], code, out, errors)
 
 
 class Daemon:
@@ -43,25 +59,35 @@ class Daemon:
         prepare: Callable[[], None] | None = None,
         environ: Mapping[str, str] | None = None,
         patience: float = PATIENCE,
-        command: Sequence[str] = COMMAND,
+        command: Sequence[str] | None = None,
+        module: str = CANOPY,
     ) -> None:
         """`arguments`: of `canopy serve`; it listens on a free port. `prepare` is called in its process before.
 
-        `command`: what is run in place of `canopy`.
+        `command`: what is run in place of `canopy`; with `COMMAND`, Python itself is started, and not forked. `module`:
+        what is forked, which its `environ` is for.
         """
         self.lines: list[str] = []
         self.patience = patience
         self._changed = threading.Condition()
         self._looked_at = 0
         self._over = False
-        self.process = subprocess.Popen(
-            [*command, "serve", "--listen", "mqtt://127.0.0.1:0", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(**(environ or {})),
-            preexec_fn=prepare,
-        )
+        given = dict(environ or {})
+        words = ["serve", "--listen", "mqtt://127.0.0.1:0", *arguments]
+        # Other variables may be for the loader of libraries or for Python.
+        plain = module != CANOPY or (all(name.startswith("CANOPY_") for name in given) and not MEASURED)
+        self.process: subprocess.Popen[str] | Forked
+        if plain and prepare is None and command is None:
+            self.process = Forked(module, words, environment(**given))
+        else:
+            self.process = subprocess.Popen(
+                [*(command or COMMAND), *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment(**given),
+                preexec_fn=prepare,
+            )
         self._reader = threading.Thread(target=self._read, name="the daemon's log", daemon=True)
         self._reader.start()
         try:
@@ -93,7 +119,7 @@ class Daemon:
             self._changed.notify_all()
 
     def until(self, event: str) -> list[dict[str, Any]]:
-        """What it logs from where the last look ended, up to this event; it waits for that.
+        """Wait for this event, and return the log lines since the last look, up to it.
 
         Raises:
             AssertionError: the daemon has ended, or the event does not come.

@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
-from pathlib import Path
 from typing import Final, NoReturn
 
-from broker.command.cli import main
-from broker.core.persistence.commits import Waiter
-from broker.store.groups.group import Batch
-from broker.store.sqlite.store import SqliteStore
-from broker.store.sqlite.writer import Writer, Written
+from canopy_mqtt.command.cli import main as canopy
+from canopy_mqtt.core.persistence.commits import Waiter
+from canopy_mqtt.store.group_commit.batch import Batch
+from canopy_mqtt.store.sqlite.store import SqliteStore
+from canopy_mqtt.store.sqlite.writer import Writer, Written
 
-COMMAND: Final = (sys.executable, "-P", str(Path(__file__).resolve()))
+MODULE: Final = __name__
+"""What `tests.support.forked` runs the `main` of."""
 
 BEFORE_BEGIN: Final = "before-begin"
 AFTER_STATEMENTS: Final = "after-statements"
@@ -125,8 +124,9 @@ def arm(doom: _Doom) -> None:
     setattr(Writer, "write", write_group)  # noqa: B010 (a method, which mypy would not have assigned to)
 
 
-if __name__ == "__main__":
-    _point, _number = os.environ["KILLED_AT"].split()
-    assert _point in POINTS
-    arm(_Doom(_point, int(_number)))
-    main()
+def main() -> None:
+    """Be a `canopy` that is killed at KILLED_AT."""
+    point, number = os.environ["KILLED_AT"].split()
+    assert point in POINTS
+    arm(_Doom(point, int(number)))
+    canopy()

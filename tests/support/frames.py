@@ -1,8 +1,8 @@
-"""What a `Frames` has not handed out, as tests ask for it."""
+"""Counts the bytes that a `Frames` holds, for tests."""
 
 from __future__ import annotations
 
-from broker.core.codec.framing import Frames
+from canopy_mqtt.core.codec.framing import Frames
 
 
 def pending_size(frames: Frames) -> int:

@@ -1,9 +1,9 @@
-"""What a session has lost, as tests ask for it."""
+"""Reads the losses of a session, for tests."""
 
 from __future__ import annotations
 
-from broker.core.counters import DROP_CAUSES
-from broker.core.session.session import Session
+from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.session.session import Session
 
 
 def dropped_by_cause(session: Session) -> list[int]:

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from loadtest.brokers.process import BrokerProcess, free_port
-from loadtest.brokers.registry import mosquitto as program
+from canopy_load.brokers.process import BrokerProcess, free_port
+from canopy_load.brokers.registry import mosquitto as program
 
 MOSQUITTO: Final = program()
 """The program; None where there is none (Debian: apt-get install mosquitto)."""

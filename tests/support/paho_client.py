@@ -1,4 +1,4 @@
-"""What paho-mqtt leaves to the garbage collector."""
+"""Closes what paho-mqtt leaves to the garbage collector."""
 
 from __future__ import annotations
 

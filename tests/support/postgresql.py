@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ports import free_port
+from canopy_load.brokers.process import free_port
 
 USER = "canopy"
 _NUMBERS = itertools.count(1)
@@ -69,7 +69,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """What a client connects to."""
+        """The URL for clients."""
         return f"postgresql://{USER}@127.0.0.1:{self.port}/postgres"
 
     def _run(self, name: str, *arguments: str) -> None:
@@ -97,7 +97,7 @@ class Server:
             time.sleep(0.01)
 
     def _state(self) -> str:
-        """What the server says of itself in the last line of its lock file."""
+        """The state of the server, from the last line of its lock file."""
         try:
             return (self.folder / "data" / "postmaster.pid").read_text().splitlines()[7]
         except (OSError, IndexError):
@@ -118,14 +118,14 @@ class Server:
         (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """End it in order, whoever is connected."""
+        """End the server in order, even with clients connected."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             self._process.wait()
             self._process = None
 
     def pause(self, on: bool) -> None:
-        """Have all of it stand still, or go on."""
+        """Stop all of its processes, or let them go on."""
         assert self._process is not None
         found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self._process.pid)], capture_output=True, check=False)
         for pid in (self._process.pid, *map(int, found.stdout.split())):
@@ -137,12 +137,12 @@ class Server:
         shutil.rmtree(self.folder)
 
     def ask(self, statement: str, *, then: str = "") -> list[tuple[Any, ...]]:
-        """What psql would answer; not from within an event loop."""
+        """Return the rows of a statement, as psql would; not from within an event loop."""
         return asyncio.run(ask(self.url, statement, then=then))
 
 
 async def ask(url: str, statement: str, *values: object, then: str = "") -> list[tuple[Any, ...]]:
-    """What a database says; `then`: to this statement, after the first one."""
+    """Return the rows of a statement, or, with `then`, of that one after it."""
     import asyncpg
 
     connection = await asyncpg.connect(url)

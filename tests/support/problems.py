@@ -1,4 +1,4 @@
-"""What is said of wrong settings, without the lines of the file: those have tests of their own."""
+"""Returns the problems of wrong settings without the lines of the file: those have tests of their own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from broker.configuration.reading import load_settings
-from broker.settings.errors import SettingsError
+from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.settings.loader import load_settings
 
 
 def unplaced(problems: Iterable[str]) -> list[str]:

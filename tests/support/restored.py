@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from broker.core.persistence import restore as restoring
-from broker.core.persistence.journal import Saved, SessionRecord
-from broker.core.routing.router import Router
+from canopy_mqtt.core.persistence import restore as restoring
+from canopy_mqtt.core.persistence.journal import Saved, SessionRecord
+from canopy_mqtt.core.routing.router import Router
 
 
 def restore(router: Router, saved: Saved, now: float) -> list[SessionRecord]:

@@ -20,7 +20,7 @@ BUCKET: Final = "plant"
 
 
 class Server:
-    """What tests know of a running server."""
+    """The address and the keys of a running server."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -38,7 +38,7 @@ class Server:
             pass
 
     def environment(self) -> dict[str, str]:
-        """What AWS's clients are told by."""
+        """The environment variables of AWS's clients."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "key",

@@ -8,7 +8,7 @@ import aiohttp
 import jsonschema
 import pytest
 
-from canopy import Broker
+from canopy_mqtt import Broker
 from tests.admin.conftest import Serve
 
 BASE: Final = "/api/v5"

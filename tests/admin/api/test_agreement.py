@@ -9,8 +9,8 @@ import aiohttp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.codec.properties import SESSION_EXPIRY_INTERVAL
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core.codec.properties import SESSION_EXPIRY_INTERVAL
 from tests.admin.api.conftest import BASE, Api
 from tests.e2e.wire import Peer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import aiohttp
 
-from broker.observe.alarms.alarms import Alarm
+from canopy_mqtt.observe.alarms.alarms import Alarm
 from tests.admin.conftest import Serve
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.admin.api import bans
-from broker.core.bans import Ban
-from broker.core.codec.reasons import ADMINISTRATIVE_ACTION, BANNED
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.admin.api import bans
+from canopy_mqtt.core.codec.reason_codes import ADMINISTRATIVE_ACTION, BANNED
+from canopy_mqtt.security.bans import Ban
 from tests.admin.api.conftest import Api
 from tests.e2e import wire
 from tests.e2e.wire import Peer
@@ -79,7 +79,7 @@ async def test_bans_are_made_ready_in_turns_a_page_at_a_time(
 ) -> None:
     names = [f"c{number:03}" for number in range(30)]
     for name in reversed(names):
-        assert broker.router.bans.add(Ban("clientid", name, 0.0, 0.0, "me", ""), 0.0)
+        assert broker.bans.add(Ban("clientid", name, 0.0, 0.0, "me", ""), 0.0)
     made: list[str] = []
     known = bans._known
 

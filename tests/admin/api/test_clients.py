@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.admin import paging
-from broker.admin.api import clients
-from broker.admin.api.clients import subscriptions_of
-from broker.admin.paging import cursor_of, in_turns
-from broker.core.codec.reasons import ADMINISTRATIVE_ACTION
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.admin import paging
+from canopy_mqtt.admin.api import clients
+from canopy_mqtt.admin.api.clients import subscriptions_of
+from canopy_mqtt.admin.paging import cursor_of, in_turns
+from canopy_mqtt.core.codec.reason_codes import ADMINISTRATIVE_ACTION
 from tests.admin.api.conftest import Api
 from tests.e2e.wire import Peer
 from tests.support.waiting import counted_turns
@@ -90,7 +90,7 @@ async def test_what_cannot_be_asked_is_said(api: Api, query: dict[str, Any]) -> 
     assert next(iter(query)) in found["message"]
 
 
-async def test_one_client(api: Api, fleet: list[Peer]) -> None:
+async def test_one_client(api: Api, broker: Broker, fleet: list[Peer]) -> None:
     await fleet[0].publish("own/1/x", b"hello", qos=1)
     await fleet[1].fence()
     found = await api.get("/clients/dev%2F1", "/clients/{client_id}")
@@ -102,6 +102,9 @@ async def test_one_client(api: Api, fleet: list[Peer]) -> None:
     assert (away["connected"], away["connected_at"], away["port"], away["expiry_interval"]) == (False, None, None, 100)
     assert away["disconnected_at"] is not None
     assert (await api.call("GET", "/clients/nobody"))[0] == 404
+    idle = await api.get("/clients/dev%2F3", "/clients/{client_id}")
+    assert (idle["receive_maximum"], idle["inflight_bytes"]) == (broker.router.limits.max_inflight, 0)
+    assert broker.router.sessions["dev/3"].made_window is None
 
 
 async def test_a_kicked_client_is_told_why_and_keeps_its_session(api: Api, broker: Broker) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from canopy import Broker
+from canopy_mqtt import Broker
 from tests.admin.conftest import Serve
 from tests.e2e.wire import Peer
 from tests.support.waiting import until

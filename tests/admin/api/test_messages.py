@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from canopy import Broker
+from canopy_mqtt import Broker
 from tests.admin.api.conftest import Api
 from tests.e2e.wire import Peer
 

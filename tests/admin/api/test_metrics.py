@@ -13,10 +13,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from broker.core.counters import AGE, DROP_CAUSES
-from broker.observe.figures.catalogue import FIGURES
-from broker.observe.figures.figure import Kind
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.core.drop_causes import AGE, DROP_CAUSES
+from canopy_mqtt.observe.figures.catalogue import FIGURES
+from canopy_mqtt.observe.figures.figure import Kind
 from tests.admin.conftest import Serve
 
 
@@ -102,7 +102,7 @@ async def test_a_scrape_walks_over_no_clients(serve: Serve, monkeypatch: pytest.
 
     router = broker.router
     monkeypatch.setattr(router, "sessions", Counted(router.sessions))
-    monkeypatch.setattr(router.peers, "outboxes", Counted())
+    monkeypatch.setattr(router.peers, "send_buffers", Counted())
     reading = broker.figures.read()
     for figure in FIGURES:
         if figure.exported and figure.kind is not Kind.HISTOGRAM:

@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-import broker.admin.server  # noqa: F401  it takes a while, and not while the broker starts
-from broker.observe.figures.catalogue import FIGURES
-from loadtest.brokers.process import free_port
+import canopy_mqtt.admin.server  # noqa: F401  it takes a while, and not while the broker starts
+from canopy_load.brokers.process import free_port
+from canopy_mqtt.observe.figures.catalogue import FIGURES
 from tests.admin.conftest import Serve
 from tests.e2e.wire import Peer
 

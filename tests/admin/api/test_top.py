@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from broker.observe import top
+from canopy_mqtt.observe import top
 from tests.admin.conftest import Serve
 from tests.e2e.wire import Peer
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, async_playwright
 
-from broker.admin import events
-from broker.admin.routes import all_routes
-from broker.core.queues.message import Message
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.admin import events
+from canopy_mqtt.admin.routes import all_routes
+from canopy_mqtt.core.queues.message import Message
 
 # What they import looks at files: not in the event loop.
 all_routes()

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from broker.admin.page import FILES, SHARED, STATIC
+from canopy_mqtt.admin.page import FILES, SHARED, STATIC
 from tests.admin.conftest import Serve
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from broker.admin import events
-from broker.core.counters import FULL_MESSAGES
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.admin import events
+from canopy_mqtt.core.drop_causes import FULL_MESSAGES
 from tests.admin.conftest import Serve
 from tests.admin.page.conftest import Visit, picture, retain
 from tests.e2e import wire

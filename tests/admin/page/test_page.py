@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from broker.security.passwords.password_file import edit
-from canopy import Broker
-from loadtest.brokers.process import free_port
+from canopy_load.brokers.process import free_port
+from canopy_mqtt import Broker
+from canopy_mqtt.security.passwords.password_file import edit
 from tests.admin.conftest import Serve
 from tests.admin.page.conftest import Visit, picture, retain
-from tests.admin.test_access import OTHER, TOKEN, hashed
+from tests.admin.test_authentication import OTHER, TOKEN, hashed
 from tests.admin.test_server import https
 from tests.e2e import wire
 from tests.support.waiting import until
@@ -135,7 +135,7 @@ async def test_sessions_of_clients_that_are_away_are_ended(serve: Serve, visit: 
     broker = await serve()
     peer = await wire.Peer.join(broker.ports[0], HOSTILE[0], props=[(wire.SESSION_EXPIRY, 3600)])
     await peer.disconnect()
-    await until(lambda: broker.router.sessions[HOSTILE[0]].outbox is None)
+    await until(lambda: broker.router.sessions[HOSTILE[0]].send_buffer is None)
     page = await visit(broker, "sessions")
     await expect(page.get_by_role("table")).to_contain_text(HOSTILE[0])
     await expect(page.get_by_role("table")).to_contain_text("1 h")
@@ -269,7 +269,6 @@ async def test_a_client_s_story_is_told_and_it_is_disconnected(serve: Serve, vis
         await picture(page, "client")
         await page.get_by_role("link", name="All of them").click()
         listed = page.get_by_role("table", name="Subscriptions", exact=True)
-        # A click while a page is being read has no effect.
         await expect(listed).to_contain_text("filter/25")
         await page.get_by_role("button", name="Next page").click()
         await expect(listed).to_contain_text("filter/54")
@@ -278,7 +277,7 @@ async def test_a_client_s_story_is_told_and_it_is_disconnected(serve: Serve, vis
         await page.go_back()
         # Once is not enough.
         await page.get_by_role("button", name="Disconnect").click()
-        assert broker.router.sessions["sensor/7"].outbox is not None
+        assert broker.router.sessions["sensor/7"].send_buffer is not None
         await page.get_by_role("button", name="Disconnect: Sure?").click()
         gone = await peer.wait_for(wire.DISCONNECT)
         assert gone.code == 0x98

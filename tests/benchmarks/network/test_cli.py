@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.network.cli import parse
 from benchmarks.network.rows import ROWS
-from loadtest.brokers.registry import PEERS
+from canopy_load.brokers.registry import PEERS
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "benchmarks.network"]
@@ -22,37 +21,6 @@ LISTENERS = "pairs-tls,fan-out-tls,paced-pairs-tls,connect-tls,pairs-ws,paced-pa
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
-
-
-def test_the_flags_have_defaults() -> None:
-    plan = parse([])
-    assert [row.name for row in plan.rows] == list(ROWS)
-    assert [peer.name for peer in plan.brokers] == ["canopy", "mosquitto"]
-    assert (plan.repeats, plan.seconds, plan.divide, plan.limit) == (3, 2.0, 1, True)
-
-
-def test_quick_yields_to_what_is_said() -> None:
-    plan = parse(["--quick", "--repeats", "2", "--rows", "idle, pairs", "--brokers", "relay", "--no-limit"])
-    assert (plan.repeats, plan.seconds, plan.divide, plan.limit) == (2, 0.3, 10, False)
-    assert [row.name for row in plan.rows] == ["idle", "pairs"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rows", "pears"], "no row 'pears'"),
-        (["--brokers", "hive"], "no broker 'hive'"),
-        (["--rows", ","], "at least one row"),
-        (["--repeats", "0"], "--repeats"),
-        (["--seconds", "0"], "--seconds"),
-        (["--json", "/nowhere/at/all.json"], "no directory /nowhere/at"),
-    ],
-)
-def test_wrong_flags_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        parse(arguments)
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 def test_whole_run_on_the_relay(tmp_path: Path) -> None:

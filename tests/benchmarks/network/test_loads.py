@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import pytest
 
 from benchmarks.network.links import Link, LoadError, Loop, receive
-from benchmarks.network.loads import AckedPairs, FanIn, FanOut, QuietPairs, Shape
+from benchmarks.network.loads import QuietPairs, Shape
 from benchmarks.network.paced import Churn, Paced
 from benchmarks.network.streams import Ledger
-from loadtest.brokers import frames
+from canopy_load.brokers import frames
 
 SHAPE = Shape(payload=64, window=8, burst=4)
 
@@ -90,28 +90,6 @@ def test_a_pair_keeps_its_window_full_and_no_fuller(wires: Wires) -> None:
     assert load.missing() == 8
 
 
-def test_a_pair_runs_through_its_cycle_and_counts_what_is_lost(wires: Wires) -> None:
-    publishers, heard = wires.pairs(1)
-    subscribers, hearing = wires.pairs(1)
-    load = QuietPairs(wires.loop, publishers, subscribers, SHAPE)
-    load.start()
-    passed = 0
-    for turn in range(40):
-        some = packets(waiting(heard[0]))
-        if turn == 20:
-            some.pop(1)
-        passed += len(some)
-        hearing[0].send(b"".join(some))
-        wires.turn()
-    load.stop()
-    rest = packets(waiting(heard[0]))
-    hearing[0].send(b"".join(rest[:-1]))
-    wires.turn()
-    assert load.ledger == Ledger(delivered=passed + len(rest) - 1, lost=1)
-    assert load.missing() == 1
-    assert waiting(heard[0]) == b""
-
-
 def test_a_loss_at_the_end_of_the_window_does_not_stop_the_load(wires: Wires) -> None:
     publishers, heard = wires.pairs(1)
     subscribers, hearing = wires.pairs(1)
@@ -134,74 +112,6 @@ def test_a_loss_at_the_end_of_the_window_does_not_stop_the_load(wires: Wires) ->
     for _ in range(20):
         due = load.tick(due)
     assert load.missing() < SHAPE.cycle // 2
-
-
-def test_fan_out_waits_for_the_last_subscriber(wires: Wires) -> None:
-    publishers, heard = wires.pairs(1)
-    subscribers, hearing = wires.pairs(3)
-    load = FanOut(wires.loop, publishers[0], subscribers, SHAPE)
-    load.start()
-    first = waiting(heard[0])
-    assert len(packets(first)) == 8
-    assert load.missing() == 24
-    for sock in hearing[:2]:
-        sock.send(first)
-    wires.turn()
-    assert waiting(heard[0]) == b""
-    hearing[2].send(b"".join(packets(first)[:4]))
-    wires.turn()
-    assert len(packets(waiting(heard[0]))) == 4
-    assert load.ledger == Ledger(delivered=20)
-    assert load.missing() == 16
-
-
-def test_fan_in_gives_each_publisher_its_own_back(wires: Wires) -> None:
-    publishers, heard = wires.pairs(3)
-    subscribers, hearing = wires.pairs(1)
-    load = FanIn(wires.loop, publishers, subscribers[0], SHAPE)
-    load.start()
-    sent = [packets(waiting(sock)) for sock in heard]
-    hearing[0].send(b"".join([*sent[1][:4], *sent[0][:2], sent[2][0], *sent[0][2:4]]))
-    wires.turn()
-    assert [len(packets(waiting(sock))) for sock in heard] == [4, 4, 0]
-    assert load.ledger == Ledger(delivered=9)
-    assert load.missing() == 8 + 8 + 7
-
-
-def test_qos_1_waits_for_both_sides(wires: Wires) -> None:
-    publishers, heard = wires.pairs(1)
-    subscribers, hearing = wires.pairs(1)
-    load = AckedPairs(wires.loop, publishers, subscribers, SHAPE, 1)
-    load.start()
-    sent = packets(waiting(heard[0]))
-    assert [packet[14:16] for packet in sent] == [bytes((0, number)) for number in range(1, 9)]
-    heard[0].send(b"".join(b"\x40\x02" + packet[14:16] for packet in sent[:4]))
-    wires.turn()
-    assert waiting(heard[0]) == b""  # acknowledged, but not delivered
-    hearing[0].send(b"".join(sent[:4]))
-    wires.turn()
-    assert waiting(hearing[0]) == b"".join(b"\x40\x02" + packet[14:16] for packet in sent[:4])
-    assert len(packets(waiting(heard[0]))) == 4
-
-
-def test_qos_2_goes_through_all_four_packets(wires: Wires) -> None:
-    publishers, heard = wires.pairs(1)
-    subscribers, hearing = wires.pairs(1)
-    load = AckedPairs(wires.loop, publishers, subscribers, SHAPE, 2)
-    load.start()
-    sent = packets(waiting(heard[0]))[:4]
-    ids = [packet[14:16] for packet in sent]
-    heard[0].send(b"".join(b"\x50\x02" + number for number in ids))
-    hearing[0].send(b"".join(sent))
-    wires.turn()
-    assert waiting(heard[0]) == b"".join(b"\x62\x02" + number for number in ids)
-    assert waiting(hearing[0]) == b"".join(b"\x50\x02" + number for number in ids)
-    heard[0].send(b"".join(b"\x70\x02" + number for number in ids))
-    hearing[0].send(b"".join(b"\x62\x02" + number for number in ids))
-    wires.turn()
-    assert waiting(hearing[0]) == b"".join(b"\x70\x02" + number for number in ids)
-    assert len(packets(waiting(heard[0]))) == 4
-    assert load.ledger == Ledger(delivered=4)
 
 
 def test_paced_sends_by_the_clock_and_in_turn(wires: Wires) -> None:
@@ -229,23 +139,6 @@ def test_paced_sends_by_the_clock_and_in_turn(wires: Wires) -> None:
     assert len(load.latencies) == 0
 
 
-def test_paced_to_many_counts_every_subscriber(wires: Wires) -> None:
-    publishers, heard = wires.pairs(1)
-    subscribers, hearing = wires.pairs(3)
-    load = Paced(wires.loop, publishers, subscribers, rate=1.0)
-    load.start()
-    load.tick(load.tick(0.0))
-    message = waiting(heard[0])
-    for sock in hearing[:2]:
-        sock.send(message)
-    wires.turn()
-    assert load.ledger == Ledger(delivered=2)
-    assert load.missing() == 1
-    load.stop()
-    load.tick(1e12)
-    assert waiting(heard[0]) == b""
-
-
 def test_churn_subscribes_anew_and_leaves_the_last(wires: Wires) -> None:
     ours, theirs = wires.pairs(1)
     churn = Churn(wires.loop, ours[0], rate=10.0)
@@ -263,19 +156,6 @@ def test_churn_subscribes_anew_and_leaves_the_last(wires: Wires) -> None:
     theirs[0].send(b"\x90\x03\x00\x05\x80")
     with pytest.raises(LoadError, match="0x80"):
         wires.turn()
-
-
-def test_a_link_keeps_what_the_kernel_does_not_take(wires: Wires) -> None:
-    ours, theirs = wires.pairs(1)
-    link = Link(wires.loop, ours[0])
-    blob = bytes(range(256)) * 4096
-    for _ in range(4):
-        link.send(blob)
-    received = b""
-    while len(received) < 4 * len(blob):
-        received += waiting(theirs[0])
-        wires.turn()
-    assert received == blob * 4
 
 
 def test_what_a_broker_does_to_a_connection_is_told(wires: Wires) -> None:

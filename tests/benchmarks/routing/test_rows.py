@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from benchmarks import growth, runner
-from benchmarks.routing import loads, memory
+from benchmarks.routing import footprint, loads
 from benchmarks.routing.bench import BENCH
 from benchmarks.routing.loads import Load
 from benchmarks.routing.loops import Table, WrongRoute, match_all, route_all, visit_all
-from benchmarks.routing.measure import Reading, Stopwatch, as_the_daemon
+from benchmarks.routing.measure import Reading
 from benchmarks.routing.rabbitmq import flat
 from benchmarks.routing.row import CPU, LAYOUTS, OURS
 from benchmarks.runner import Case
-from broker.core.codec.topic_names import validate_filter, validate_topic
-from broker.core.topics.trie import LAYOUTS as ALL_LAYOUTS
-from broker.process.daemon import GC_THRESHOLDS
+from canopy_mqtt.core.codec.topic_names import validate_filter, validate_topic
+from canopy_mqtt.core.topics.trie import LAYOUTS as ALL_LAYOUTS
+from tests.support.runs import for_each
 
 TINY = 1_000
-"""What the counts of the rows are divided by."""
+"""The divisor of the rows' counts."""
 
 EVERY_LOAD = [
     loads.churn(40),
@@ -45,7 +44,7 @@ EVERY_LOAD = [
 
 @pytest.fixture(autouse=True)
 def _few_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LEAST", 10_000)
+    monkeypatch.setattr(footprint, "LEAST", 10_000)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -57,15 +56,15 @@ def test_a_row_runs_and_has_a_value(name: str, layout: str) -> None:
 
 
 def test_the_counts_are_the_authors() -> None:
-    assert sorted(LAYOUTS) == sorted(ALL_LAYOUTS)
+    assert set(LAYOUTS) < set(ALL_LAYOUTS)
     assert len(loads.churn(8_000).filters) == 8_000
     assert loads.churn(8_000).each == 4
     assert loads.broadcast(10_000).destinations() == [10_000]
     assert loads.many_wildcards().destinations() == [64]
 
 
-@pytest.mark.parametrize("load", EVERY_LOAD)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("load", EVERY_LOAD)
+@for_each("layout", LAYOUTS)
 def test_every_load_is_valid_and_finds_what_it_says(layout: str, load: Load) -> None:
     for name in load.filters:
         validate_filter(name)
@@ -79,8 +78,8 @@ def test_every_load_is_valid_and_finds_what_it_says(layout: str, load: Load) -> 
     assert len(table.trie) == 0
 
 
-@pytest.mark.parametrize("measure", [match_all, route_all, visit_all])
-@pytest.mark.parametrize(
+@for_each("measure", [match_all, route_all, visit_all])
+@for_each(
     "wrong",
     [
         replace(loads.plus(3), matches=[["site/0/+"], ["site/1/+"], ["site/0/+"]]),
@@ -120,9 +119,9 @@ def test_a_trie_with_other_filters_is_an_error() -> None:
         table.empty(range(3))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout", LAYOUTS)
 def test_memory_is_measured_in_a_process_of_its_own(layout: str) -> None:
-    found = memory.measure(layout, 10, 200)
+    found = footprint.measure(layout, 10, 200)
     assert found.filters == 2_000
     # Not less than the bare bytes of what is in it, and not a hundred times that.
     assert 40 < found.index / found.filters < 4_000
@@ -132,10 +131,10 @@ def test_memory_is_measured_in_a_process_of_its_own(layout: str) -> None:
 
 def test_memory_that_cannot_be_measured_says_why() -> None:
     with pytest.raises(ValueError, match="no trie layout 'moss'"):
-        memory.measure("moss", 1, 1)
+        footprint.measure("moss", 1, 1)
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
+@for_each("shuffled", [False, True])
 def test_a_crowd_stays_as_it_was(shuffled: bool) -> None:
     inserting, deleting = flat("compact", 10, 100, shuffled)
     assert inserting > 0
@@ -161,7 +160,7 @@ def test_the_command_tells_authors_and_bars(capsys: pytest.CaptureFixture[str]) 
     assert "offers 1.00" in out
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "layout", "value", "told"),
     [
         ("unicast", "compact", 459_999.0, "≥ 460,000 routes/s: MISSED"),
@@ -178,30 +177,3 @@ def test_a_bar_is_judged_with_the_authors_counts(name: str, layout: str, value: 
     assert judge is not None
     assert told in judge(layout, {OURS: value}, True)
     assert f"{told.split(': ')[0]}: not judged" in judge(layout, {OURS: value}, False)
-
-
-def test_a_row_without_a_bar_is_not_judged() -> None:
-    judge = BENCH.rows["emqx-100k-probes"].judge
-    assert judge is not None
-    assert not [told for told in judge("nodes", {OURS: 100.0}, True) if "probes:" in told]
-
-
-def test_the_garbage_collector_is_the_daemons_and_is_put_back() -> None:
-    before, frozen = gc.get_threshold(), gc.get_freeze_count()
-    with as_the_daemon():
-        assert gc.get_threshold() == GC_THRESHOLDS
-        assert gc.get_freeze_count() > frozen
-    assert gc.get_threshold() == before
-    assert gc.get_freeze_count() == 0
-
-
-def test_a_reading_is_for_one_operation() -> None:
-    reading = Reading(4, 2_000, 1_000)
-    assert (reading.each_ns, reading.each_cpu_ns, reading.rate) == (500.0, 250.0, 2e6)
-    watch = Stopwatch()
-    with watch:
-        first = watch.wall_ns
-    with watch:
-        second = watch.wall_ns
-    assert first == 0
-    assert 0 < second <= watch.wall_ns

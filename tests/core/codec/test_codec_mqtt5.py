@@ -15,15 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.codec import packets as p
-from broker.core.codec import properties as pr
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.encoder import encode
-from broker.core.codec.packets import Packet, Publish
-from broker.core.codec.properties import Properties
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec import properties as pr
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.encoder import encode
+from canopy_mqtt.core.codec.packets import Packet, Publish
+from canopy_mqtt.core.codec.properties import Properties
 from tests.core.codec.wire_cases import VALID, Case, senders
 from tests.core.strategies import client_packets, connects, server_packets
 from tests.support.frames import pending_size
+from tests.support.runs import for_each
 
 # Their attribute name of each property, and the value that stands for "absent" besides None.
 NAMES: dict[int, tuple[str, object]] = {
@@ -206,7 +207,7 @@ V5_CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", V5_CASES)
+@for_each("case", V5_CASES)
 def test_wire_cases(case: Case) -> None:
     assert case.packet is not None
     read, size = mqtt5.read(memoryview(case.raw))

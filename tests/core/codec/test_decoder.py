@@ -1,4 +1,6 @@
-"""`broker.core.codec.decoder`: every wire case in every way it can arrive, streams, limits, reason codes, topics."""
+"""`canopy_mqtt.core.codec.decoder`: every wire case in every way it can arrive, streams, limits, reason codes,
+topics.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.codec import packets as p
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.encoder import encode
-from broker.core.codec.errors import ProtocolError, ProtocolViolation
-from broker.core.codec.packets import Packet, Publish
-from broker.core.codec.primitives import varint
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.encoder import encode
+from canopy_mqtt.core.codec.packets import Packet, Publish
+from canopy_mqtt.core.codec.primitives import varint
+from canopy_mqtt.core.codec.reason_codes import ProtocolError, ProtocolViolation
 from tests.core.codec import reason_codes
 from tests.core.codec.wire_cases import CASES, INVALID, MAX_PACKET_SIZE, VALID, Case, senders
 from tests.core.strategies import VERSIONS, client_packets, connects, publishes, server_packets
 from tests.support.frames import pending_size
+from tests.support.runs import for_each
 
 LARGEST = 268_435_460
 """Bytes of the largest packet that the protocol knows: five of fixed header and the largest Remaining Length."""
 
-RECEIVED = [pytest.param(case, server, id=f"{case.name} {server}") for case in CASES for server in senders(case)]
-RECEIVED_VALID = [pytest.param(case, server, id=f"{case.name} {server}") for case in VALID for server in senders(case)]
+RECEIVED = [(case, server) for case in CASES for server in senders(case)]
+RECEIVED_VALID = [(case, server) for case in VALID for server in senders(case)]
 LATER_INVALID = [
-    pytest.param(case, server, id=f"{case.name} {server}")
+    (case, server)
     for case in INVALID
     if case.version > 0  # before the CONNECT there is no good packet to stand behind
     for server in senders(case)
@@ -67,7 +70,7 @@ class TestCases:
     def test_names_are_unique(self) -> None:
         assert len({case.name for case in CASES}) == len(CASES)
 
-    @pytest.mark.parametrize(("case", "server"), RECEIVED)
+    @for_each(("case", "server"), RECEIVED)
     def test_in_any_pieces(self, case: Case, server: bool) -> None:
         """Whole, byte by byte, in two parts wherever it is split; each part alone is incomplete or refused."""
         expect(case, server, case.raw)
@@ -84,7 +87,7 @@ class TestCases:
                 continue
             assert found == []
 
-    @pytest.mark.parametrize(("case", "server"), RECEIVED_VALID)
+    @for_each(("case", "server"), RECEIVED_VALID)
     def test_every_shortened_packet_is_decoded_or_refused(self, case: Case, server: bool) -> None:
         """A packet whose declared length is honest and too short: a ProtocolError or a packet, no other exception."""
         body_at = len(case.raw) - _remaining_length(case.raw)
@@ -99,7 +102,7 @@ class TestCases:
                 continue
             assert decoder.end == len(raw)
 
-    @pytest.mark.parametrize(("case", "server"), RECEIVED_VALID)
+    @for_each(("case", "server"), RECEIVED_VALID)
     def test_bytes_of_the_next_packet_behind_it(self, case: Case, server: bool) -> None:
         decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
         decoder.feed(case.raw + case.raw)
@@ -110,7 +113,7 @@ class TestCases:
         decoder.feed(case.raw[1:])
         assert drain(decoder) == [case.packet]
 
-    @pytest.mark.parametrize(("case", "server"), RECEIVED_VALID)
+    @for_each(("case", "server"), RECEIVED_VALID)
     def test_frame_bounds(self, case: Case, server: bool) -> None:
         decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
         decoder.feed(case.raw + case.raw)
@@ -120,7 +123,7 @@ class TestCases:
             assert decoder.header == case.raw[0]
             assert decoder.end - decoder.body == _remaining_length(case.raw)
 
-    @pytest.mark.parametrize(("case", "server"), LATER_INVALID)
+    @for_each(("case", "server"), LATER_INVALID)
     def test_refused_behind_a_good_packet(self, case: Case, server: bool) -> None:
         good = b"\x32\x06\x00\x01a\x00\x01x" if case.version < 5 else b"\x32\x07\x00\x01a\x00\x01\x00x"
         with pytest.raises(ProtocolError) as caught:
@@ -175,7 +178,7 @@ class TestStreams:
 class TestReasonCodes:
     """Each packet accepts the reason codes of its table and no others."""
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("head", "tail", "server", "allowed"),
         [
             (b"\x20\x03\x00", b"\x00", False, reason_codes.CONNACK),  # [MQTT-3.2.2-8]
@@ -247,7 +250,7 @@ class TestState:
         with pytest.raises(ProtocolViolation):
             decoder.publish()
 
-    @pytest.mark.parametrize("level", [0, 2, 3, 6, 100])
+    @for_each("level", [0, 2, 3, 6, 100])
     def test_version_to_answer_an_unknown_level_in(self, level: int) -> None:
         """In the form that every client knows [MQTT-3.1.2-2] [MQTT3-3.1.2-2]."""
         decoder = Decoder(100)

@@ -1,4 +1,6 @@
-"""`broker.core.codec.encoder`: the wire cases' bytes, everything back through the decoder, and what has no encoding."""
+"""`canopy_mqtt.core.codec.encoder`: the wire cases' bytes, everything back through the decoder, and what has no
+encoding.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.codec import encoder
-from broker.core.codec import packets as p
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.encoder import encode
-from broker.core.codec.packets import Packet, Publish
+from canopy_mqtt.core.codec import encoder
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.encoder import encode
+from canopy_mqtt.core.codec.packets import Packet, Publish
 from tests.core.codec.wire_cases import VALID, Case, props, senders
 from tests.core.strategies import VERSIONS, acks, client_packets, connects, packet_ids, server_packets
 from tests.support.frames import pending_size
+from tests.support.runs import for_each
 
 
 def back(raw: bytes, server: bool, version: int) -> Packet:
@@ -28,7 +31,7 @@ def back(raw: bytes, server: bool, version: int) -> Packet:
     return packet
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in VALID])
+@for_each("case", [pytest.param(case, id=case.name) for case in VALID])
 def test_wire_cases(case: Case) -> None:
     assert case.packet is not None
     raw = encode(case.packet, case.version)
@@ -54,8 +57,8 @@ class TestRoundTrip:
     def test_connect(self, packet: p.Connect) -> None:
         assert back(encode(packet, packet.version), True, 0) == packet
 
-    @pytest.mark.parametrize("size", [0, 100, 127, 128, 16_383, 16_384, 65_535, 2_097_152])
-    @pytest.mark.parametrize("version", [4, 5])
+    @for_each("size", [0, 100, 127, 128, 16_383, 16_384, 65_535, 2_097_152])
+    @for_each("version", [4, 5])
     def test_sizes(self, size: int, version: int) -> None:
         packet = Publish(b"t", bytes(size), 1, packet_id=1)
         assert back(encode(packet, version), True, version) == packet
@@ -73,7 +76,7 @@ class TestAck:
     def test_success_takes_four_bytes(self, kind: int, packet_id: int) -> None:
         assert len(encoder.ack(kind, packet_id, 0, p.V5)) == 4
 
-    @pytest.mark.parametrize(("kind", "packet_id"), [(3, 1), (8, 1), (4, 0), (4, -1), (4, 65_536)])
+    @for_each(("kind", "packet_id"), [(3, 1), (8, 1), (4, 0), (4, -1), (4, 65_536)])
     def test_refused(self, kind: int, packet_id: int) -> None:
         with pytest.raises(ValueError, match=r"acknowledgement|packet identifier"):
             encoder.ack(kind, packet_id)
@@ -82,7 +85,7 @@ class TestAck:
 class TestBefore5:
     """What 3.1.1 has no place for is left out."""
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("packet", "raw"),
         [
             (p.Disconnect(0x8E, props(("a", "b"))), b"\xe0\x00"),
@@ -151,7 +154,7 @@ IMPOSSIBLE: list[tuple[Packet, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("packet", "version"), IMPOSSIBLE)
+@for_each(("packet", "version"), IMPOSSIBLE)
 def test_what_has_no_encoding(packet: Packet, version: int) -> None:
     with pytest.raises(ValueError, match=r".+"):
         encode(packet, version)
@@ -171,6 +174,6 @@ def test_publish_properties_in_front_of_forwarded_ones() -> None:
     assert encoder.publish_properties(b"") == b"\x00"
 
 
-@pytest.mark.parametrize(("packet", "raw"), [(p.Pingreq(), encoder.PINGREQ), (p.Pingresp(), encoder.PINGRESP)])
+@for_each(("packet", "raw"), [(p.Pingreq(), encoder.PINGREQ), (p.Pingresp(), encoder.PINGRESP)])
 def test_ping(packet: Packet, raw: bytes) -> None:
     assert encode(packet, 4) == encode(packet, 5) == raw

@@ -1,4 +1,4 @@
-"""`broker.core.codec.primitives`: the data representations of section 1.5 at their edges."""
+"""`canopy_mqtt.core.codec.primitives`: the data representations of section 1.5 at their edges."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.codec import primitives
-from broker.core.codec.errors import MalformedPacket
-from broker.core.codec.primitives import Reader, utf8, varint
+from canopy_mqtt.core.codec import primitives
+from canopy_mqtt.core.codec.primitives import Reader, utf8, varint
+from canopy_mqtt.core.codec.reason_codes import MalformedPacket
+from tests.support.runs import for_each
 
 # The table of section 1.5.5: each length's first and last value.
 VARINTS = [
@@ -26,7 +27,7 @@ VARINTS = [
 class TestVarint:
     """Variable byte integers."""
 
-    @pytest.mark.parametrize(("value", "raw"), VARINTS)
+    @for_each(("value", "raw"), VARINTS)
     def test_edges(self, value: int, raw: bytes) -> None:
         """[MQTT-1.5.5-1]"""
         assert varint(value) == raw
@@ -39,12 +40,12 @@ class TestVarint:
         raw = varint(value)
         assert Reader(raw, 0, len(raw)).varint() == value
 
-    @pytest.mark.parametrize("value", [-1, 268_435_456, 1 << 40])
+    @for_each("value", [-1, 268_435_456, 1 << 40])
     def test_refused(self, value: int) -> None:
         with pytest.raises(ValueError, match=r"variable byte integer"):
             varint(value)
 
-    @pytest.mark.parametrize(
+    @for_each(
         "raw",
         [b"", b"\x80", b"\xff\xff\xff", b"\x80\x80\x80\x80\x01", b"\x80\x00", b"\x81\x80\x00", b"\xff\xff\xff\x00"],
     )
@@ -63,12 +64,12 @@ class TestFixedWidth:
         assert primitives.four_bytes(0x01020304) == b"\x01\x02\x03\x04"
         assert primitives.four_bytes(4_294_967_295) == b"\xff\xff\xff\xff"
 
-    @pytest.mark.parametrize("value", [-1, 65_536])
+    @for_each("value", [-1, 65_536])
     def test_two_bytes_refused(self, value: int) -> None:
         with pytest.raises(ValueError, match="two bytes"):
             primitives.two_bytes(value)
 
-    @pytest.mark.parametrize("value", [-1, 4_294_967_296])
+    @for_each("value", [-1, 4_294_967_296])
     def test_four_bytes_refused(self, value: int) -> None:
         with pytest.raises(ValueError, match="four bytes"):
             primitives.four_bytes(value)
@@ -77,7 +78,7 @@ class TestFixedWidth:
         reader = Reader(b"\x01\x02\x03\xff\xff\xff\xff", 0, 7)
         assert (reader.byte(), reader.two_bytes(), reader.four_bytes()) == (1, 0x0203, 4_294_967_295)
 
-    @pytest.mark.parametrize("size", [0, 1, 2, 3])
+    @for_each("size", [0, 1, 2, 3])
     def test_end_is_respected(self, size: int) -> None:
         """More bytes lie behind `end`; they are not this packet's."""
         data = b"\x00\x01abcdefgh"
@@ -104,7 +105,7 @@ class TestStrings:
         assert reader.string() == value
         assert reader.position == len(raw)
 
-    @pytest.mark.parametrize(
+    @for_each(
         "raw",
         [
             b"\xff",  # no UTF-8 at all
@@ -123,12 +124,12 @@ class TestStrings:
         with pytest.raises(MalformedPacket):
             utf8(raw)
 
-    @pytest.mark.parametrize("value", ["\ufeff", "a\ufeffb", "\uffff", "\x01\x1f\x7f\x9f", "\U0010ffff"])
+    @for_each("value", ["\ufeff", "a\ufeffb", "\uffff", "\x01\x1f\x7f\x9f", "\U0010ffff"])
     def test_kept(self, value: str) -> None:
         """[MQTT-1.5.4-3], and what a receiver may refuse but need not."""
         assert utf8(value.encode()) == value
 
-    @pytest.mark.parametrize("value", ["\0", "a\0", "\ud800", "x" * 65_536, "é" * 32_768])
+    @for_each("value", ["\0", "a\0", "\ud800", "x" * 65_536, "é" * 32_768])
     def test_cannot_be_written(self, value: str) -> None:
         with pytest.raises(ValueError, match=r".+"):
             primitives.text(value)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.encoder import encode, publish_properties
-from broker.core.codec.packets import V5, V311, Publish
-from broker.core.codec.publish_layout import alike, build, fields_end, head, plain_payload, topic_end
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.encoder import encode, publish_properties
+from canopy_mqtt.core.codec.packets import V5, V311, Publish
+from canopy_mqtt.core.codec.publish_layout import alike, build, fields_end, head, plain_payload, topic_end
 from tests.core.strategies import publishes
+from tests.support.runs import for_each
 
 ROOM = b"before"
 
@@ -51,7 +52,7 @@ def test_no_payload_behind_the_end(body: bytes, qos: int, v5: bool) -> None:
     assert found == -1 or 2 <= found <= len(body)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("behind", "most", "limit", "count"),
     [
         ((), 9, 99, 1),
@@ -63,9 +64,8 @@ def test_no_payload_behind_the_end(body: bytes, qos: int, v5: bool) -> None:
         ((2, b"u"), 9, 99, 2),
         ((2, b"tt"), 9, 99, 2),
     ],
-    ids=["alone", "all", "most", "limit", "behind-limit", "no-identifier", "another-topic", "another-length"],
 )
-@pytest.mark.parametrize("version", [V311, V5])
+@for_each("version", [V311, V5])
 def test_what_is_alike(version: int, behind: tuple[int | bytes, ...], most: int, limit: int, count: int) -> None:
     """Packet identifiers and payloads may differ; topic, length and flags may not."""
     payload = b"pay" if version == V5 else b"load"  # eleven bytes in both

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.codec import reasons, topic_names
-from broker.core.codec.errors import MalformedPacket, ProtocolError, Refused
+from canopy_mqtt.core.codec import reason_codes, topic_names
+from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolError, Refused
 from tests.core import naive
+from tests.support.runs import for_each
 
 # Filter, topic, whether they match: the examples of section 4.7, and the corners beside them.
 EXAMPLES = [
@@ -64,7 +65,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize(("topic_filter", "topic", "expected"), EXAMPLES)
+@for_each(("topic_filter", "topic", "expected"), EXAMPLES)
 def test_examples(topic_filter: str, topic: str, expected: bool) -> None:
     topic_names.validate_filter(topic_filter)
     topic_names.validate_topic(topic)
@@ -77,12 +78,12 @@ def test_matches_as_the_oracle_does(topic_filter: str, topic: str) -> None:
     assert topic_names.matches(topic_filter, topic) is naive.matches(topic_filter, topic)
 
 
-@pytest.mark.parametrize("topic_filter", ["a", "/", "//", "+", "#", "+/+", "a/+/b/#", " ", "$SYS/#", "$share", "$"])
+@for_each("topic_filter", ["a", "/", "//", "+", "#", "+/+", "a/+/b/#", " ", "$SYS/#", "$share", "$"])
 def test_valid_filters(topic_filter: str) -> None:
     topic_names.validate_filter(topic_filter)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "topic_filter",
     [
         "",  # [MQTT-4.7.3-1]
@@ -105,7 +106,7 @@ def test_valid_filters(topic_filter: str) -> None:
 def test_filters_that_are_refused(topic_filter: str) -> None:
     with pytest.raises(MalformedPacket) as caught:
         topic_names.validate_filter(topic_filter)
-    assert caught.value.reason_code == reasons.MALFORMED_PACKET
+    assert caught.value.reason_code == reason_codes.MALFORMED_PACKET
 
 
 @given(st.text(alphabet="a/+#$\0", max_size=6))
@@ -129,14 +130,14 @@ def test_limit_on_levels() -> None:
     topic_names.validate_filter("a/b/#", max_levels=3)
     with pytest.raises(Refused) as caught:
         topic_names.validate_filter("a/b/c/#", max_levels=3)
-    assert caught.value.reason_code == reasons.TOPIC_FILTER_INVALID
+    assert caught.value.reason_code == reason_codes.TOPIC_FILTER_INVALID
     topic_names.validate_topic("a/b/c", max_levels=3)
     with pytest.raises(Refused) as caught:
         topic_names.validate_topic("a/b//c", max_levels=3)
-    assert caught.value.reason_code == reasons.TOPIC_NAME_INVALID
+    assert caught.value.reason_code == reason_codes.TOPIC_NAME_INVALID
 
 
-@pytest.mark.parametrize("letter", ["a", "é", "漢", "🦜"])
+@for_each("letter", ["a", "é", "漢", "🦜"])
 def test_longest_strings(letter: str) -> None:
     """65,535 bytes of UTF-8 are allowed, and not one more [MQTT-4.7.3-3]."""
     width = len(letter.encode())
@@ -149,15 +150,15 @@ def test_longest_strings(letter: str) -> None:
         topic_names.validate_topic(longest + "x")
 
 
-@pytest.mark.parametrize("topic", ["", "a/+", "#", "a#", "+a", "a\0"])
+@for_each("topic", ["", "a/+", "#", "a#", "+a", "a\0"])
 def test_topics_that_are_refused(topic: str) -> None:
     """Wildcards are for filters [MQTT-4.7.0-1] [MQTT-3.3.2-2]; empty and U+0000 are for nobody."""
     with pytest.raises(MalformedPacket) as caught:
         topic_names.validate_topic(topic)
-    assert caught.value.reason_code == reasons.MALFORMED_PACKET
+    assert caught.value.reason_code == reason_codes.MALFORMED_PACKET
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic_filter", "expected"),
     [
         ("a/b", ("", "a/b")),
@@ -175,7 +176,7 @@ def test_shared_filters(topic_filter: str, expected: tuple[str, str]) -> None:
     assert topic_names.parse_shared(topic_filter) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "topic_filter",
     [
         "$share/",  # [MQTT-4.8.2-1], and the next
@@ -192,7 +193,7 @@ def test_shared_filters(topic_filter: str, expected: tuple[str, str]) -> None:
 def test_shared_filters_that_are_refused(topic_filter: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         topic_names.parse_shared(topic_filter)
-    assert caught.value.reason_code == reasons.MALFORMED_PACKET
+    assert caught.value.reason_code == reason_codes.MALFORMED_PACKET
 
 
 def test_levels() -> None:
@@ -247,7 +248,7 @@ COVERING = [
 ]
 
 
-@pytest.mark.parametrize(("wide", "topic_filter", "expected"), COVERING)
+@for_each(("wide", "topic_filter", "expected"), COVERING)
 def test_covers(wide: str, topic_filter: str, expected: bool) -> None:
     assert topic_names.covers(wide, topic_filter) == expected
     assert naive.covers(wide, topic_filter) == expected
@@ -311,7 +312,7 @@ few_filters = (
 )
 
 
-@pytest.mark.parametrize(("one", "other", "expected"), COMMON)
+@for_each(("one", "other", "expected"), COMMON)
 def test_intersect(one: str, other: str, expected: str | None) -> None:
     assert topic_names.intersect(one, other) == expected
     assert topic_names.intersect(other, one) == expected

@@ -10,16 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from broker.core.codec import packets as p
-from broker.core.codec.errors import (
-    MalformedPacket,
-    PacketTooLarge,
-    ProtocolError,
-    ProtocolViolation,
-    Refused,
-    TopicAliasInvalid,
-)
-from broker.core.codec.packets import (
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import (
     Ack,
     Auth,
     Connack,
@@ -33,8 +25,16 @@ from broker.core.codec.packets import (
     Unsubscribe,
     Will,
 )
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.codec.properties import Properties
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.properties import Properties
+from canopy_mqtt.core.codec.reason_codes import (
+    MalformedPacket,
+    PacketTooLarge,
+    ProtocolError,
+    ProtocolViolation,
+    Refused,
+    TopicAliasInvalid,
+)
 
 MAX_PACKET_SIZE: Final = 4096
 """Bytes. What the decoders of these cases accept; the cases "too large" depend on it."""

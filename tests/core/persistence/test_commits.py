@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from mypy_extensions import i64
 
-from broker.core.persistence.commits import RELEASE_TURN, Commits, Waiter
-from broker.core.persistence.journal import Journal
+from canopy_mqtt.core.persistence.commits import RELEASE_TURN, Commits, Waiter
+from canopy_mqtt.core.persistence.journal import Journal
 
 
 class Waiting(Waiter):
@@ -31,7 +31,7 @@ def test_a_journal_keeps_everything_at_once_unless_it_says_otherwise() -> None:
 def test_nothing_is_pending_until_a_note_was_told() -> None:
     commits = Commits()
     assert not commits.pending()
-    commits.told += 1
+    commits.journal_position += 1
     assert commits.pending()
     commits.advance(1)
     assert not commits.pending()
@@ -39,9 +39,9 @@ def test_nothing_is_pending_until_a_note_was_told() -> None:
 
 def test_nobody_is_released_before_his_number() -> None:
     commits, told = Commits(), list[tuple[str, int]]()
-    commits.told = 2
+    commits.journal_position = 2
     commits.wait(Waiting("a", told))
-    commits.told = 3
+    commits.journal_position = 3
     commits.wait(Waiting("b", told))
     commits.advance(1)
     assert told == []
@@ -55,9 +55,9 @@ def test_nobody_is_released_before_his_number() -> None:
 def test_an_earlier_number_is_not_put_off_by_a_later_one() -> None:
     commits, told = Commits(), list[tuple[str, int]]()
     waiter = Waiting("a", told)
-    commits.told = 1
+    commits.journal_position = 1
     commits.wait(waiter)
-    commits.told = 5
+    commits.journal_position = 5
     commits.wait(waiter)
     commits.advance(1)
     assert told == [("a", 1)]
@@ -65,9 +65,9 @@ def test_an_earlier_number_is_not_put_off_by_a_later_one() -> None:
 
 def test_an_advance_that_says_nothing_new_releases_nobody() -> None:
     commits, told = Commits(), list[tuple[str, int]]()
-    commits.told = 4
+    commits.journal_position = 4
     commits.advance(4)
-    commits.told = 5
+    commits.journal_position = 5
     commits.wait(Waiting("a", told))
     commits.advance(4)
     commits.advance(3)
@@ -87,9 +87,9 @@ def test_a_waiter_may_wait_again_when_it_is_told() -> None:
                 commits.wait_for(self, 2)
             return super().committed(number)
 
-    commits.told = 1
+    commits.journal_position = 1
     commits.wait(Again("a", told))
-    commits.told = 2
+    commits.journal_position = 2
     commits.advance(1)
     assert (told, commits.waiting) == ([("a", 1)], 1)
     commits.advance(2)
@@ -99,7 +99,7 @@ def test_a_waiter_may_wait_again_when_it_is_told() -> None:
 def test_one_who_leaves_is_forgotten_at_once_wherever_he_stands() -> None:
     commits, told = Commits(), list[tuple[str, int]]()
     waiters = [Waiting(name, told) for name in "abcde"]
-    commits.told = 1
+    commits.journal_position = 1
     for waiter in waiters:
         commits.wait(waiter)
     for left in (0, 2, 4):
@@ -114,7 +114,7 @@ def test_a_thousand_are_released_in_turns_and_each_once() -> None:
     commits, told = Commits(), list[tuple[str, int]]()
     woken: list[int] = []
     commits.wake = lambda: woken.append(commits.waiting)
-    commits.told = 1
+    commits.journal_position = 1
     for number in range(1000):
         commits.wait(Waiting(f"{number}", told, 12))
     commits.advance(1)
@@ -131,13 +131,13 @@ def test_a_thousand_are_released_in_turns_and_each_once() -> None:
 def test_those_who_come_and_go_between_two_turns_harm_nobody() -> None:
     commits, told = Commits(), list[tuple[str, int]]()
     commits.wake = lambda: None
-    commits.told = 1
+    commits.journal_position = 1
     waiters = [Waiting(f"{number}", told, RELEASE_TURN) for number in range(4)]
     for waiter in waiters:
         commits.wait(waiter)
     commits.advance(1)
     assert commits.release()
-    commits.told = 2
+    commits.journal_position = 2
     commits.wait(Waiting("late", told))
     for gone in waiters[1:3]:
         commits.leave(gone)
@@ -162,7 +162,7 @@ def test_what_one_raises_does_not_keep_the_others_back() -> None:
         def committed(self, number: i64) -> i64:
             raise KeyError(number)
 
-    commits.told = 1
+    commits.journal_position = 1
     for waiter in (Waiting("a", told), Broken("b", told), Waiting("c", told)):
         commits.wait(waiter)
     commits.advance(1)
@@ -189,7 +189,7 @@ def test_who_is_handed_something_is_told_in_the_next_turn_whatever_is_committed(
     commits, told = Commits(), list[tuple[str, int]]()
     turns: list[str] = []
     commits.wake = lambda: turns.append("turn")
-    commits.told = 5
+    commits.journal_position = 5
     commits.wait(Waiting("a", told))
     commits.advance(3)
     assert not commits.release()
@@ -222,14 +222,14 @@ def test_what_is_handed_in_while_a_turn_is_under_way_waits_for_its_place_in_it()
 
     class Handing(Waiting):
         def committed(self, number: i64) -> i64:
-            if commits.told < 4:
-                commits.told += 1
-                commits.hand(Waiting(f"handed {commits.told}", told))
+            if commits.journal_position < 4:
+                commits.journal_position += 1
+                commits.hand(Waiting(f"handed {commits.journal_position}", told))
             return super().committed(number)
 
     commits, told = Commits(), list[tuple[str, int]]()
     commits.wake = lambda: None
-    commits.told = 2
+    commits.journal_position = 2
     commits.wait(Handing("a", told))
     commits.wait(Handing("b", told))
     commits.advance(2)

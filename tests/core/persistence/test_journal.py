@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from broker.core.codec import packets as p
-from broker.core.codec.packets import NEVER, Ack, Will
-from broker.core.limits import Limits
-from broker.core.persistence.journal import Journal, share_name
-from broker.core.principal import Principal
-from broker.core.queues.delivery import Delivery
-from broker.core.queues.message import Message
-from broker.core.topics.subscription import Subscription
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import NEVER, Ack, Will
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.persistence.journal import Journal, share_name
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.topics.subscription import Subscription
 from tests.core.harness import START, Client, Network, bag, limits
 
 EXPIRY = 100

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from broker.core.codec import packets as p
-from broker.core.codec.packets import NEVER, Ack, Publish, SubscriptionRequest, Will
-from broker.core.persistence import restore as restoring
-from broker.core.persistence.journal import (
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import NEVER, Ack, Publish, SubscriptionRequest, Will
+from canopy_mqtt.core.persistence import restore as restoring
+from canopy_mqtt.core.persistence.journal import (
     DeliveryRecord,
     Journal,
     MessageRecord,
@@ -18,12 +18,12 @@ from broker.core.persistence.journal import (
     SubscriptionRecord,
     WillRecord,
 )
-from broker.core.principal import Principal
-from broker.core.queues.delivery import RELEASED, SENT, Delivery
-from broker.core.queues.message import Message
-from broker.core.queues.policies.queue_policy import DROP_OLDEST
-from broker.core.routing.retained.shares import kept_bytes
-from broker.core.topics.topic_tree import NODE_BYTES
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import RELEASED, SENT, Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST
+from canopy_mqtt.core.routing.retained import kept_bytes
+from canopy_mqtt.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import START, Client, Network, limits, total_ledger
 from tests.support.restored import restore
 

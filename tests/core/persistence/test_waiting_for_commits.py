@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from broker.core.codec import packets as p
-from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Ack, Publish, Suback, Unsuback
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.persistence.commits import RELEASE_TURN
-from broker.core.queues.live.outbox import CONTROL_LIMIT
-from broker.core.queues.windows.held import FILTERS_ANSWER
-from broker.store import MemoryStore
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Ack, Publish, Suback, Unsuback
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.persistence.commits import RELEASE_TURN
+from canopy_mqtt.core.queues.held import FILTERS_ANSWER
+from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES
+from canopy_mqtt.store import MemoryStore
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.store.grouped import GroupStore
 from tests.store.observed import at_once
@@ -129,7 +129,7 @@ def test_a_store_that_keeps_at_once_holds_nothing() -> None:
     client.publish("t/1", b"x", 2)
     assert sorted(_kinds(client)) == [(PUBREC, 2), (PUBREL, 1), (PUBCOMP, 2)]
     assert client.payloads() == [b"x"]
-    assert client.wire.outbox.held is None
+    assert client.wire.send_buffer.held is None
 
 
 def test_acknowledgements_keep_their_order_behind_one_that_waits(house: House) -> None:
@@ -213,6 +213,7 @@ def test_a_client_of_311_is_not_read_from_while_as_many_are_held() -> None:
     assert _kinds(client) == [(PUBACK, 1 + number) for number in range(20)]
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize(
     "flood", [Ack(PUBREL, 7), Ack(PUBREC, 7), p.Unsubscribe(9, ["none/at/all"]), p.Subscribe(9, [Request("t", 1)])]
 )
@@ -220,21 +221,20 @@ def test_what_is_held_of_other_packets_is_bounded_in_bytes(flood: p.Packet) -> N
     """A client that has its answers held sends what Receive Maximum does not count: it is not read from any more."""
     house = House()
     client = house.lasting("pub")
-    house.store.gate.told += 1
-    outbox = client.wire.outbox
-    window = outbox.receive_window
+    house.store.gate.journal_position += 1
+    send_buffer = client.wire.send_buffer
     reads = 0
-    while not outbox.congested:
+    while not send_buffer.congested:
         # What the shell asks after each read.
         for _ in range(100):
             client.send(flood)
         house.network.settle()
         reads += 1
-    assert CONTROL_LIMIT < window.held_bytes <= CONTROL_LIMIT + 100 * (FILTERS_ANSWER + 6)
+    assert MAX_CONTROL_BYTES < send_buffer.held_bytes <= MAX_CONTROL_BYTES + 100 * (FILTERS_ANSWER + 6)
     assert reads <= (170 if isinstance(flood, Ack) else 6)
     house.commit()
-    assert window.held_bytes + outbox.queue.control_bytes == 0
-    assert (window.held, window.held_bytes) == (0, 0)
+    assert send_buffer.held_bytes + send_buffer.control_bytes == 0
+    assert (send_buffer.unqueued, send_buffer.held_bytes) == (0, 0)
     assert len(client.packets) == 1 + 100 * reads
 
 
@@ -300,7 +300,7 @@ def test_a_pubrec_for_what_a_lost_connection_sent_waits_too(house: House) -> Non
     # From here on nothing is told because of the client but what stands below.
     client.cut()
     client.connect(clean=False, expiry=EXPIRY, settle=False)
-    house.store.gate.told += 1
+    house.store.gate.journal_position += 1
     house.network.settle()
     assert client.got(Ack) == []
     house.commit()
@@ -414,7 +414,7 @@ def test_one_that_may_leave_and_was_not_written_stays_before_what_is_not_committ
     commits = house.network.router.commits
     assert commits is not None
     other.publish("t/1", b"first", 2)
-    told = commits.told
+    told = commits.journal_position
     other.publish("t/1", b"second", 2)
     commits.advance(told)
     client.cut()
@@ -572,7 +572,7 @@ def test_held_publishes_stay_within_the_send_quota(house: House) -> None:
 
 
 def test_held_publishes_that_find_no_room_go_when_the_writer_has_made_some() -> None:
-    """An outbox keeps its bounds also where many are committed at once."""
+    """A send buffer keeps its bounds also where many are committed at once."""
     house = House(live_messages=2)
     client = house.receiver()
     other = house.client("pub")
@@ -580,7 +580,7 @@ def test_held_publishes_that_find_no_room_go_when_the_writer_has_made_some() -> 
     for number in range(6):
         other.publish("t/1", b"%d" % number, 2)
     house.store.commit_all()
-    assert client.wire.outbox.messages <= 2
+    assert client.wire.send_buffer.messages <= 2
     client.wire.frozen = False
     for _ in range(12):
         house.commit()

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mypy_extensions import i32
 
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.packets import V5, V311, Publish
-from broker.core.codec.properties import encode_forward
-from broker.core.queues.delivery import Delivery
-from broker.core.queues.message import Message
-from broker.core.queues.windows.in_flight import InFlight
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.packets import V5, V311, Publish
+from canopy_mqtt.core.codec.properties import encode_forward
+from canopy_mqtt.core.queues.delivery import Delivery, InFlight
+from canopy_mqtt.core.queues.message import Message
 
 FORWARD = encode_forward(1, "text/plain", "a/b", b"\x01\x02", [("k", "v"), ("k", "w")])
 payloads = st.one_of(st.binary(max_size=40), st.sampled_from((b"x" * 127, b"x" * 128, b"x" * 16_384)))
@@ -120,13 +119,13 @@ def test_adopted_frame(v5: bool) -> None:
     frame = b"\x30\x09\x00\x01t\x00hello" if v5 else b"\x30\x08\x00\x01thello"
     made = Message(b"t", b"", 0, False, b"", 0.0, "p")
     made.adopt_frame(frame, v5, len(frame) - 5)
-    size = made.size()
+    size = made.size
     assert made.qos0_frame(v5) is frame
     assert read(made.qos0_frame(not v5), not v5).payload == b"hello"
     assert made.payload() == b"hello"
     assert made.qos0_frame(v5) is frame
     assert read(made.qos12_frame(v5, 2, 9), v5).payload == b"hello"
-    assert made.size() == size == Message(b"t", b"hello", 0, False, b"", 0.0, "p").size()
+    assert made.size == size == Message(b"t", b"hello", 0, False, b"", 0.0, "p").size
 
 
 def test_frames_are_not_larger_than_counted() -> None:
@@ -134,8 +133,8 @@ def test_frames_are_not_larger_than_counted() -> None:
     for length in (0, 1, 127, 128, 16_383, 16_384, 70_000):
         made = message(b"x" * length, FORWARD)
         for v5 in (False, True):
-            assert len(made.qos0_frame(v5)) <= made.size()
-            assert len(made.qos12_frame(v5, 1, 1)) <= made.size()
+            assert len(made.qos0_frame(v5)) <= made.size
+            assert len(made.qos12_frame(v5, 1, 1)) <= made.size
 
 
 @pytest.mark.parametrize(
@@ -162,10 +161,10 @@ def test_what_one_client_alone_gets_counts_for_what_it_takes(length: int) -> Non
             delivery.packet_id = i32(ring.next_id())
             ring.add(delivery)
             queue.append(delivery)
-            counted += message.size()
+            counted += message.size
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
     # Interpreted objects have dictionaries. What the allocator rounds up, tracemalloc does not see.
-    most = 5 * counted if isinstance(Message.size, FunctionType) else counted
+    most = 5 * counted if isinstance(Message.payload, FunctionType) else counted
     assert 0.7 * counted < taken + 20 * count <= most

@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from broker.core.causes import CONNECTION_LOST
-from broker.core.codec import packets as p
-from broker.core.codec.packets import V31, V311, Ack, Publish
-from broker.core.codec.properties import encode_forward
-from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SUCCESS
-from broker.core.limits import Limits
-from broker.core.queues.message import Message
-from broker.core.queues.policies.queue_policy import DROP_OLDEST, LATEST
-from broker.core.queues.requests import Peer, Request
-from broker.core.routing.loop_detection import LINK
+from canopy_mqtt.core.causes import CONNECTION_LOST
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import V31, V311, Ack, Publish
+from canopy_mqtt.core.codec.properties import encode_forward
+from canopy_mqtt.core.codec.reason_codes import QUOTA_EXCEEDED, SUCCESS
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.queue_terms import LATEST
+from canopy_mqtt.core.queues.requests import Peer, Request
+from canopy_mqtt.core.routing.links import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger, untouched
 from tests.support.losses import dropped_by_cause
+from tests.support.runs import for_each
 
 PATIENCE = Limits().answer_timeout
 ASKS = encode_forward(response_topic="answers/1", correlation_data=b"1")
@@ -58,21 +59,21 @@ def open_requests(network: Network) -> int:
     count = 0
     for session in network.router.sessions.values():
         for delivery in [*session.inflight.values(), *(session.queue.pending or ())]:
-            count += delivery.asked is not None
+            count += delivery.on_settled is not None
     return count
 
 
 def window(client: Client) -> tuple[int, int]:
     """Last acknowledgements that are not written, and those that are held."""
-    counts = client.wire.outbox.receive_window
-    return counts.unwritten, counts.held
+    send_buffer = client.wire.send_buffer
+    return send_buffer.unwritten, send_buffer.unqueued
 
 
 class TestOneLink:
     """A request that only a link took."""
 
-    @pytest.mark.parametrize(("qos", "taken"), [*product((1, 2), (1, 2))])
-    @pytest.mark.parametrize(("said", "answer"), [(0x00, 0x00), (0x10, 0x10), (0x80, 0x00), (0x87, 0x00), (0x97, 0x00)])
+    @for_each(("qos", "taken"), [*product((1, 2), (1, 2))])
+    @for_each(("said", "answer"), [(0x00, 0x00), (0x10, 0x10), (0x80, 0x00), (0x87, 0x00), (0x97, 0x00)])
     def test_told_what_the_link_says(self, qos: int, taken: int, said: int, answer: int) -> None:
         """The publisher hears nothing until then, and 0x10 only if the link says that."""
         network = Network()
@@ -86,30 +87,9 @@ class TestOneLink:
         below.answer()
         assert open_requests(network) == 0
         assert publisher.outgoing == {}
-        assert not publisher.session.incoming_qos2
+        assert not publisher.session.received_qos2
         assert window(publisher) == (0, 0)
         assert total_ledger(network.router.sessions.values()) == []
-
-    def test_several_at_once(self) -> None:
-        """Each has its own answer, in the order in which the answers come."""
-        network = Network()
-        below, publisher = link(network), network.client("p")
-        first, second, third = ask(publisher), ask(publisher, 2), ask(publisher)
-        say(below, 0x10, 0x00)
-        assert told(publisher) == [(first.packet_id, 0x10), (second.packet_id, 0)]
-        say(below, 0x10)
-        assert told(publisher)[2:] == [(third.packet_id, 0x10)]
-
-    def test_others_do_not_wait(self) -> None:
-        """Publishes that are no requests are acknowledged meanwhile, with the reason that they always had."""
-        network = Network()
-        below, publisher = link(network), network.client("p")
-        ask(publisher)
-        plain = [publisher.publish("q/a", b"", qos) for qos in (1, 2)]
-        plain += [publisher.publish("q/a", b"", qos, properties=encode_forward(user=[("a", "b")])) for qos in (1, 2)]
-        assert told(publisher) == [(each.packet_id, SUCCESS) for each in plain]
-        assert len(below.unanswered) == 5
-        assert open_requests(network) == 1
 
     def test_at_qos_0(self) -> None:
         """Nothing to acknowledge, nothing to wait for."""
@@ -119,17 +99,6 @@ class TestOneLink:
         ask(publisher, 0)
         assert open_requests(network) == 0
         assert not publisher.closed
-
-    def test_queued_behind_others(self) -> None:
-        """One that waits for the link's window is asked like one in flight."""
-        network = Network()
-        below, publisher = link(network, receive_maximum=1), network.client("p")
-        first, second = ask(publisher), ask(publisher)
-        assert below.session.queue.messages == 1
-        say(below, 0x10)
-        assert told(publisher) == [(first.packet_id, 0x10)]
-        say(below, 0x10)
-        assert told(publisher)[1:] == [(second.packet_id, 0x10)]
 
     def test_retained(self) -> None:
         """A retained request is kept at once."""
@@ -156,28 +125,6 @@ class TestOneLink:
 class TestAtOnce:
     """What needs no waiting is acknowledged as ever."""
 
-    @pytest.mark.parametrize("qos", [1, 2])
-    def test_nobody(self, qos: int) -> None:
-        """0x10 for a request that nobody is there for."""
-        network = Network()
-        link(network)
-        publisher = network.client("p")
-        packet = ask(publisher, qos, "elsewhere")
-        assert told(publisher) == [(packet.packet_id, NO_MATCHING_SUBSCRIBERS)]
-
-    @pytest.mark.parametrize("qos", [1, 2])
-    @pytest.mark.parametrize("granted", [0, 1, 2])
-    def test_an_ordinary_subscriber(self, qos: int, granted: int) -> None:
-        """Somebody was reached, whatever the link will say."""
-        network = Network()
-        below, publisher, other = link(network), network.client("p"), network.client("s")
-        other.subscribe("q/+", qos=granted)
-        packet = ask(publisher, qos)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        say(below, 0x10)
-        assert len(told(publisher)) == 1
-        assert open_requests(network) == 0
-
     def test_a_share_group(self) -> None:
         """The same with one of a group."""
         network = Network()
@@ -186,16 +133,6 @@ class TestAtOnce:
         publisher = network.client("p")
         packet = ask(publisher)
         assert told(publisher) == [(packet.packet_id, SUCCESS)]
-
-    def test_a_link_that_is_away(self) -> None:
-        """Its session takes it."""
-        network = Network()
-        below, publisher = link(network), network.client("p")
-        below.cut()
-        packet = ask(publisher)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        assert below.session.queue.messages == 1
-        assert open_requests(network) == 0
 
     def test_a_link_at_qos_0(self) -> None:
         """Nobody will ever say whom it reaches."""
@@ -264,7 +201,7 @@ class TestAtOnce:
         ask(publisher)
         packet = ask(publisher, qos)
         assert told(publisher) == [(packet.packet_id, QUOTA_EXCEEDED)]
-        assert packet.packet_id not in (publisher.session.incoming_qos2 or ())
+        assert packet.packet_id not in (publisher.session.received_qos2 or ())
         second = link(network, "second")
         packet = ask(publisher, qos)
         # What the full one had no room for counts as reached.
@@ -276,41 +213,6 @@ class TestAtOnce:
 
 class TestSeveral:
     """Several links took it, and nobody else."""
-
-    @pytest.mark.parametrize("qos", [1, 2])
-    def test_none_reaches_anybody(self, qos: int) -> None:
-        """Known when the last has said so."""
-        network = Network()
-        links = [link(network, f"l{number}", 1 + number % 2) for number in range(3)]
-        publisher = network.client("p")
-        packet = ask(publisher, qos)
-        for below in links:
-            assert told(publisher) == []
-            say(below, 0x10)
-        assert told(publisher) == [(packet.packet_id, 0x10)]
-
-    @pytest.mark.parametrize("reached", [0, 1, 2])
-    def test_one_does(self, reached: int) -> None:
-        """Known when that one has said so; what the others say is of no interest any more."""
-        network = Network()
-        links = [link(network, f"l{number}") for number in range(3)]
-        publisher = network.client("p")
-        packet = ask(publisher)
-        for number, below in enumerate(links):
-            say(below, 0x00 if number == reached else 0x10)
-            assert told(publisher) == ([(packet.packet_id, SUCCESS)] if number >= reached else [])
-        assert open_requests(network) == 0
-
-    def test_one_goes(self) -> None:
-        """One that is gone says nothing: that counts as reached."""
-        network = Network()
-        one, two = link(network, "one"), link(network, "two")
-        publisher = network.client("p")
-        packet = ask(publisher)
-        say(one, 0x10)
-        two.cut()
-        network.settle()
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
 
     def test_several_filters(self) -> None:
         """A link is asked once, however many of its filters match."""
@@ -325,21 +227,6 @@ class TestSeveral:
 
 class TestEnds:
     """However a delivery ends, its request is settled."""
-
-    @pytest.mark.parametrize("qos", [1, 2])
-    def test_connection_lost(self, qos: int) -> None:
-        """In flight and queued alike; what the link says after its return is of no interest."""
-        network = Network()
-        below, publisher = link(network, receive_maximum=1), network.client("p")
-        packets = [ask(publisher, qos) for _ in range(3)]
-        below.cut()
-        network.settle()
-        assert told(publisher) == [(each.packet_id, SUCCESS) for each in packets]
-        below.answering = True
-        below.connect(clean=False, expiry=100, properties=bag((LINK, "x")))
-        assert len(below.take()) == 4
-        assert len(told(publisher)) == 3
-        assert total_ledger(network.router.sessions.values()) == []
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_a_link_that_says_nothing(self, qos: int) -> None:
@@ -389,15 +276,6 @@ class TestEnds:
         assert told(publisher) == [(packet.packet_id, SUCCESS)]
         assert "link" not in network.router.sessions
 
-    @pytest.mark.parametrize("clean", [False, True])
-    def test_taken_over(self, clean: bool) -> None:
-        """Another connection of the link comes in its place."""
-        network = Network()
-        below, publisher = link(network), network.client("p")
-        packet = ask(publisher)
-        below.connect(clean=clean, properties=bag((LINK, "x")))
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-
     def test_session_ended_while_connected(self) -> None:
         """As a link of this broker's own does that is taken out of the settings."""
         network = Network()
@@ -407,7 +285,7 @@ class TestEnds:
         network.router.end_session(session, network.now)
         network.settle()
         assert told(publisher) == [(each.packet_id, SUCCESS) for each in packets]
-        session.outbox = None
+        session.send_buffer = None
         below.wire.lose(CONNECTION_LOST)
 
     def test_session_ended_while_connected_and_in_a_group(self) -> None:
@@ -422,7 +300,7 @@ class TestEnds:
         network.settle()
         assert told(publisher) == [(packet.packet_id, SUCCESS)]
         assert other.payloads() == [b"?"]
-        session.outbox = None
+        session.send_buffer = None
 
     @pytest.mark.parametrize("written", [True, False])
     def test_expired(self, written: bool) -> None:
@@ -445,15 +323,6 @@ class TestEnds:
             assert told(publisher) == [(second.packet_id, SUCCESS)]
         assert open_requests(network) == 0
         assert total_ledger(network.router.sessions.values()) == []
-
-    def test_shed(self) -> None:
-        """A full queue that gives its oldest."""
-        network = Network(limits(session_messages=2, queue_policy=DROP_OLDEST))
-        below, publisher = link(network, receive_maximum=1), network.client("p")
-        packets = [ask(publisher) for _ in range(4)]
-        assert told(publisher) == [(packets[1].packet_id, SUCCESS)]
-        say(below, 0x10, 0x10, 0x10)
-        assert told(publisher)[1:] == [(packets[at].packet_id, 0x10) for at in (0, 2, 3)]
 
     def test_shed_for_the_broker(self) -> None:
         """All queues together hold too much: the fullest one gives."""
@@ -502,16 +371,6 @@ class TestEnds:
         assert told(publisher) == [(packet.packet_id, SUCCESS)]
         assert other.payloads() == [b"?"]
 
-    def test_unsubscribed(self) -> None:
-        """What is on its way to the link stays there, and so does the question."""
-        network = Network()
-        below, publisher = link(network), network.client("p")
-        packet = ask(publisher)
-        below.unsubscribe("q/#")
-        assert told(publisher) == []
-        say(below, 0x10)
-        assert told(publisher) == [(packet.packet_id, 0x10)]
-
     def test_comes_back_as_an_ordinary_client(self) -> None:
         """A session is asked while it is a link's."""
         network = Network()
@@ -524,58 +383,6 @@ class TestEnds:
 
 class TestRequester:
     """The publisher of a request, while it waits."""
-
-    @pytest.mark.parametrize("qos", [1, 2])
-    def test_gone(self, qos: int) -> None:
-        """Nothing is sent to it, nothing breaks, and nothing holds on to its connection."""
-        network = Network()
-        below, publisher = link(network), network.client("p")
-        ask(publisher, qos)
-        [delivery] = below.session.inflight.values()
-        asked = delivery.asked
-        assert asked is not None
-        waiting = [asked.peer]
-        assert waiting == [publisher.wire.protocol]
-        publisher.cut()
-        waiting = [asked.peer]
-        assert waiting == [None]
-        say(below, 0x10)
-        assert delivery.asked is None
-        assert not below.closed
-
-    def test_gone_and_back_at_qos_1(self) -> None:
-        """Sent again it is a new request; the old one's answer is not for it."""
-        network = Network()
-        below, publisher = link(network), network.idle("p")
-        publisher.connect(clean=False, expiry=100)
-        packet = ask(publisher)
-        publisher.cut()
-        publisher.connect(clean=False, expiry=100)
-        assert len(below.unanswered) == 2
-        say(below, 0x00)
-        assert told(publisher) == []
-        say(below, 0x10)
-        assert told(publisher) == [(packet.packet_id, 0x10)]
-
-    @pytest.mark.parametrize("answered", [False, True])
-    def test_gone_and_back_at_qos_2(self, answered: bool) -> None:
-        """Sent again it is not routed again, and gets its PUBREC at once [MQTT-4.3.3-10]."""
-        network = Network()
-        below, publisher = link(network), network.idle("p")
-        publisher.connect(clean=False, expiry=100)
-        packet = ask(publisher, 2)
-        publisher.cut()
-        assert publisher.session.incoming_qos2 == {packet.packet_id}
-        if answered:
-            say(below, 0x10)
-        publisher.connect(clean=False, expiry=100)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        assert publisher.outgoing == {}
-        assert not publisher.session.incoming_qos2
-        assert len(below.take()) == 1
-        if not answered:
-            say(below, 0x10)
-        assert len(told(publisher)) == 1
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_sent_again_meanwhile(self, qos: int) -> None:
@@ -645,16 +452,16 @@ class TestRequester:
         """The way in which a writer takes things makes no difference to what still waits."""
         network = Network(limits(receive_maximum=2))
         below, publisher = link(network), network.client("p")
-        outbox = publisher.wire.outbox
+        send_buffer = publisher.wire.send_buffer
         ask(publisher)
         publisher.wire.frozen = True
         publisher.publish("elsewhere", b"", 1)
         assert window(publisher) == (1, 1)
-        assert outbox.take(1 << 20, network.now)
+        assert send_buffer.take(1 << 20, network.now)
         assert window(publisher) == (0, 1)
         say(below, 0x10)
         assert window(publisher) == (1, 0)
-        assert outbox.take(1 << 20, network.now)
+        assert send_buffer.take(1 << 20, network.now)
         assert window(publisher) == (0, 0)
 
     def test_many_turns(self) -> None:
@@ -709,7 +516,7 @@ class TestAsking:
         """A request: how many it was for, and whether its answer waits."""
         request = Request(7, 1)
         message = Message(topic, b"?", 1, False, ASKS, 0.0, "north")
-        count = network.router.publisher.ask(message, None, request)
+        count = network.router.ask(message, None, request)
         waits = request.waits(peer, count)
         network.settle()
         return request, count, waits
@@ -767,7 +574,7 @@ def test_a_link_whose_queue_is_closed() -> None:
     """A request that comes while the link's end is known and not applied yet waits for that, and no longer."""
     network = Network()
     below, publisher = link(network), network.client("p")
-    below.wire.outbox.close()
+    below.wire.send_buffer.close()
     packet = ask(publisher)
     assert told(publisher) == []
     below.cut()
@@ -789,4 +596,4 @@ def test_what_is_handed_on_later_asks_nobody() -> None:
     network.settle()
     assert told(publisher) == [(packet.packet_id, SUCCESS)]
     assert len(other.unanswered) == 1
-    assert [each.asked for each in other.session.inflight.values()] == [None]
+    assert [each.on_settled for each in other.session.inflight.values()] == [None]

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.codec import packets as p
-from broker.core.codec.packets import Ack
-from broker.core.codec.properties import encode_forward
-from broker.core.limits import Limits
-from broker.core.queues.policies.queue_policy import DROP_NEWEST, DROP_OLDEST
-from broker.core.routing.loop_detection import LINK
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import Ack
+from canopy_mqtt.core.codec.properties import encode_forward
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST
+from canopy_mqtt.core.routing.links import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.support.runs import examples
 
@@ -335,11 +335,11 @@ class Requests(RuleBasedStateMachine):
             assert sorted(told) == sorted(self.expected[name]), name
             waiting = self.waiting[name]
             assert sorted(client.outgoing) == sorted(each.packet_id for each in waiting), name
-            window = client.wire.outbox.receive_window
-            assert window.held == sum(each.qos == 1 for each in waiting)
-            assert window.unwritten == 0
+            send_buffer = client.wire.send_buffer
+            assert send_buffer.unqueued == sum(each.qos == 1 for each in waiting)
+            assert send_buffer.unwritten == 0
             unreleased = {each.packet_id for each in waiting if each.qos == 2}
-            assert (client.session.incoming_qos2 or set()) == unreleased
+            assert (client.session.received_qos2 or set()) == unreleased
 
     @invariant()
     def only_what_is_not_settled_asks(self) -> None:
@@ -353,7 +353,7 @@ class Requests(RuleBasedStateMachine):
                 *session.inflight.values(),
                 *(each for each in session.queue.pending or () if each.state != 4),
             ]
-            found = sorted((each.message.payload(), each.asked is not None) for each in deliveries)
+            found = sorted((each.message.payload(), each.on_settled is not None) for each in deliveries)
             wanted = [*queue.flight, *queue.waiting]
             assert found == sorted((each.payload, each.asked is not None) for each in wanted), name
 

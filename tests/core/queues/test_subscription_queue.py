@@ -8,22 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.causes import QUEUE_FULL
-from broker.core.codec.packets import V5, V311, Subscribe, Unsubscribe
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.limits import Limits
-from broker.core.queues.delivery import SLACK, Delivery, SubscriptionQueue
-from broker.core.queues.message import OVERHEAD, Message
-from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
-from broker.core.queues.queue_totals import UNLIMITED
-from broker.core.topics.subscription import Subscriber
+from canopy_mqtt.core.causes import QUEUE_FULL
+from canopy_mqtt.core.codec.packets import V5, V311, Subscribe, Unsubscribe
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.message import OVERHEAD, Message
+from canopy_mqtt.core.queues.queue_terms import (
+    DISCONNECT,
+    DROP_NEWEST,
+    DROP_OLDEST,
+    LATEST,
+    MAX_STALE_PLACES,
+    QueueRule,
+    SubscriptionQueue,
+)
+from canopy_mqtt.core.queues.queue_totals import UNLIMITED
 from tests.core.harness import Client, Network, bag
 from tests.core.recount import Tally, ask, burst, check, losses, numbers, user_wish
-from tests.support.runs import examples
+from tests.support.runs import examples, for_each
+from tests.support.sessions import any_session
 
 HOUR = 3_600
 AGE = 5.0
@@ -38,7 +45,7 @@ class TestAccount:
 
     def test_terms(self) -> None:
         """0 is unlimited; what is worth less the longer it waits is fresh."""
-        session = Subscriber()
+        session = any_session()
         assert SubscriptionQueue(session, DROP_NEWEST, 0.0, 0).depth == UNLIMITED
         assert SubscriptionQueue(session, DROP_NEWEST, 0.0, 7).depth == 7
         assert not SubscriptionQueue(session, DROP_OLDEST, 0.0, 7).fresh
@@ -58,7 +65,7 @@ class TestAccount:
     @settings(max_examples=examples(100), deadline=None)
     def test_against_a_list(self, policy: int, max_age: float, steps: list[tuple[str, int]]) -> None:
         """How many wait, which is the oldest, and which are too old: by one list in order of age."""
-        sub_queue = SubscriptionQueue(Subscriber(), policy, max_age, 0)
+        sub_queue = SubscriptionQueue(any_session(), policy, max_age, 0)
         now = 100.0
         waiting: list[tuple[float, Delivery]] = []
         keeps_order = max_age > 0.0 or policy == DROP_OLDEST
@@ -91,7 +98,7 @@ class TestAccount:
 
     def test_what_it_remembers_is_bounded(self) -> None:
         """However often the same few messages are renewed, or come and go out of order."""
-        sub_queue = SubscriptionQueue(Subscriber(), LATEST, 10.0, 0)
+        sub_queue = SubscriptionQueue(any_session(), LATEST, 10.0, 0)
         first = delivery(0, b"first")
         sub_queue.enter(first, 1.0)
         stays = [delivery(number, b"%d" % number) for number in range(10)]
@@ -103,7 +110,7 @@ class TestAccount:
             other = delivery(turn, b"other")
             sub_queue.enter(other, 2.0 + turn)
             sub_queue.leave(other)
-            assert len(sub_queue._by_age) <= 2 * (sub_queue.waiting + 1) + SLACK
+            assert len(sub_queue._by_age) <= 2 * (sub_queue.waiting + 1) + MAX_STALE_PLACES
         assert sub_queue.oldest() is first
         assert sub_queue._topics is not None
         assert len(sub_queue._topics) == sub_queue.waiting == 11
@@ -160,11 +167,11 @@ PLACES = [(live, 0), (live, 1), (full, 1), (full, 2), (away, 0), (away, 1)]
 Place = Callable[[Network, int], Client]
 
 
-@pytest.mark.parametrize("version", [V311, V5])
-@pytest.mark.parametrize(("place", "qos"), PLACES)
 class TestAge:
     """Nothing that has waited longer is delivered, and it is counted as `age`, once."""
 
+    @for_each("version", [V311, V5])
+    @for_each(("place", "qos"), PLACES)
     def test_when_it_is_written(self, place: Place, qos: int, version: int) -> None:
         """Nobody looks meanwhile; at the moment of writing it is too old."""
         network = aged()
@@ -178,6 +185,8 @@ class TestAge:
         assert losses(client.session) == {"age": 1}
         check(network, network.router.sessions.values())
 
+    @for_each("version", [V311, V5])
+    @for_each(("place", "qos"), PLACES)
     def test_exactly_that_age_is_not_too_old(self, place: Place, qos: int, version: int) -> None:
         """The bound itself is allowed."""
         network = aged()
@@ -188,6 +197,8 @@ class TestAge:
         network.router.sweep(network.now)
         assert returned(client) == [b"1"]
 
+    @for_each("version", [V311, V5])
+    @for_each(("place", "qos"), PLACES)
     def test_when_another_arrives(self, place: Place, qos: int, version: int) -> None:
         """What is too old makes room before the newcomer is judged."""
         network = aged()
@@ -201,7 +212,7 @@ class TestAge:
         publisher.publish("t/a", b"new", qos)
         session = network.session("c")
         if session.inflight and place is live:
-            # QoS 1 that stands in the outbox is in flight, and too old only when it would be written.
+            # QoS 1 that stands in the send buffer is in flight, and too old only when it would be written.
             assert losses(session) == {}
         else:
             assert losses(session) == {"age": 3}
@@ -209,6 +220,8 @@ class TestAge:
         assert returned(client) == [b"new"]
         assert losses(session) == {"age": 3}
 
+    @for_each("version", [V311, V5])
+    @for_each(("place", "qos"), PLACES)
     def test_by_a_sweep(self, place: Place, qos: int, version: int) -> None:
         """Where nothing comes or goes."""
         network = aged()
@@ -234,7 +247,9 @@ class TestAge:
         assert returned(client) == []
         assert losses(session) == {"age": 3}
 
-    @pytest.mark.parametrize(("age_first", "swept"), [(False, False), (False, True), (True, False), (True, True)])
+    @for_each("version", [V311, V5])
+    @for_each(("place", "qos"), PLACES)
+    @for_each(("age_first", "swept"), [(False, False), (False, True), (True, False), (True, True)])
     def test_expired_and_too_old(self, place: Place, qos: int, version: int, age_first: bool, swept: bool) -> None:
         """Whatever comes first: it is one loss, under one cause."""
         network = aged()
@@ -254,6 +269,8 @@ class TestAge:
             assert found == {"age": 1}
         check(network, network.router.sessions.values())
 
+    @for_each("version", [V311, V5])
+    @for_each(("place", "qos"), PLACES)
     def test_a_newer_message_begins_anew(self, place: Place, qos: int, version: int) -> None:
         """Under `latest`, the age is that of the message that waits."""
         network = aged(LATEST)
@@ -269,6 +286,8 @@ class TestAge:
         assert returned(client) == [b"2", b"3"]
         assert losses(client.session) == ({"age": 1} if in_flight else {"replaced-by-latest": 1})
 
+    @for_each("version", [V311, V5])
+    @for_each(("place", "qos"), PLACES)
     def test_by_a_wish_and_by_a_rule(self, place: Place, qos: int, version: int) -> None:
         """The same for one subscription's own terms."""
         given_limits = Limits()
@@ -288,8 +307,8 @@ class TestAge:
 class TestAgeElsewhere:
     """Age in the corners."""
 
-    @pytest.mark.parametrize("way", ["unsubscribe", "other terms", "no terms"])
-    @pytest.mark.parametrize("qos", [0, 1])
+    @for_each("way", ["unsubscribe", "other terms", "no terms"])
+    @for_each("qos", [0, 1])
     def test_what_waits_keeps_its_terms(self, way: str, qos: int) -> None:
         """What was accepted on terms that have gone since is swept by them [MQTT-3.10.4-3]."""
         network = Network(_kept())
@@ -308,8 +327,8 @@ class TestAgeElsewhere:
         assert losses(client.session) == {"age": 1}
         check(network, network.router.sessions.values())
 
-    @pytest.mark.parametrize("way", ["unsubscribe", "other terms", "no terms", "nothing"])
-    @pytest.mark.parametrize("end", ["expiry", "clean start"])
+    @for_each("way", ["unsubscribe", "other terms", "no terms", "nothing"])
+    @for_each("end", ["expiry", "clean start"])
     def test_the_session_ends_with_what_waits(self, way: str, end: str) -> None:
         """It is counted once, as `session-ended`, also where its terms have gone before; a sweep finds nothing more."""
         network = Network()
@@ -471,7 +490,7 @@ def _let_go(client: Client, way: str) -> None:
 class TestExpiry:
     """What has expired is no reason to drop what has not [MQTT-3.3.2-5]."""
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("place", "qos", "expiry"),
         [
             *((place, qos, 50) for place, qos in PLACES),
@@ -499,10 +518,8 @@ class TestExpiry:
 class TestDepth:
     """The messages of one subscription that wait."""
 
-    @pytest.mark.parametrize(
-        ("policy", "kept"), [("drop-newest", [0, 1, 2]), ("drop-oldest", [7, 8, 9]), ("latest", [9])]
-    )
-    @pytest.mark.parametrize(("place", "qos"), [(live, 0), (full, 1), (away, 1), (away, 0)])
+    @for_each(("policy", "kept"), [("drop-newest", [0, 1, 2]), ("drop-oldest", [7, 8, 9]), ("latest", [9])])
+    @for_each(("place", "qos"), [(live, 0), (full, 1), (away, 1), (away, 0)])
     def test_it_holds_wherever_they_wait(self, place: Place, qos: int, policy: str, kept: list[int]) -> None:
         """One topic, ten messages, a depth of three; others of the client are not counted."""
         network = Network(_kept())
@@ -563,7 +580,7 @@ class TestDepth:
         assert client.payloads() == [b"1", b"2"]
         assert losses(client.session) == {"too-large": 1}
 
-    @pytest.mark.parametrize("bound", ["live_messages", "live_bytes"])
+    @for_each("bound", ["live_messages", "live_bytes"])
     def test_drop_oldest_in_a_full_queue(self, bound: str) -> None:
         """What was granted holds when the client's queue is full of nothing but this subscription's messages."""
         given_limits = Limits()
@@ -578,7 +595,7 @@ class TestDepth:
         network.settle()
         assert client.payloads()[-1:] == numbers(20)[-1:]
 
-    @pytest.mark.parametrize("bound", ["session_messages", "session_bytes"])
+    @for_each("bound", ["session_messages", "session_bytes"])
     def test_drop_oldest_in_a_full_session(self, bound: str) -> None:
         """The same for what waits in the session: of this subscription the oldest goes, and of the others nothing."""
         given_limits = Limits()
@@ -598,7 +615,7 @@ class TestDepth:
         assert sum(losses(client.session).values()) == 18
         check(network, network.router.sessions.values())
 
-    @pytest.mark.parametrize(("qos", "bound"), [(0, "live_messages"), (0, "live_bytes"), (1, "session_messages")])
+    @for_each(("qos", "bound"), [(0, "live_messages"), (0, "live_bytes"), (1, "session_messages")])
     def test_disconnect_in_a_full_queue(self, qos: int, bound: str) -> None:
         """A subscription whose wish it is ends the connection when its message does not fit; another's does not."""
         given_limits = Limits()

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from broker.core.codec.packets import PUBACK, V5, V31, V311, Will
-from broker.core.hooks import AccessControl
-from broker.core.principal import Principal
-from broker.core.queues.message import Message
-from broker.core.refusals import WILL
-from broker.core.routing.bridge_states import ANOTHER, ONLY_BRIDGES, is_bridge_state
-from broker.store.memory import MemoryStore
+from canopy_mqtt.core.codec.packets import PUBACK, V5, V31, V311, Will
+from canopy_mqtt.core.hooks import AccessControl
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.refusals import WILL
+from canopy_mqtt.core.routing.links import ANOTHER, ONLY_BRIDGES, is_bridge_state
+from canopy_mqtt.store.memory import MemoryStore
 from tests.core.harness import Client, Network, limits
 from tests.support.restored import restore
 

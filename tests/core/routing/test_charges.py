@@ -7,19 +7,25 @@ from typing import Final
 
 import pytest
 
-from broker.core.codec import encoder
-from broker.core.codec.packets import V311, Publish, Subscribe, SubscriptionRequest, Unsubscribe
-from broker.core.codec.reasons import QUOTA_EXCEEDED
-from broker.core.connection.protocol import TURN_WORK
-from broker.core.connection.publish.publishing import DECODE_WORK
-from broker.core.routing.publisher import MISS_WORK
-from broker.core.routing.receivers.bursts import RUN_MESSAGES, SLOW_DELIVERIES
-from broker.core.routing.receivers.fanout import SLOW
-from broker.core.routing.retained.store import LEVEL_WORK, RETAIN_WORK
-from broker.core.routing.subscription_table import DROP_NODES, DROPS, DROPS_AT_ONCE, NODE_WORK, OUTDATED_WORK
-from broker.core.topics.match_cache import MatchCache
-from broker.core.topics.route import NAME_BYTES, SHORT_NAME
-from broker.core.topics.trie import create
+from canopy_mqtt.core.codec import encoder
+from canopy_mqtt.core.codec.packets import V311, Publish, Subscribe, SubscriptionRequest, Unsubscribe
+from canopy_mqtt.core.codec.reason_codes import QUOTA_EXCEEDED
+from canopy_mqtt.core.jobs import (
+    DECODE_WORK,
+    LEVEL_WORK,
+    MISS_WORK,
+    NODE_SHIFT,
+    OBJECT_WORK,
+    OUTDATED_WORK,
+    PACKET_WORK,
+    RETAIN_WORK,
+    TURN_WORK,
+)
+from canopy_mqtt.core.routing.bursts import RUN_MESSAGES, SLOW_DELIVERIES
+from canopy_mqtt.core.routing.subscription_table import DROP_NODES, DROPS, DROPS_AT_ONCE
+from canopy_mqtt.core.topics.match_cache import MatchCache
+from canopy_mqtt.core.topics.route import NAME_BYTES, SHORT_NAME_BYTES
+from canopy_mqtt.core.topics.trie import create
 from tests.core.harness import Client, Network, limits
 
 LEVELS: Final = 10
@@ -53,6 +59,7 @@ def test_a_publish_pays_for_the_filters_it_walks_over() -> None:
     assert router.counters.messages_received == len(topics)
 
 
+@pytest.mark.crowd
 def test_a_plan_that_is_made_again_is_paid_for() -> None:
     """One of 1,000 filters that match a topic is changed before each PUBLISH to it: the plan has to look at all."""
     network = Network()
@@ -66,13 +73,13 @@ def test_a_plan_that_is_made_again_is_paid_for() -> None:
     read = (encoder.encode(again, 5) + encoder.encode(Publish(topic, b""), 5)) * changes
     protocol = client.wire.protocol
     router = network.router
-    before = router.work
+    before = router.budget.used
     protocol.receive(read, network.now)
     turns = 1
     while protocol.unfinished:
         protocol.go_on(network.now)
         turns += 1
-    assert router.work - before >= changes * len(names)
+    assert router.budget.used - before >= changes * len(names)
     assert turns >= changes * len(names) // TURN_WORK
 
 
@@ -91,7 +98,7 @@ def test_deliveries_that_are_objects_count_more(qos: int) -> None:
     protocol = publisher.wire.protocol
     before = counters.messages_received
     protocol.receive(b"".join(reads), network.now)
-    most = TURN_WORK // (SLOW * len(subscribers)) + 1
+    most = TURN_WORK // (OBJECT_WORK * len(subscribers)) + 1
     # A run of QoS 0 is taken whole.
     assert counters.messages_received - before <= (most if qos else RUN_MESSAGES * 3)
     assert protocol.unfinished
@@ -138,6 +145,7 @@ def test_retained_messages_pay_for_their_place_in_the_tree(deep: int) -> None:
     assert len(network.router.retained) == len(topics)
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize("room", [True, False])
 def test_topics_that_nobody_knows_are_paid_for(room: bool) -> None:
     """Also what is refused: it was decoded, its route was made, and its place in the tree was looked for."""
@@ -166,9 +174,9 @@ def test_identifiers_are_paid_for_where_they_are_sent() -> None:
     topic = "/".join(["a"] * LEVELS)
     publisher = network.client("publisher")
     publisher.publish(topic)
-    before = network.router.work
+    before = network.router.budget.used
     publisher.publish(topic)
-    assert network.router.work - before >= len(names)
+    assert network.router.budget.used - before >= len(names)
 
 
 class TestSharedSubscriptions:
@@ -181,9 +189,9 @@ class TestSharedSubscriptions:
         client = self.join(3)
         codes = client.subscribe(*[f"$share/g{number}/t" for number in range(5)])
         assert codes == [0] * 3 + [QUOTA_EXCEEDED] * 2
-        before = client.network.router.work
+        before = client.network.router.budget.used
         client.publish("t")
-        assert client.network.router.work - before == DECODE_WORK + MISS_WORK + 3 * SLOW
+        assert client.network.router.budget.used - before == PACKET_WORK + DECODE_WORK + MISS_WORK + 3 * OBJECT_WORK
         assert len(client.inbox) == 3
 
     def test_what_is_there_may_be_changed_and_what_left_makes_room(self) -> None:
@@ -207,7 +215,7 @@ def test_the_match_cache_counts_the_names_of_topics() -> None:
     cache = MatchCache(create("nodes"), 16_384, max_weight=10_000)
     for number in range(1_000):
         cache.store(b"%d" % number + b"x" * 1_000)
-    assert 0 < len(cache) <= 10_000 // ((1_000 - SHORT_NAME) // NAME_BYTES)
+    assert 0 < len(cache) <= 10_000 // ((1_000 - SHORT_NAME_BYTES) // NAME_BYTES)
     cache.clear()
     assert cache.weight == 0
 
@@ -220,19 +228,19 @@ def test_who_subscribes_widely_pays_for_what_the_next_publishers_do() -> None:
     for number in range(topics):
         router.cache.store(b"device/%d/b" % number)
     client = network.client("c")
-    before = router.work
+    before = router.budget.used
     client.subscribe("nowhere/+/nothing")
-    narrow = router.work - before
+    narrow = router.budget.used - before
     assert narrow < topics
     filters = [f"+/+/{number}" for number in range(20)]
     protocol = client.wire.protocol
-    before = router.work
+    before = router.budget.used
     protocol.receive(encoder.encode(Subscribe(7, [SubscriptionRequest(each, 0) for each in filters]), 5), network.now)
     turns = 1
     while protocol.unfinished:
         protocol.go_on(network.now)
         turns += 1
-    assert router.work - before >= OUTDATED_WORK * topics * len(filters)
+    assert router.budget.used - before >= OUTDATED_WORK * topics * len(filters)
     assert turns >= OUTDATED_WORK * topics * len(filters) // TURN_WORK
 
 
@@ -248,7 +256,7 @@ def test_filters_pay_for_the_nodes_that_they_make_and_take_away() -> None:
     names = _deep(300)
     protocol = client.wire.protocol
     trie = network.router.trie
-    most = (TURN_WORK << NODE_WORK) + trie.cost(names[0])
+    most = (TURN_WORK << NODE_SHIFT) + trie.cost(names[0])
     subscribe = encoder.encode(Subscribe(1, [SubscriptionRequest(name, 0) for name in names]), 5)
     for read in (subscribe, encoder.encode(Unsubscribe(2, names), 5)):
         before = trie.bytes

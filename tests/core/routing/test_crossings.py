@@ -6,10 +6,11 @@ from itertools import product
 
 import pytest
 
-from broker.core.codec.packets import V5, V31, V311, Will
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.codec.properties import decode_forward, encode_forward
+from canopy_mqtt.core.codec.packets import V5, V31, V311, Will
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.properties import decode_forward, encode_forward
 from tests.core.harness import Network, bag, limits
+from tests.support.runs import for_each
 
 VERSIONS = (V311, V5)
 PACES = (0, 1, 7)
@@ -17,9 +18,7 @@ FULL = encode_forward(1, "text/plain", "answer/here", b"\x00\x01\xff", [("b", "2
 """Everything that is forwarded."""
 
 
-@pytest.mark.parametrize(
-    ("sender", "receiver", "sent", "granted"), [*product((V31, V311, V5), (V31, V311, V5), (0, 1, 2), (0, 1, 2))]
-)
+@for_each(("sender", "receiver", "sent", "granted"), [*product((V31, V311, V5), (V31, V311, V5), (0, 1, 2), (0, 1, 2))])
 def test_lower_of_both_qualities(sender: int, receiver: int, sent: int, granted: int) -> None:
     """The receiver gets the lower of the QoS published and granted, once.
 
@@ -38,6 +37,7 @@ def test_lower_of_both_qualities(sender: int, receiver: int, sent: int, granted:
     assert not network.session("s").inflight
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize(("sender", "receiver", "pace"), [*product(VERSIONS, VERSIONS, PACES)])
 def test_bytes_survive_any_split(sender: int, receiver: int, pace: int) -> None:
     """Large, empty and odd payloads cross whole, however the reads fall [MQTT-4.2.0-1]."""
@@ -75,7 +75,7 @@ def test_text_is_kept_as_it_is() -> None:
     assert (packet.topic, packet.properties) == (odd.encode(), properties)
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@for_each("qos", [0, 1, 2])
 def test_properties_reach_a_v5_receiver_unchanged(qos: int) -> None:
     """What is forwarded arrives byte for byte, user properties in order.
 
@@ -93,7 +93,7 @@ def test_properties_reach_a_v5_receiver_unchanged(qos: int) -> None:
     assert packet.message_expiry == -1
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@for_each("qos", [0, 1, 2])
 def test_properties_stay_behind_for_311(qos: int) -> None:
     """A 3.1.1 receiver gets topic and payload; a 5.0 receiver of a 3.1.1 message gets no properties [MQTT-2.2.2-1]."""
     network = Network()
@@ -111,7 +111,7 @@ def test_properties_stay_behind_for_311(qos: int) -> None:
     assert (second.properties, second.message_expiry) == (b"", -1)
 
 
-@pytest.mark.parametrize(("version", "qos"), [*product(VERSIONS, (0, 1, 2))])
+@for_each(("version", "qos"), [*product(VERSIONS, (0, 1, 2))])
 def test_retained(version: int, qos: int) -> None:
     """Stored, replaced, cleared; RETAIN 1 on subscribing, 0 on an established subscription.
 
@@ -228,7 +228,7 @@ def test_topic_matches_the_filter_it_is_sent_for() -> None:
     assert exact.payloads() == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@for_each("qos", [0, 1, 2])
 def test_expiry_counts_down_while_waiting(qos: int) -> None:
     """The interval sent on is what came less the time in the server [MQTT-3.3.2-6]."""
     network = Network(limits(queue_qos0=1))
@@ -242,7 +242,7 @@ def test_expiry_counts_down_while_waiting(qos: int) -> None:
     assert packet.message_expiry == 70
 
 
-@pytest.mark.parametrize(("version", "qos"), [*product(VERSIONS, (0, 1, 2))])
+@for_each(("version", "qos"), [*product(VERSIONS, (0, 1, 2))])
 def test_expired_while_away_is_deleted(version: int, qos: int) -> None:
     """A message whose expiry passed before its delivery began is not delivered, and counted [MQTT-3.3.2-5]."""
     network = Network(limits(queue_qos0=1))
@@ -259,8 +259,8 @@ def test_expired_while_away_is_deleted(version: int, qos: int) -> None:
     assert network.router.counters.dropped[3] == 1
 
 
-@pytest.mark.parametrize(("version", "qos"), [*product(VERSIONS, (0, 1, 2))])
-def test_expired_in_the_outbox_is_deleted(version: int, qos: int) -> None:
+@for_each(("version", "qos"), [*product(VERSIONS, (0, 1, 2))])
+def test_expired_in_the_send_buffer_is_deleted(version: int, qos: int) -> None:
     """The same while the receiver is connected and does not read: a 3.1.1 receiver is no exception [MQTT-3.3.2-5]."""
     network = Network()
     subscriber, publisher = network.client("s", version), network.client("p")
@@ -293,7 +293,7 @@ def test_retained_expiry() -> None:
     assert network.router.retained_bytes == 0
 
 
-@pytest.mark.parametrize(("sender", "receiver"), [*product(VERSIONS, VERSIONS)])
+@for_each(("sender", "receiver"), [*product(VERSIONS, VERSIONS)])
 def test_will_crosses(sender: int, receiver: int) -> None:
     """A will is a message like any other [MQTT-3.1.2-8] [MQTT-3.1.2-14] [MQTT-3.1.2-15] [MQTT-3.1.3-10]."""
     network = Network()

@@ -7,14 +7,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.accounts import FILTERS, MAX_TIMES_FREE, RETAINED, RETAINED_SIZE, SESSION_SIZE, SESSIONS, Account
-from broker.core.codec.packets import NEVER, V5, V311, Connect, Will
-from broker.core.hooks import AccessControl, Origin, Ticket
-from broker.core.limits import Limits
-from broker.core.principal import Principal
-from broker.core.queues.live.outbox import Outbox
-from broker.core.routing.giving_way import session_room
-from broker.core.routing.retained.shares import RetainedMessage, account_name
+from canopy_mqtt.core.accounts import FILTERS, MAX_TIMES_FREE, RETAINED, RETAINED_SIZE, SESSION_SIZE, SESSIONS, Account
+from canopy_mqtt.core.codec.packets import NEVER, V5, V311, Connect, Will
+from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.routing.giving_way import session_room
+from canopy_mqtt.core.routing.retained import RetainedMessage, account_name
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import check_accounts
 from tests.support.runs import examples
@@ -87,6 +87,7 @@ def fill_filters(network: Network, who: str, leave: bool) -> list[Client]:
 WHO = [("alice", "bob"), ("10.0.0.1", "10.0.0.2"), ("2001:db8:1::1", "2001:db8:2::1"), ("10.0.0.1", "bob")]
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize(("hog", "other"), WHO)
 def test_filters_of_who_has_left_make_room(hog: str, other: str) -> None:
     """One that has gone gives what another needs, the session whose client left first at first; no more than that."""
@@ -183,6 +184,7 @@ def fill_sessions(network: Network, who: str, leave: bool) -> list[Client]:
     return clients
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize("bound", [{"max_sessions": 100}, {"max_session_bytes": 300_000}])
 @pytest.mark.parametrize("leave", [True, False])
 @pytest.mark.parametrize(("hog", "other"), WHO)
@@ -234,8 +236,8 @@ def test_one_user_with_fifty_thousand_devices(who: str) -> None:
     for number in range(50_000):
         name = f"device-{number}"
         assert session_room(router, name, principal, None, 1.0) == ""
-        outbox = Outbox(router.peers.touched, router.counters, 10, 10_000)
-        router.connect(name, False, outbox, V5, 10, True, 1.0, principal)
+        send_buffer = SendBuffer(router.peers.touched, router.counters, 10, 10_000)
+        router.connect(name, False, send_buffer, V5, 10, True, 1.0, principal)
     [only] = router.accounts.by_name.values()
     assert (only.held[SESSIONS], only.rooms) == (50_000, 2)
 
@@ -263,6 +265,7 @@ def fill_retained(network: Network, who: str, qos: int) -> int:
     return len(kept(network)) - before
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize("bound", [{"max_retained_bytes": 300_000}, {"max_retained_messages": 200}])
 @pytest.mark.parametrize(("hog", "other"), [("alice", "bob"), ("10.0.0.1", "10.0.0.2")])
 def test_retained_messages_of_qos_0_make_room(bound: dict[str, int], hog: str, other: str) -> None:
@@ -352,13 +355,13 @@ def test_the_work_of_making_room_is_bounded() -> None:
         who = Principal("alice", authenticator="users")
         if session_room(router, f"a{number}", who, None, network.now):
             break
-        outbox = Outbox(router.peers.touched, router.counters, 10, 10_000)
-        session, _ = router.connect(f"a{number}", False, outbox, V5, 10, True, network.now, who)
+        send_buffer = SendBuffer(router.peers.touched, router.counters, 10, 10_000)
+        session, _ = router.connect(f"a{number}", False, send_buffer, V5, 10, True, network.now, who)
         session.expiry_interval = NEVER
         session.will = Will("w", b"x" * 500, delay=NEVER)
-        outbox.discard(0)
-        session.detach(outbox)
-        session.outbox = None
+        send_buffer.discard(0)
+        session.detach(send_buffer)
+        session.send_buffer = None
         router.session_table.count(session)
     before = len(router.sessions)
     big = Will("w", b"x" * 5_000_000, delay=NEVER)
@@ -401,6 +404,7 @@ def test_one_alone_reaches_sixteen_seventeenths() -> None:
     assert held[FILTERS] > bound[FILTERS] * MAX_TIMES_FREE // (MAX_TIMES_FREE + 1) - 20_000
 
 
+@pytest.mark.crowd
 def test_a_fleet_that_shares_its_filters_is_counted_by_what_all_use() -> None:
     """The account has each in full, which is more than the whole: nobody is limited by that while there is room."""
     network = town(max_filter_bytes=1_000_000)

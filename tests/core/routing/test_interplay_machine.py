@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.core.codec.packets import V5, V311, Publish, Will
-from broker.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.packets import V5, V311, Publish, Will
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.core.naive import matches
 from tests.support.runs import examples

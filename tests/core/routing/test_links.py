@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from broker.core.codec import packets as p
-from broker.core.codec.packets import V5, V31, V311
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.codec.properties import decode_forward, encode_forward
-from broker.core.routing.loop_detection import LINK, VIA, with_hop
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import V5, V31, V311
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.properties import decode_forward, encode_forward
+from canopy_mqtt.core.routing.links import LINK, VIA, with_hop
 from tests.core.harness import Client, Network, bag, limits, total_ledger
+from tests.support.runs import for_each
 
 
 def named(hop_limit: int = 8, **given: int) -> Network:
@@ -114,8 +115,8 @@ class TestReserved:
 class TestPath:
     """A message that has been here, or has come over too many links, goes nowhere and is acknowledged."""
 
-    @pytest.mark.parametrize("qos", [0, 1, 2])
-    @pytest.mark.parametrize(
+    @for_each("qos", [0, 1, 2])
+    @for_each(
         "properties",
         [
             path("a", "here", "b"),
@@ -137,7 +138,7 @@ class TestPath:
         assert network.router.counters.looped == 1
         assert [each.reason_code for each in publisher.got(p.Ack)] == [0] * qos
         assert publisher.outgoing == {}
-        assert not publisher.session.incoming_qos2
+        assert not publisher.session.received_qos2
         assert not publisher.closed
 
     @pytest.mark.parametrize("properties", [path("a", "b"), path("Here", "here2"), path(""), b""])

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.codec.properties import decode_forward, encode_forward
-from broker.core.routing.loop_detection import LINK, VIA, has_looped, visited, with_hop
+from canopy_mqtt.core.codec.properties import decode_forward, encode_forward
+from canopy_mqtt.core.routing.links import LINK, VIA, has_looped, visited, with_hop
 from tests.core import strategies
 
 ids = st.text("abcdef0123456789-_", min_size=0, max_size=32)

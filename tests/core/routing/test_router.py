@@ -7,17 +7,15 @@ from itertools import product
 
 import pytest
 
-from broker.core.codec.packets import V5, V311, Will
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.hooks import EventListener
-from broker.core.queues.message import Message
-from broker.core.routing.peers import PeerDisconnected
-from broker.core.routing.retained.shares import EXPIRY_BYTES, RETAINED_BYTES
-from broker.core.topics.topic_tree import NODE_BYTES
+from canopy_mqtt.core.codec.packets import V311, Will
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.hooks import EventListener
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.peers import PeerDisconnected
+from canopy_mqtt.core.routing.retained import EXPIRY_BYTES, RETAINED_BYTES
+from canopy_mqtt.core.topics.topic_tree import NODE_BYTES
+from canopy_mqtt.core.topics.trie import LAYOUTS
 from tests.core.harness import START, Client, Network, bag, limits
-from tests.support.losses import dropped_by_cause
-
-WEEK = 604_800
 
 
 def listening(network: Network, topic_filter: str = "will/#", qos: int = 2) -> Client:
@@ -42,9 +40,9 @@ class TestRouting:
             link.frozen = True
         count = network.router.publish(Message(b"t/a", b"x", 2, False, b"", 0.0, ""), None)
         assert count == 50
-        assert [client.wire.outbox.messages for client in clients] == [1] * 50
+        assert [client.wire.send_buffer.messages for client in clients] == [1] * 50
 
-    @pytest.mark.parametrize(("trie", "cache"), [*product(("nodes", "compact"), (0, 1, 1_000))])
+    @pytest.mark.parametrize(("trie", "cache"), [*product(LAYOUTS, (0, 1, 1_000))])
     def test_every_layout(self, trie: str, cache: int) -> None:
         """Changing subscriptions are seen by the next message, whatever is cached [MQTT-4.5.0-1]."""
         network = Network(trie=trie, match_cache=cache)
@@ -77,7 +75,7 @@ class TestRouting:
         publisher = network.client("p", V311)
         publisher.publish("t", b"warm")
         publisher.publish("t", b"payload")
-        frames = [client.wire.outbox.take_batch(1 << 20, START)[-1] for client in clients]
+        frames = [client.wire.send_buffer.take_batch(1 << 20, START)[-1] for client in clients]
         assert frames[0] == b"\x30\x0a\x00\x01tpayload"
         assert all(frame is frames[0] for frame in frames)
 
@@ -89,52 +87,11 @@ class TestRouting:
         for _ in range(50):
             publisher.post("t", b"x", 1)
         publisher.wire.to_channel()
-        assert [box for box in network.router.peers.touched if box is client.wire.outbox] == [client.wire.outbox]
+        assert [box for box in network.router.peers.touched if box is client.wire.send_buffer] == [
+            client.wire.send_buffer
+        ]
         network.settle()
         assert len(client.take()) == 50
-
-    def test_slow_receiver_does_not_slow_others(self) -> None:
-        """Its outbox fills, its QoS 0 is dropped and counted; the others get everything."""
-        network = Network(limits(live_messages=10))
-        slow, quick, publisher = network.client("s"), network.client("q", V311), network.client("p")
-        for client in (slow, quick):
-            client.subscribe("t")
-        slow.wire.frozen = True
-        for number in range(100):
-            publisher.publish("t", bytes((number,)))
-        assert len(quick.take()) == 100
-        assert slow.wire.outbox.messages == 10
-        assert dropped_by_cause(slow.session)[0] == 90
-        assert network.router.counters.dropped[0] == 90
-        assert network.router.counters.dropped_in_all() == 90
-
-    def test_counters(self) -> None:
-        """Packets, messages and bytes are counted where they pass."""
-        network = Network()
-        client, publisher = network.client("c"), network.client("p")
-        client.subscribe("t", qos=1)
-        counters = network.router.counters
-        before = (
-            counters.packets_received,
-            counters.messages_received,
-            counters.messages_sent,
-            counters.bytes_received,
-        )
-        publisher.publish("t", b"x", 1)
-        after = (counters.packets_received, counters.messages_received, counters.messages_sent, counters.bytes_received)
-        # PUBLISH in, PUBACK of the receiver in; 9 bytes and 4.
-        assert tuple(b - a for a, b in zip(before, after, strict=True)) == (2, 1, 1, 9 + 4)
-
-    def test_own_messages_of_the_broker(self) -> None:
-        """The broker publishes to $SYS, which a leading wildcard does not see [MQTT-4.7.2-1]."""
-        network = Network()
-        wide, system = network.client("w"), network.client("s")
-        wide.subscribe("#")
-        system.subscribe("$SYS/#")
-        network.router.publish(Message(b"$SYS/broker/x", b"1", 0, True, b"", 0.0, ""), None)
-        network.settle()
-        assert wide.take() == []
-        assert system.payloads() == [b"1"]
 
     @pytest.mark.parametrize("how", ["cleared", "replaced", "expired", "refused"])
     def test_deep_topics_are_counted(self, how: str) -> None:
@@ -222,90 +179,6 @@ class TestRouting:
 class TestWills:
     """A will is published once, on every end but DISCONNECT 0x00."""
 
-    @pytest.mark.parametrize(
-        ("version", "how", "published"),
-        [
-            *((version, how, True) for version in (V311, V5) for how in ("lost", "stalled", "keep-alive", "malformed")),
-            *((version, how, True) for version in (V311, V5) for how in ("takeover", "shutdown", "second connect")),
-            (V5, "disconnect 0x04", True),
-            (V311, "disconnect", False),
-            (V5, "disconnect", False),
-        ],
-    )
-    def test_endings(self, version: int, how: str, published: bool) -> None:
-        """[MQTT-3.1.2-7] [MQTT-3.1.2-8] [MQTT-3.1.2-10] [MQTT-3.14.4-3] [MQTT3-3.1.2-8] [MQTT3-3.1.2-12]."""
-        network = Network()
-        witness = listening(network)
-        client = network.client("c", version, will=Will("will/c", b"gone", 1))
-        protocol = client.wire.protocol
-        if how == "lost":
-            client.cut()
-        elif how == "stalled":
-            client.wire.lose("stalled")
-        elif how == "keep-alive":
-            protocol.close("keep-alive", 0x8D, "silent", network.now)
-        elif how == "shutdown":
-            protocol.close("shutdown", 0x8B, "", network.now)
-        elif how == "malformed":
-            client.raw(b"\x00\x00")
-        elif how == "takeover":
-            client.connect()
-        elif how == "second connect":
-            client.raw(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00")
-        else:
-            client.disconnect(0x04 if how == "disconnect 0x04" else 0)
-        network.settle()
-        assert witness.payloads() == ([b"gone"] if published else [])
-        client.cut()
-        network.advance(100_000)
-        assert witness.payloads() == []
-
-    @pytest.mark.parametrize(("delay", "expiry", "after"), [(0, 100, 0), (10, 100, 10), (100, 10, 10), (10, 0, 0)])
-    def test_delay(self, delay: int, expiry: int, after: int) -> None:
-        """After its delay, or when the session ends, whichever comes first [MQTT-3.1.2-8]."""
-        network = Network()
-        witness = listening(network)
-        client = network.client("c", expiry=expiry, will=Will("will/c", b"gone", delay=delay))
-        client.cut()
-        network.settle()
-        if after:
-            network.advance(after - 1)
-            assert witness.take() == []
-            network.advance(1.5)
-        assert witness.payloads() == [b"gone"]
-        network.advance(1_000)
-        assert witness.take() == []
-
-    @pytest.mark.parametrize(("when", "published"), [(9, False), (11, True)])
-    @pytest.mark.parametrize("ticking", [True, False])
-    def test_back_in_time(self, when: int, published: bool, ticking: bool) -> None:
-        """A client that is back within the delay stops its will; later does not, though the timer were late.
-
-        [MQTT-3.1.3-9]
-        """
-        network = Network()
-        witness = listening(network)
-        client = network.client("c", expiry=100, will=Will("will/c", b"gone", delay=10))
-        client.cut()
-        if ticking:
-            network.advance(when)
-        else:
-            network.now += when
-        client.connect(clean=False, expiry=100)
-        assert client.connack.session_present
-        assert witness.payloads() == ([b"gone"] if published else [])
-        network.advance(1_000)
-        assert witness.take() == []
-
-    def test_clean_start_ends_the_session(self) -> None:
-        """A clean start ends the session, and so the delay [MQTT-3.1.2-8] [MQTT-3.1.2-4]."""
-        network = Network()
-        witness = listening(network)
-        client = network.client("c", expiry=100, will=Will("will/c", b"gone", delay=50))
-        client.cut()
-        client.connect(clean=True)
-        assert witness.payloads() == [b"gone"]
-
     def test_the_last_connect_counts(self) -> None:
         """Each CONNECT brings its own will, or none [MQTT-3.1.2-7] [MQTT3-3.1.2-12]."""
         network = Network()
@@ -345,43 +218,15 @@ class TestWills:
         for client in clients:
             client.subscribe("will/#")
         for client in clients:
-            network.router.peers.post(PeerDisconnected(client.session, client.wire.outbox, "stalled"))
+            network.router.peers.post(PeerDisconnected(client.session, client.wire.send_buffer, "stalled"))
         network.router.peers.drain(network.router, network.now)
         network.settle()
-        assert network.router.peers.outboxes.keys() == {network.session("witness")}
+        assert network.router.peers.send_buffers.keys() == {network.session("witness")}
         assert sorted(witness.payloads()) == [b"%d" % number for number in range(5)]
 
 
 class TestTime:
     """Deadlines are few, whatever clients do."""
-
-    def test_one_entry_for_a_session(self) -> None:
-        """A client that comes and goes with a delayed will leaves no trail of entries behind."""
-        network = Network()
-        client = network.idle("c")
-        for _ in range(300):
-            client.connect(clean=False, expiry=WEEK, will=Will("will/c", b"gone", delay=1))
-            client.cut()
-            network.advance(2)
-        assert len(network.router.deadlines) <= 3
-        for _ in range(300):
-            client.connect(clean=False, expiry=WEEK)
-            client.cut()
-            network.advance(2)
-        assert len(network.router.deadlines) <= 3
-
-    def test_one_entry_for_a_retained_topic(self) -> None:
-        """Replacing a retained message a thousand times leaves one entry."""
-        network = Network()
-        publisher = network.client("p")
-        for number in range(1_000):
-            publisher.publish("t", b"x", retain=True, expiry=1_000 + number)
-        assert len(network.router.deadlines) <= 2
-        network.advance(1_000)
-        assert len(network.router.retained) == 1
-        network.advance(1_500)
-        assert len(network.router.retained) == 0
-        assert len(network.router.deadlines) == 0
 
     def test_next_due(self) -> None:
         """The shell arms one timer: the time of the next thing, -1 for nothing."""
@@ -393,19 +238,6 @@ class TestTime:
         network.advance(10)
         assert network.router.sessions == {}
         assert network.router.deadlines.next_due() == -1.0
-
-    def test_many_sessions_end(self) -> None:
-        """All of them at their time, and nothing is left."""
-        network = Network()
-        for number in range(200):
-            client = network.client(f"c{number}", expiry=1 + number % 20)
-            client.subscribe("t", f"own/{number}", "$share/g/t")
-            client.cut()
-        network.advance(10)
-        assert len(network.router.sessions) == 100
-        network.advance(10)
-        assert network.router.sessions == {}
-        assert (len(network.router.trie), network.router.subscription_count) == (0, 0)
 
 
 def test_system_of_many_options() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.codec.packets import NEVER, V5, V311, Will
-from broker.core.limits import Limits
-from broker.core.routing.session_table import SESSION_BYTES, SessionTable, bytes_of, is_empty, session_bytes
+from canopy_mqtt.core.codec.packets import NEVER, V5, V311, Will
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.routing.session_table import SESSION_BYTES, SessionTable, bytes_of, is_empty, session_bytes
 from tests.core.harness import Client, Network, limits
-from tests.support.runs import examples
+from tests.support.runs import examples, for_each
 
 QUOTA_EXCEEDED = 0x97
 
@@ -44,7 +43,7 @@ def test_empty_sessions_make_room() -> None:
     assert kept(network, "late", V5, "t").connack.reason_code == 0
 
 
-@pytest.mark.parametrize(("version", "refused"), [(V5, QUOTA_EXCEEDED), (V311, 3)])
+@for_each(("version", "refused"), [(V5, QUOTA_EXCEEDED), (V311, 3)])
 def test_sessions_that_hold_something_stay(version: int, refused: int) -> None:
     """Where no session is empty, newcomers are refused, and nobody loses a subscription or a message."""
     network = Network(limits(max_sessions=5))
@@ -72,7 +71,7 @@ def test_the_empty_ones_are_bounded_by_themselves() -> None:
     assert network.router.session_table.empty_count == 2
 
 
-@pytest.mark.parametrize("what", ["subscription", "message", "will", "connection", "incoming"])
+@for_each("what", ["subscription", "message", "will", "connection", "incoming"])
 def test_what_is_not_empty(what: str) -> None:
     """Each of these keeps a session from being ended for another."""
     network = Network(limits(max_sessions=2))
@@ -97,7 +96,7 @@ def test_what_is_not_empty(what: str) -> None:
     assert set(network.router.sessions) == {"c", "p"}
 
 
-@pytest.mark.parametrize(("version", "refused"), [(V5, QUOTA_EXCEEDED), (V311, 3)])
+@for_each(("version", "refused"), [(V5, QUOTA_EXCEEDED), (V311, 3)])
 def test_wills_and_names_are_bounded(version: int, refused: int) -> None:
     """A will's payload and properties count, and a user name: they are kept for as long as the session."""
     network = Network(limits(max_session_bytes=500_000))

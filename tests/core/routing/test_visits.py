@@ -14,17 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.core.codec.packets import V5, V311, Subscribe, Will
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.codec.properties import Properties
-from broker.core.principal import Principal
-from broker.core.topics.topic_tree import Retainable, RetainedTree
-from broker.core.topics.trie import LAYOUTS
+from canopy_mqtt.core.codec.packets import V5, V311, Subscribe, Will
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.properties import Properties
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.topics.topic_tree import Retainable, RetainedTree
+from canopy_mqtt.core.topics.trie import LAYOUTS
 from tests.core.fingerprint import branches, fingerprint, tree
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import ask, user_wish
-from tests.core.routing.receivers.test_permissions import Rules
-from tests.support.runs import examples
+from tests.core.routing.test_permissions import Rules
+from tests.support.runs import examples, for_each
 
 TOPICS: Final = ("t/a", "t/b", "t/a/c", "u", "v/1", "v/2")
 """All of them are published to before, so that a visit makes no route. Visitors retain messages below `v` alone."""
@@ -217,6 +217,7 @@ def compare(trie: str, ruled: bool, residents: list[tuple[int, list[Drawn]]], do
     assert after[1] == before[1]
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize("ruled", [False, True], ids=["open", "ruled"])
 @pytest.mark.parametrize("trie", LAYOUTS)
 @given(residents=residents, done=st.lists(acts, max_size=25))
@@ -286,9 +287,9 @@ VISITS: Final[dict[str, list[tuple[Any, ...]]]] = {
 }
 
 
-@pytest.mark.parametrize("ruled", [False, True], ids=["open", "ruled"])
-@pytest.mark.parametrize("trie", LAYOUTS)
-@pytest.mark.parametrize("visit", VISITS)
+@for_each("ruled", [False, True])
+@for_each("trie", LAYOUTS)
+@for_each("visit", VISITS)
 def test_this_visit_leaves_no_trace(visit: str, trie: str, ruled: bool) -> None:
     compare(trie, ruled, RESIDENTS, VISITS[visit])
 
@@ -306,21 +307,3 @@ def test_a_level_that_had_a_second_child_is_as_before() -> None:
         found.remove(visitor)
         assert tree(found) == before
         assert sorted(first + [node.topic for node in cursor.take(9)]) == ["a/x", "b/y/z"]
-
-
-def test_a_crowd_that_leaves_is_watched_no_more() -> None:
-    """A filter of many writes down who comes and goes for as long as a plan is made of it, and no longer."""
-    network = Network()
-    residents = [network.client(f"r{number}") for number in range(20)]
-    for client in residents:
-        client.subscribe("t/a")
-    publisher = network.client("p")
-    visitor = network.client("v")
-    publisher.publish("t/a")
-    before = fingerprint(network)["filters"]
-    visitor.subscribe("#")
-    publisher.publish("t/a")
-    assert fingerprint(network)["filters"]["t/a"] != before["t/a"]
-    visitor.disconnect()
-    publisher.publish("t/a")
-    assert fingerprint(network)["filters"] == before

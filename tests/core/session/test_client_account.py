@@ -7,14 +7,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.codec.packets import V311, SubscriptionRequest
-from broker.core.codec.reasons import QUOTA_EXCEEDED
-from broker.core.limits import Limits
-from broker.core.queues.policies.queue_policy import QueueRule
-from broker.core.routing.router import Router
-from broker.core.session.session import MESSAGE_ROOM, Session
-from broker.net.limits import limits as core_limits
-from broker.settings import Settings
+from canopy_mqtt.core.codec.packets import V311, SubscriptionRequest
+from canopy_mqtt.core.codec.reason_codes import QUOTA_EXCEEDED
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.queue_terms import QueueRule
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.session.session import MESSAGE_ROOM, Session
+from canopy_mqtt.core_limits import limits as core_limits
+from canopy_mqtt.settings import Settings
 from tests.core.harness import Client, Network
 from tests.support.runs import examples
 
@@ -78,6 +78,7 @@ def fill_queue(client: Client) -> None:
 PARTS = [fill_filters, fill_retained, fill_queue]
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize("first", range(3))
 def test_all_of_everything_with_the_defaults(first: int) -> None:
     """Whatever comes first, the sum has one bound; each part alone may take nearly all of it."""
@@ -156,6 +157,7 @@ def test_another_client_s_message_in_its_place_gives_the_room_back() -> None:
     assert (client.session.account.retained, other.session.account.retained) == (0, taken)
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize(
     ("name", "value"), [("session_bytes", 64 * MIB), ("max_filter_bytes_per_client", 0), ("max_client_bytes", 0)]
 )

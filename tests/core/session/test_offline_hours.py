@@ -13,13 +13,14 @@ from typing import Final
 
 import pytest
 
-from broker.core.codec.packets import V5, V311, Publish
-from broker.core.counters import DROP_CAUSES
-from broker.core.limits import Limits
-from broker.core.queues.policies.queue_policy import POLICIES
-from broker.core.session.session import Session
+from canopy_mqtt.core.codec.packets import V5, V311, Publish
+from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.queue_terms import POLICIES
+from canopy_mqtt.core.session.session import Session
 from tests.core.harness import START, Client, Network, limits, total_ledger
 from tests.support.losses import dropped_by_cause
+from tests.support.runs import for_each
 
 MINUTE: Final = 60.0
 HOURS: Final = 6
@@ -116,11 +117,12 @@ def number(packet: Publish) -> int:
     return int(packet.payload.split(b" ", 1)[0])
 
 
-@pytest.mark.parametrize("version", [V311, V5], ids=["3.1.1", "5.0"])
 class TestEachPolicy:
     """Bounded in messages; what comes back is what the policy keeps."""
 
-    @pytest.mark.parametrize("name", ["drop-newest", "disconnect"])
+    @for_each("version", [V311, V5], ids=["3.1.1", "5.0"])
+    @pytest.mark.crowd
+    @for_each("name", ["drop-newest", "disconnect"])
     def test_the_oldest_are_kept(self, version: int, name: str) -> None:
         """Nobody is connected, so `disconnect` has nobody to disconnect."""
         outage = Outage(policy(name, session_messages=MESSAGES), version)
@@ -129,6 +131,8 @@ class TestEachPolicy:
         assert outage.come_back() == list(range(MESSAGES))
         assert outage.lost() == {"full-messages": TOTAL - MESSAGES}
 
+    @for_each("version", [V311, V5], ids=["3.1.1", "5.0"])
+    @pytest.mark.crowd
     def test_the_newest_are_kept(self, version: int) -> None:
         outage = Outage(policy("drop-oldest", session_messages=MESSAGES), version)
         outage.hours()
@@ -136,6 +140,8 @@ class TestEachPolicy:
         assert outage.come_back() == list(range(TOTAL - MESSAGES, TOTAL))
         assert outage.lost() == {"full-messages": TOTAL - MESSAGES}
 
+    @for_each("version", [V311, V5], ids=["3.1.1", "5.0"])
+    @pytest.mark.crowd
     def test_the_latest_of_each_topic_is_kept(self, version: int) -> None:
         outage = Outage(policy("latest", session_messages=MESSAGES), version)
         outage.hours()
@@ -147,6 +153,7 @@ class TestEachPolicy:
 class TestBytes:
     """The bound in bytes holds all the time, too."""
 
+    @pytest.mark.crowd
     @pytest.mark.parametrize("name", ["drop-newest", "drop-oldest", "disconnect"])
     def test_each_policy(self, name: str) -> None:
         outage = Outage(policy(name, session_messages=0, session_bytes=BYTES))
@@ -181,6 +188,7 @@ class TestBytes:
 class TestAge:
     """`max_age`: what waited longer is gone, with each policy, whether the queue is full or not."""
 
+    @pytest.mark.crowd
     @pytest.mark.parametrize("name", POLICIES)
     @pytest.mark.parametrize("minutes", [10, 30])
     def test_each_policy(self, name: str, minutes: int) -> None:
@@ -200,7 +208,7 @@ class TestAge:
             assert found == list(range(TOTAL - kept, TOTAL))
             assert outage.lost() == {"age": TOTAL - kept}
 
-    @pytest.mark.parametrize("name", POLICIES)
+    @for_each("name", POLICIES)
     def test_after_the_last_message(self, name: str) -> None:
         """The publisher stops; time alone empties the queue, and memory with it."""
         outage = Outage(policy(name, queue_max_age=10 * MINUTE))
@@ -232,7 +240,7 @@ class TestAge:
 class TestExpiry:
     """Expiry of messages and of sessions goes on while the client is away."""
 
-    @pytest.mark.parametrize("name", POLICIES)
+    @for_each("name", POLICIES)
     def test_messages(self, name: str) -> None:
         """Only what has time left comes, with what is left of it [MQTT-3.3.2-5] [MQTT-3.3.2-6]."""
         minutes = 15
@@ -285,6 +293,7 @@ class TestExpiry:
 class TestManyOutages:
     """A bound over all queues together: many clients are away, and one of them gets far more than the others."""
 
+    @pytest.mark.crowd
     @pytest.mark.parametrize("name", POLICIES)
     def test_the_total_holds(self, name: str) -> None:
         """The fullest gives; who has little keeps it. What is lost for the total says so."""

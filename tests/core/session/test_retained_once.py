@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from itertools import product
 
-import pytest
-
-from broker.core.codec.packets import Subscribe
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.session.retained_stream import MISSED
+from canopy_mqtt.core.codec.packets import Subscribe
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.session.retained_stream import MISSED
 from tests.core.harness import Client, Network, limits
+from tests.support.runs import for_each
 
 TOPICS = 600
 
@@ -48,7 +47,7 @@ def _all(client: Client) -> Counter[bytes]:
     return Counter(packet.payload for packet in client.take())
 
 
-@pytest.mark.parametrize(("handling", "as_published"), [*product((0, 1), (False, True))])
+@for_each(("handling", "as_published"), [*product((0, 1), (False, True))])
 def test_what_is_published_meanwhile_comes_once(handling: int, as_published: bool) -> None:
     """[MQTT-4.3.3-1] [MQTT-3.3.1-9]; the last message of each topic is among them."""
     network, publisher = _filled()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
-from broker.core.codec.packets import NEVER, Connect
-from broker.core.hooks import AccessControl, Origin, Ticket
-from broker.core.principal import Principal
-from broker.core.queues.message import Message
+from canopy_mqtt.core.codec.packets import NEVER, Connect
+from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.message import Message
 from tests.core.harness import Client, Network, limits
+from tests.support.runs import for_each
 
 
 class Rules(AccessControl):
@@ -51,8 +50,8 @@ def seen(network: Network, name: str = "s") -> list[bytes]:
     return client.payloads()
 
 
-@pytest.mark.parametrize("lost", ["p", "ann"])
-@pytest.mark.parametrize("gone", [False, True])
+@for_each("lost", ["p", "ann"])
+@for_each("gone", [False, True])
 def test_whose_publisher_lost_its_right(lost: str, gone: bool) -> None:
     """By its identifier or its user, connected or without a session; and with the right it comes again."""
     network, rules, publisher = filled()

@@ -9,13 +9,13 @@ from itertools import product
 
 import pytest
 
-from broker.core.codec.packets import PUBACK, V5, V311, Ack, Subscribe, Unsubscribe
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.counters import TOO_LARGE
-from broker.core.persistence.journal import Journal
-from broker.core.queues.message import OVERHEAD, Message
-from broker.core.session.retained_stream import STEP, TOPICS, RetainedStreams
-from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree
+from canopy_mqtt.core.codec.packets import PUBACK, V5, V311, Ack, Subscribe, Unsubscribe
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.drop_causes import TOO_LARGE
+from canopy_mqtt.core.persistence.journal import Journal
+from canopy_mqtt.core.queues.message import OVERHEAD, Message
+from canopy_mqtt.core.session.retained_stream import STEP, TOPICS, RetainedStreams
+from canopy_mqtt.core.topics.topic_tree import NODE_BYTES, RetainedTree
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.losses import dropped_by_cause
 
@@ -42,14 +42,14 @@ def numbers(client: Client) -> list[int]:
 
 @pytest.mark.crowd
 @pytest.mark.parametrize(("version", "qos"), [*product((V311, V5), (0, 1, 2))])
-def test_all_of_many_through_a_tiny_outbox(version: int, qos: int) -> None:
+def test_all_of_many_through_a_tiny_send_buffer(version: int, qos: int) -> None:
     """One SUBSCRIBE, thousands of messages, room for a few: none lost, none doubled [MQTT-3.3.1-9] [MQTT3-3.3.1-6]."""
     network, _ = filled(MANY, live_messages=4, live_bytes=1_000, session_messages=3, session_bytes=500, max_inflight=3)
     subscriber = network.client("s", version)
     subscriber.subscribe("r/#", qos=qos)
     assert sorted(numbers(subscriber)) == list(range(MANY))
     assert network.router.counters.dropped_in_all() == 0
-    assert subscriber.wire.outbox.queue.high_water <= 4
+    assert subscriber.wire.send_buffer.high_water <= 4
     assert total_ledger([subscriber.session]) == []
     assert subscriber.session.streams is None
 
@@ -147,7 +147,7 @@ class TestMeanwhile:
     def test_unsubscribed(self, started: tuple[Network, Client, Client]) -> None:
         """After UNSUBACK only what was on its way comes [MQTT-3.10.4-2] [MQTT-3.10.4-3]."""
         network, _, subscriber = started
-        begun = len(subscriber.inbox) + subscriber.wire.outbox.messages
+        begun = len(subscriber.inbox) + subscriber.wire.send_buffer.messages
         subscriber.send(_unsubscribe(subscriber, "r/#"))
         network.settle()
         self.go_on(network, subscriber)
@@ -230,12 +230,12 @@ class TestMeanwhile:
         assert other.payloads() == [b"%d" % number for number in range(300)]
 
     def test_live_messages_find_room(self, started: tuple[Network, Client, Client]) -> None:
-        """The stream leaves half of the outbox to live messages."""
+        """The stream leaves half of the send buffer to live messages."""
         network, publisher, subscriber = started
-        before = subscriber.wire.outbox.messages
+        before = subscriber.wire.send_buffer.messages
         assert before <= 4 + 1
         publisher.publish("r/live", b"now", 0)
-        assert subscriber.wire.outbox.messages == before + 1
+        assert subscriber.wire.send_buffer.messages == before + 1
         self.go_on(network, subscriber)
         assert b"now" in subscriber.payloads()
 
@@ -260,7 +260,7 @@ def test_nothing_stale_behind_a_shut_window(clear: bool) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_nothing_stale_behind_a_full_outbox(qos: int) -> None:
+def test_nothing_stale_behind_a_full_send_buffer(qos: int) -> None:
     """A large value that waited for room is not sent once a small newer one was [MQTT-3.3.1-5]."""
     network = Network(limits(live_bytes=1_000))
     publisher, subscriber = network.client("p"), network.client("s")
@@ -328,7 +328,7 @@ def test_only_the_first_stream_walks() -> None:
     streams = subscriber.session.streams
     assert streams is not None
     assert len(streams) > 15
-    assert sum(stream._cursor is not None for stream in streams._streams.values()) <= 1
+    assert sum(stream.walk is not None for stream in streams.streams.values()) <= 1
 
 
 def test_topics_that_came_while_a_stream_waited_for_its_turn() -> None:
@@ -367,7 +367,7 @@ def test_acknowledgements_share_one_turn() -> None:
     subscriber.wire.to_channel()
     streams = subscriber.session.streams
     assert streams is not None
-    [stream] = streams._streams.values()
+    [stream] = streams.streams.values()
     cursor = stream.cursor()
     before = cursor.steps
     for packet in acks:
@@ -399,8 +399,8 @@ def test_a_stream_that_begins_anew_before_its_end_was_told_is_not_over() -> None
     tree = RetainedTree()
     for each in subscriptions.values():
         streams.start(each, tree)
-    assert streams.next(client.wire.outbox, None, 0.0) is None
-    assert streams.empty
+    assert streams.next(client.wire.send_buffer, None, 0.0) is None
+    assert not streams.streams
     streams.start(subscriptions["again"], tree)
     streams.stop("gone")
     told: list[str] = []

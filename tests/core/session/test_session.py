@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 
-from broker.core.codec import packets as p
-from broker.core.codec.packets import V5, V311, Ack
-from broker.core.codec.properties import Properties
-from broker.core.counters import DISCONNECTED, EXPIRED, FULL_MESSAGES, TOO_LARGE
-from broker.core.queues.live.outbox import ACCEPTED
-from broker.core.queues.message import OVERHEAD, Message
-from broker.core.queues.session_queue import STALE
-from broker.core.session.session import Session
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import V5, V311, Ack
+from canopy_mqtt.core.codec.properties import Properties
+from canopy_mqtt.core.drop_causes import ACCEPTED, DISCONNECTED, EXPIRED, TOO_LARGE
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.message_queue import STALE
+from canopy_mqtt.core.session.session import Session
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.support.losses import dropped_by_cause
+from tests.support.runs import for_each
 
 FOREVER = 0xFFFFFFFF
 
@@ -37,83 +35,12 @@ def back(subscriber: Client, **connect: int) -> bool:
 class TestKeeping:
     """Which sessions stay, and for how long."""
 
-    @pytest.mark.parametrize(
-        ("clean", "expiry", "present"), [*product((True, False), (None, 0, 50, FOREVER), (True, False))]
-    )
-    def test_v5(self, clean: bool, expiry: int | None, present: bool) -> None:
-        """Kept by its expiry interval, thrown away by Clean Start.
-
-        [MQTT-3.1.2-4] [MQTT-3.1.2-5] [MQTT-3.1.2-6] [MQTT-3.1.2-23] [MQTT-3.1.4-4] [MQTT-3.2.2-2] [MQTT-3.2.2-3]
-        """
-        network = Network()
-        client = network.client("c", clean=not present, expiry=expiry)
-        assert not client.connack.session_present
-        client.subscribe("t")
-        client.cut()
-        network.advance(49)
-        answer = client.connect(clean=clean, expiry=expiry)
-        assert answer.session_present == (not clean and bool(expiry))
-        assert ("t" in client.session.subscriptions) == answer.session_present
-
-    @pytest.mark.parametrize(("first", "second"), [*product((True, False), (True, False))])
-    def test_v311(self, first: bool, second: bool) -> None:
-        """Clean Session 0 keeps, 1 throws away and is not kept.
-
-        [MQTT3-3.1.2-4] [MQTT3-3.1.2-6] [MQTT3-3.2.2-1] [MQTT3-3.1.4-3]
-        """
-        network = Network()
-        client = network.client("c", V311, clean=first)
-        client.cut()
-        assert client.connect(clean=second).session_present == (not first and not second)
-        client.cut()
-        assert ("c" in network.router.sessions) == (not second)
-
-    def test_expiry(self) -> None:
-        """A session is gone when its interval has passed since the connection closed, not before [MQTT-4.1.0-2]."""
-        network, subscriber, _ = pair()
-        subscriber.cut()
-        network.advance(999)
-        assert "s" in network.router.sessions
-        network.advance(2)
-        assert "s" not in network.router.sessions
-        assert network.router.subscription_count == 0
-        assert len(network.router.trie) == 0
-        assert not back(subscriber)
-
     def test_expired_though_nobody_looked(self) -> None:
         """The interval counts even when the timer comes late [MQTT-4.1.0-2]."""
         network, subscriber, _ = pair()
         subscriber.cut()
         network.now += 1_001
         assert not back(subscriber)
-
-    def test_connected_sessions_do_not_expire(self) -> None:
-        """State is kept as long as the connection is there [MQTT-4.1.0-1]."""
-        network, subscriber, publisher = pair()
-        subscriber.cut()
-        network.advance(500)
-        assert back(subscriber)
-        network.advance(100_000)
-        publisher.publish("t/a", b"x", 1)
-        assert subscriber.payloads() == [b"x"]
-
-    def test_disconnect_changes_the_interval(self) -> None:
-        """DISCONNECT may set another interval, section 3.14.2.2.2."""
-        network, subscriber, _ = pair()
-        subscriber.disconnect(properties=_expiry(0))
-        assert "s" not in network.router.sessions
-        subscriber.connect(clean=False, expiry=10)
-        subscriber.disconnect(properties=_expiry(100))
-        network.advance(50)
-        assert "s" in network.router.sessions
-
-    def test_disconnect_cannot_raise_it_from_zero(self) -> None:
-        """It is a protocol error to make a session kept that was not to be, section 3.14.2.2.2."""
-        network = Network()
-        client = network.client("c", expiry=0)
-        client.disconnect(properties=_expiry(5))
-        assert client.end == 0x82
-        assert "c" not in network.router.sessions
 
     def test_limit(self) -> None:
         """A longer interval than allowed is cut and told in the CONNACK, section 3.2.2.3.2."""
@@ -150,16 +77,6 @@ class TestKeeping:
             network.advance(2)
             assert "c" not in network.router.sessions
 
-    def test_retained_messages_are_no_part_of_it(self) -> None:
-        """They stay when the session that published them ends [MQTT3-3.1.2-7]."""
-        network = Network()
-        publisher = network.client("p", V311)
-        publisher.publish("t", b"x", retain=True)
-        publisher.cut()
-        late = network.client("l")
-        late.subscribe("t")
-        assert late.payloads() == [b"x"]
-
 
 def _expiry(seconds: int) -> Properties:
     return bag(i={0x11: seconds})
@@ -168,7 +85,7 @@ def _expiry(seconds: int) -> Properties:
 class TestOffline:
     """What waits for a client that is away."""
 
-    @pytest.mark.parametrize("version", [V311, V5])
+    @for_each("version", [V311, V5])
     def test_quality_waits_and_qos0_does_not(self, version: int) -> None:
         """QoS 1 and 2 are queued for a disconnected session, QoS 0 is dropped and counted [MQTT3-3.1.2-5]."""
         network = Network()
@@ -207,27 +124,6 @@ class TestOffline:
         qos0 = [packet.payload for packet in subscriber.take() if packet.qos == 0]
         assert qos0 == [b"\2", b"\3", b"\4"]
 
-    def test_bounded_in_messages(self) -> None:
-        """The queue takes so many messages; the rest is dropped and counted."""
-        _network, subscriber, publisher = pair(limits(session_messages=3))
-        subscriber.cut()
-        for number in range(10):
-            publisher.publish("t/a", bytes((number,)), 1)
-        assert dropped_by_cause(subscriber.session)[FULL_MESSAGES] == 7
-        back(subscriber)
-        assert subscriber.payloads() == [b"\0", b"\1", b"\2"]
-        assert total_ledger([subscriber.session]) == []
-
-    def test_bounded_in_bytes(self) -> None:
-        """And so many bytes."""
-        _network, subscriber, publisher = pair(limits(session_bytes=2 * OVERHEAD + 872))
-        subscriber.cut()
-        for _ in range(10):
-            publisher.publish("t/a", b"x" * 400, 1)
-        assert 0 < subscriber.session.queue.bytes <= 2 * OVERHEAD + 872
-        back(subscriber)
-        assert len(subscriber.payloads()) == 2
-
     def test_what_is_too_large_on_return(self) -> None:
         """A client that comes back with a smaller Maximum Packet Size loses what does not fit, as if it had been sent.
 
@@ -252,23 +148,7 @@ class TestOffline:
 class TestWindow:
     """Never more in flight than the receiver takes; the judge of the harness counts."""
 
-    @pytest.mark.parametrize(("qos", "maximum"), [*product((1, 2), (1, 2, 7))])
-    def test_receive_maximum(self, qos: int, maximum: int) -> None:
-        """So many publishes are sent, then one for each completion, in order.
-
-        [MQTT-3.3.4-9] [MQTT-4.9.0-1] [MQTT-4.9.0-2] [MQTT-4.6.0-5]
-        """
-        _network, subscriber, publisher = pair(receive_maximum=maximum)
-        subscriber.answering = False
-        for number in range(30):
-            publisher.publish("t/a", bytes((number,)), qos)
-        assert len(subscriber.inbox) == maximum
-        while subscriber.unanswered:
-            subscriber.answer(1)
-        assert subscriber.payloads() == [bytes((number,)) for number in range(30)]
-        assert subscriber.judge.high_water == maximum
-
-    @pytest.mark.parametrize("version", [V311, V5])
+    @for_each("version", [V311, V5])
     def test_the_brokers_own_limit(self, version: int) -> None:
         """A client that takes more, or cannot say, gets no more at once than the setting allows [MQTT-4.9.0-1]."""
         network = Network(limits(max_inflight=3))
@@ -282,56 +162,7 @@ class TestWindow:
             subscriber.answer(1)
         assert subscriber.payloads() == [bytes((number,)) for number in range(9)]
 
-    def test_other_packets_pass_a_shut_window(self) -> None:
-        """Pings, subscriptions, acknowledgements and QoS 0 go on [MQTT-3.3.4-10] [MQTT-4.9.0-3]."""
-        _network, subscriber, publisher = pair(receive_maximum=1)
-        subscriber.answering = False
-        for _ in range(3):
-            publisher.publish("t/a", b"q", 1)
-        publisher.publish("t/a", b"zero", 0)
-        subscriber.ping()
-        assert subscriber.subscribe("u") == [0]
-        assert subscriber.unsubscribe("u") == [0]
-        subscriber.publish("other", b"", 1)
-        assert len(subscriber.acks(p.PUBACK)) == 1
-        assert subscriber.payloads() == [b"q", b"zero"]
-
-    def test_refused_by_the_receiver(self) -> None:
-        """PUBREC with an error ends the delivery and frees the window [MQTT-4.3.3-4] [MQTT-4.4.0-2]."""
-        network, subscriber, publisher = pair(receive_maximum=1)
-        subscriber.answering = False
-        publisher.publish("t/a", b"1", 2)
-        publisher.publish("t/a", b"2", 2)
-        [first] = subscriber.take()
-        subscriber.unanswered = []
-        subscriber.incoming.clear()
-        subscriber.send(Ack(p.PUBREC, first.packet_id, 0x97))
-        network.settle()
-        assert subscriber.payloads() == [b"2"]
-        assert subscriber.acks(p.PUBREL) == []
-
-    def test_error_in_puback_completes(self) -> None:
-        """PUBACK with an error is an acknowledgement like any other: not sent again [MQTT-4.4.0-2]."""
-        network, subscriber, publisher = pair(receive_maximum=1)
-        subscriber.answering = False
-        publisher.publish("t/a", b"1", 1)
-        publisher.publish("t/a", b"2", 1)
-        [first] = subscriber.take()
-        subscriber.send(Ack(p.PUBACK, first.packet_id, 0x80))
-        network.settle()
-        assert subscriber.payloads() == [b"2"]
-
-    def test_unknown_acknowledgements(self) -> None:
-        """PUBREC for nothing is answered PUBREL 0x92, PUBACK and PUBCOMP are ignored, PUBREL gets PUBCOMP 0x92."""
-        network, subscriber, _ = pair()
-        for kind in (p.PUBACK, p.PUBCOMP, p.PUBREC, p.PUBREL):
-            subscriber.send(Ack(kind, 77))
-        network.settle()
-        assert not subscriber.closed
-        assert [(ack.packet_id, ack.reason_code) for ack in subscriber.acks(p.PUBREL)] == [(77, 0x92)]
-        assert [(ack.packet_id, ack.reason_code) for ack in subscriber.acks(p.PUBCOMP)] == [(77, 0x92)]
-
-    @pytest.mark.parametrize(("qos", "kind"), [(2, p.PUBACK), (1, p.PUBREC), (1, p.PUBCOMP), (2, p.PUBCOMP)])
+    @for_each(("qos", "kind"), [(2, p.PUBACK), (1, p.PUBREC), (1, p.PUBCOMP), (2, p.PUBCOMP)])
     def test_wrong_acknowledgement(self, qos: int, kind: int) -> None:
         """An acknowledgement of the wrong kind is a protocol error [MQTT-4.13.1-1]."""
         network, subscriber, publisher = pair()
@@ -341,8 +172,8 @@ class TestWindow:
         network.settle()
         assert subscriber.end == 0x82
 
-    @pytest.mark.parametrize("qos", [1, 2])
-    def test_expired_in_the_outbox_frees_the_window(self, qos: int) -> None:
+    @for_each("qos", [1, 2])
+    def test_expired_in_the_send_buffer_frees_the_window(self, qos: int) -> None:
         """What expires before it was written gives back its identifier; the next one goes out [MQTT-3.3.2-5]."""
         network, subscriber, publisher = pair(receive_maximum=1)
         subscriber.wire.frozen = True
@@ -389,53 +220,6 @@ class TestIdentifiers:
 
 class TestResumption:
     """What is sent again, and what is not."""
-
-    @pytest.mark.parametrize("pace", [0, 1])
-    def test_publish_and_pubrel(self, pace: int) -> None:
-        """PUBLISH with DUP and its identifier, in order; PUBREL where PUBREC came; then what waited.
-
-        [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-3.3.1-1] [MQTT-3.3.1-3] [MQTT-4.3.3-5] [MQTT-4.3.3-6]
-        """
-        network, subscriber, publisher = pair(receive_maximum=4)
-        network.pace = pace
-        subscriber.answering = False
-        for number, qos in enumerate((2, 1, 2, 1, 1, 2)):
-            publisher.publish("t/a", bytes((number,)), qos)
-        first = subscriber.take()
-        assert [packet.payload for packet in first] == [b"\0", b"\1", b"\2", b"\3"]
-        subscriber.answer(1)
-        assert [ack.packet_id for ack in subscriber.acks(p.PUBREL)] == [first[0].packet_id]
-        subscriber.cut()
-        subscriber.incoming.discard(first[2].packet_id)
-        back(subscriber)
-        network.settle()
-        again = [(packet.payload, packet.dup) for packet in subscriber.take()]
-        assert again == [(b"\1", True), (b"\2", True), (b"\3", True), (b"\4", False), (b"\5", False)]
-        assert first[0].packet_id in [ack.packet_id for ack in subscriber.acks(p.PUBREL)]
-
-    def test_incoming_dup_says_nothing(self) -> None:
-        """DUP of an incoming PUBLISH is not passed on [MQTT-3.3.1-3] [MQTT-4.3.2-5]."""
-        network, subscriber, publisher = pair(qos=1)
-        packet = publisher.post("t/a", b"x", 1)
-        network.settle()
-        packet.dup = True
-        publisher.send(packet)
-        network.settle()
-        assert [each.dup for each in subscriber.take()] == [False, False]
-
-    def test_smaller_window_on_return(self) -> None:
-        """A window smaller than what is in flight is kept to while that is sent again [MQTT-3.3.4-9]."""
-        _network, subscriber, publisher = pair()
-        subscriber.answering = False
-        for number in range(6):
-            publisher.publish("t/a", bytes((number,)), 1 + number % 2)
-        subscriber.take()
-        subscriber.cut()
-        subscriber.incoming = set()
-        back(subscriber, receive_maximum=1)
-        while subscriber.unanswered:
-            subscriber.answer(1)
-        assert [(packet.payload, packet.dup) for packet in subscriber.take()] == [(bytes((n,)), True) for n in range(6)]
 
     def test_cut_while_sending_again(self) -> None:
         """The connection ends again before everything was sent again: what was sent before is still DUP.
@@ -509,7 +293,7 @@ class TestResumption:
         assert sent == [first[0].packet_id, first[1].packet_id]
         assert not subscriber.session.inflight
 
-    @pytest.mark.parametrize("qos", [1, 2])
+    @for_each("qos", [1, 2])
     def test_acknowledged_while_it_waits_to_be_sent_again(self, qos: int) -> None:
         """Acknowledged late, with the second sending queued already: that one is not made.
 
@@ -566,3 +350,30 @@ def test_of_a_queue_full_of_what_expired_some_goes_with_each_that_comes() -> Non
         if came == 1:
             assert session.queue.messages < 100 * STALE - STALE
     assert sum(dropped_by_cause(session)) == 16 * STALE
+
+
+def test_a_client_of_qos_0_has_neither_queue_nor_window() -> None:
+    """Subscribing, receiving, a visit of its timers, and leaving need neither; the first QoS 1 message makes a window.
+
+    A window made late begins at the client's Receive Maximum [MQTT-4.9.0-1].
+    """
+    network = Network()
+    publisher, client = network.client("p"), network.client("c", receive_maximum=2)
+    client.subscribe("t")
+    publisher.publish("t", b"1")
+    network.advance(1)
+    assert client.payloads() == [b"1"]
+    session = client.session
+    assert (session.made_queue, session.made_window) == (None, None)
+    client.answering = False
+    client.subscribe("u", qos=1)
+    for number in range(3):
+        publisher.publish("u", bytes((number,)), 1)
+    assert client.payloads() == [b"\x00", b"\x01"]
+    assert session.made_window is not None
+    assert session.made_window.quota == 0
+    assert (session.waiting_messages(), session.in_flight_messages()) == (1, 2)
+    idle = publisher.session
+    publisher.cut()
+    assert idle.ended
+    assert (idle.made_queue, idle.made_window) == (None, None)

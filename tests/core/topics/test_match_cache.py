@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.topics.match_cache import (
+from canopy_mqtt.core.topics.match_cache import (
     EXTEND_MOST,
     FORGET_AT_ONCE,
     LET_GO,
@@ -19,10 +19,12 @@ from broker.core.topics.match_cache import (
     WALK_MOST,
     MatchCache,
 )
-from broker.core.topics.route import Route
-from broker.core.topics.subscription import Subscriber, Subscription
-from broker.core.topics.trie_nodes import NodeTrie
+from canopy_mqtt.core.topics.route import MAX_CHANGES_KEPT, Route
+from canopy_mqtt.core.topics.subscription import Subscription
+from canopy_mqtt.core.topics.trie import NodeTrie
 from tests.core import naive
+from tests.support.runs import for_each
+from tests.support.sessions import any_session
 
 
 def make(size: int = 1000, weight: int = 1_000_000) -> MatchCache:
@@ -34,31 +36,17 @@ def levels(*topics: str) -> int:
     return len({tuple(topic.split("/")[: n + 1]) for topic in topics for n in range(topic.count("/") + 1)})
 
 
+def version(cache: MatchCache, route: Route) -> int:
+    """Return the version of a route as a look-up finds it."""
+    cache.renew(route)
+    return int(route.version)
+
+
 def names(route: Route) -> list[str]:
     return sorted(entry.topic_filter for entry in route.entries)
 
 
 # Remembering.
-
-
-def test_a_topic_is_asked_for_once() -> None:
-    cache = make()
-    cache.insert("a/+")
-    assert cache.lookup(b"a/b") is None
-    route = cache.store(b"a/b")
-    assert names(route) == ["a/+"]
-    assert route.topic == b"a/b"
-    assert cache.lookup(b"a/b") is route
-    assert cache.route(b"a/b") is route
-    assert (cache.hits, cache.misses, len(cache)) == (2, 1, 1)
-
-
-def test_topics_that_match_nothing_are_remembered_too() -> None:
-    cache = make()
-    assert cache.route(b"a").entries == []
-    assert cache.lookup(b"a") is not None
-    cache.insert("#")
-    assert names(cache.route(b"a")) == ["#"]
 
 
 def test_topics_are_utf8() -> None:
@@ -92,105 +80,63 @@ def test_subscribers_that_come_and_go_change_no_route() -> None:
     cache = make()
     entry = cache.insert("a/+")
     route = cache.route(b"a/b")
-    versions = [route.version()]
-    crowd = [Subscription(Subscriber(), "a/+") for _ in range(5)]
+    versions = [version(cache, route)]
+    crowd = [Subscription(any_session(), "a/+") for _ in range(5)]
     for one in crowd:
         assert cache.insert("a/+") is entry
-        cache.add(entry, one)
-        versions.append(route.version())
+        cache.add(entry.topic_filter, one)
+        versions.append(version(cache, route))
     for one in crowd:
         cache.discard(entry, one)
-        versions.append(route.version())
+        versions.append(version(cache, route))
     assert versions == sorted(set(versions))
     assert cache.lookup(b"a/b") is route
     assert route.entries == [entry]
     assert cache.extended == 0
 
 
-def test_versions_are_summed_up_only_after_a_change() -> None:
-    """What a route of thousands of filters costs while nobody subscribes: one comparison."""
+def test_each_change_is_counted_once() -> None:
+    """What a route of thousands of filters costs while no client subscribes: one comparison with the count."""
+    cache = make()
+    entry, other = cache.insert("a"), cache.insert("b")
+    one, two = Subscription(any_session(), "a"), Subscription(any_session(), "b")
+    changes = cache.changes
+    route = cache.route(b"a")
+    before = version(cache, route)
+    assert changes.since(changes.count) == -1
+    changes.keep()
+    start = changes.count
+    cache.add(entry.topic_filter, one)
+    cache.add(other.topic_filter, two)
+    cache.touch(entry, one)
+    assert version(cache, route) == before + 2
+    assert changes.count == start + 3
+    assert changes.sessions[changes.since(start) :] == [one.session, two.session, one.session]
+    cache.discard(entry, one)
+    assert version(cache, route) == before + 3
+
+
+def test_changes_that_are_remembered_are_bounded() -> None:
+    """The latest are there; they are forgotten with all routes."""
     cache = make()
     entry = cache.insert("a")
-    other = cache.insert("b")
-    route = cache.route(b"a")
-    before = route.version()
-    entry.version += 7  # behind its back: without a change that was announced, nobody looks
-    assert route.version() == before
-    cache.touch(other, Subscription(Subscriber(), "b"))
-    assert route.version() == before + 7
-    cache.touch(entry, Subscription(Subscriber(), "a"))
-    assert route.version() == before + 8
+    one = Subscription(any_session(), "a")
+    cache.add(entry.topic_filter, one)
+    cache.changes.keep()
+    start = cache.changes.count
+    for _ in range(10_000):
+        before = cache.changes.count
+        cache.touch(entry, one)
+        assert cache.changes.sessions[cache.changes.since(before) :] == [one.session]
+        assert len(cache.changes.sessions) <= 2 * MAX_CHANGES_KEPT
+    assert cache.changes.since(cache.changes.count - MAX_CHANGES_KEPT) >= 0
+    assert cache.changes.since(start) == -1
+    cache.clear()
+    assert cache.changes.since(cache.changes.count - 1) == -1
 
 
-def test_a_route_keeps_the_plan() -> None:
-    cache = make()
-    entry = cache.insert("a/+")
-    route = cache.route(b"a/b")
-    assert route.plan is None
-    assert route.plan_version != route.version()
-    route.plan = ("whom", "it", "goes", "to")
-    route.plan_version = route.version()
-    again = cache.route(b"a/b")
-    assert again.plan is route.plan
-    assert again.plan_version == again.version()
-    cache.touch(entry, Subscription(Subscriber(), "a/+"))
-    assert again.plan_version != again.version()
-
-
-@given(
-    filters=st.lists(naive.topic_filters, unique=True, max_size=8),
-    topics=st.lists(naive.topic_names, unique=True, min_size=1, max_size=20),
-    new=naive.topic_filters,
-)
-def test_a_new_filter_is_added_where_it_matches_and_nowhere_else(
-    filters: list[str], topics: list[str], new: str
-) -> None:
-    cache = make()
-    for topic_filter in filters:
-        cache.insert(topic_filter)
-    routes = {topic: cache.route(topic.encode()) for topic in topics}
-    before = {topic: list(route.entries) for topic, route in routes.items()}
-    entry = cache.insert(new)
-    changed = set() if new in filters else set(naive.matched(new, topics))
-    for topic, route in routes.items():
-        assert cache.lookup(topic.encode()) is route
-        assert route.entries == before[topic] + ([entry] if topic in changed else [])
-        assert names(route) == naive.matching({*filters, new}, topic)
-    assert cache.extended == len(changed)
-    assert cache.weight == sum(1 + len(route.entries) for route in routes.values()) + levels(*topics) * NODE_WEIGHT
-
-
-def test_a_plan_is_stale_as_soon_as_somebody_listens_at_the_new_filter() -> None:
-    cache = make()
-    cache.insert("a/+")
-    route = cache.route(b"a/b")
-    route.plan_version = route.version()
-    entry = cache.insert("#")
-    assert route.plan_version == route.version()  # nobody is there yet
-    cache.add(entry, Subscription(Subscriber(), "#"))
-    assert route.plan_version != route.version()
-
-
-def test_a_filter_that_leaves_has_left_its_routes_at_the_next_look_and_comes_back_as_a_new_one() -> None:
-    cache = make()
-    old = cache.insert("a/+")
-    other = cache.insert("#")
-    route = cache.route(b"a/b")
-    assert cache.remove("a/+")
-    assert not cache.remove("a/+")
-    assert cache.weight == 1 + 2 + 2 * NODE_WEIGHT
-    assert cache.lookup(b"a/b") is route
-    assert old.retired
-    assert route.entries == [other]
-    assert cache.weight == 1 + 1 + 2 * NODE_WEIGHT
-    new = cache.insert("a/+")
-    assert new is not old
-    assert cache.lookup(b"a/b") is route
-    assert set(route.entries) == {new, other}
-
-
-@pytest.mark.parametrize("others", [0, 1, 7])
-@pytest.mark.parametrize("flapping", ["a/b", "a/+", "#"])
+@for_each("others", [0, 1, 7])
+@for_each("flapping", ["a/b", "a/+", "#"])
 def test_a_filter_that_comes_and_goes_piles_nothing_up(others: int, flapping: str) -> None:
     """Retired entries are swept out, and the route's version goes up all the while."""
     cache = make()
@@ -198,53 +144,23 @@ def test_a_filter_that_comes_and_goes_piles_nothing_up(others: int, flapping: st
         cache.insert(topic_filter)
     route = cache.route(b"a/b")
     assert len(route.entries) == others
-    subscription = Subscription(Subscriber(), flapping)
-    versions = [route.version()]
+    subscription = Subscription(any_session(), flapping)
+    versions = [version(cache, route)]
     for _ in range(200):
         entry = cache.insert(flapping)
-        cache.add(entry, subscription)
-        versions.append(route.version())
+        cache.add(entry.topic_filter, subscription)
+        versions.append(version(cache, route))
         assert entry in route.entries
         cache.discard(entry, subscription)
-        versions.append(route.version())
+        versions.append(version(cache, route))
         cache.remove(flapping)
         # Nobody has looked at the topic, so that the last entry is still there.
         assert len(route.entries) == others + 1
         assert cache.weight == 1 + len(route.entries) + 2 * NODE_WEIGHT
     assert versions == sorted(set(versions))
-    assert cache.lookup(b"a/b") is route
+    assert cache.route(b"a/b") is route
     assert len(route.entries) == others
     assert cache.weight == 1 + others + 2 * NODE_WEIGHT
-
-
-@pytest.mark.parametrize("others", [0, 1, 2])
-@pytest.mark.parametrize("subscribed", [False, True])
-def test_what_was_made_of_a_filter_that_has_left_goes_with_it(others: int, subscribed: bool) -> None:
-    """A plan is for several filters: with one left there is none, and nothing is charged for it."""
-    cache = make()
-    for topic_filter in ["a/b", "a/+"][:others]:
-        cache.insert(topic_filter)
-    route = cache.route(b"a/b")
-    before = cache.weight
-    visitor = cache.insert("#")
-    subscription = Subscription(Subscriber(), "#")
-    if subscribed:
-        cache.add(visitor, subscription)
-    made = route.version()
-    route.plan = "a plan"
-    cache.charge(route, 100)
-    assert cache.weight == before + 1 + 100
-    if subscribed:
-        cache.discard(visitor, subscription)
-    cache.remove("#")
-    again = cache.route(b"a/b")
-    assert again is route
-    assert route.version() > made
-    if others < 2:
-        assert again.plan is None
-        assert cache.weight == before
-    else:
-        assert cache.weight == before + 100  # until it is mended
 
 
 def test_large_routes_are_swept_too() -> None:
@@ -262,7 +178,7 @@ def test_large_routes_are_swept_too() -> None:
     assert sum(not entry.retired for entry in route.entries) == 64
 
 
-@pytest.mark.parametrize("new", ["site/7/exact", "site/7/+/x", "site/7/#", "nowhere/+/#", "+/7/b/x/y/z"])
+@for_each("new", ["site/7/exact", "site/7/+/x", "site/7/#", "nowhere/+/#", "+/7/b/x/y/z"])
 def test_unrelated_churn_looks_at_a_few_topics_only(new: str) -> None:
     """The cost of a new filter follows what it matches: counted in levels looked at, with 5,000 topics remembered."""
     cache = make(10_000)
@@ -279,7 +195,7 @@ def test_unrelated_churn_looks_at_a_few_topics_only(new: str) -> None:
 # Bounds.
 
 
-@pytest.mark.parametrize("size", [1, 2, 10, 100])
+@for_each("size", [1, 2, 10, 100])
 def test_never_more_routes_than_allowed(size: int) -> None:
     cache = make(size)
     chance = random.Random(size)
@@ -487,8 +403,8 @@ def test_a_new_filter_costs_no_more_than_so_much(new: str) -> None:
         assert names(cache.route(topic.encode())) == naive.matching({"device/#", new}, topic)
 
 
-@pytest.mark.parametrize("wide", [1, 2, MAX_WIDE, MAX_WIDE + 1, 2 * MAX_WIDE])
-@pytest.mark.parametrize("count", [EXTEND_MOST - 8, EXTEND_MOST * 2])
+@for_each("wide", [1, 2, MAX_WIDE, MAX_WIDE + 1, 2 * MAX_WIDE])
+@for_each("count", [EXTEND_MOST - 8, EXTEND_MOST * 2])
 def test_wide_filters_are_found_by_the_routes_themselves(count: int, wide: int) -> None:
     """Whether a route was extended, compared with the last ones, or matched again: it holds what matches, once each."""
     cache = make(5_000)
@@ -501,13 +417,13 @@ def test_wide_filters_are_found_by_the_routes_themselves(count: int, wide: int) 
         made = ["+/+", "t/+", "#"][number] if number < 3 else f"+/x/{'+/' * number}#"
         filters.append(made)
         entry = cache.insert(made)
-        cache.add(entry, Subscription(Subscriber(), made))
+        cache.add(entry.topic_filter, Subscription(any_session(), made))
     assert (cache.changes.wide > 0) is (count > EXTEND_MOST)
     for topic in [*others, *topics[::97]]:
-        before = routes[topic].version()
-        assert cache.lookup(topic.encode()) is routes[topic]
+        before = version(cache, routes[topic])
+        assert cache.route(topic.encode()) is routes[topic]
         assert names(routes[topic]) == naive.matching(set(filters), topic)
-        assert routes[topic].version() >= before
+        assert version(cache, routes[topic]) >= before
     for topic in topics:
         cache.route(topic.encode())
     weight = sum(1 + len(route.entries) for route in routes.values())
@@ -518,7 +434,7 @@ def test_wide_filters_are_found_by_the_routes_themselves(count: int, wide: int) 
 # All at once.
 
 
-@pytest.mark.parametrize("many", [FORGET_AT_ONCE, 4 * FORGET_AT_ONCE])
+@for_each("many", [FORGET_AT_ONCE, 4 * FORGET_AT_ONCE])
 def test_what_is_forgotten_at_once_is_let_go_of_a_few_at_a_time(many: int) -> None:
     """No call frees very many; and what is remembered and what is left are never more than there was."""
     cache = make(many)

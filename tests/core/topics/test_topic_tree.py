@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gc
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.topics.topic_tree import STEPS_LEAST, Retainable, RetainedCursor, RetainedTree
+from canopy_mqtt.core.topics.topic_tree import STEPS_LEAST, Retainable, RetainedCursor, RetainedTree
 from tests.core import naive
 from tests.core.codec.test_topic_names import EXAMPLES
-from tests.support.runs import examples
+from tests.support.runs import examples, for_each
 
 
 def filled(names: list[str]) -> RetainedTree:
@@ -131,7 +130,7 @@ def test_depth_needs_no_recursion() -> None:
 # What a walk finds.
 
 
-@pytest.mark.parametrize(("topic_filter", "topic", "expected"), EXAMPLES)
+@for_each(("topic_filter", "topic", "expected"), EXAMPLES)
 def test_examples(topic_filter: str, topic: str, expected: bool) -> None:
     assert found(filled([topic]), topic_filter) == ([topic] if expected else [])
     everybody = filled([one for _, one, _ in EXAMPLES])

@@ -1,1 +1,1 @@
-"""Real clients that nobody here wrote, talking to the broker as their users would."""
+"""Real clients of other projects, talking to the broker as their users would."""

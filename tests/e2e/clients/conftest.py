@@ -64,7 +64,7 @@ class Served(Daemon):
 
 
 def is_complaint(line: str) -> bool:
-    """Whether a line of a daemon's log is an error or a traceback."""
+    """Return whether a line of a daemon's log is an error or a traceback."""
     if line.startswith("{"):
         return json.loads(line)["level"] in ("error", "critical")
     return "Traceback" in line or "Error" in line or "Exception" in line

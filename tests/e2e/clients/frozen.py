@@ -117,7 +117,7 @@ class Frozen:
         return b"".join(parts)
 
     def widen(self) -> None:
-        """Have the system take more: small buffers cost time where it is no longer needed."""
+        """Enlarge the system's buffers, since small ones cost time where they are no longer needed."""
         for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             self.socket.setsockopt(socket.SOL_SOCKET, buffer, 1 << 20)
 

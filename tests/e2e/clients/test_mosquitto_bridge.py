@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from canopy_load.brokers.process import free_port
 from tests.e2e.clients.conftest import Served, Unique
 from tests.e2e.clients.test_mosquitto_clients import SUB, publish, run, subscriber
-from tests.e2e.upstream.net import Process, mosquitto_command
-from tests.support.ports import free_port
+from tests.e2e.links.network import Process, mosquitto_command
 
 pytestmark = pytest.mark.skipif(not SUB or not shutil.which("mosquitto_pub"), reason="mosquitto's clients are missing")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.security.passwords.hashes import Kind
-from broker.security.passwords.passwd import set_password
+from canopy_load.brokers.process import free_port
+from canopy_mqtt.security.passwords.hashes import Kind
+from canopy_mqtt.security.passwords.passwd import set_password
 from tests.e2e import wire
-from tests.e2e.upstream.net import Process, mosquitto_command
-from tests.support.ports import free_port
+from tests.e2e.links.network import Process, mosquitto_command
 
 
 def _prepare(folder: Path, port: int, kind: Kind) -> list[str]:

@@ -13,7 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
 from tests.e2e.clients.python.drivers import within
 from tests.support.waiting import until
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.conftest import LOOPS, LoopFactory
 from tests.e2e.wire import Peer, Will
@@ -75,7 +75,7 @@ async def test_a_stop_publishes_wills() -> None:
 
 
 async def test_a_stop_flushes_queues() -> None:
-    """What was accepted for a client that reads is written before the goodbye."""
+    """The broker writes the accepted messages of a client that reads before the goodbye."""
     broker = Broker(settings(queue={"write_batch_bytes": 4096}))
     await broker.start()
     reader = await join(broker, "reader", ("load", 0))

@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError
 from websockets.typing import Subprotocol
 
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.python.drivers import within
 
@@ -56,7 +56,7 @@ class TestWebsockets:
         await web.recv()
         await within("the broker's close frame", web.close(1001, "leaving"))
         assert web.close_code == 1001
-        assert not broker.router.peers.outboxes
+        assert not broker.router.peers.send_buffers
 
     async def test_text(self, broker: Broker) -> None:
         """[MQTT-6.0.0-1]."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.codec.packets import Connect
-from broker.core.hooks import FORBIDDEN, AccessControl, AuthExchange, AuthMethod
-from broker.core.principal import Principal
+from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.hooks import FORBIDDEN, AccessControl, AuthExchange, AuthMethod
+from canopy_mqtt.core.principal import Principal
 from tests.e2e import wire
 from tests.e2e.conformance.conftest import Joined, Opened, Unique
 from tests.e2e.conformance.outcomes import PROTOCOL_ERROR, UNREADABLE, alive, refused, thrown_out
 from tests.e2e.conftest import MOUNT, Address, StartBroker
 from tests.e2e.wire import AUTH, CONNACK, PUBACK, PUBLISH, PUBREC, Packet, Peer, Properties
+from tests.support.runs import for_each
 
 SUCCESS, CONTINUE, AGAIN = 0x00, 0x18, 0x19
 ECHO: wire.Property = (wire.AUTH_METHOD, "echo")
@@ -91,7 +92,7 @@ async def test_an_exchange_that_fails(opened: Opened, start_broker: StartBroker)
     await refused(peer, [0x87])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "packet",
     [
         pytest.param(answer(SUCCESS, b"response"), id="reason 0x00 [MQTT-4.12.0-3]"),
@@ -139,7 +140,7 @@ async def test_authenticating_again(opened: Opened, start_broker: StartBroker) -
     await alive(peer)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("packets", "codes"),
     [
         pytest.param([answer(AGAIN, b"wrong")], [0x87], id="refused at once"),

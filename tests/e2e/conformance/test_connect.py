@@ -11,6 +11,7 @@ from tests.e2e.conformance.conftest import Joined, Opened, Unique
 from tests.e2e.conformance.outcomes import MALFORMED, PROTOCOL_ERROR, UNREADABLE, alive, refused, thrown_out
 from tests.e2e.conftest import StartBroker
 from tests.e2e.wire import CONNACK, DISCONNECT, SUBACK, Will
+from tests.support.runs import for_each
 
 
 async def test_an_accepted_connect(opened: Opened, unique: Unique, version: int) -> None:
@@ -25,7 +26,7 @@ async def test_an_accepted_connect(opened: Opened, unique: Unique, version: int)
     await alive(peer)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "first",
     [
         pytest.param(wire.PING, id="PINGREQ"),
@@ -59,7 +60,7 @@ async def test_a_second_connect(joined: Joined, version: int) -> None:
         assert await thrown_out(peer, [PROTOCOL_ERROR]) == []
 
 
-@pytest.mark.parametrize("name", ["MQTTX", "mqtt", "MQT", "", "AMQP"])
+@for_each("name", ["MQTTX", "mqtt", "MQT", "", "AMQP"])
 async def test_another_protocol_name(opened: Opened, version: int, name: str) -> None:
     """It is not served; a CONNACK that says so may come first. [MQTT-3.1.2-1]"""
     peer = await opened(version)
@@ -67,7 +68,7 @@ async def test_another_protocol_name(opened: Opened, version: int, name: str) ->
     await refused(peer, [0, 0x01, 0x84])
 
 
-@pytest.mark.parametrize("level", [0, 1, 6, 0x7F])
+@for_each("level", [0, 1, 6, 0x7F])
 async def test_another_protocol_level(opened: Opened, level: int) -> None:
     """CONNACK says "unacceptable protocol version" (0x01 in the old form, 0x84 in the new) and the connection closes.
 
@@ -129,9 +130,7 @@ BAD_CONNECTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("flags", "old", "new"), [case[1:] for case in BAD_CONNECTS], ids=[case[0] for case in BAD_CONNECTS]
-)
+@for_each(("flags", "old", "new"), [case[1:] for case in BAD_CONNECTS], ids=[case[0] for case in BAD_CONNECTS])
 async def test_a_malformed_connect(opened: Opened, version: int, flags: int, old: bytes, new: bytes) -> None:
     """It closes the connection: in 3.1.1 without a CONNACK, in 5.0 with one that says why.
 
@@ -177,7 +176,7 @@ async def test_every_field_in_its_order(opened: Opened, joined: Joined, unique: 
     assert found.get(wire.CONTENT_TYPE) == ("text/plain" if version == 5 else None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "client_id",
     ["0123456789abcdefghijklm", "nopqrstuvwxyzABCDEFGHIJ", "KLMNOPQRSTUVWXYZ", "x"],
 )
@@ -254,7 +253,7 @@ async def test_anonymous_clients_can_be_refused(opened: Opened, start_broker: St
     await refused(peer, [0x86, 0x87] if version == 5 else [0x04, 0x05])
 
 
-@pytest.mark.parametrize("newer", [4, 5], ids=["by 3.1.1", "by 5.0"])
+@for_each("newer", [4, 5], ids=["by 3.1.1", "by 5.0"])
 async def test_session_taken_over(joined: Joined, unique: Unique, version: int, newer: int) -> None:
     """A client that is connected already is put out: in 5.0 with DISCONNECT 0x8E. The new one works.
 
@@ -292,7 +291,7 @@ async def test_packets_may_follow_connect_at_once(opened: Opened, unique: Unique
 
 
 async def test_nothing_is_done_after_a_refusal(opened: Opened, joined: Joined, unique: Unique, version: int) -> None:
-    """What was sent behind a refused CONNECT has no effect. [MQTT-3.1.4-6]"""
+    """Packets behind a refused CONNECT have no effect. [MQTT-3.1.4-6]"""
     topic = unique("t")
     watcher = await joined()
     await watcher.subscribe(topic)
@@ -368,7 +367,7 @@ async def test_a_connect_that_never_comes(opened: Opened, start_broker: StartBro
     assert await slow.closed() == []
 
 
-@pytest.mark.parametrize("highest", [0, 1])
+@for_each("highest", [0, 1])
 async def test_maximum_qos(opened: Opened, joined: Joined, start_broker: StartBroker, highest: int) -> None:
     """A lower maximum QoS is announced; subscribing above it still works; publishing or a will above it does not.
 
@@ -431,7 +430,7 @@ async def test_the_servers_maximum_packet_size(joined: Joined, start_broker: Sta
 
 
 async def test_limits_of_use(joined: Joined) -> None:
-    """What CONNACK announces is within the specification's bounds (section 3.2.2.3). [MQTT-3.2.2-8]"""
+    """CONNACK announces values within the specification's bounds (section 3.2.2.3). [MQTT-3.2.2-8]"""
     connack = (await joined()).connack
     assert connack.get(wire.RECEIVE_MAXIMUM) != 0
     assert connack.get(wire.MAXIMUM_PACKET_SIZE) != 0

@@ -10,6 +10,7 @@ from tests.e2e import wire
 from tests.e2e.conformance.conftest import Joined, Opened, Unique
 from tests.e2e.conformance.outcomes import MALFORMED, UNREADABLE, alive, thrown_out
 from tests.e2e.wire import PUBACK, PUBCOMP, PUBREC, PUBREL
+from tests.support.runs import for_each
 
 # (packet type, flag bits that are wrong for it): table 2-2 of both documents
 WRONG_FLAGS = [
@@ -20,7 +21,7 @@ WRONG_FLAGS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "flags"), WRONG_FLAGS, ids=[f"{wire.NAMES[k]} {f:04b}" for k, f in WRONG_FLAGS])
+@for_each(("kind", "flags"), WRONG_FLAGS, ids=[f"{wire.NAMES[k]} {f:04b}" for k, f in WRONG_FLAGS])
 async def test_wrong_header_flags(joined: Joined, version: int, kind: int, flags: int) -> None:
     """[MQTT-2.1.3-1] [MQTT3-2.2.2-2] [MQTT-3.14.1-1] [MQTT-3.6.1-1]"""
     peer = await joined(version=version)
@@ -29,7 +30,7 @@ async def test_wrong_header_flags(joined: Joined, version: int, kind: int, flags
     assert await thrown_out(peer, [MALFORMED]) == []
 
 
-@pytest.mark.parametrize("flags", [1, 2, 8, 15])
+@for_each("flags", [1, 2, 8, 15])
 async def test_wrong_header_flags_on_auth(joined: Joined, flags: int) -> None:
     """[MQTT-3.15.1-1]"""
     peer = await joined()
@@ -44,7 +45,7 @@ async def test_auth_is_no_packet_of_311(joined: Joined) -> None:
     assert await thrown_out(peer, []) == []
 
 
-@pytest.mark.parametrize("kind", [0, wire.CONNACK, wire.SUBACK, wire.UNSUBACK, wire.PINGRESP])
+@for_each("kind", [0, wire.CONNACK, wire.SUBACK, wire.UNSUBACK, wire.PINGRESP])
 async def test_packets_that_no_client_sends(joined: Joined, version: int, kind: int) -> None:
     """[MQTT-4.13.1-1] [MQTT3-4.8.0-1]"""
     peer = await joined(version=version)
@@ -53,7 +54,7 @@ async def test_packets_that_no_client_sends(joined: Joined, version: int, kind: 
     assert await thrown_out(peer, UNREADABLE) == []
 
 
-@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff\x01", b"\x80\x80\x80\x80\x00", b"\xff\xff\xff\xff\xff"])
+@for_each("length", [b"\xff\xff\xff\xff\x01", b"\x80\x80\x80\x80\x00", b"\xff\xff\xff\xff\xff"])
 async def test_a_remaining_length_of_five_bytes(joined: Joined, version: int, length: bytes) -> None:
     """There are four at most (section 2.1.4, in 3.1.1 2.2.3). [MQTT-4.13.1-1] [MQTT3-4.8.0-1]"""
     peer = await joined(version=version)
@@ -61,7 +62,7 @@ async def test_a_remaining_length_of_five_bytes(joined: Joined, version: int, le
     assert await thrown_out(peer, [MALFORMED]) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "raw",
     [
         pytest.param(b"\xc0\x80\x00", id="remaining length of PINGREQ"),
@@ -105,7 +106,7 @@ BAD_PACKETS: list[tuple[str, bytes | None, bytes | None]] = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("level", "raw"),
     [
         pytest.param(level, raw, id=f"{name} {wrong}")
@@ -147,7 +148,7 @@ BAD_ON_A_KNOWN_TOPIC = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("level", "header", "rest"),
     [case[1:] for case in BAD_ON_A_KNOWN_TOPIC],
     ids=[f"{level} {header:02x} {wrong}" for wrong, level, header, _ in BAD_ON_A_KNOWN_TOPIC],
@@ -166,7 +167,7 @@ async def test_a_known_topic_is_no_excuse(joined: Joined, unique: Unique, level:
 
 
 async def test_nothing_behind_an_error_is_done(joined: Joined, unique: Unique, version: int) -> None:
-    """What follows a malformed packet in the same bytes has no effect. [MQTT-4.13.1-1] [MQTT3-4.8.0-1]"""
+    """Packets behind a malformed one in the same bytes have no effect. [MQTT-4.13.1-1] [MQTT3-4.8.0-1]"""
     topic = unique("t")
     watcher, peer = await joined(), await joined(version=version)
     await watcher.subscribe(topic)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.e2e import wire
 from tests.e2e.conformance.conftest import Joined, Opened, Unique
 from tests.e2e.conformance.outcomes import PROTOCOL_ERROR, UNREADABLE, alive, refused, thrown_out
 from tests.e2e.conftest import StartBroker
 from tests.e2e.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK, Packet, Peer, Properties, Will
+from tests.support.runs import for_each
 
 # Sections 3.3.2.3.2 to 3.3.2.3.9: what a PUBLISH may carry from end to end.
 CARRIED: list[tuple[str, wire.Property]] = [
@@ -24,8 +23,8 @@ CARRIED: list[tuple[str, wire.Property]] = [
 ]
 
 
-@pytest.mark.parametrize("item", [case[1] for case in CARRIED], ids=[f"0x{c[1][0]:02x} {c[0]}" for c in CARRIED])
-@pytest.mark.parametrize("qos", [0, 1])
+@for_each("item", [case[1] for case in CARRIED], ids=[f"0x{c[1][0]:02x} {c[0]}" for c in CARRIED])
+@for_each("qos", [0, 1])
 async def test_one_property_passed_on(joined: Joined, unique: Unique, item: wire.Property, qos: int) -> None:
     """Unchanged, live and retained; a 3.1.1 subscriber gets the message without it."""
     topic = unique("t")
@@ -65,7 +64,7 @@ async def test_all_properties_at_once(joined: Joined, unique: Unique) -> None:
             assert found.get(item[0]) == item[1]
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@for_each("qos", [0, 1, 2])
 async def test_message_expiry_live(joined: Joined, unique: Unique, qos: int) -> None:
     """A message that does not wait is told all its time; one without an expiry is told none. [MQTT-3.3.2-6]"""
     topic = unique("t")
@@ -81,7 +80,7 @@ async def test_message_expiry_live(joined: Joined, unique: Unique, qos: int) -> 
 
 
 async def test_no_properties(joined: Joined, unique: Unique) -> None:
-    """What has none says so by a length of zero, in every packet. [MQTT-2.2.2-1]"""
+    """A packet without properties has a property length of zero, whatever its type. [MQTT-2.2.2-1]"""
     topic = unique("t")
     peer = await joined()
     await peer.subscribe((topic, 1))  # SUBACK, PUBLISH, PUBACK and UNSUBACK are taken apart by the reader
@@ -183,7 +182,7 @@ async def test_a_topic_alias_that_stands_for_nothing(joined: Joined) -> None:
         assert await thrown_out(peer, [PROTOCOL_ERROR, 0x94]) == []
 
 
-@pytest.mark.parametrize("allowed", [0, 2])
+@for_each("allowed", [0, 2])
 async def test_topic_aliases_to_the_client(
     joined: Joined, start_broker: StartBroker, unique: Unique, allowed: int
 ) -> None:
@@ -217,7 +216,7 @@ async def test_topic_aliases_to_the_client(
 
 
 async def test_the_clients_maximum_packet_size(joined: Joined, unique: Unique) -> None:
-    """What is too large is not sent, does not wait, and takes no place; what fits exactly comes.
+    """A message that is too large is not sent, does not wait, and takes no place; one that fits exactly comes.
 
     [MQTT-3.1.2-24] [MQTT-3.1.2-25]
     """
@@ -291,7 +290,7 @@ async def test_answers_fit_the_clients_maximum(opened: Opened, unique: Unique) -
         assert [one.size <= size for one in await refused_one.closed()] == [True]
 
 
-@pytest.mark.parametrize("size", [2, 4, 8])
+@for_each("size", [2, 4, 8])
 async def test_no_room_for_connack(opened: Opened, joined: Joined, unique: Unique, size: int) -> None:
     """A client that takes not even the CONNACK gets nothing larger, above all no DISCONNECT in its place; it is closed.
 
@@ -357,9 +356,7 @@ BAD_ON_CONNECT = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("raw", "codes"), [case[1:] for case in BAD_ON_CONNECT], ids=[case[0] for case in BAD_ON_CONNECT]
-)
+@for_each(("raw", "codes"), [case[1:] for case in BAD_ON_CONNECT], ids=[case[0] for case in BAD_ON_CONNECT])
 async def test_bad_properties_on_connect(opened: Opened, raw: bytes, codes: list[int]) -> None:
     """They refuse the CONNECT. [MQTT-3.1.4-1] [MQTT-4.13.1-1]"""
     peer = await opened()
@@ -391,10 +388,8 @@ BAD_ON_PUBLISH = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("raw", "codes"), [case[1:] for case in BAD_ON_PUBLISH], ids=[case[0] for case in BAD_ON_PUBLISH]
-)
-@pytest.mark.parametrize("qos", [0, 1])
+@for_each(("raw", "codes"), [case[1:] for case in BAD_ON_PUBLISH], ids=[case[0] for case in BAD_ON_PUBLISH])
+@for_each("qos", [0, 1])
 async def test_bad_properties_on_publish(
     joined: Joined, unique: Unique, raw: bytes, codes: list[int], qos: int
 ) -> None:
@@ -423,9 +418,7 @@ BAD_ELSEWHERE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "flags", "body"), [case[1:] for case in BAD_ELSEWHERE], ids=[case[0] for case in BAD_ELSEWHERE]
-)
+@for_each(("kind", "flags", "body"), [case[1:] for case in BAD_ELSEWHERE], ids=[case[0] for case in BAD_ELSEWHERE])
 async def test_bad_properties_elsewhere(joined: Joined, kind: int, flags: int, body: bytes) -> None:
     """A property that does not belong, or not twice, ends the connection. [MQTT-4.13.1-1]"""
     peer = await joined()
@@ -444,7 +437,7 @@ BAD_WILLS = [
 ]
 
 
-@pytest.mark.parametrize("raw", [case[1] for case in BAD_WILLS], ids=[case[0] for case in BAD_WILLS])
+@for_each("raw", [case[1] for case in BAD_WILLS], ids=[case[0] for case in BAD_WILLS])
 async def test_bad_will_properties(opened: Opened, raw: bytes) -> None:
     """They refuse the CONNECT. [MQTT-3.1.4-1]"""
     peer = await opened()

@@ -9,6 +9,7 @@ from tests.e2e.conformance.conftest import Joined, Unique
 from tests.e2e.conformance.outcomes import BAD_TOPIC_NAME, MALFORMED, PROTOCOL_ERROR, UNREADABLE, alive, thrown_out
 from tests.e2e.conftest import MOUNT
 from tests.e2e.wire import PUBACK, PUBREC, Packet, Peer
+from tests.support.runs import for_each
 
 CROSSINGS = pytest.mark.parametrize(
     ("sender", "receiver"), [(4, 4), (4, 5), (5, 4), (5, 5)], ids=["3 to 3", "3 to 5", "5 to 3", "5 to 5"]
@@ -65,7 +66,7 @@ async def test_qos_3(joined: Joined, version: int) -> None:
     await thrown_out(peer, [MALFORMED])
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@for_each("qos", [1, 2])
 async def test_packet_identifier_0(joined: Joined, version: int, qos: int) -> None:
     """[MQTT-2.2.1-3] [MQTT3-2.3.1-1]"""
     peer = await joined(version=version)
@@ -73,7 +74,7 @@ async def test_packet_identifier_0(joined: Joined, version: int, qos: int) -> No
     assert await thrown_out(peer, UNREADABLE) == []
 
 
-@pytest.mark.parametrize("topic", ["#", "+", "a/#", "a/+/b", "a+", "#a", "/+"])
+@for_each("topic", ["#", "+", "a/#", "a/+/b", "a+", "#a", "/+"])
 async def test_no_wildcards_in_topic_names(joined: Joined, unique: Unique, version: int, topic: str) -> None:
     """It ends the connection, and nobody gets the message. [MQTT-3.3.2-2] [MQTT-4.7.0-1]"""
     watcher, peer = await joined(), await joined(version=version)
@@ -84,7 +85,7 @@ async def test_no_wildcards_in_topic_names(joined: Joined, unique: Unique, versi
     assert mark not in [found.payload for found in await arrived(watcher)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "topic",
     [
         pytest.param(b"a\0b", id="null [MQTT-4.7.3-2] [MQTT-1.5.4-2]"),
@@ -96,7 +97,7 @@ async def test_no_wildcards_in_topic_names(joined: Joined, unique: Unique, versi
         pytest.param(b"ab\xe2\x82", id="cut short [MQTT-1.5.4-1]"),
     ],
 )
-@pytest.mark.parametrize("qos", [0, 1])
+@for_each("qos", [0, 1])
 async def test_topic_names_that_are_no_strings(joined: Joined, version: int, topic: bytes, qos: int) -> None:
     """They end the connection, unacknowledged. [MQTT-4.13.1-1] [MQTT3-4.8.0-1]"""
     peer = await joined(version=version)
@@ -191,9 +192,9 @@ async def test_a_known_topic_changes_hands(joined: Joined, unique: Unique) -> No
     assert await who() == [[], [], [(0, []), (1, [])]]
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@for_each("qos", [0, 1, 2])
 async def test_order(joined: Joined, unique: Unique, version: int, qos: int) -> None:
-    """What one client publishes to a topic at one QoS arrives in that order. [MQTT-4.6.0-5] [MQTT-4.6.0-6]"""
+    """Messages that one client publishes to a topic at one QoS arrive in that order. [MQTT-4.6.0-5] [MQTT-4.6.0-6]"""
     topic = unique("t")
     target, source = await joined(version=version), await joined(version=version)
     await target.subscribe((topic, qos))
@@ -229,7 +230,7 @@ async def test_two_topics_two_sources(joined: Joined, unique: Unique, version: i
 
 
 async def retained(joined: Joined, topic_filter: str, version: int = 5) -> list[Packet]:
-    """What a new subscriber is sent at once."""
+    """Return the messages that a new subscriber is sent at once."""
     peer = await joined(version=version)
     await peer.subscribe((topic_filter, 0))
     return await arrived(peer)
@@ -364,7 +365,7 @@ async def test_retain_handling_3(joined: Joined) -> None:
     assert await thrown_out(peer, [PROTOCOL_ERROR, MALFORMED]) == []
 
 
-@pytest.mark.parametrize("sender", [4, 5])
+@for_each("sender", [4, 5])
 async def test_retain_as_published(joined: Joined, unique: Unique, sender: int) -> None:
     """1 keeps the flag as the publisher set it, 0 clears it; what SUBSCRIBE sends has it set either way.
 

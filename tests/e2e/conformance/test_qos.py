@@ -9,6 +9,7 @@ from tests.e2e.conformance.conftest import Joined, Unique
 from tests.e2e.conformance.outcomes import alive, thrown_out
 from tests.e2e.conftest import StartBroker
 from tests.e2e.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK
+from tests.support.runs import for_each
 
 # Section 3.4.2.1, 3.5.2.1, 3.6.2.1, 3.7.2.1.
 PUBLISH_CODES = {0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}
@@ -161,7 +162,7 @@ async def test_sending_qos_2(joined: Joined, unique: Unique, version: int) -> No
     await alive(peer)
 
 
-@pytest.mark.parametrize("kind", [PUBREC, PUBACK, PUBCOMP])
+@for_each("kind", [PUBREC, PUBACK, PUBCOMP])
 async def test_answers_to_nothing(joined: Joined, version: int, kind: int) -> None:
     """An unknown identifier harms nobody: PUBREC is answered by PUBREL (in 5.0 0x92), the others by nothing.
 
@@ -211,7 +212,7 @@ async def test_a_refused_qos_2_message(joined: Joined, unique: Unique) -> None:
 # --------------------------------------------------------------------------------------------------------- flow control
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@for_each("qos", [1, 2])
 async def test_the_clients_receive_maximum(joined: Joined, unique: Unique, qos: int) -> None:
     """No more than so many are under way; one more for each that is settled; QoS 0 and all else passes meanwhile.
 
@@ -282,7 +283,7 @@ async def test_the_window_after_resuming(joined: Joined, unique: Unique) -> None
     assert len(await again.fence()) == 2
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@for_each("qos", [1, 2])
 async def test_the_servers_receive_maximum(joined: Joined, start_broker: StartBroker, unique: Unique, qos: int) -> None:
     """As many as announced are taken at once; more than that unsettled is DISCONNECT 0x93. [MQTT-3.3.4-7]"""
     at = await start_broker(mqtt={"receive_maximum": 3})

@@ -9,6 +9,7 @@ from tests.e2e.conformance.conftest import Elapse, Joined, Unique
 from tests.e2e.conformance.outcomes import PROTOCOL_ERROR, alive, thrown_out
 from tests.e2e.conftest import StartBroker
 from tests.e2e.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, Properties, Will
+from tests.support.runs import for_each
 
 CROSSINGS = pytest.mark.parametrize(
     ("before", "after"), [(4, 4), (4, 5), (5, 4), (5, 5)], ids=["3 to 3", "3 to 5", "5 to 3", "5 to 5"]
@@ -16,7 +17,8 @@ CROSSINGS = pytest.mark.parametrize(
 
 
 def kept(version: int, seconds: int = 600) -> Properties:
-    """What makes a session outlive its connection: in 3.1.1 nothing more than Clean Session 0."""
+    """Return the properties by which a session outlives its connection: none in 3.1.1, where Clean Session 0 is
+    enough."""
     return [(wire.SESSION_EXPIRY, seconds)] if version == 5 else []
 
 
@@ -86,7 +88,7 @@ async def test_a_clean_session_in_311_ends_with_its_connection(joined: Joined, u
     await alive(again)
 
 
-@pytest.mark.parametrize("expiry", [None, 0])
+@for_each("expiry", [None, 0])
 async def test_no_session_expiry_interval(joined: Joined, unique: Unique, expiry: int | None) -> None:
     """Absent or 0, the session ends with its connection. [MQTT-4.1.0-2]"""
     name = unique("c")
@@ -246,7 +248,7 @@ async def test_an_unfinished_release_comes_again(joined: Joined, unique: Unique,
     await alive(await resume(joined, name, after))
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@for_each("qos", [1, 2])
 async def test_a_refused_publish_does_not_come_again(joined: Joined, unique: Unique, qos: int) -> None:
     """PUBACK or PUBREC of 0x80 or more settles it. [MQTT-4.4.0-2]"""
     topic, name = unique("t"), unique("c")
@@ -318,7 +320,7 @@ async def test_taken_over_in_the_middle(joined: Joined, unique: Unique, version:
 
 
 async def test_a_message_expires_waiting(joined: Joined, unique: Unique, elapse: Elapse) -> None:
-    """What has expired before its delivery began is not delivered; what has not is told the time it has left.
+    """A message that expires before its delivery begins is not delivered; another one carries the time it has left.
 
     [MQTT-3.3.2-5] [MQTT-3.3.2-6]
     """

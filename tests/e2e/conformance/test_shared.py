@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.e2e import wire
 from tests.e2e.conformance.conftest import Joined, Unique
 from tests.e2e.conformance.outcomes import alive
 from tests.e2e.wire import PUBLISH
+from tests.support.runs import for_each
 
 
 async def test_a_shared_subscription(joined: Joined, unique: Unique) -> None:
@@ -56,7 +55,7 @@ async def test_shared_subscriptions_get_no_retained_messages(joined: Joined, uni
     await alive(peer)
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@for_each("qos", [1, 2])
 async def test_a_refused_message_goes_to_no_other_member(joined: Joined, unique: Unique, qos: int) -> None:
     """A PUBACK or PUBREC of 0x80 or more settles it. [MQTT-4.8.2-6] [MQTT-4.4.0-2]"""
     topic = unique("t")
@@ -77,7 +76,7 @@ async def test_a_refused_message_goes_to_no_other_member(joined: Joined, unique:
         peer.abort()
 
 
-@pytest.mark.parametrize("stage", ["sent", "received"])
+@for_each("stage", ["sent", "received"])
 async def test_a_qos_2_message_stays_with_its_member(joined: Joined, unique: Unique, stage: str) -> None:
     """Its delivery is completed to the member that it was begun to, when that one is back. [MQTT-4.8.2-4]"""
     topic, names = unique("t"), [unique("c"), unique("c")]
@@ -106,7 +105,7 @@ async def test_a_qos_2_message_stays_with_its_member(joined: Joined, unique: Uni
     await alive(members[1 - chosen])
 
 
-@pytest.mark.parametrize("stage", ["sent", "received"])
+@for_each("stage", ["sent", "received"])
 async def test_a_qos_2_message_ends_with_its_members_session(joined: Joined, unique: Unique, stage: str) -> None:
     """A member to which one was begun and whose session ends takes it along: nobody else gets it. [MQTT-4.8.2-5]"""
     topic = unique("t")
@@ -125,7 +124,7 @@ async def test_a_qos_2_message_ends_with_its_members_session(joined: Joined, uni
     await alive(members[1 - chosen])
 
 
-@pytest.mark.parametrize("level", [4, 5])
+@for_each("level", [4, 5])
 async def test_an_unacknowledged_qos_1_message_finds_another_member(joined: Joined, unique: Unique, level: int) -> None:
     """A member that leaves for good without PUBACK: the message goes to one that is there (section 4.8.2)."""
     topic = unique("t")

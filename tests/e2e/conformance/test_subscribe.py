@@ -8,6 +8,7 @@ from tests.e2e import wire
 from tests.e2e.conformance.conftest import Joined, Unique
 from tests.e2e.conformance.outcomes import BAD_TOPIC_FILTER, MALFORMED, PROTOCOL_ERROR, UNREADABLE, alive, thrown_out
 from tests.e2e.wire import DISCONNECT, PUBLISH, SUBACK, UNSUBACK, Closed, Peer
+from tests.support.runs import for_each
 
 
 async def topics_seen(peer: Peer) -> list[str]:
@@ -20,7 +21,7 @@ async def topics_seen(peer: Peer) -> list[str]:
 # -------------------------------------------------------------------------------------------------------------- answers
 
 
-@pytest.mark.parametrize("packet_id", [1, 2, 255, 256, 65_535])
+@for_each("packet_id", [1, 2, 255, 256, 65_535])
 async def test_the_answers_carry_the_packet_identifier(joined: Joined, version: int, packet_id: int) -> None:
     """[MQTT-3.8.4-1] [MQTT-3.8.4-2] [MQTT-2.2.1-6] [MQTT-3.10.4-4] [MQTT-3.10.4-5]"""
     peer = await joined(version=version)
@@ -55,7 +56,7 @@ async def test_the_same_filter_twice_in_one_packet(joined: Joined, unique: Uniqu
     assert await topics_seen(peer) == [topic]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "kind",
     [
         pytest.param(wire.SUBSCRIBE, id="SUBSCRIBE [MQTT-3.8.3-2]"),
@@ -69,8 +70,8 @@ async def test_no_filter_at_all(joined: Joined, version: int, kind: int) -> None
     assert await thrown_out(peer, UNREADABLE) == []
 
 
-@pytest.mark.parametrize("flags", [0, 1, 3, 0xA, 0xF])
-@pytest.mark.parametrize("kind", [wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBREL])
+@for_each("flags", [0, 1, 3, 0xA, 0xF])
+@for_each("kind", [wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBREL])
 async def test_header_flags_are_0010(joined: Joined, version: int, kind: int, flags: int) -> None:
     """[MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.6.1-1] [MQTT-2.1.3-1] [MQTT3-2.2.2-2]"""
     good = {
@@ -83,7 +84,7 @@ async def test_header_flags_are_0010(joined: Joined, version: int, kind: int, fl
     assert await thrown_out(peer, [MALFORMED]) == []
 
 
-@pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
+@for_each("kind", ["subscribe", "unsubscribe"])
 async def test_packet_identifier_0(joined: Joined, version: int, kind: str) -> None:
     """[MQTT-2.2.1-3] [MQTT3-2.3.1-1]"""
     peer = await joined(version=version)
@@ -96,8 +97,8 @@ async def test_packet_identifier_0(joined: Joined, version: int, kind: str) -> N
     assert await thrown_out(peer, UNREADABLE) == []
 
 
-@pytest.mark.parametrize("text", [b"\xff", b"a\0b", b"\xed\xa0\x80", b"a/\xc0\x80"])
-@pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
+@for_each("text", [b"\xff", b"a\0b", b"\xed\xa0\x80", b"a/\xc0\x80"])
+@for_each("kind", ["subscribe", "unsubscribe"])
 async def test_filters_that_are_no_strings(joined: Joined, version: int, kind: str, text: bytes) -> None:
     """[MQTT-3.8.3-1] [MQTT-3.10.3-1] [MQTT-4.7.3-2] [MQTT-1.5.4-1] [MQTT-1.5.4-2]"""
     peer = await joined(version=version)
@@ -110,7 +111,7 @@ async def test_filters_that_are_no_strings(joined: Joined, version: int, kind: s
     assert await thrown_out(peer, [*UNREADABLE, BAD_TOPIC_FILTER]) == []
 
 
-@pytest.mark.parametrize("options", [0x40, 0x80, 0xC1])
+@for_each("options", [0x40, 0x80, 0xC1])
 async def test_reserved_option_bits_in_5(joined: Joined, options: int) -> None:
     """[MQTT-3.8.3-5]"""
     peer = await joined()
@@ -118,7 +119,7 @@ async def test_reserved_option_bits_in_5(joined: Joined, options: int) -> None:
     assert await thrown_out(peer, [MALFORMED]) == []
 
 
-@pytest.mark.parametrize("options", [3, 4, 8, 0x10, 0x80, 0xFC])
+@for_each("options", [3, 4, 8, 0x10, 0x80, 0xFC])
 async def test_the_qos_byte_in_311(joined: Joined, options: int) -> None:
     """Anything but 0, 1 or 2 closes the connection. [MQTT3-3.8.3-4]"""
     peer = await joined(version=4)
@@ -160,9 +161,7 @@ BAD_FILTERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "topic_filter", [case[0] for case in BAD_FILTERS], ids=[" ".join(case) for case in BAD_FILTERS]
-)
+@for_each("topic_filter", [case[0] for case in BAD_FILTERS], ids=[" ".join(case) for case in BAD_FILTERS])
 async def test_bad_filters_are_refused(joined: Joined, version: int, topic_filter: str) -> None:
     """By a failure code in SUBACK or by closing; a subscription does not come of it."""
     peer = await joined(version=version)
@@ -194,7 +193,7 @@ MATCHES = [
 ]
 
 
-@pytest.mark.parametrize(("topic_filter", "yes", "no"), MATCHES, ids=[case[0] for case in MATCHES])
+@for_each(("topic_filter", "yes", "no"), MATCHES, ids=[case[0] for case in MATCHES])
 async def test_matching(
     joined: Joined, unique: Unique, version: int, topic_filter: str, yes: list[str], no: list[str]
 ) -> None:
@@ -225,7 +224,7 @@ async def test_a_leading_wildcard(joined: Joined, unique: Unique, version: int) 
 # ----------------------------------------------------------------------------------------------- overlapping, replacing
 
 
-@pytest.mark.parametrize("granted", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+@for_each("granted", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
 async def test_overlapping_subscriptions(
     joined: Joined, unique: Unique, version: int, granted: tuple[int, int, int]
 ) -> None:
@@ -400,7 +399,7 @@ async def test_unsubscribing(joined: Joined, unique: Unique, version: int) -> No
     assert await topics_seen(peer) == [f"{stem}/a"]
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@for_each("qos", [1, 2])
 async def test_what_was_begun_is_finished(joined: Joined, unique: Unique, version: int, qos: int) -> None:
     """A message that was sent before UNSUBSCRIBE is seen through after it, across a reconnection too.
 

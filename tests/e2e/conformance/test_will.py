@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.e2e import wire
 from tests.e2e.conformance.conftest import Elapse, Joined, Opened, Unique
 from tests.e2e.conformance.outcomes import BAD_TOPIC_NAME, PROTOCOL_ERROR, UNREADABLE, alive, thrown_out
 from tests.e2e.wire import Properties, Will
+from tests.support.runs import for_each
 
 
 async def test_a_lost_connection(joined: Joined, unique: Unique, version: int) -> None:
@@ -29,8 +28,8 @@ async def test_a_lost_connection(joined: Joined, unique: Unique, version: int) -
     await alive(watcher)
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("retain", [False, True])
+@for_each("qos", [0, 1, 2])
+@for_each("retain", [False, True])
 async def test_qos_and_retain(joined: Joined, unique: Unique, version: int, qos: int, retain: bool) -> None:
     """Both are the Will's own. [MQTT-3.1.2-14] [MQTT-3.1.2-15] [MQTT-3.1.2-12]"""
     topic = unique("w")
@@ -129,7 +128,7 @@ async def test_taken_over(joined: Joined, unique: Unique, version: int) -> None:
     await alive(watcher)
 
 
-@pytest.mark.parametrize("clean", [True, False])
+@for_each("clean", [True, False])
 async def test_taken_over_with_a_delay(joined: Joined, unique: Unique, clean: bool) -> None:
     """A clean start ends the old session and so publishes its Will; going on with the session stops it.
 

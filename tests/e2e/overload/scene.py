@@ -1,8 +1,8 @@
-"""What the overload tests share: brokers with clients near and far, fast readers, and the daemon seen from outside.
+"""Shared by the overload tests: brokers with clients near and far, fast readers, and the daemon seen from outside.
 
 Owns: `Scene` (an embedded broker, a `FaultProxy` in front of it, clients on both ways), `Tap` (a subscriber that reads
-as fast as anybody can, and remembers numbers and times), `serve` (a daemon whose settings suit these tests) and `Watch`
-(its `$SYS` values).
+as fast as it can, and remembers numbers and times), `serve` (a daemon whose settings suit these tests) and `Watch` (its
+`$SYS` values).
 
 Promises: waits are bounded; nothing that a test opened stays open. A message of these tests says who it is:
 `stamped(number)` begins with its number and the time at which it was made.
@@ -24,19 +24,19 @@ from typing import Any, Final, Self
 
 import pytest
 
-from broker.core.counters import DROP_CAUSES
-from broker.core.queues.live.outbox import Outbox
-from broker.core.session.session import Session
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.session.session import Session
 from tests.e2e import wire
 from tests.e2e.clients.frozen import until
-from tests.e2e.faults import FaultProxy, Link
+from tests.e2e.faults import FaultProxy, ProxiedConnection
 from tests.e2e.wire import Packet, Peer, Properties
 from tests.support.daemon import Daemon
 from tests.support.losses import dropped_by_cause
 
 SCALE: Final = float(os.environ.get("CANOPY_OVERLOAD_SCALE", "1"))
-"""What the big numbers of these tests are multiplied with."""
+"""The factor of the big numbers in these tests."""
 
 NEVER: Final = 600.0
 """A time-out in seconds that no test reaches."""
@@ -71,7 +71,7 @@ def number_of(payload: bytes) -> int:
 
 
 def told(packets: Sequence[Packet]) -> dict[str, int]:
-    """What these messages tell of losses, by cause, added up. Each message tells a cause once."""
+    """Return the losses that these messages report, by cause, added up. Each message names a cause once."""
     found: dict[str, int] = {}
     for packet in packets:
         here = set()
@@ -89,7 +89,7 @@ def told(packets: Sequence[Packet]) -> dict[str, int]:
 
 
 def room_for_files(count: int) -> None:
-    """Have the system allow so many descriptors to this process and those that it starts; skip where it does not."""
+    """Raise the limit of descriptors for this process and its children; skip if the system does not allow it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return
@@ -99,7 +99,7 @@ def room_for_files(count: int) -> None:
 
 
 at_end: Final[list[Callable[[], None]]] = []
-"""What closes the connections of the test that runs; done after it, however it ended, and before the broker stops."""
+"""The calls that close the connections of a test after it, however it ended, and before the broker stops."""
 
 
 async def close_all() -> None:
@@ -126,7 +126,7 @@ async def join(
 class Far:
     """A client behind the fault proxy."""
 
-    def __init__(self, peer: Peer, link: Link) -> None:
+    def __init__(self, peer: Peer, link: ProxiedConnection) -> None:
         self.peer = peer
         self.link = link
 
@@ -156,7 +156,7 @@ class Scene:
     async def start(
         cls, stack: AsyncExitStack, *, tiny: bool = False, log: Notes | None = None, **sections: Any
     ) -> Scene:
-        """A broker with these sections of settings. Nobody waits at its end for clients that do not read.
+        """A broker with these sections of settings. Its end does not wait for clients that do not read.
 
         The system holds little for each of its connections; `tiny`: as little as it can.
         """
@@ -196,11 +196,11 @@ class Scene:
         """The session of a client."""
         return self.broker.router.sessions[client_id]
 
-    def outbox(self, client_id: str) -> Outbox:
+    def send_buffer(self, client_id: str) -> SendBuffer:
         """The queue of a connected client."""
-        outbox = self.session(client_id).outbox
-        assert outbox is not None
-        return outbox
+        send_buffer = self.session(client_id).send_buffer
+        assert send_buffer is not None
+        return send_buffer
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -213,11 +213,11 @@ class Scene:
 
         From here on what is published for the client waits in its queues, and nothing leaves them.
         """
-        outbox = self.outbox(client_id)
+        send_buffer = self.send_buffer(client_id)
         far.freeze()
         await publisher.publish(topic, PLUG)
-        await self.until("the plug is on its way", lambda: outbox.messages == 0)
-        (connection,) = [found for found in self.broker.connections if found.outbox is outbox]
+        await self.until("the plug is on its way", lambda: send_buffer.messages == 0)
+        (connection,) = [found for found in self.broker.connections if found.send_buffer is send_buffer]
         assert connection.stream.transport.get_write_buffer_size() > 0, "the plug went through"
 
 
@@ -230,7 +230,7 @@ def _small_buffers(broker: Broker, size: int) -> None:
 
 
 def lost(session: Session) -> dict[str, int]:
-    """What a session lost, by cause; only what it did."""
+    """Return the messages that a session lost, by cause; causes without losses are left out."""
     return {DROP_CAUSES[cause]: count for cause, count in enumerate(dropped_by_cause(session)) if count}
 
 
@@ -277,7 +277,7 @@ class Notes:
 
 
 class Tap(asyncio.Protocol):
-    """A client that connects, subscribes, reads as fast as anybody can, and acknowledges QoS 1.
+    """A client that connects, subscribes, reads as fast as it can, and acknowledges QoS 1.
 
     It reads payloads made by `stamped`: `numbers` and `ages` (seconds, at arrival) in the order of arrival.
     """

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from broker.net.connections.admission import Admission
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.net.connections.admission import Admission
 from tests.e2e import wire
 from tests.e2e.clients.frozen import until
 from tests.e2e.overload.conftest import SetScene
@@ -22,7 +22,7 @@ from tests.support.losses import dropped_by_cause
 HOST: Final = "127.0.0.1"
 
 REFUSED: Final = {4: 3}
-"""What a 3.1.1 client is told when there is no room: Server unavailable."""
+"""The return code for a 3.1.1 client when there is no room: Server unavailable."""
 
 
 async def attempt(broker: Broker, client_id: str = "", *, version: int = 5, **connect: Any) -> tuple[Peer, Packet]:

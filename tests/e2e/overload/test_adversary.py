@@ -1,7 +1,7 @@
 """Clients that mean harm, one way each: what a broker does that was attacked so, found by trying.
 
 Most run a broker in the test's own process, because what counts is what is left inside. What can be asked of the core
-alone is in `tests/core/connection/test_adversary.py`.
+alone is in `tests/core/protocol/test_adversary.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import socket
 
 import pytest
 
-from broker.app import Broker
-from broker.core.queues.message import Message
-from broker.net.connections.connection import Connection
-from broker.settings import Settings
+from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.net.connections.connection import Connection
+from canopy_mqtt.settings import Settings
 from tests.e2e import wire
 from tests.e2e.overload.conftest import SetScene
 from tests.e2e.overload.scene import join
@@ -108,15 +108,15 @@ async def test_bytes_of_an_unfinished_packet_are_no_sign_of_life(scene: SetScene
     for at in range(40):
         peer.writer.write(slow[at : at + 1])
         await asyncio.sleep(0.1)
-        if not broker.router.peers.outboxes:
+        if not broker.router.peers.send_buffers:
             break
-    assert broker.router.peers.outboxes == {}
+    assert broker.router.peers.send_buffers == {}
     peer.abort()
 
 
 @pytest.mark.parametrize("version", [4, 5])
 async def test_fin_behind_a_publish(scene: SetScene, version: int) -> None:
-    """What came before the end of the stream is routed; the end without DISCONNECT publishes the will."""
+    """The broker routes the packets before the end of the stream; the end without DISCONNECT publishes the will."""
     stage = await scene()
     broker = stage.broker
     other = await stage.join("")
@@ -153,7 +153,7 @@ async def test_a_storm_of_takeovers(scene: SetScene) -> None:
     await asyncio.gather(*(fight(number) for number in range(10)))
     await until(lambda: not broker.connections)
     assert len(broker.router.sessions) == 1
-    assert broker.router.peers.outboxes == {}
+    assert broker.router.peers.send_buffers == {}
     assert broker.router.subscription_count <= 2
 
 

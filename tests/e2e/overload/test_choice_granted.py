@@ -1,4 +1,4 @@
-"""What a 5.0 subscriber asks of its queue by user properties of SUBSCRIBE, what it is granted, and what comes of it.
+"""A 5.0 subscriber chooses the policy of its queue by user properties of SUBSCRIBE, and gets what it was granted.
 
 Owns: `canopy-queue`, `canopy-max-age` and `canopy-depth` over real sockets. The broker is embedded, so that the ledger
 can be looked at.
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from broker.core.counters import AGE, FULL_MESSAGES, REPLACED
+from canopy_mqtt.core.drop_causes import AGE, FULL_MESSAGES, REPLACED
 from tests.e2e import wire
 from tests.e2e.overload.conftest import SetScene
 from tests.e2e.overload.scene import KEPT, Scene, number_of, stamped
@@ -41,7 +41,7 @@ async def ask(peer: Peer, props: wire.Properties, *filters: tuple[str, int]) -> 
 
 
 def granted(suback: Packet) -> dict[str, str]:
-    """What a SUBACK tells, each name once."""
+    """Return the user properties of a SUBACK, each name once."""
     pairs = suback.all(wire.USER_PROPERTY)
     found = dict(pair for pair in pairs if isinstance(pair, tuple))
     assert len(found) == len(pairs)
@@ -251,7 +251,7 @@ async def test_what_waits_follows_the_choice(scene: SetScene, wish: dict[str, st
 
 
 async def test_the_age_that_was_chosen(scene: SetScene) -> None:
-    """What has waited longer is gone, cause `age`, and nothing of the other subscription is."""
+    """Messages that waited longer are gone, cause `age`; the other subscription loses none."""
     stage = await scene()
     peer = await stage.join("chooser", ("keep", 1), props=KEEP)
     await ask(peer, wishes(max_age="0.2"), ("load", 1))

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from broker.core.counters import DISCONNECTED
-from broker.core.queues.live.outbox import CONTROL_LIMIT
+from canopy_mqtt.core.drop_causes import DISCONNECTED
+from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
 from tests.e2e.overload.conftest import SetScene
@@ -50,7 +50,7 @@ async def test_a_frozen_subscriber_is_evicted(scene: SetScene, expiry: int) -> N
     watcher = await stage.join("watcher", "wills")
     await fill(stage, publisher)
     assert (await watcher.message()).payload == b"stalled"
-    assert "frozen" not in [session.client_id for session in stage.broker.router.peers.outboxes]
+    assert "frozen" not in [session.client_id for session in stage.broker.router.peers.send_buffers]
     await stage.until("the socket is gone", lambda: len(stage.broker.connections) == 3)
     assert stage.broker.router.counters.dropped[DISCONNECTED] >= 20
 
@@ -140,17 +140,17 @@ async def test_who_does_not_read_answers_is_not_read_from(scene: SetScene, kind:
     answer = 2 if kind == "PINGREQ" else 5 if kind == "SUBSCRIBE" else 4
     block = b"".join(requests)
     start = flooder.sent
-    outbox = stage.outbox("flooder")
-    (connection,) = [found for found in broker.connections if found.outbox is outbox]
+    send_buffer = stage.send_buffer("flooder")
+    (connection,) = [found for found in broker.connections if found.send_buffer is send_buffer]
 
     def pending() -> int:
-        return outbox.queue.control_bytes + connection.stream.transport.get_write_buffer_size()
+        return send_buffer.control_bytes + connection.stream.transport.get_write_buffer_size()
 
-    bound = CONTROL_LIMIT + ONE_READ // size * answer + 2 * broker.settings.queue.write_batch_bytes
+    bound = MAX_CONTROL_BYTES + ONE_READ // size * answer + 2 * broker.settings.queue.write_batch_bytes
     rest = block
     blocked = 0
     async with asyncio.timeout(3 * wire.TIMEOUT):
-        while blocked < 20 or not (outbox.congested or connection.protocol.throttled):
+        while blocked < 20 or not (send_buffer.congested or connection.protocol.throttled):
             assert flooder.sent < 50_000_000, "the broker reads without end from a client that does not read"
             went = flooder.push(rest)
             rest = rest[went:] or block
@@ -178,11 +178,11 @@ async def test_who_never_reads_answers_is_evicted(scene: SetScene) -> None:
     connect = wire.connect("flooder", version=4, keep_alive=0, will=Will("wills", b"stalled"))
     flooder = await Frozen.join(stage.port, connect, version=4)
     watcher = await stage.join("watcher", "wills")
-    outbox = stage.outbox("flooder")
+    send_buffer = stage.send_buffer("flooder")
     block = wire.PING * 1000
     rest = block
     with suppress(ConnectionError):  # on a busy machine its time is over before it has sent enough
-        while not outbox.congested:
+        while not send_buffer.congested:
             rest = rest[flooder.push(rest) :] or block
             await watcher.send(wire.PING)
             await watcher.wait_for(wire.PINGRESP)

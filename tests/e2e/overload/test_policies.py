@@ -1,4 +1,4 @@
-"""What a full queue does, seen by the client whose queue it is: the four policies, age, and the bound over all queues.
+"""A full queue as its client sees it: the four policies, age, and the bound over all queues.
 
 Every test freezes a client in the middle of a message (`Scene.plug`), so that all that follows waits in the broker.
 Then the client reads again, and what it gets is what the policy promises. The ledger is compared with what was
@@ -119,10 +119,10 @@ class TestDrop:
         stage = await scene(queue={"live_bytes": 700_000})
         publisher = await stage.join("publisher")
         far = await frozen(stage, publisher, 0)
-        outbox = stage.outbox("frozen")
+        send_buffer = stage.send_buffer("frozen")
         for number in range(1000):
             await publisher.publish("load", stamped(number, 1000))
-            assert outbox.bytes <= 700_000
+            assert send_buffer.bytes <= 700_000
         session = stage.session("frozen")
         kept = session.queued()
         assert 600 <= kept <= 700
@@ -173,7 +173,7 @@ class TestLatest:
         check_ledger(session, offered=number + 1, received=first + topics + 1)
 
     async def test_full_of_topics(self, scene: SetScene) -> None:
-        """What is of a topic that has no place is dropped; what has one is replaced, full or not."""
+        """A message of a topic without a place is dropped; one of a topic with a place is replaced, full or not."""
         stage = await scene(queue=bounds("latest"))
         publisher = await stage.join("publisher")
         far = await frozen(stage, publisher, 0)

@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
-from broker.core.session.session import Session
-from broker.net.connections.client import Client
-from loadtest.brokers.stats import percentile
+from canopy_load.brokers.stats import percentile
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.net.connections.connection import Connection
 from tests.e2e import wire
 from tests.e2e.overload.conftest import SetScene, StartDaemon
 from tests.e2e.overload.scene import (
@@ -52,7 +52,7 @@ FLOOD: Final = scaled(200 << 20, 32 << 20)
 class Display:
     """A client behind a thin link, and how long its messages may wait in the broker; None: as long as it takes."""
 
-    def __init__(self, tap: Tap, session: Session, connection: Client, waits: float | None) -> None:
+    def __init__(self, tap: Tap, session: Session, connection: Connection, waits: float | None) -> None:
         self.tap = tap
         self.session = session
         self.connection = connection
@@ -80,8 +80,8 @@ async def test_a_thin_link_gets_fresh_data(scene: SetScene, record: Record) -> N
     displays: dict[str, Display] = {}
     for client_id, limit in waits.items():
         tap = await Tap.open(stage.port, client_id, ("display/+", 0), small=True, rate=THIN)
-        outbox = stage.outbox(client_id)
-        (connection,) = [found for found in stage.broker.connections if found.outbox is outbox]
+        send_buffer = stage.send_buffer(client_id)
+        (connection,) = [found for found in stage.broker.connections if found.send_buffer is send_buffer]
         displays[client_id] = Display(tap, stage.session(client_id), connection, limit)
 
     loop = asyncio.get_running_loop()

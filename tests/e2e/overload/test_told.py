@@ -173,10 +173,10 @@ class TestInBand:
         # Room for one cause in a message of a few bytes, not for three.
         far = await stage.join_far("tight", "load", props=[(wire.MAXIMUM_PACKET_SIZE, 70)])
         blocker = 3000
-        outbox = stage.outbox("tight")
+        send_buffer = stage.send_buffer("tight")
         far.freeze()
         sent = 0
-        while outbox.messages == 0:
+        while send_buffer.messages == 0:
             # Nothing large can plug this one; many small messages can.
             assert sent < blocker
             for _ in range(5):
@@ -503,7 +503,7 @@ class TestThePublisher:
         assert await publisher.fence() == []
 
     async def test_switched_off(self, scene: SetScene) -> None:
-        """What is full is the subscriber's; the publisher has done its part."""
+        """The subscriber's queue is full; the publisher has done its part."""
         stage = await scene(queue={"session_messages": ROOM})
         await self.full(stage)
         publisher = await stage.join("publisher")

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from broker.core.counters import GLOBAL
-from broker.core.session.session import Session
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.core.drop_causes import GLOBAL
+from canopy_mqtt.core.session.session import Session
 from tests.e2e import wire
 from tests.e2e.overload.conftest import SetScene
 from tests.e2e.overload.scene import KEPT, check_ledger

@@ -68,7 +68,7 @@ async def fill(machine: Machine) -> None:
 
 
 async def whole(machine: Machine) -> bool:
-    """Whether all of that is there."""
+    """Return whether all of that is there."""
     subscriber = await machine.peer("s", present=True)
     found = [(await subscriber.message()).payload for _ in range(10)]
     await subscriber.subscribe(("kept", 1))

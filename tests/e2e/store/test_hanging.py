@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.command.health import UnhealthyError, check
-from broker.settings import Address
+from canopy_mqtt.command.health import UnhealthyError, check
+from canopy_mqtt.settings import Address
 from tests.e2e import wire
 from tests.e2e.store.test_live import House
 from tests.e2e.wire import Peer, publish

@@ -9,7 +9,6 @@ import asyncio
 import random
 import signal
 import sqlite3
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, closing, suppress
@@ -18,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.load.ledger.checker import check
-from loadtest.load.ledger.history import Connect, Delivery, History, Publish, Subscribe
+from canopy_load.ledger.checker import check
+from canopy_load.ledger.history import Connect, Delivery, History, Publish, Subscribe
 from tests.e2e import wire
 from tests.e2e.stores import InFile, Kept, kept
 from tests.e2e.wire import (
@@ -34,17 +33,28 @@ from tests.e2e.wire import (
     connect,
     publish,
 )
-from tests.support.daemon import COMMAND, PATIENCE, Daemon, environment
-from tests.support.runs import LONG, seeds, times
+from tests.support.daemon import Daemon, canopy
+from tests.support.runs import CRASH, seeds, times
 
 HOUR = 3600
 MEMORY_BYTES = "CANOPY_STORE__MEMORY_BYTES"
 GONE = (Closed, WireError, ConnectionError)
-"""What reading or writing comes to when the broker is killed, be it within a packet."""
+"""The errors of reading or writing when the broker is killed, even within a packet."""
 
-KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]
-KILLS = 4 if LONG else 2
-Qos = pytest.mark.parametrize("qos", [1, 2])
+LONG = pytest.mark.long
+KINDS = ["sqlite", pytest.param("postgresql", marks=LONG)]
+QUEUED = 1_200
+"""Messages that are read back while the broker is killed: more than all its lives before the last one are asked for."""
+
+
+def each(house: str, *quick: int) -> pytest.MarkDecorator:
+    """Parametrize the fixture `house` and `qos`: with a file these QoS, and QoS 2 with PostgreSQL in a long run.
+
+    All of them in `make crash`: who writes what, and in which order, is the same for both stores.
+    """
+    cases = [*(("sqlite", qos) for qos in quick), pytest.param("postgresql", 2, marks=LONG)]
+    every = [(kind, qos) for kind in ("sqlite", "postgresql") for qos in (1, 2)]
+    return pytest.mark.parametrize((house, "qos"), every if CRASH else cases, indirect=[house])
 
 
 class House:
@@ -276,10 +286,7 @@ async def test_a_backup_of_a_running_broker_is_restored(file_house: House, tmp_p
 async def test_a_second_broker_is_kept_away(house: House) -> None:
     """The first one has said where its store is."""
     assert house.daemon.started["store"] == house.kept.place
-    command = [*COMMAND, "serve", "--listen", "mqtt://127.0.0.1:0", *house.kept.flags]
-    done = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False
-    )
+    done = await asyncio.to_thread(canopy, "serve", "--listen", "mqtt://127.0.0.1:0", *house.kept.flags)
     assert done.returncode == 1
     told = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert len(told) == 1
@@ -336,7 +343,7 @@ class Publisher:
             assert int((await watcher.message()).payload) >= max(self.acknowledged)
 
     async def drain(self, peer: Peer) -> None:
-        """What the broker had sent before it was killed counts."""
+        """Count the messages that the broker had sent before it was killed."""
         with suppress(*GONE):
             while True:
                 await self._take(peer)
@@ -457,48 +464,36 @@ async def seen_through(house: House, publisher: Publisher, here: Receiver) -> No
     hold(publisher, (here, gone))
 
 
-@Qos
-async def test_killed_again_and_again(house: House, qos: int) -> None:
-    """Nothing acknowledged is lost, QoS 2 comes exactly once, no order is broken [MQTT-4.3.3-1]."""
-    await killed_again_and_again(house, qos, kills=KILLS, seed=qos)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(10))
-@Qos
-async def test_killed_very_often(house: House, qos: int, seed: int) -> None:
-    await killed_again_and_again(house, qos, kills=times(10), seed=100 + seed)
+@each("house", 1, 2)
+async def test_killed_again_and_again(house: House, qos: int, seed: int) -> None:
+    """Nothing acknowledged is lost, QoS 2 comes exactly once, no order is broken [MQTT-4.3.3-1]."""
+    await killed_again_and_again(house, qos, kills=times(10), seed=qos + 2 * seed)
 
 
-@Qos
-async def test_killed_again_and_again_with_queues_larger_than_memory(small: House, qos: int) -> None:
-    """The same where most of what waits is on disk alone, and is read back."""
-    await killed_again_and_again(small, qos, kills=KILLS, seed=10 + qos)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(5))
-@Qos
-async def test_killed_very_often_with_queues_larger_than_memory(small: House, qos: int, seed: int) -> None:
-    await killed_again_and_again(small, qos, kills=times(10), seed=200 + seed)
+@each("small", 1)
+async def test_killed_again_and_again_with_queues_larger_than_memory(small: House, qos: int, seed: int) -> None:
+    """The same where most of what waits is on disk alone, and is read back."""
+    await killed_again_and_again(small, qos, kills=times(10), seed=100 + qos + 2 * seed)
 
 
-@Qos
+@each("small", 2)
 async def test_killed_while_a_queue_is_read_back(small: House, qos: int) -> None:
     """Whoever was away takes some of it each time: nothing is lost, nor does QoS 2 come twice [MQTT-4.3.3-10]."""
     chance = random.Random(qos)
     publisher, back = Publisher(qos), Receiver()
     await small.away("away", ("t", qos))
-    await publisher.run(await small.peer("p"), 1 << 30, 3_000)
-    assert await asyncio.to_thread(small.kept.on_disk_alone) >= 2_990
+    await publisher.run(await small.peer("p"), 1 << 30, QUEUED)
+    assert await asyncio.to_thread(small.kept.on_disk_alone) >= QUEUED - 10
     window = ((RECEIVE_MAXIMUM, 20),)
-    for _ in range(KILLS):
-        wanted = len(back.received) + chance.randrange(100, 700)
+    for _ in range(times(4)):
+        wanted = len(back.received) + chance.randrange(40, 280)
         back.at = (wanted, small.kill)
-        await back.run(await small.peer("away", present=True, props=window), 3_000)
-        assert wanted <= len(back.received) < 3_000
+        await back.run(await small.peer("away", present=True, props=window), QUEUED)
+        assert wanted <= len(back.received) < QUEUED
         await small.again()
-    await back.run(await small.peer("away", present=True), 3_000)
+    await back.run(await small.peer("away", present=True), QUEUED)
     hold(publisher, (back,))
 
 

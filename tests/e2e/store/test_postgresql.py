@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import wire
-from tests.e2e.store.test_live import House, Publisher, Qos, Receiver, seen_through
+from tests.e2e.store.test_live import House, Publisher, Receiver, seen_through
 from tests.e2e.stores import InDatabase
 from tests.e2e.wire import publish
 from tests.support import postgresql
-from tests.support.daemon import COMMAND, PATIENCE, environment
+from tests.support.daemon import PATIENCE, canopy
+from tests.support.runs import CRASH, seeds, times
 from tests.support.waiting import until
 
 
@@ -50,8 +50,8 @@ async def _heard(publisher: Publisher, wanted: int, running: asyncio.Future[None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(3))
-@Qos
+@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("qos", [1, 2] if CRASH else [2])
 async def test_the_database_is_killed_again_and_again(
     house: House, own: postgresql.Server, qos: int, seed: int
 ) -> None:
@@ -63,7 +63,7 @@ async def test_the_database_is_killed_again_and_again(
     first = await house.peer("here")
     await first.subscribe(("t", qos))
     first.abort()
-    for round_ in range(6):
+    for round_ in range(times(6, 3)):
         taking = asyncio.ensure_future(here.run(await house.peer("here", present=True)))
         running = asyncio.ensure_future(_run(publisher, house, chance))
         wanted = len(publisher.acknowledged) + chance.randrange(1, 50)
@@ -130,24 +130,18 @@ async def test_a_broker_that_stood_still_is_replaced(house: House, tmp_path: Pat
         assert await subscriber.fence() == []
 
 
-def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False
-    )
-
-
 def test_a_database_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     """And no password in it, nor in what `check-config` says."""
     if why := postgresql.missing():
         pytest.skip(why)
     url = "postgresql://canopy:very-secret@127.0.0.1:1/canopy"
-    done = _serve("serve", "--listen", "mqtt://127.0.0.1:0", "--store", url)
+    done = canopy("serve", "--listen", "mqtt://127.0.0.1:0", "--store", url)
     told = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert (done.returncode, len(told)) == (1, 1)
     assert "postgresql://127.0.0.1:1/canopy, schema canopy: it cannot be reached" in told[0]
     settings = tmp_path / "canopy.toml"
     settings.write_text(f'[store]\nurl = "{url}"\n')
-    checked = _serve("check-config", str(settings))
+    checked = canopy("check-config", str(settings))
     assert checked.returncode == 0
     for each in (done.stdout, done.stderr, checked.stdout, checked.stderr):
         assert "very-secret" not in each

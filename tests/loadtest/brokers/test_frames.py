@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.brokers import frames
-from loadtest.brokers.frames import FrameError, PublishShape
+from canopy_load.brokers import frames
+from canopy_load.brokers.frames import FrameError, PublishShape
+from tests.support.runs import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "encoded"),
     [
         (0, b"\x00"),
@@ -31,7 +32,7 @@ def test_variable_byte_integer_at_its_bounds(value: int, encoded: bytes) -> None
         assert frames.read_variable_byte_integer(encoded[:cut], 0) == (0, 0)
 
 
-@pytest.mark.parametrize("value", [-1, 268_435_456])
+@for_each("value", [-1, 268_435_456])
 def test_variable_byte_integer_refuses_what_does_not_fit(value: int) -> None:
     with pytest.raises(ValueError, match=str(value)):
         frames.variable_byte_integer(value)

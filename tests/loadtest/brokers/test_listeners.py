@@ -11,8 +11,8 @@ from contextlib import closing
 import pytest
 
 from benchmarks.certificates import certificate
-from loadtest.brokers import listeners
-from loadtest.brokers.listeners import (
+from canopy_load.brokers import listeners
+from canopy_load.brokers.listeners import (
     HEAD,
     TLS,
     WANTS,
@@ -23,6 +23,7 @@ from loadtest.brokers.listeners import (
     client_handshakes,
     server_handshake,
 )
+from tests.support.runs import for_each
 
 SIZES = (1, 125, 126, 65_535, 65_536, 200_000)
 
@@ -92,8 +93,8 @@ def test_a_handshake_that_is_through_at_once_is_not_waited_for(
     listeners._shake_hands([client])
 
 
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("step", [1, 2, 3, 7, HEAD, 1000])
+@for_each("masked", [True, False])
+@for_each("step", [1, 2, 3, 7, HEAD, 1000])
 def test_frames_in_pieces_of_any_size(masked: bool, step: int) -> None:
     near, far = socket.socketpair()
     with WebSocket(near, not masked) as reader, far:

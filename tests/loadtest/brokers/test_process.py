@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.brokers.process import BrokerFailed, BrokerProcess, Cores, free_port
-from loadtest.brokers.registry import PEERS
+from canopy_load.brokers.process import BrokerFailed, BrokerProcess, Cores, free_port
+from canopy_load.brokers.registry import PEERS
 
 
 def relay(tmp_path: Path) -> BrokerProcess:
@@ -61,7 +61,7 @@ def test_a_broker_that_ends_says_why() -> None:
 def test_no_two_processes_are_given_one_port() -> None:
     """Whoever else asks, also before a broker listens."""
     asks = (
-        "import sys; from loadtest.brokers.process import free_port; "
+        "import sys; from canopy_load.brokers.process import free_port; "
         "print(*(free_port() for _ in range(60))); sys.stdin.read()"
     )
     with ExitStack() as stack:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.network.rows import ROWS
-from broker.configuration.reading import load_settings
-from loadtest.brokers import registry
-from loadtest.brokers.listeners import TLS, WEBSOCKET, Listener
-from loadtest.brokers.registry import LISTENERS, PEERS, QOS, QOS2
+from canopy_load.brokers import registry
+from canopy_load.brokers.listeners import TLS, WEBSOCKET, Listener
+from canopy_load.brokers.registry import LISTENERS, PEERS, QOS, QOS2
+from canopy_mqtt.settings.loader import load_settings
+from tests.support.runs import for_each
 
 
 def test_a_missing_broker_says_in_a_line_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +42,7 @@ def test_aedes_is_found_where_node_path_points(monkeypatch: pytest.MonkeyPatch, 
     assert "listen(4711, '127.0.0.1'" in script
 
 
-@pytest.mark.parametrize("name", ["mosquitto", "nats", "flashmq"])
+@for_each("name", ["mosquitto", "nats", "flashmq"])
 def test_a_configuration_names_the_port_on_this_machine_alone(name: str, tmp_path: Path) -> None:
     command = PEERS[name].command(4711, tmp_path)
     (file,) = (Path(part) for part in command if part.startswith(str(tmp_path)))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.brokers.stats import counted_percentile, median, merged, percentile, ratio
+from canopy_load.brokers.stats import counted_percentile, median, merged, percentile, ratio
+from tests.support.runs import for_each
 
 VALUES = st.lists(st.integers(-1000, 1000).map(float), min_size=1)
 
@@ -17,11 +18,7 @@ def test_a_percentile_is_a_measured_value_with_its_share_below_or_at_it(values: 
     found = percentile(ordered, share)
     assert found in ordered
     assert sum(value <= found for value in ordered) >= share * len(ordered) - 1e-9
-
-
-def test_percentiles_of_a_hundred() -> None:
-    values = [float(number) for number in range(1, 101)]
-    assert [percentile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 50.0, 99.0, 100.0]
+    assert sum(value < found for value in ordered) <= share * len(ordered) + 1e-9, "the least such value"
 
 
 def test_nothing_has_no_statistics() -> None:
@@ -29,7 +26,7 @@ def test_nothing_has_no_statistics() -> None:
     assert percentile([], 0.5) is None
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.1])
+@for_each("share", [-0.1, 1.1])
 def test_a_share_outside_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match="share"):
         percentile([1.0], share)

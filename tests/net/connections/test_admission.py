@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.net.connections.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, ListenerAdmission, admission
-from broker.settings import Limits
-from tests.support.runs import examples
+from canopy_mqtt.net.connections.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admission
+from canopy_mqtt.settings import Limits
+from tests.support.runs import examples, for_each
 
 NOW = 1_000.0
 HERE, THERE = "192.0.2.1", "2001:db8::1"
@@ -41,9 +40,9 @@ def test_an_ipv6_network_is_one_address() -> None:
 
 
 def test_the_rate_of_an_ipv6_network_at_a_listener() -> None:
-    own = ListenerAdmission(0, 0, 1.0)
-    assert [own.arrive(f"2001:db8::{number}", NOW) for number in range(1, 4)] == [0, 0x9F, 0x9F]
-    assert own.arrive("2001:db8:0:1::1", NOW) == 0
+    own = Admission(rate_of_one=1.0)
+    assert [own.check(f"2001:db8::{number}", NOW) for number in range(1, 4)] == [0, 0x9F, 0x9F]
+    assert own.check("2001:db8:0:1::1", NOW) == 0
 
 
 def test_no_address_no_limit() -> None:
@@ -150,9 +149,7 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"max_connections": 1}, {"max_connections_per_address": 1}, {"max_connect_rate": 0.5}]
-)
+@for_each("changes", [{"max_connections": 1}, {"max_connections_per_address": 1}, {"max_connect_rate": 0.5}])
 def test_any_limit_asks_for_it(changes: dict[str, Any]) -> None:
     """Without one, a connect pays nothing for it."""
     assert asked(Limits()) is None

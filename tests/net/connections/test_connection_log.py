@@ -1,24 +1,25 @@
-"""What the log says of clients, and how much of it one that is hostile can cause."""
+"""The lines about clients, and how much of the log a hostile one can cause."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
-from types import SimpleNamespace
-from typing import Any, cast
+from functools import cache
+from typing import Any
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from broker.core import causes
-from broker.net.connections.client import Client
-from broker.net.connections.connection_log import ADDRESS_BYTES, INTERVAL, REFILL, ConnectionLog
-from broker.net.connections.log_room import MOST_ADDRESSES
-from broker.settings import Log
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core import causes
+from canopy_mqtt.net.connections.admission import MAX_ADDRESSES
+from canopy_mqtt.net.connections.connection import Connection
+from canopy_mqtt.net.connections.connection_log import ADDRESS_BYTES, INTERVAL, REFILL, ConnectionLog
+from canopy_mqtt.settings import Log
 from tests.e2e import wire
+from tests.support.logged import connection
 
 Lines = list[MutableMapping[str, Any]]
 
@@ -157,27 +158,36 @@ async def test_only_who_was_told_of_a_limit_breaks_the_protocol_by_it(
     assert "1000" in end["detail"]
 
 
-def ended(host: str, cause: str = causes.PROTOCOL_ERROR) -> Client:
-    """A connection that is over, as the log sees it."""
-    protocol = SimpleNamespace(client_id="", user_name=None, close_cause=cause, close_text="", accepted=False)
-    terms = SimpleNamespace(name="door")
-    connection = SimpleNamespace(protocol=protocol, host=host, address=f"{host}:1", opened_at=0.0, terms=terms)
-    return cast(Client, connection)
+cached = cache(connection)
 
 
-def the_log(most: int) -> ConnectionLog:
-    """A log of so many warnings; one address has a tenth of them."""
-    return ConnectionLog(structlog.get_logger, Log(client_warnings=most))
+def client(host: str, client_id: str = "c", user_name: str | None = None, cause: str = "") -> Connection:
+    """A client that was accepted; with a cause, one whose connection ended before. The same object at each call."""
+    made = cached(not cause)
+    made.origin.host, made.origin.text = host, f"{host}:50000"
+    made.protocol.client_id, made.protocol.user_name = client_id, user_name
+    made.protocol.close_cause = cause or causes.CLIENT_DISCONNECT
+    return made
+
+
+def ended(host: str, cause: str = causes.PROTOCOL_ERROR) -> Connection:
+    return client(host, "", None, cause)
+
+
+def the_log(settings: Log) -> ConnectionLog:
+    log = ConnectionLog(structlog.get_logger)
+    log.bound(settings)
+    return log
 
 
 def test_one_address_has_its_share_of_warnings_and_the_rest_is_one_line(told: Lines) -> None:
-    log = the_log(100)
+    log = the_log(Log(client_warnings=100))
     log.look(0.0)
     for _ in range(5_000):
         log.ended(ended("192.0.2.1"), 1.0)
     log.ended(ended("192.0.2.1", causes.REFUSED), 1.0)
     log.ended(ended("192.0.2.2"), 1.0)
-    assert [line["address"] for line in told] == ["192.0.2.1:1"] * 10 + ["192.0.2.2:1"]
+    assert [line["address"] for line in told] == ["192.0.2.1:50000"] * 10 + ["192.0.2.2:50000"]
     told.clear()
     log.look(INTERVAL - 0.1)
     assert told == []
@@ -193,7 +203,7 @@ def test_one_address_has_its_share_of_warnings_and_the_rest_is_one_line(told: Li
 
 
 def test_an_ipv6_network_has_the_share_of_one_address(told: Lines) -> None:
-    log = the_log(100)
+    log = the_log(Log(client_warnings=100))
     log.look(0.0)
     for number in range(50):
         log.ended(ended(f"2001:db8::{number:x}"), 1.0)
@@ -204,37 +214,24 @@ def test_an_ipv6_network_has_the_share_of_one_address(told: Lines) -> None:
 
 def test_many_addresses_have_no_more_than_all_may_have_and_the_table_is_bounded(told: Lines) -> None:
     most = 100
-    log = the_log(most)
+    log = the_log(Log(client_warnings=most))
     log.look(0.0)
-    for number in range(MOST_ADDRESSES + 500):
+    for number in range(MAX_ADDRESSES + 500):
         log.ended(ended(f"2001:db8:{number:x}::", causes.REFUSED), 1.0)
     assert len(told) == most
-    assert len(log._warnings._by_address) == MOST_ADDRESSES
+    buckets = log._warnings._each
+    assert buckets is not None
+    assert len(buckets.by_address) == len(log._warnings._by_address) == MAX_ADDRESSES
     log.look(INTERVAL)
-    assert told[-1]["refused"] == MOST_ADDRESSES + 500 - most
-    assert not log._warnings._by_address
+    assert told[-1]["refused"] == MAX_ADDRESSES + 500 - most
 
 
 def test_zero_is_no_limit(told: Lines) -> None:
-    log = the_log(0)
+    log = the_log(Log(client_warnings=0))
     for _ in range(1_000):
         log.ended(ended("192.0.2.1"), 1.0)
     log.finish()
     assert len(told) == 1_000
-
-
-def came(host: str, client_id: str = "c", user_name: str | None = None) -> Client:
-    """A client that was accepted, as the log sees it."""
-    session = SimpleNamespace(expiry_interval=604_800, link_peer=False, link=False, will=None)
-    protocol = SimpleNamespace(
-        client_id=client_id, user_name=user_name, version=5, keep_alive=60, clean_start=True, session_present=False,
-        session=session, close_cause=causes.CLIENT_DISCONNECT, close_text="", accepted=True, messages_received=0,
-    )  # fmt: skip
-    terms, outbox = SimpleNamespace(name="mqtt://0.0.0.0:1883"), SimpleNamespace(taken=0)
-    connection = SimpleNamespace(
-        protocol=protocol, host=host, address=f"{host}:50000", opened_at=0.0, terms=terms, outbox=outbox
-    )
-    return cast(Client, connection)
 
 
 def written(told: Lines) -> int:
@@ -247,11 +244,11 @@ def written(told: Lines) -> int:
 def test_lines_at_info_have_so_much_room(told: Lines, name: str, addresses: int) -> None:
     """However long the names are, as bytes. Lines are weighed, which is right but for a hundredth."""
     settings = Log()
-    log = ConnectionLog(structlog.get_logger, settings)
+    log = the_log(settings)
     allowed = settings.client_bytes * (1.0 if addresses > 1 else ADDRESS_BYTES)
     log.look(0.0)
     for number in range(2_000):
-        connection = came(f"192.0.{number % addresses // 250}.{number % addresses % 250}", name, name)
+        connection = client(f"192.0.{number % addresses // 250}.{number % addresses % 250}", name, name)
         log.opened(connection)
         log.ended(connection, 1.0)
     assert 0.5 * allowed <= written(told) <= 1.02 * allowed
@@ -265,32 +262,30 @@ def test_lines_at_info_have_so_much_room(told: Lines, name: str, addresses: int)
     # Some of the room is there again, and after a while all of it.
     for now in (INTERVAL, INTERVAL + REFILL):
         for _ in range(2_500):
-            log.opened(came("192.0.0.0", name, name))
+            log.opened(client("192.0.0.0", name, name))
         assert written(told) <= 1.02 * settings.client_bytes * ADDRESS_BYTES
         assert told
         log.look(now + REFILL)
         told.clear()
-    log.look(5 * REFILL + INTERVAL)
-    assert not log._room._by_address
 
 
 def test_the_first_look_at_the_clock_makes_no_room(told: Lines) -> None:
     """A flood in the first second of a broker has the room of any other one."""
     settings = Log()
-    log = ConnectionLog(structlog.get_logger, settings)
+    log = the_log(settings)
     for _ in range(2_500):
-        log.opened(came("192.0.2.1", "c", "u"))
+        log.opened(client("192.0.2.1", "c", "u"))
     log.look(1_000.0)
     for _ in range(2_500):
-        log.opened(came("192.0.2.1", "c", "u"))
+        log.opened(client("192.0.2.1", "c", "u"))
     assert written(told) <= 1.02 * settings.client_bytes * ADDRESS_BYTES
 
 
 def test_a_site_of_two_thousand_devices_is_logged_whole(told: Lines) -> None:
-    log = ConnectionLog(structlog.get_logger, Log())
+    log = the_log(Log())
     log.look(0.0)
     for number in range(2_000):
-        log.opened(came("192.0.2.1", f"sensor-{number:06}", "site"))
+        log.opened(client("192.0.2.1", f"sensor-{number:06}", "site"))
     assert len(told) == 2_000
 
 
@@ -304,8 +299,8 @@ def test_a_site_of_two_thousand_devices_is_logged_whole(told: Lines) -> None:
     ],
 )
 def test_names_are_cut_by_their_bytes(told: Lines, name: str, shown: str) -> None:
-    log = ConnectionLog(structlog.get_logger, Log())
-    log.opened(came("192.0.2.1", name, name))
+    log = the_log(Log())
+    log.opened(client("192.0.2.1", name, name))
     assert (told[0]["client_id"], told[0]["user_name"]) == (shown, shown)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from broker.net.connections.client import Client as Counted
-from broker.settings import Presence, Settings, Shutdown, Sys
-from canopy import Broker
+from canopy_mqtt import Broker
+from canopy_mqtt.net.connections.connection import Connection as Counted
+from canopy_mqtt.settings import Presence, Settings, Shutdown, Sys
 from tests.e2e import wire
 from tests.net.transports import Client, rounds
+from tests.support.runs import for_each
 
 
 class Hearing(Broker):
@@ -70,7 +69,7 @@ async def test_a_log_that_is_turned_up_hears_from_then_on() -> None:
         ]
 
 
-@pytest.mark.parametrize("topic", ["", "presence"])
+@for_each("topic", ["", "presence"])
 async def test_who_publishes_who_is_here_hears_of_all(topic: str) -> None:
     """However quiet the log is."""
     hearing = broker(presence=Presence(topic=topic))

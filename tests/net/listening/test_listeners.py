@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import pytest
 
-from broker.net.connections import admission
-from broker.net.listening.listeners import StartupError, request_bytes
-from broker.settings import Limits, Listener
-from canopy import Broker, Settings
+from canopy_load.brokers.process import free_port
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.net.connections import admission
+from canopy_mqtt.net.listening.listeners import StartupError, request_bytes
+from canopy_mqtt.settings import Limits, Listener
 from tests.e2e import wire
 from tests.e2e.wire import Packet, Peer
-from tests.support.ports import free_port
+from tests.support.runs import for_each
 from tests.support.waiting import until
 
 HOST: Final = "127.0.0.1"
@@ -139,12 +140,13 @@ class TestLimits:
         await join(broker, 1)
 
     def test_the_rates_of_addresses_are_bounded_in_number(self) -> None:
-        gate = admission.ListenerAdmission(0, 0, 1.0)
-        addresses = [f"10.0.{number >> 8}.{number & 255}" for number in range(admission.MOST_RATES + 10)]
-        assert [gate.arrive(address, 0.0) for address in addresses] == [0] * len(addresses)
-        assert list(gate._rates) == addresses[10:]
-        assert gate.arrive(addresses[-1], 0.0) == 0x9F
-        assert gate.arrive(addresses[-1], 1.0) == 0
+        gate = admission.Admission(rate_of_one=1.0)
+        addresses = [f"10.0.{number >> 8}.{number & 255}" for number in range(admission.MAX_ADDRESSES + 10)]
+        assert [gate.check(address, 0.0) for address in addresses] == [0] * len(addresses)
+        assert gate._rates is not None
+        assert list(gate._rates.by_address) == addresses[10:]
+        assert gate.check(addresses[-1], 0.0) == 0x9F
+        assert gate.check(addresses[-1], 1.0) == 0
 
     async def test_the_size_of_packets(self, start: Start) -> None:
         broker = await start({"max_packet_size": 500}, {}, {"max_packet_size": 5000}, limits={"max_packet_size": 1000})
@@ -225,7 +227,7 @@ class TestUnixSockets:
         assert (line["client_id"], line["listener"], line["address"]) == ("c", "local", "unix")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("bounds", "most"),
     [
         ({}, 65_536),

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.listening.proxy_protocol import LONGEST_V1, LONGEST_V2, V1, V2, ProxyError, ProxyHeader, TrustedProxies
+from canopy_mqtt.net.listening.proxy_protocol import (
+    MAX_V1_BYTES,
+    MAX_V2_BYTES,
+    V1,
+    V2,
+    ProxyError,
+    ProxyHeader,
+    TrustedProxies,
+)
+from tests.support.runs import for_each
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 BEHIND = b"\x10\x0c\x00\x04MQTT"
@@ -43,7 +52,7 @@ GOOD = [
     (V2, v2(0x21, 0x00, b"anything"), "", ""),
     (V2, v2(0x20, 0x00, b""), "", ""),
     (V2, v2(0x20, 0x77, b"whatever a LOCAL brings is skipped"), "", ""),
-    (V2, tcp4(more=bytes(LONGEST_V2 - 28)), "192.0.2.1", "192.0.2.1:4711"),
+    (V2, tcp4(more=bytes(MAX_V2_BYTES - 28)), "192.0.2.1", "192.0.2.1:4711"),
 ]
 
 
@@ -52,7 +61,7 @@ GOOD = [
 def test_a_header_is_read_however_it_is_split(
     version: int, header: bytes, host: str, address: str, data: st.DataObject
 ) -> None:
-    """What comes behind it, in whichever read, is the client's."""
+    """Bytes behind the header, in whichever read, are the client's."""
     whole = header + BEHIND
     cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1), max_size=6)))
     reader = ProxyHeader(version)
@@ -82,7 +91,7 @@ BAD = [
     (V1, b"PROXY TCP4 192.0.2.1 198.51.100.7 65536 1883\r\n", "without port numbers"),
     (V1, b"PROXY TCP4 192.0.2.1 198.51.100.7 047 1883\r\n", "without port numbers"),
     (V1, b"PROXY TCP4 192.0.2.1 198.51.100.7 4711 -1\r\n", "without port numbers"),
-    (V1, b"PROXY " + b"A" * LONGEST_V1, f"a PROXY line longer than {LONGEST_V1} bytes"),
+    (V1, b"PROXY " + b"A" * MAX_V1_BYTES, f"a PROXY line longer than {MAX_V1_BYTES} bytes"),
     (V2, b"\x10\x0c\x00\x04MQTT", "no header of version 2"),
     (V2, b"PROXY TCP4 192.0.2.1", "a header of version 1, and the listener takes version 2"),
     (V2, v2(0x11, 0x11, bytes(12)), "an unknown version or command: 0x11"),
@@ -90,7 +99,7 @@ BAD = [
     (V2, v2(0x21, 0x12, bytes(12)), "an unknown address family or transport: 0x12"),
     (V2, v2(0x21, 0x11, bytes(11)), "too short for its addresses"),
     (V2, v2(0x21, 0x21, bytes(12)), "too short for its addresses"),
-    (V2, v2(0x21, 0x11, b"", LONGEST_V2 - 15), f"a header of {LONGEST_V2 + 1} bytes, more than {LONGEST_V2}"),
+    (V2, v2(0x21, 0x11, b"", MAX_V2_BYTES - 15), f"a header of {MAX_V2_BYTES + 1} bytes, more than {MAX_V2_BYTES}"),
 ]
 
 
@@ -99,8 +108,8 @@ def feed(reader: ProxyHeader, data: bytes, step: int) -> None:
         reader.feed(data[start : start + step])
 
 
-@pytest.mark.parametrize(("version", "header", "why"), BAD)
-@pytest.mark.parametrize("step", [1, 1000])
+@for_each(("version", "header", "why"), BAD)
+@for_each("step", [1, 1000])
 def test_what_is_no_header_is_refused(version: int, header: bytes, why: str, step: int) -> None:
     """As soon as it can be told: byte by byte, the first one that is wrong says no more than that."""
     with pytest.raises(ProxyError) as refusal:
@@ -118,7 +127,7 @@ def test_whatever_comes_is_a_header_or_refused(version: int, tail: bytes, begins
         reader.feed(begin + tail)
     except ProxyError:
         return
-    assert reader.held_size <= (LONGEST_V1 if version == V1 else LONGEST_V2)
+    assert reader.held_size <= (MAX_V1_BYTES if version == V1 else MAX_V2_BYTES)
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,14 @@ from typing import Any, Final, cast
 import pytest
 from pydantic import ValidationError
 
-from broker.command import health
-from broker.core.codec.packets import Connect
-from broker.core.hooks import AccessControl, Origin, Ticket
-from broker.net.listening import handshakes, tls
-from broker.net.listening.listeners import StartupError
-from broker.settings import Certificate, Listener, Log, Tls
-from broker.settings.errors import SettingsError
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings, certificates
+from canopy_mqtt.command import health
+from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
+from canopy_mqtt.net.listening import handshakes
+from canopy_mqtt.net.listening.listeners import StartupError
+from canopy_mqtt.settings import Certificate, Listener, Log, Tls
+from canopy_mqtt.settings.errors import SettingsError
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.certificates import DAY, Authority, encrypt, now
@@ -90,7 +90,7 @@ async def join(broker: Broker, context: ssl.SSLContext, client_id: str = "c", na
 
 
 async def refused(broker: Broker, context: ssl.SSLContext, name: str = "localhost") -> str:
-    """What TLS tells a client that is not let in, at the latest when it reads."""
+    """Return the TLS error of a client that is not let in, at the latest when it reads."""
     try:
         peer = await peer_of(broker, context, name)
         await peer.send(wire.connect("c"))
@@ -127,7 +127,7 @@ class TestServed:
 
 
 class TestHandshakes:
-    """What stands before the first packet: bounded in number, in time, and in what one turn does."""
+    """Handshakes before the first packet: bounded in number, in time, and in the work of one turn."""
 
     async def test_silent_connections_keep_nobody_out_and_are_bounded(
         self, start: Start, authority: Authority, lines: Lines
@@ -342,8 +342,8 @@ class TestNames:
         for name in ("localhost", "mqtt.example.org", "second.example.org", "a.example.com"):
             # The client checks that the certificate is for the name.
             await join(broker, authority.client(), name=name)
-        assert broker.listeners.open[0].certificates is not None
-        loaded = broker.listeners.open[0].certificates.loaded
+        loaded = broker.listeners.open[0].certificates
+        assert loaded is not None
         assert loaded.choose("MQTT.example.ORG.") is loaded.exact["mqtt.example.org"]
         for other in ("x.mqtt.example.org", "a.b.example.com", "example.com", "", "*"):
             assert loaded.choose(other) is loaded.first
@@ -364,7 +364,7 @@ class TestNames:
         certificate, key = authority.issue("localhost")
         for more, expected in (((), ssl.SSLWantReadError), ((authority.issue("other.example"),), ssl.SSLError)):
             pairs = tuple(Certificate(**_pair(pair)) for pair in more)
-            server = tls.load(Tls(certificate=certificate, key=key, more=pairs), "mqtts").first
+            server = certificates.load(Tls(certificate=certificate, key=key, more=pairs), "mqtts").first
             incoming = ssl.MemoryBIO()
             incoming.write(hello.replace(b"xxxx", b"\xff\xfe\xfd\xfc"))
             ignored.clear()
@@ -372,7 +372,7 @@ class TestNames:
                 server.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True).do_handshake()
             assert len(ignored) == len(more)
             if more:
-                assert tls.reason_of(caught.value) == "the client asks for a host name that is not ASCII"
+                assert certificates.reason_of(caught.value) == "the client asks for a host name that is not ASCII"
 
     async def test_a_client_that_names_no_host_gets_the_first(self, start: Start, authority: Authority) -> None:
         broker = await start(more=[Certificate(**_pair(authority.issue("*.example.com")))])
@@ -501,11 +501,11 @@ class TestClientCertificates:
         """OpenSSL looks at the time when it first sees a certificate, and not when a session is taken up again."""
         certificate, _ = authority.issue("old.example.org", not_after=now() - DAY)
         with pytest.raises(ValueError, match="has expired"):
-            tls.peer_certificate(cast(ssl.SSLObject, Shown(_der(certificate))))
+            certificates.peer_certificate(cast(ssl.SSLObject, Shown(_der(certificate))))
 
 
 class Shown:
-    """What TLS says of a client's certificate."""
+    """A client's certificate as TLS reports it."""
 
     def __init__(self, der: bytes) -> None:
         self._der = der
@@ -540,14 +540,14 @@ def _twice(port: int, context: ssl.SSLContext) -> list[bool]:
 
 
 class TestFiles:
-    """What is wrong with a file is one line that names it."""
+    """A fault in a file is one line that names it."""
 
     def pair(self, authority: Authority) -> dict[str, Any]:
         return dict(_pair(authority.issue("localhost")))
 
     def fault(self, **keys: Any) -> str:
-        with pytest.raises(tls.TlsError) as caught:
-            tls.load(Tls(**keys), "mqtts")
+        with pytest.raises(certificates.TlsError) as caught:
+            certificates.load(Tls(**keys), "mqtts")
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
@@ -582,7 +582,7 @@ class TestFiles:
     def test_an_encrypted_key(self, authority: Authority) -> None:
         pair = self.pair(authority)
         key = encrypt(pair["key"], "right")
-        tls.load(Tls(certificate=pair["certificate"], key=key, key_password="right"), "mqtts")
+        certificates.load(Tls(certificate=pair["certificate"], key=key, key_password="right"), "mqtts")
         found = self.fault(certificate=pair["certificate"], key=key, key_password="wrong-secret")
         assert found == f"{key}: the private key is encrypted, and its password (key_password) is wrong"
         found = self.fault(certificate=pair["certificate"], key=key)
@@ -594,7 +594,7 @@ class TestFiles:
     def test_a_certificate_that_expires_or_has_expired_is_told_of(self, authority: Authority) -> None:
         for until_then, told in ((-DAY, "has expired on"), (3 * DAY, "expires on"), (30 * DAY, "")):
             pair = _pair(authority.issue("localhost", not_after=now() + until_then))
-            warnings = tls.load(Tls(**pair), "mqtts").warnings
+            warnings = certificates.load(Tls(**pair), "mqtts").warnings
             assert [told in line for line in warnings] == ([True] if told else [])
 
     async def test_a_broker_that_cannot_use_them_does_not_start(self, start: Start, tmp_path: Path) -> None:
@@ -641,11 +641,9 @@ class TestRenewal:
     async def test_a_file_that_changes_is_enough(self, start: Start, authority: Authority) -> None:
         broker = await start(**_pair(authority.issue("localhost", file="door")))
         before = _serial(await join(broker, authority.client()))
-        certificates = broker.listeners.open[0].certificates
-        assert certificates is not None
-        loaded = certificates.loaded
+        loaded = broker.listeners.open[0].certificates
         authority.issue("localhost", file="door")
-        await until(lambda: certificates.loaded is not loaded)
+        await until(lambda: broker.listeners.open[0].certificates is not loaded)
         assert _serial(await join(broker, authority.client())) != before
 
     async def test_other_files_and_keys(self, start: Start, tmp_path: Path) -> None:
@@ -661,7 +659,7 @@ class TestRenewal:
         await join(broker, other.client())
         fewer = table.model_copy(update={"tls": changed, "max_connections": 5})
         (line,) = await broker.reload(broker.settings.model_copy(update={"listener": (fewer,)}))
-        assert line == f'listener "{table.called}".max_connections: 0 stays in force; 5 takes a restart'
+        assert line == f'listener "{table.label}".max_connections: 0 stays in force; 5 takes a restart'
 
     async def test_a_bad_file_changes_nothing_and_is_named(
         self, start: Start, authority: Authority, lines: Lines
@@ -742,7 +740,7 @@ def test_check_config_reads_the_files(authority: Authority, tmp_path: Path) -> N
         Listener(url="mqtts://h:2", name="old", tls=Tls(**_pair(old))),
         Listener(url="mqtts://h:3", name="gone", tls=Tls(certificate=good[0], key=str(tmp_path / "gone"))),
     ]
-    faults, soon = tls.check(Settings(listener=tables))
+    faults, soon = certificates.check(Settings(listener=tables))
     assert faults == [f'listener "gone": {tmp_path / "gone"}: cannot be read: No such file or directory']
     (line,) = soon
     assert line.startswith(f'listener "old": {old[0]}: the certificate has expired on')

@@ -13,12 +13,13 @@ from typing import Any, cast
 import pytest
 
 from benchmarks.attack.forged_tls import CIPHERS, KEYS_CIPHER, NewKeys, asked_handshakes
-from broker.net.listening import tls, tls_transport
-from broker.net.listening.handshakes import Handshakes
-from broker.net.listening.tls_transport import TlsTransport
-from broker.net.scheduling.timers import Wheel
-from broker.net.stream import FULL_READ, LINGER
-from broker.settings import Tls
+from canopy_mqtt import certificates
+from canopy_mqtt.net.listening import tls_transport
+from canopy_mqtt.net.listening.handshakes import Handshakes
+from canopy_mqtt.net.listening.tls_transport import TlsTransport
+from canopy_mqtt.net.stream import FULL_READ, LINGER
+from canopy_mqtt.net.timers import TimerWheel
+from canopy_mqtt.settings import Tls
 from tests.net.transports import Transport, rounds
 from tests.support.certificates import Authority
 
@@ -47,7 +48,7 @@ class Server(Authority):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         certificate, key = self.issue("localhost")
-        self.context = tls.load(Tls(certificate=certificate, key=key), "mqtts").first
+        self.context = certificates.load(Tls(certificate=certificate, key=key), "mqtts").first
 
 
 class Both:
@@ -59,7 +60,7 @@ class Both:
         self.socket = Transport()
         self.socket.half = True
         self.handshakes = Handshakes(0, loop)
-        self.wheel = Wheel(loop)
+        self.wheel = TimerWheel(loop)
         self.secured: list[TlsTransport] = []
         self.failed: list[Exception | None] = []
         self.tls = TlsTransport(
@@ -79,11 +80,11 @@ class Both:
         self.tls.connection_made(cast(asyncio.Transport, self.socket))
 
     def paused(self) -> bool:
-        """Whether the socket is not read from."""
+        """True if the socket is not read from."""
         return not self.socket.reading
 
     def take(self) -> bytes:
-        """What the broker's end has written."""
+        """Return the bytes that the broker's end has written."""
         data = b"".join(self.socket.written)
         self.socket.written.clear()
         self.taken += data
@@ -100,7 +101,7 @@ class Both:
         assert self.secured == [self.tls]
 
     def say(self, *records: bytes) -> bytes:
-        """What the client's end sends, a record each where they are short."""
+        """Return the bytes that the client's end sends, a record each where they are short."""
         for record in records:
             self.client.write(record)
         return self.outgoing.read()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
-"""What section 1.3 says of this key."""
+"""The accept value of this key in section 1.3."""
 
 
 def frame(

@@ -11,7 +11,7 @@ from tests.net.websocket.framing import BINARY, CLOSE, Frame, frame, frames, req
 
 
 class Frames:
-    """What `wire.Peer` uses of a reader and a writer, over a stream that carries frames."""
+    """The reader and the writer of a `wire.Peer`, over a stream that carries frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

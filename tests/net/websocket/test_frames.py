@@ -5,14 +5,14 @@ from __future__ import annotations
 import struct
 from itertools import pairwise
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.net.websocket import frames
-from broker.net.websocket.frames import FrameReader
+from canopy_mqtt.net.websocket import frames
+from canopy_mqtt.net.websocket.frames import FrameReader
 from tests.net.websocket.framing import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, close, frame
 from tests.net.websocket.framing import frames as read_frames
+from tests.support.runs import for_each
 
 MANY = 1_000_000
 """Frames: all that there are."""
@@ -21,7 +21,7 @@ masks = st.binary(min_size=4, max_size=4)
 
 
 def read(reader: FrameReader, data: bytes) -> bytes:
-    """Have a read worked off; the payload in it."""
+    """Process a read to its end, and return the payload."""
     parts: list[bytes] = []
     at = 0
     while at < len(data):
@@ -70,7 +70,7 @@ def test_packets_need_not_line_up_with_frames_nor_frames_with_reads(
     assert reader.held_size == 0
 
 
-@pytest.mark.parametrize("step", [1, 2, 1000])
+@for_each("step", [1, 2, 1000])
 def test_the_latest_ping_is_the_one_to_answer(step: int) -> None:
     reader = FrameReader(0)
     wire = frame(b"one", PING) + frame(b"", PING) + frame(b"x" * 125, PING) + frame(b"late", PONG)
@@ -88,8 +88,8 @@ CLOSES = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "code"), CLOSES)
-@pytest.mark.parametrize("step", [1, 1000])
+@for_each(("wire", "code"), CLOSES)
+@for_each("step", [1, 1000])
 def test_a_close_frame_ends_it_behind_the_data_before_it(wire: bytes, code: int, step: int) -> None:
     reader = FrameReader(0)
     whole = frame(b"before") + wire + frame(b"behind")
@@ -128,8 +128,8 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "code", "why"), BROKEN)
-@pytest.mark.parametrize("step", [1, 2, 5000])
+@for_each(("wire", "code", "why"), BROKEN)
+@for_each("step", [1, 2, 5000])
 def test_a_broken_rule_has_its_close_code(wire: bytes, code: int, why: str, step: int) -> None:
     """A text frame is answered with 1003 [MQTT-6.0.0-1], a giant one before its first byte is there."""
     reader = FrameReader(1000)
@@ -143,7 +143,7 @@ def test_a_broken_rule_has_its_close_code(wire: bytes, code: int, why: str, step
     assert found[:6] == b"before"
 
 
-@pytest.mark.parametrize("payload", [b"", b"x"])
+@for_each("payload", [b"", b"x"])
 def test_no_call_acts_on_more_frames_than_it_may(payload: bytes) -> None:
     """However small they are: the rest is for another call, from where the first one stopped."""
     wire = frame(payload) * 35
@@ -169,8 +169,8 @@ def test_whatever_comes_is_bounded(data: bytes, step: int) -> None:
             assert reader.held_size <= 139
 
 
-@pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 70_000])
-@pytest.mark.parametrize("opcode", [BINARY, PONG, CLOSE])
+@for_each("size", [0, 1, 125, 126, 65_535, 65_536, 70_000])
+@for_each("opcode", [BINARY, PONG, CLOSE])
 def test_a_header_has_the_shortest_length(size: int, opcode: int) -> None:
     found, rest = read_frames(frames.header(opcode, size) + bytes(size))
     assert [(one.opcode, len(one.payload)) for one in found] == [(opcode, size)]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.websocket.upgrade import PAGE, Terms, Upgrade
+from canopy_mqtt.net.websocket.upgrade import PAGE, Upgrade, UpgradeTerms
 from tests.net.websocket.framing import ACCEPT, request
+from tests.support.runs import for_each
 
 MOST = 2000
-ANY = Terms("", (), MOST)
+ANY = UpgradeTerms("", (), MOST)
 
 
-def answer(data: bytes, terms: Terms = ANY) -> Upgrade:
+def answer(data: bytes, terms: UpgradeTerms = ANY) -> Upgrade:
     upgrade = Upgrade(terms)
     assert upgrade.feed(data)
     return upgrade
@@ -21,7 +21,7 @@ def answer(data: bytes, terms: Terms = ANY) -> Upgrade:
 
 @given(st.data(), st.binary(max_size=100))
 def test_a_request_is_read_however_it_is_split(data: st.DataObject, behind: bytes) -> None:
-    """What comes behind it are frames already."""
+    """Bytes behind it are frames already."""
     asked = request()
     cuts = sorted(data.draw(st.sets(st.integers(1, len(asked) - 1), max_size=8)))
     upgrade = Upgrade(ANY)
@@ -46,7 +46,7 @@ def test_the_answer_is_that_of_the_rfc() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("offered", "chosen"),
     [
         ("mqtt", "mqtt"),
@@ -60,7 +60,7 @@ def test_one_of_the_offered_sub_protocols_is_returned(offered: str, chosen: str)
     assert b"\r\nSec-WebSocket-Protocol: " + chosen.encode() + b"\r\n" in answer(request(protocols=offered)).response
 
 
-@pytest.mark.parametrize("connection", ["Upgrade", "upgrade", "keep-alive, Upgrade", "keep-alive,upgrade"])
+@for_each("connection", ["Upgrade", "upgrade", "keep-alive, Upgrade", "keep-alive,upgrade"])
 def test_browsers_and_proxies_write_the_header_connection_in_their_ways(connection: str) -> None:
     assert answer(request(connection=connection)).status == 101
 
@@ -97,7 +97,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("data", "status", "why"), REFUSED)
+@for_each(("data", "status", "why"), REFUSED)
 def test_what_is_no_upgrade_gets_its_status_and_a_line(data: bytes, status: int, why: str) -> None:
     upgrade = answer(data)
     assert upgrade.status == status
@@ -113,21 +113,21 @@ def test_a_person_who_opens_the_port_reads_what_it_is() -> None:
     assert PAGE.encode() in answer(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").response
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "status"),
     [
         *(("/mqtt", 101), ("/mqtt?token=1", 101), ("/mqtt/", 101), ("/mqtt/?token=1", 101)),
         *(("/", 404), ("/mqtt//", 404), ("/mqtt/x", 404), ("/MQTT", 404)),
     ],
 )
-@pytest.mark.parametrize("ours", ["/mqtt", "/mqtt/"])
+@for_each("ours", ["/mqtt", "/mqtt/"])
 def test_a_listener_may_have_one_path(path: str, ours: str, status: int) -> None:
     """With or without a slash at its end: clients and proxies add one, and mosquitto takes any path."""
-    assert answer(request(path), Terms(ours, (), MOST)).status == status
+    assert answer(request(path), UpgradeTerms(ours, (), MOST)).status == status
     assert answer(request(path), ANY).status == 101
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("origin", "status"),
     [
         ("https://example.org", 101),
@@ -141,7 +141,7 @@ def test_a_listener_may_have_one_path(path: str, ours: str, status: int) -> None
 )
 def test_only_the_listed_pages_may_connect(origin: str, status: int) -> None:
     """A client that is no browser sends no Origin, and could send any."""
-    terms = Terms("", ("https://example.org/", "http://LOCALHOST:8080"), MOST)
+    terms = UpgradeTerms("", ("https://example.org/", "http://LOCALHOST:8080"), MOST)
     assert answer(request(Origin=origin) if origin else request(), terms).status == status
     assert answer(request(Origin=origin)).status == 101
 

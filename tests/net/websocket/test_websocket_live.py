@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from broker.net.connections.connection import Connection
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.net.connections.connection import Connection
 from tests.e2e import wire
 from tests.net.websocket.framing import frame
 from tests.net.websocket.peer import WebPeer
@@ -152,7 +152,7 @@ async def test_a_broker_that_stops_says_so(start: Start, join: Join, scheme: str
 
 @SECURE
 async def test_the_last_packet_comes_before_the_end(start: Start, join: Join, scheme: str) -> None:
-    """What the client has sent meanwhile does not have the system reset the connection."""
+    """Data that the client has sent meanwhile does not make the system reset the connection."""
     broker = await start(scheme, limits={"max_packet_size": 1000})
     peer = await join(broker, "c")
     await peer.send(wire.publish("t", bytes(2000)), *[wire.publish("t", bytes(900)) for _ in range(100)])

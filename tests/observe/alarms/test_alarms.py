@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from broker.core import guards
-from broker.core.accounts import RETAINED
-from broker.core.counters import AGE, EXPIRED, FULL_BYTES, REPLACED
-from broker.core.queues.message import Message
-from broker.observe.alarms import observer
-from broker.observe.alarms.alarms import Alarms
-from broker.observe.alarms.observer import KINDS, disk_used
-from broker.settings import Alarms as AlarmSettings
-from broker.settings import Store, Sys, Upstream
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core.accounts import RETAINED
+from canopy_mqtt.core.drop_causes import AGE, EXPIRED, FULL_BYTES, REPLACED
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.guards import hook_guards
+from canopy_mqtt.observe.alarms import observer
+from canopy_mqtt.observe.alarms.alarms import Alarms
+from canopy_mqtt.observe.alarms.observer import KINDS, disk_used
+from canopy_mqtt.settings import Alarms as AlarmSettings
+from canopy_mqtt.settings import Store, Sys, Upstream
 from tests.e2e.wire import Peer
 from tests.support.certificates import Authority
 from tests.support.waiting import until
@@ -31,7 +31,7 @@ from tests.support.waiting import until
 SELDOM = 86_400.0
 
 # A broker loads it when it is to listen for HTTP, and reads files for that.
-importlib.import_module("broker.admin.server")
+importlib.import_module("canopy_mqtt.admin.server")
 
 
 class Told:
@@ -40,8 +40,8 @@ class Told:
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
 
-    def send(self, told: dict[str, Any]) -> None:
-        self.told.append(told)
+    def send(self, alarm: dict[str, Any]) -> None:
+        self.told.append(alarm)
 
     async def stop(self) -> None:
         """Nothing to stop."""
@@ -67,7 +67,7 @@ class Looks:
         self.alarms: Alarms = broker.alarms
         self.now = broker.loop.time()
         self.told = Told()
-        self.alarms._receiver = self.told
+        self.alarms._notifier = self.told
         monkeypatch.setattr(self.alarms, "_host", self)
         self.lines: list[str] = []
         self.log = self
@@ -178,9 +178,11 @@ async def test_queues_take_much_memory(broker: Broker, looks: Looks) -> None:
 
 async def test_wrong_credentials(broker: Broker, looks: Looks) -> None:
     assert broker.securing is not None
-    broker.router.access_control = guards.GuardedAccessControl(broker.securing.access, broker.faults, time.monotonic)
+    broker.router.access_control = hook_guards.GuardedAccessControl(
+        broker.securing.access, broker.faults, time.monotonic
+    )
     for _ in range(3):
-        broker.securing.access.chain.guessing.failures += 50
+        broker.securing.access.chain.brute_force.failures += 50
         raised = looks.look()
     assert raised == ["authentication-failures"]
 
@@ -276,12 +278,12 @@ async def test_a_certificate_expires(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         assert looks.look() == []
         certificates = broker.listeners.open[0].certificates
         assert certificates is not None
-        (file,) = certificates.loaded.expires
-        certificates.loaded.expires[file] = time.time() + 13 * 86_400
+        (file,) = certificates.expires
+        certificates.expires[file] = time.time() + 13 * 86_400
         assert len(looks.look()) == 1
         (alarm,) = looks.alarms.active.values()
         assert alarm.detail == f"{file}: 13.0 days left"
-        certificates.loaded.expires[file] = time.time() + 15 * 86_400
+        certificates.expires[file] = time.time() + 15 * 86_400
         assert looks.look() == []
 
 

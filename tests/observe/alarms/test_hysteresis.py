@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.observe.alarms.observer import Bounds, Hysteresis
+from canopy_mqtt.observe.alarms.observer import Bounds, Hysteresis
 
 BOUNDS = Bounds(raise_at=10.0, clear_below=8.0, raise_after=3.0, clear_after=5.0)
 

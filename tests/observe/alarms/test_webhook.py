@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from broker.net.log import Log
-from broker.observe.alarms.webhook import ATTEMPTS, Webhook
-from broker.settings import Alarms
+from canopy_mqtt.guards.log import Log
+from canopy_mqtt.observe.alarms.webhook import ATTEMPTS, Webhook
+from canopy_mqtt.settings import Alarms
 from tests.support.waiting import until
 
 

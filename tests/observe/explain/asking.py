@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from broker.core.routing.router import Router
-from broker.core.topics.subscription import SharedGroup
-from broker.observe.explain.answer import Answer
-from broker.observe.explain.explaining import Explainer, Question
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.topics.subscription import SharedGroup
+from canopy_mqtt.observe.explain.answer import Answer
+from canopy_mqtt.observe.explain.explainer import Explainer, Question
 
 Made = TypeVar("Made")
 
@@ -40,14 +40,16 @@ def traces(router: Router) -> dict[str, Any]:
     groups: dict[str, Any] = {}
     queues: dict[str, Any] = {}
     for name, session in router.sessions.items():
-        outbox = session.outbox
+        send_buffer = session.send_buffer
         queues[name] = (
             session.offered,
             session.queued(),
-            session.queue.bytes,
-            session.window.quota,
+            session.made_queue is None or (session.made_queue.bytes, session.made_queue.messages),
+            session.made_window is None or (session.made_window.quota, session.made_window.inflight.count),
             session.fast_path,
-            None if outbox is None else (outbox.messages, outbox.bytes, outbox.closed, len(outbox.queue.items)),
+            None
+            if send_buffer is None
+            else (send_buffer.messages, send_buffer.bytes, send_buffer.closed, len(send_buffer.items)),
             session.ledger.in_all(),
         )
         for topic_filter, subscription in session.subscriptions.items():
@@ -55,7 +57,7 @@ def traces(router: Router) -> dict[str, Any]:
                 groups[name + topic_filter] = (turns(subscription.group), subscription.slot)
     return {
         "cache": (len(cache), cache.hits, cache.misses, cache.weight, cache.evicted, router.trie.probes),
-        "work": router.work,
+        "work": router.budget.used,
         "load": (load.messages, load.bytes, load.inflight, len(load.unreported), len(load.overflowed)),
         "dropped": list(router.counters.dropped),
         "denied": (router.counters.denied_publishes, router.counters.oversized, router.counters.retained_refused),

@@ -11,17 +11,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from broker.core.codec.packets import PUBACK, PUBREC, V5, V311, Subscribe
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.counters import DROP_CAUSES
-from broker.core.hooks import AccessControl
-from broker.core.limits import Limits
-from broker.core.principal import Principal
-from broker.core.queues.delivery import DROPPED, Delivery
-from broker.core.queues.message import Message
-from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
-from broker.core.session.session import Session
-from broker.observe.explain.answer import Answer, Receiver
+from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5, V311, Subscribe
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.hooks import AccessControl
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import DROPPED, Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.observe.explain.answer import Answer, Receiver
 from tests.core.harness import Client, Network, bag
 from tests.core.receivers import NAMES, Receivers, names
 from tests.core.recount import user_wish
@@ -78,8 +78,8 @@ class Asked(AccessControl):
 
 def copies(session: Session, payload: bytes) -> list[tuple[int, bool]]:
     """QoS and RETAIN of all copies of a message that stand in a session's queues."""
-    outbox = session.outbox
-    live = [] if outbox is None else outbox.queue.items
+    send_buffer = session.send_buffer
+    live = [] if send_buffer is None else send_buffer.items
     found = [(0, False) for item in live if isinstance(item, bytes) and payload in item]
     for item in (*live, *(session.queue.pending or ())):
         if isinstance(item, Delivery) and item.state != DROPPED and item.message.payload() == payload:
@@ -248,7 +248,7 @@ class Explained(Receivers):
             router.overfull(now)
             router.peers.drain(router, now)
             self.network.settle()
-            if not self._up(client) or client.wire.frozen or client.wire.outbox.closed:
+            if not self._up(client) or client.wire.frozen or client.wire.send_buffer.closed:
                 return
             router.counters.load.now = now
             if client.mount and not topic.startswith(client.mount):
@@ -267,7 +267,7 @@ class Explained(Receivers):
         payload += b"p" * (size - len(payload))
         sessions = dict(router.sessions)
         offered = {name: session.offered for name, session in sessions.items()}
-        outboxes = {name: session.outbox for name, session in sessions.items()}
+        send_buffers = {name: session.send_buffer for name, session in sessions.items()}
         lost = {name: dropped_by_cause(session) for name, session in sessions.items()}
         old = router.retained.get(answer.topic)
         client.post(answer.publisher.topic, payload, qos, answer.retain)
@@ -297,8 +297,8 @@ class Explained(Receivers):
             if receiver.client_id not in doubtful and receiver.certain and expected[receiver.client_id] == 1:
                 session = sessions[receiver.client_id]
                 if router.sessions.get(receiver.client_id) is session:
-                    outbox = outboxes[receiver.client_id]
-                    assert receiver.disconnects == (outbox is not None and outbox.closed)
+                    send_buffer = send_buffers[receiver.client_id]
+                    assert receiver.disconnects == (send_buffer is not None and send_buffer.closed)
                     self._is_as_said(receiver, session, payload, lost[receiver.client_id])
         for name, count in expected.items():
             if count == 0 and not doubtful:
@@ -322,5 +322,5 @@ class Explained(Receivers):
 
 TestExplained = Explained.TestCase
 TestExplained.settings = settings(
-    max_examples=examples(400), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(50), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

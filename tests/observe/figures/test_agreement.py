@@ -7,9 +7,9 @@ import asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.observe.figures.catalogue import FIGURES
-from broker.settings import Queue, Sys
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.observe.figures.catalogue import FIGURES
+from canopy_mqtt.settings import Queue, Sys
 from tests.e2e import wire
 from tests.net.transports import Client, rounds
 from tests.support.runs import examples

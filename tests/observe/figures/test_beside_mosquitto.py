@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
-from broker.settings import Sys
-from canopy import Broker, Settings
-from loadtest.brokers.process import free_port
+from canopy_load.brokers.process import free_port
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.settings import Sys
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 

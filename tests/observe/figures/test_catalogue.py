@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from broker.core import causes
-from broker.core.causes import ALL
-from broker.observe.figures import catalogue
-from broker.observe.figures.catalogue import FIGURES
-from broker.observe.figures.figure import Kind
-from broker.observe.figures.rooms import UPSTREAM
-from broker.settings import Store, Sys, Upstream
-from broker.upstream.links.status import status
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core import causes
+from canopy_mqtt.core.causes import ALL
+from canopy_mqtt.links.status import status
+from canopy_mqtt.observe.figures import catalogue
+from canopy_mqtt.observe.figures.broker import UPSTREAM
+from canopy_mqtt.observe.figures.catalogue import FIGURES
+from canopy_mqtt.observe.figures.figure import Kind
+from canopy_mqtt.settings import Store, Sys, Upstream
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.waiting import until

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from broker.observe.figures.sources import LoadAverages
+from canopy_mqtt.observe.figures.sources import LoadAverages
 
 
 def test_nothing_is_known_before_an_interval_is_over() -> None:

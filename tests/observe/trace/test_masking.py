@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.errors import ProtocolError
-from broker.core.codec.framing import LARGEST_PACKET
-from broker.core.codec.packets import Connect
-from broker.observe.trace.masking import masked
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.observe.trace.masking import masked
 from tests.e2e import wire
-from tests.support.runs import examples
+from tests.support.runs import examples, for_each
 
 SECRET = b"\x00correct horse battery staple\xff"
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJib2IifQ.c2lnbmF0dXJl"
@@ -99,7 +98,7 @@ class TestOthers:
         ):
             assert masked(packet, 5) == packet.replace(SECRET, b"*" * len(SECRET))
 
-    @pytest.mark.parametrize(
+    @for_each(
         "packet",
         [
             wire.publish("t", b"payload", qos=1, packet_id=3, props=[(wire.USER_PROPERTY, ("name", "private"))]),

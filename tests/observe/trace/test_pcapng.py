@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.observe.trace import as_json
-from broker.observe.trace.fields import fields
-from broker.observe.trace.kept import CLOSED, OPENED, PACKET, Entry, Party
-from broker.observe.trace.pcapng import blocks
+from canopy_mqtt.observe.trace import as_json
+from canopy_mqtt.observe.trace.entries import CLOSED, OPENED, PACKET, Entry, TracedConnection
+from canopy_mqtt.observe.trace.fields import fields
+from canopy_mqtt.observe.trace.pcapng import blocks
 from tests.e2e import wire
-from tests.support.runs import examples
+from tests.support.runs import examples, for_each
 
 TSHARK = shutil.which("tshark")
 FIELDS = (
@@ -26,16 +26,16 @@ FIELDS = (
 )  # fmt: skip
 
 
-def party(number: int = 1, host: str = "192.0.2.7", here: str = "10.0.0.1", version: int = 5) -> Party:
+def traced(number: int = 1, host: str = "192.0.2.7", here: str = "10.0.0.1", version: int = 5) -> TracedConnection:
     address = f"[{host}]:4711" if ":" in host else f"{host}:4711" if host else "unix"
-    return Party(number, host, address, (here, 8_883) if here else None, "door", "sensor-7", version, True)
+    return TracedConnection(number, host, address, (here, 8_883) if here else None, "door", "sensor-7", version, True)
 
 
-def packet(whose: Party, inward: bool, data: bytes, kept: int = 1_000_000) -> Entry:
+def packet(whose: TracedConnection, inward: bool, data: bytes, kept: int = 1_000_000) -> Entry:
     return Entry(PACKET, 1_700_000_000_123_456_789, whose, inward, data[:kept], len(data), whose.version)
 
 
-def conversation(whose: Party) -> list[Entry]:
+def conversation(whose: TracedConnection) -> list[Entry]:
     version = whose.version
     return [
         Entry(OPENED, 1_700_000_000_000_000_000, whose),
@@ -67,9 +67,9 @@ def kinds(frames: list[dict[str, list[str]]]) -> list[int]:
     return [int(kind) for frame in frames for kind in frame.get("mqtt.msgtype", [])]
 
 
-@pytest.mark.parametrize("version", [4, 5])
+@for_each("version", [4, 5])
 def test_tshark_decodes_every_packet(tmp_path: Path, version: int) -> None:
-    frames = dissected(conversation(party(version=version)), tmp_path)
+    frames = dissected(conversation(traced(version=version)), tmp_path)
     assert kinds(frames) == [1, 2, 8, 9, 3, 4]
     assert not any("_ws.malformed" in frame or "tcp.analysis.flags" in frame for frame in frames)
     assert {status for frame in frames for status in frame["tcp.checksum.status"]} == {"1"}
@@ -90,14 +90,14 @@ def test_tshark_decodes_every_packet(tmp_path: Path, version: int) -> None:
     [("2001:db8::7", "2001:db8::1"), ("2001:db8::7", "10.0.0.1"), ("fe80::1%eth0", "fe80::2"), ("", "")],
 )
 def test_every_kind_of_address(tmp_path: Path, host: str, here: str) -> None:
-    frames = dissected(conversation(party(host=host, here=here)), tmp_path)
+    frames = dissected(conversation(traced(host=host, here=here)), tmp_path)
     assert kinds(frames) == [1, 2, 8, 9, 3, 4]
     assert {status for frame in frames for status in frame["tcp.checksum.status"]} == {"1"}
     assert all(("ipv6.src" in frame) == bool(host) for frame in frames)
 
 
 def test_a_connection_that_was_there_before_is_decoded_in_its_version(tmp_path: Path) -> None:
-    whose = party()
+    whose = traced()
     publish = wire.publish("a/b", b"x", props=[(wire.USER_PROPERTY, ("name", "value"))])
     frames = dissected([packet(whose, False, publish)], tmp_path)
     assert kinds(frames) == [1, 3]
@@ -107,7 +107,7 @@ def test_a_connection_that_was_there_before_is_decoded_in_its_version(tmp_path: 
 
 
 def test_a_packet_of_which_only_the_beginning_was_kept_spoils_nothing(tmp_path: Path) -> None:
-    whose = party(version=4)
+    whose = traced(version=4)
     frames = dissected(
         [
             *conversation(whose)[:3],
@@ -122,7 +122,7 @@ def test_a_packet_of_which_only_the_beginning_was_kept_spoils_nothing(tmp_path: 
 
 
 def test_connections_are_told_apart(tmp_path: Path) -> None:
-    one, other = party(1, ""), party(2, "")
+    one, other = traced(1, ""), traced(2, "")
     mixed = [entry for pair in zip(conversation(one), conversation(other), strict=True) for entry in pair]
     frames = dissected(mixed, tmp_path)
     assert sorted(kinds(frames)) == sorted([1, 2, 8, 9, 3, 4] * 2)
@@ -135,7 +135,7 @@ class TestFields:
     def test_whatever_was_kept_has_a_line_and_a_place_in_a_file(
         self, data: bytes, inward: bool, version: int, more: int
     ) -> None:
-        entry = Entry(PACKET, 0, party(version=version), inward, data, len(data) + more, version)
+        entry = Entry(PACKET, 0, traced(version=version), inward, data, len(data) + more, version)
         (line,) = as_json.lines([entry])
         assert line.count(b"\n") == 1
         assert json.loads(line)["bytes"] == data.hex()
@@ -144,7 +144,7 @@ class TestFields:
     def test_a_connect(self) -> None:
         will = wire.Will("w", b"\xff", 1, True, [(wire.WILL_DELAY, 5), (wire.CONTENT_TYPE, "x")])
         data = wire.connect("c", user="u", password=b"**", will=will, props=[(wire.RECEIVE_MAXIMUM, 9)], keep_alive=60)
-        assert fields(packet(party(), True, data)) == {
+        assert fields(packet(traced(), True, data)) == {
             "version": "5.0", "client_id": "c", "clean_start": True, "keep_alive": 60, "user_name": "u",
             "password": "***",
             "will": {
@@ -154,7 +154,7 @@ class TestFields:
             "properties": {"receive_maximum": 9},
         }  # fmt: skip
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("inward", "version", "data", "expected"),
         [
             (False, 4, wire.packet(wire.CONNACK, 0, b"\0\5"), {"reason_code": 5, "reason": "not authorized"}),
@@ -169,4 +169,4 @@ class TestFields:
     def test_reason_codes_have_their_names(
         self, inward: bool, version: int, data: bytes, expected: dict[str, object]
     ) -> None:
-        assert fields(packet(party(version=version), inward, data)).items() >= expected.items()
+        assert fields(packet(traced(version=version), inward, data)).items() >= expected.items()

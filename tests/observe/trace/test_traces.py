@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import pytest
 
-from broker.net.connections.connection import Connection
-from broker.observe.trace import as_json, as_text
-from broker.observe.trace import traces as traces_module
-from broker.observe.trace.as_json import row
-from broker.observe.trace.kept import CLOSED, OPENED, PACKET, Entry, Party, Trace
-from broker.observe.trace.traces import TraceError, Traces
-from broker.settings import Limits, Listener, Shutdown, Tls
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.net.connections.connection import Connection
+from canopy_mqtt.observe.trace import as_json, as_text
+from canopy_mqtt.observe.trace import traces as traces_module
+from canopy_mqtt.observe.trace.as_json import row
+from canopy_mqtt.observe.trace.entries import CLOSED, OPENED, PACKET, Entry, Trace, TracedConnection
+from canopy_mqtt.observe.trace.traces import TraceError, Traces
+from canopy_mqtt.settings import Limits, Listener, Shutdown, Tls
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.net.websocket.peer import WebPeer
@@ -92,7 +92,7 @@ def connection(broker: Broker, client_id: str) -> Connection:
 
 
 def looked_at(broker: Broker, client_id: str) -> bool:
-    return connection(broker, client_id) in broker.traces._lookings
+    return connection(broker, client_id) in broker.traces._tracers
 
 
 class TestOfAClient:
@@ -215,7 +215,7 @@ class TestOfAClient:
             await client.send(header + struct.pack("!HH", 4711, 1883) + wire.connect("c"))
             await client.expect(wire.CONNACK)
             assert [one.split()[-1] for one in told(trace)] == ["opened", "CONNECT", "CONNACK"]
-            assert trace.entries[0].party.address == "192.0.2.7:4711"
+            assert trace.entries[0].connection.address == "192.0.2.7:4711"
             client.abort()
 
 
@@ -318,13 +318,13 @@ class TestBounds:
         assert trace.bytes <= 10_000
         assert trace.packets > 5
         await until(lambda: not looked_at(broker, "c"))
-        assert broker.connection_table.onlooker is None
+        assert broker.connection_table.observer is None
 
     async def test_its_time(self, broker: Broker) -> None:
         trace = broker.traces.start("clientid", "c", seconds=0.01)
         await until(lambda: not trace.running)
         assert trace.state == "time over"
-        await until(lambda: broker.connection_table.onlooker is None)
+        await until(lambda: broker.connection_table.observer is None)
 
     async def test_a_long_packet(self) -> None:
         async with running(settings()) as broker:
@@ -387,7 +387,7 @@ class TestBounds:
         with pytest.raises(TraceError):
             broker.traces.start(kind, value, **options)
         assert broker.traces.all == {}
-        assert broker.connection_table.onlooker is None
+        assert broker.connection_table.observer is None
 
     async def test_a_name_is_taken_once(self, broker: Broker) -> None:
         broker.traces.start("clientid", "c", "x")
@@ -404,7 +404,7 @@ class TestBounds:
             await join(broker, "c")
             trace = broker.traces.start("clientid", "c")
         assert trace.state == "broker stopped"
-        assert not broker.traces._lookings
+        assert not broker.traces._tracers
 
 
 class TestHarm:
@@ -427,7 +427,7 @@ class TestHarm:
         def broken(*_: object) -> bytes:
             raise RuntimeError("a mistake")
 
-        monkeypatch.setattr("broker.observe.trace.traces.masked", broken)
+        monkeypatch.setattr("canopy_mqtt.observe.trace.traces.masked", broken)
         client = await join(broker, "c")
         trace = broker.traces.start("clientid", "c")
         await until(lambda: looked_at(broker, "c"))
@@ -465,9 +465,9 @@ class TestHarm:
 
     def test_a_line_of_text_is_one_line_whatever_a_client_sends(self) -> None:
         hostile = 'a\n\x1b[31m\x9b5n\u2028"\\'
-        party = Party(1, "", "unix", None, "here", hostile, 5)
+        traced = TracedConnection(1, "", "unix", None, "here", hostile, 5)
         props: list[tuple[int, wire.Value]] = [(wire.USER_PROPERTY, (hostile, hostile))]
         data = wire.publish(hostile, hostile.encode("utf-8", "replace"), props=props)
         for what in (OPENED, PACKET, CLOSED):
-            line = as_text.line(Entry(what, 0, party, True, data, len(data), 5))
+            line = as_text.line(Entry(what, 0, traced, True, data, len(data), 5))
             assert line.isprintable()

@@ -14,20 +14,23 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from broker.record.schema import SCHEMA
-from pipeline.cli import app
-from pipeline.compact import job
-from pipeline.errors import MisuseError, PipelineError
-from pipeline.record.depot import Depot, Segment, size
-from pipeline.record.segments import events
+from canopy_mqtt.record.schema import SCHEMA
+from canopy_pipeline.cli import app
+from canopy_pipeline.compact import compact_job
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.record.record_folder import RecordFolder, Segment, size
+from canopy_pipeline.record.segments import events
 from tests.pipeline.folder import NOW, Broken, down_after, manifests, record, seen
+from tests.support.runs import for_each
 
 HOUR = timedelta(hours=1)
 NONE = timedelta(0)
 
 
-def compact(folder: Path, target: int = 1 << 20, remove_after: timedelta = HOUR, dry_run: bool = False) -> job.Outcome:
-    return job.run(str(folder), HOUR, target, remove_after, dry_run, now=NOW)
+def compact(
+    folder: Path, target: int = 1 << 20, remove_after: timedelta = HOUR, dry_run: bool = False
+) -> compact_job.CompactOutcome:
+    return compact_job.run(str(folder), HOUR, target, remove_after, dry_run, now=NOW)
 
 
 def test_small_segments_of_hours_that_are_over_become_one(tmp_path: Path) -> None:
@@ -59,7 +62,7 @@ def test_small_segments_of_hours_that_are_over_become_one(tmp_path: Path) -> Non
     assert crossing["gaps"] == [[26, 35, 10]]
     # Nothing is left to do, until what is replaced has stood long enough.
     assert compact(tmp_path).merged == []
-    later = job.run(str(tmp_path), HOUR, 1 << 20, HOUR, now=NOW + HOUR)
+    later = compact_job.run(str(tmp_path), HOUR, 1 << 20, HOUR, now=NOW + HOUR)
     assert later.removed == 11
     assert seen(tmp_path) == before
     assert [path.exists() for path in written] == [False] * 11 + [True]
@@ -68,7 +71,7 @@ def test_small_segments_of_hours_that_are_over_become_one(tmp_path: Path) -> Non
 
 def test_row_groups_of_large_payloads_stay_within_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sum(pq.ParquetFile(path).read().nbytes for path in record(tmp_path)[:4])
-    monkeypatch.setattr(job, "BYTES", whole // 3)
+    monkeypatch.setattr(compact_job, "BYTES", whole // 3)
     before = seen(tmp_path)
     compact(tmp_path)
     first = pq.ParquetFile(tmp_path / manifests(tmp_path, "merged-*.json")[0]["segment"])
@@ -83,8 +86,8 @@ def test_what_is_young_large_or_not_vouched_for_stays(tmp_path: Path) -> None:
     assert [number for _, number in compact(tmp_path, target=2 * max(sizes) + 10).merged] == [2, 2, 2]
     shutil.rmtree(tmp_path)
     written = record(tmp_path, hours=2)
-    assert job.run(str(tmp_path), HOUR, 100, HOUR, now=NOW).merged == []
-    young = job.run(str(tmp_path), HOUR, 1 << 20, HOUR, now=NOW - timedelta(hours=4))
+    assert compact_job.run(str(tmp_path), HOUR, 100, HOUR, now=NOW).merged == []
+    young = compact_job.run(str(tmp_path), HOUR, 1 << 20, HOUR, now=NOW - timedelta(hours=4))
     assert [number for _, number in young.merged] == [4]
     assert young.merged[0][0].startswith("date=2026-11-21/hour=16/")
     for path in written[4:6]:
@@ -102,7 +105,7 @@ def test_a_segment_that_is_not_what_it_was_is_named_and_its_group_left(tmp_path:
     manifest = tmp_path / "_manifests" / written[5].relative_to(tmp_path).with_suffix(".json")
     digest = hashlib.sha256(written[5].read_bytes()).hexdigest()
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"sha256": digest}))
-    outcome = job.run(str(tmp_path), HOUR, 1 << 20, NONE, say=said.append, now=NOW)
+    outcome = compact_job.run(str(tmp_path), HOUR, 1 << 20, NONE, say=said.append, now=NOW)
     assert outcome.refused == 1
     assert f"{written[1].name}: not what its manifest's checksum says" in said[0]
     # Columns that an older segment lacks are null.
@@ -146,7 +149,7 @@ def test_a_run_that_breaks_off_anywhere_leaves_the_same_rows(tmp_path: Path, mon
 def test_two_at_once_are_refused_and_spark_reads_what_is_merged(spark: SparkSession, tmp_path: Path) -> None:
     record(tmp_path)
     before = seen(tmp_path)
-    with Depot(str(tmp_path)).locked():
+    with RecordFolder(str(tmp_path)).locked():
         told = CliRunner().invoke(app, ["compact", "--input", str(tmp_path)])
         assert told.exit_code == 1
         assert "another compact or retention is at work here" in told.stderr
@@ -157,7 +160,7 @@ def test_two_at_once_are_refused_and_spark_reads_what_is_merged(spark: SparkSess
     assert [row["seq"] for row in events(spark, [str(tmp_path)]).orderBy("seq").collect()] == before
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "why"),
     [
         (["--input", "/nowhere/at/all"], "no such folder"),
@@ -185,7 +188,7 @@ def test_only_neighbours_are_merged() -> None:
 
     def merged(*segments: Segment) -> list[list[int]]:
         later = NOW + timedelta(days=2)
-        return [[each.from_seq for each in group] for group in job.groups(segments, later, timedelta(0), 500)]
+        return [[each.from_seq for each in group] for group in compact_job.groups(segments, later, timedelta(0), 500)]
 
     newest = segment(901, 10)
     assert merged(segment(1, 10), segment(101, 10), segment(201, 10), newest) == [[1, 101, 201]]

@@ -14,7 +14,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
 
-import pipeline.mqtt
+from canopy_pipeline import mqtt as source
 from tests.support.daemon import Daemon
 from tests.support.mosquitto import mosquitto as started
 from tests.support.paho_client import close_wakeup_sockets
@@ -99,5 +99,5 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 def mqtt(spark: SparkSession) -> SparkSession:
     """The session of all tests, with the format "mqtt"."""
     spark.sparkContext.pythonExec = sys.executable
-    pipeline.mqtt.register(spark)
+    source.register(spark)
     return spark

@@ -11,8 +11,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipeline import mqtt
-from pipeline.runtime.session import SparkOptions, spark_session
+from canopy_pipeline import mqtt
+from canopy_pipeline.runtime.spark_session import SparkOptions, spark_session
 
 MAX_ROWS = 1000
 FILTER = "killed/#"

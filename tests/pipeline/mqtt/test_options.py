@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import MisuseError
-from pipeline.mqtt.options import batch_options, check_options, sink_options, stream_options, wrong_filter, wrong_topic
+from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.mqtt.mqtt_options import (
+    batch_options,
+    check_options,
+    sink_options,
+    stream_options,
+    wrong_filter,
+    wrong_topic,
+)
+from tests.support.runs import for_each
 
 URL = {"url": "mqtt://broker.example"}
 READ = URL | {"filters": "plant/#"}
@@ -27,7 +35,7 @@ def test_names_are_found_in_any_case() -> None:
     assert stream_options(STREAM | {"Max_Rows": "7"}).max_rows == 7
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "filters"),
     [
         ("plant/#,other/+", ("plant/#", "other/+")),
@@ -39,7 +47,7 @@ def test_filters(text: str, filters: tuple[str, ...]) -> None:
     assert batch_options(URL | {"filters": text}).filters == filters
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changed", "told"),
     [
         ({"url": ""}, "option 'url' is missing: give mqtt://"),

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql import types as t
 
-from pipeline.errors import MisuseError, PipelineError
-from pipeline.mqtt.message import Columns, Message, document, message
-from pipeline.mqtt.options import sink_options
-from pipeline.mqtt.publisher import Publisher
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.mqtt.message import Columns, Message, document, message
+from canopy_pipeline.mqtt.mqtt_options import sink_options
+from canopy_pipeline.mqtt.publisher import Publisher
 from tests.pipeline.mqtt.conftest import client, until
 from tests.pipeline.mqtt.scripted import Peer, scripted
+from tests.support.runs import for_each
 
 URL = {"url": "mqtt://127.0.0.1:1"}
 
@@ -56,7 +57,7 @@ def test_everything_arrives_in_order(brokers: Callable[[str], int], broker: str,
             assert got[0].properties.ContentType == "text/plain"
 
 
-@pytest.mark.parametrize(("qos", "refusal"), [(1, b"\x40\x03\x00\x01\x87"), (2, b"\x50\x03\x00\x01\x87")])
+@for_each(("qos", "refusal"), [(1, b"\x40\x03\x00\x01\x87"), (2, b"\x50\x03\x00\x01\x87")])
 def test_a_refused_message_fails_the_task(qos: int, refusal: bytes) -> None:
     def script(peer: Peer) -> None:
         peer.welcome()
@@ -120,7 +121,7 @@ def test_a_broker_that_closes_at_every_message() -> None:
         it.close()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("limit", "sent", "told"),
     [
         (b"\x24\x00", simple(1), "the broker takes no QoS 1: set option 'qos'"),
@@ -189,7 +190,7 @@ def test_a_row_as_a_message() -> None:
     assert message(values | {"payload": None, "qos": 2}, options, columns).payload == b""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changed", "told"),
     [
         ({"topic": None}, "column 'topic' has None: it is null"),
@@ -205,7 +206,7 @@ def test_a_row_that_is_no_message(changed: dict[str, Any], told: str) -> None:
         message(values, options, Columns.of(options, FIELDS))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "ddl", "told"),
     [
         ({}, {"payload": "string"}, "there is no column 'topic': name one so, or set option 'topic'"),

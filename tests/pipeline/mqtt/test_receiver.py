@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
-from broker.client.failures import LostError
-from broker.core.codec import encoder, packets
-from broker.core.codec.packets import Publish
-from pipeline.mqtt.link import broker_client
-from pipeline.mqtt.options import stream_options
-from pipeline.mqtt.receiver import Receiver
-from pipeline.mqtt.rows import MOST_LOST
-from pipeline.mqtt.spool import Spool, read
+from canopy_mqtt.client.failures import LostError
+from canopy_mqtt.core.codec import encoder, packets
+from canopy_mqtt.core.codec.packets import Publish
+from canopy_pipeline.mqtt.link import broker_client
+from canopy_pipeline.mqtt.mqtt_options import stream_options
+from canopy_pipeline.mqtt.receiver import Receiver
+from canopy_pipeline.mqtt.rows import MAX_LOST
+from canopy_pipeline.mqtt.spool import Spool, read
 from tests.pipeline.mqtt.conftest import client, publish, until
 from tests.pipeline.mqtt.scripted import CONNACK, SESSION_PRESENT, Peer, scripted
 from tests.pipeline.mqtt.scripted import publish as sent
+from tests.support.runs import for_each
 
 NUMBERS = {0: 100, 1: 100, 2: 15}
 """Messages by QoS. mosquitto 2.0.11 stops for good, whoever the client is, when more of QoS 2 wait than the 20 that it
@@ -146,7 +147,7 @@ class Watched(Spool):
         return end
 
 
-@pytest.mark.parametrize(("qos", "answer"), [(1, 0x40), (2, 0x50)])
+@for_each(("qos", "answer"), [(1, 0x40), (2, 0x50)])
 def test_acknowledged_only_when_on_disk(tmp_path: Path, qos: int, answer: int) -> None:
     Watched.heard, Watched.written = [], threading.Event()
 
@@ -269,7 +270,7 @@ def test_a_connection_that_comes_after_stop_writes_nothing(tmp_path: Path, monke
     # Looking up a name, or connecting, may take longer than ``stop`` waits, and nothing can interrupt it.
     connecting, go_on = threading.Event(), threading.Event()
     asked: list[object] = []
-    monkeypatch.setattr("pipeline.mqtt.receiver.PATIENCE", 0.1)
+    monkeypatch.setattr("canopy_pipeline.mqtt.receiver.PATIENCE", 0.1)
     options = {"url": "mqtt://127.0.0.1:1", "filters": "t/#", "client_id": "late", "spool": str(tmp_path)}
     chosen = stream_options(options)
     spool = Spool(chosen.spool, chosen.client_id)
@@ -282,7 +283,7 @@ def test_a_connection_that_comes_after_stop_writes_nothing(tmp_path: Path, monke
         receiver._arrived(Publish(b"t/x", b"late", 1, packet_id=1))
 
     monkeypatch.setattr(receiver._link, "connect", connect)
-    monkeypatch.setattr("pipeline.mqtt.receiver.subscribe", lambda *args: asked.append(args))
+    monkeypatch.setattr("canopy_pipeline.mqtt.receiver.subscribe", lambda *args: asked.append(args))
     receiver.start()
     try:
         assert connecting.wait(30)
@@ -340,9 +341,9 @@ def test_a_count_of_losses_that_fits_no_column_does_not_end_the_stream(tmp_path:
         until("they are rows", lambda: spool.next == 2 or receiver.error)
         assert receiver.error is None
         until("they are counted", lambda: spool.lost)
-        assert spool.lost == MOST_LOST
+        assert spool.lost == MAX_LOST
         found = [each for piece in spool.slices(0, 2) for got in read(piece) for each in got.column("lost").to_pylist()]
-        assert found == [MOST_LOST, MOST_LOST]
+        assert found == [MAX_LOST, MAX_LOST]
 
 
 def test_what_the_broker_lost_is_in_the_rows_and_counted_over_restarts(tmp_path: Path) -> None:

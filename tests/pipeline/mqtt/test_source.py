@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from pipeline.errors import MisuseError
-from pipeline.mqtt.message import Message
-from pipeline.mqtt.options import sink_options
-from pipeline.mqtt.publisher import Publisher
-from pipeline.mqtt.receiver import Receiver
-from pipeline.mqtt.rows import spark_schema
-from pipeline.mqtt.source import MqttStreamReader
-from pipeline.mqtt.spool import SpoolError
+from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.mqtt.message import Message
+from canopy_pipeline.mqtt.mqtt_options import sink_options
+from canopy_pipeline.mqtt.publisher import Publisher
+from canopy_pipeline.mqtt.receiver import Receiver
+from canopy_pipeline.mqtt.rows import spark_schema
+from canopy_pipeline.mqtt.source import MqttStreamReader
+from canopy_pipeline.mqtt.spool import SpoolError
 from tests.pipeline.mqtt.conftest import publish, until
 from tests.pipeline.mqtt.test_spool import rows
 
@@ -141,7 +141,7 @@ def test_available_now_takes_what_a_full_spool_kept_out(brokers: Callable[[str],
 def test_available_now_ends_where_messages_never_cease(
     brokers: Callable[[str], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.mqtt.source.FULL_SPOOLS", 1)
+    monkeypatch.setattr("canopy_pipeline.mqtt.source.FULL_SPOOLS", 1)
     port = brokers("canopy")
     with reading(port, tmp_path) as reader:
         reader.prepareForTriggerAvailableNow()

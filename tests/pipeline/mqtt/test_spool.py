@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.codec.packets import Publish
-from pipeline.mqtt.rows import ARROW, Read, batch, spark_schema
-from pipeline.mqtt.source import divided
-from pipeline.mqtt.spool import Slice, Spool, SpoolError, read
-from tests.support.runs import examples
+from canopy_mqtt.core.codec.packets import Publish
+from canopy_pipeline.mqtt.rows import ARROW, Read, batch, spark_schema
+from canopy_pipeline.mqtt.source import divided
+from canopy_pipeline.mqtt.spool import Slice, Spool, SpoolError, read
+from tests.support.runs import examples, for_each
 
 
 def rows(first: int, count: int) -> object:
@@ -88,7 +88,7 @@ def test_the_spool_of_another_client(tmp_path: Path) -> None:
     Spool(tmp_path, "mine").close()
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@for_each("lost", [0, 1])
 def test_a_deleted_segment_is_told(tmp_path: Path, lost: int) -> None:
     spool = Spool(tmp_path, "c")
     for each in range(3):
@@ -110,7 +110,7 @@ def test_a_checkpoint_that_does_not_belong_to_it(tmp_path: Path) -> None:
     spool.close()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2, "committed": 0, "client_id": "c"}'])
+@for_each("text", ["", "[]", "{}", '{"format": 2, "committed": 0, "client_id": "c"}'])
 def test_a_state_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(SpoolError, match=r"state\.json: is no state of a spool; move the folder away"):

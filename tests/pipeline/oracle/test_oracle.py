@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
-from broker.words import counted
-from pipeline.cli import app
-from pipeline.errors import PipelineError
-from pipeline.matching import matches as matched
-from pipeline.oracle import agreement
-from pipeline.oracle.differ import DIFFERENCES
-from pipeline.oracle.job import judged, run
-from pipeline.oracle.outcome import Outcome
-from pipeline.record.schema import EVENTS
+from canopy_mqtt.words import counted
+from canopy_pipeline.cli import app
+from canopy_pipeline.errors import PipelineError
+from canopy_pipeline.matching import matches as matched
+from canopy_pipeline.oracle import agreement
+from canopy_pipeline.oracle.differ import DIFFERENCES
+from canopy_pipeline.oracle.oracle_job import judged, run
+from canopy_pipeline.oracle.oracle_outcome import OracleOutcome
+from canopy_pipeline.record.events_schema import EVENTS
 from tests.pipeline.oracle.toy import FAULTS, Difference, Toy, matches
 from tests.pipeline.recorded import Story, write_segment
 
@@ -49,7 +49,7 @@ def findings(found: DataFrame) -> list[Difference]:
 
 def judge(
     spark: SparkSession, stories: list[Story] | list[Toy], folder: Path | None = None
-) -> tuple[Outcome, list[Difference]]:
+) -> tuple[OracleOutcome, list[Difference]]:
     outcome, found = judged(table(spark, stories, folder))
     return outcome, findings(found)
 
@@ -64,22 +64,8 @@ def toys(first: str, faults: bool, steps: int = 120) -> list[Toy]:
 
 
 def test_filters_match_topics_as_the_specification_says(either: SparkSession) -> None:
-    topics = [
-        "a",
-        "/",
-        "/a",
-        "a/",
-        "a//b",
-        "a/b",
-        "a/b/c",
-        "$SYS",
-        "$SYS/a",
-        "$SYS//a",
-        "ä/\u00a0",
-        "a/$b",
-        "//",
-        "x" * 300,
-    ]
+    topics = ["a", "/", "/a", "a/", "a//b", "a/b", "a/b/c", "$SYS", "$SYS/a", "$SYS//a", "ä/\u00a0", "a/$b", "//"]
+    topics.append("x" * 300)
     filters = ["#", "+", "+/+", "/+", "+/", "a/#", "a/+/#", "a/+", "a//#", "+/a/#", "$SYS/#", "$SYS/+", "+/b/+", "a/b"]
     filters += ["/#", "//", "+/+/+", "+/$b", "ä/+", "$SYS", "#x"[:1], "a", "/", "a/+/c", "+/#"]
     filters = sorted(set(filters))
@@ -105,7 +91,7 @@ def hole() -> Story:
 
 
 def test_every_fault_is_found_and_named_and_nothing_else(
-    either: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    duck: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So that most of a record is found to agree, and some of it is not looked at closely.
     monkeypatch.setattr(agreement, "BLOCK", 8)
@@ -139,7 +125,7 @@ def test_every_fault_is_found_and_named_and_nothing_else(
     second.gap(first.seq, first.seq + 40, "crash+state")
     second.live(60)
     right += [first, second]
-    outcome, found = judge(either, [*right, *wrong, *torn, hole()], tmp_path)
+    outcome, found = judge(duck, [*right, *wrong, *torn, hole()], tmp_path)
     assert Counter(found) - Counter(perhaps) == Counter(clear)
     assert outcome.verdict == "disagrees"
     assert outcome.unjudged > 0
@@ -163,7 +149,7 @@ def test_where_all_sessions_got_what_they_should_no_copy_is_compared(
         story.deliver("s", story.publish("p", "a", qos=1), 1)
     story.add("connect", client_id="x", protocol=5)
     for name in ("for_sessions", "for_groups"):
-        monkeypatch.delattr(f"pipeline.oracle.expect.{name}")
+        monkeypatch.delattr(f"canopy_pipeline.oracle.expect.{name}")
     outcome, found = judge(spark, [story])
     assert (outcome.verdict, outcome.expected, outcome.judged, found) == ("agrees", 3, 3, [])
 
@@ -176,6 +162,38 @@ def small(run_id: str = "0a1b2c3d", deliveries: bool = True, first_seq: int = 1)
         story.deliver("s", p, 1)
     story.add("connect", client_id="x", protocol=5)
     return story
+
+
+def swapped() -> Story:
+    """As many copies as there should be: two for one client, and none for the other."""
+    story = Story("0a1b2c3d")
+    for client in "ab":
+        story.subscribe(client, "t")
+    at = story.publish("p", "t")
+    story.deliver("a", at)
+    story.deliver("a", at)
+    return story
+
+
+def crossed() -> Story:
+    """Each of two clients gets as many copies as it should, but of the other's message."""
+    story = Story("0a1b2c3d")
+    for client in "ab":
+        story.subscribe(client, f"t/{client}")
+    one, other = story.publish("p", "t/a"), story.publish("p", "t/b")
+    story.deliver("a", other)
+    story.deliver("b", one)
+    return story
+
+
+@pytest.mark.parametrize(("tell", "faults"), [(swapped, (1, 0, 1)), (crossed, (2, 2, 0))])
+def test_right_numbers_of_wrong_copies_are_no_agreement(
+    duck: SparkSession, tell: Callable[[], Story], faults: tuple[int, int, int], tmp_path: Path
+) -> None:
+    story = tell()
+    story.add("connect", client_id="x", protocol=5)
+    outcome, _ = judge(duck, [story], tmp_path)
+    assert (outcome.missing, outcome.unexpected, outcome.wrong) == faults
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.oracle.outcome import Loss, Outcome
-from pipeline.record.coverage import Coverage, Finding
+from canopy_pipeline.oracle.oracle_outcome import Loss, OracleOutcome
+from canopy_pipeline.record.coverage import Coverage, Finding
 
 
-def outcome(**more: int) -> Outcome:
+def outcome(**more: int) -> OracleOutcome:
     """All is well, but for what a test says."""
     made: dict[str, Any] = {"publishes": 100, "judged": 100, "expected": 200, "delivered": 200, **more}
-    return Outcome(runs=1, **made)
+    return OracleOutcome(runs=1, **made)
 
 
 def test_all_is_well_only_where_everything_was_read_and_judged() -> None:

@@ -12,11 +12,11 @@ from aiomqtt import Client, ProtocolVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 from pyspark.sql import SparkSession
 
-from broker.app import Broker
-from broker.record.files.folder import describe
-from broker.record.files.segment import write_manifest
-from broker.settings import Settings
-from pipeline.oracle.job import run
+from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.record.files.folder import describe
+from canopy_mqtt.record.files.segment import write_manifest
+from canopy_mqtt.settings import Settings
+from canopy_pipeline.oracle.oracle_job import run
 from tests.pipeline.oracle.toy import LEVELS, Toy
 
 STEPS = 250

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.plan.cover import Folding, Step, Topic, choose, covers, filters_at, generalisations
+from canopy_pipeline.plan.filter_folding import Folding, Step, Topic, choose, covers, filters_at, generalisations
 from tests.pipeline.oracle.toy import matches
 from tests.support.runs import examples
 

@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from broker.configuration.reading import load_settings
-from pipeline.cli import app
-from pipeline.errors import MisuseError, PipelineError
-from pipeline.plan import job
-from pipeline.plan.cover import covers
-from pipeline.plan.transforms import cut, subscribed
-from pipeline.record.segments import events
+from canopy_mqtt.settings.loader import load_settings
+from canopy_pipeline.cli import app
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.plan import plan_job
+from canopy_pipeline.plan.filter_folding import covers
+from canopy_pipeline.plan.plan_transforms import cut, subscribed
+from canopy_pipeline.record.segments import events
 from tests.pipeline.recorded import Story
 
 # Many small Spark jobs: seconds on an idle machine, and not on one where others compile.
@@ -70,9 +70,9 @@ def test_above_the_limits_it_says_so_and_still_covers(
 ) -> None:
     story = branch("line", "0000000a")
     story.write(tmp_path / "line")
-    monkeypatch.setattr(job, "FILTERS", 3)
-    monkeypatch.setattr(job, "TOPICS", 1)
-    [plan] = job.run(duck, [str(tmp_path / "line")], str(tmp_path / "out")).plans
+    monkeypatch.setattr(plan_job, "FILTERS", 3)
+    monkeypatch.setattr(plan_job, "TOPICS", 1)
+    [plan] = plan_job.run(duck, [str(tmp_path / "line")], str(tmp_path / "out")).plans
     assert len(plan.filters) <= 3
     originals = [f"line/{at}/temperature" for at in range(6)] + ["line/alarms/#", 'odd/"\\/ü']
     assert all(any(covers(wide, narrow) for wide in plan.filters) for narrow in originals)
@@ -93,6 +93,6 @@ def test_what_makes_no_sense_is_said(duck: SparkSession, tmp_path: Path) -> None
     story.publish("p", "a")
     story.write(tmp_path / "in")
     with pytest.raises(MisuseError, match="--max-filters 0"):
-        job.run(duck, [str(tmp_path / "in")], str(tmp_path), max_filters=0)
+        plan_job.run(duck, [str(tmp_path / "in")], str(tmp_path), max_filters=0)
     with pytest.raises(PipelineError, match="in: nobody subscribed"):
-        job.run(duck, [str(tmp_path / "in")], str(tmp_path))
+        plan_job.run(duck, [str(tmp_path / "in")], str(tmp_path))

@@ -21,17 +21,17 @@ from typing import Any, Final
 
 import pyarrow.parquet  # noqa: F401  # the children need it, and would each import it
 
-from broker.record.files.delta import Follower
-from canopy_delta import table as tables
-from pipeline.compact import job as compact
-from pipeline.retention import job as retention
+from canopy_mqtt.delta import table as tables
+from canopy_mqtt.record.files.delta_follower import DeltaFollower
+from canopy_pipeline.compact import compact_job as compact
+from canopy_pipeline.retention import retention_job as retention
 from tests.pipeline.folder import NOW
 
 HOUR: Final = timedelta(hours=1)
 JOBS: Final[dict[str, Callable[[Path], object]]] = {
     "compact": lambda folder: compact.run(str(folder), HOUR, 1 << 20, timedelta(0), now=NOW),
     "retention": lambda folder: retention.run(str(folder), HOUR * 5, now=NOW),
-    "follow": lambda folder: Follower(folder).follow(None),
+    "follow": lambda folder: DeltaFollower(folder).follow(None),
 }
 CHANGES: Final = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir"})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import struct
 from datetime import timedelta
 from pathlib import Path
@@ -13,15 +12,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.compact import job as compact
-from pipeline.errors import PipelineError
-from pipeline.options import close
-from pipeline.record.coverage import LISTED, SHOWN, Coverage, Finding
-from pipeline.record.segments import Choice, covering, find
-from pipeline.retention import job as retention
+from canopy_pipeline.cli import app
+from canopy_pipeline.command_options import close
+from canopy_pipeline.compact import compact_job as compact
+from canopy_pipeline.errors import PipelineError
+from canopy_pipeline.record.coverage import LISTED, SHOWN, Coverage, Finding
+from canopy_pipeline.record.segments import Choice, covering, find
+from canopy_pipeline.retention import retention_job as retention
 from tests.pipeline.folder import NOW, record
 from tests.pipeline.recorded import Story, write_segment
+from tests.support.runs import for_each
 
 HOURS = timedelta(hours=1)
 
@@ -51,14 +51,6 @@ def test_a_whole_record_is_complete_and_says_how_much_it_is(tmp_path: Path) -> N
     found = covered(tmp_path)
     assert found.complete
     assert found.lines() == ["the record is complete: 10 events in 3 segments read"]
-
-
-def test_a_named_gap_is_counted_by_what_it_lost(tmp_path: Path) -> None:
-    record(tmp_path)
-    found = covered(tmp_path)
-    assert dict(found.kinds) == {"gap": 1}
-    assert found.missing == 10
-    assert found.lines()[1] == f"{tmp_path}: the recorder lost numbers 26 to 35"
 
 
 def test_a_segment_that_is_missing_is_named_with_its_numbers(tmp_path: Path) -> None:
@@ -96,27 +88,6 @@ def test_what_was_merged_or_removed_by_retention_is_not_missed(tmp_path: Path) -
     assert found.events + found.removed == before.events
     assert "hole" not in found.kinds
     assert "missing" not in found.kinds
-
-
-def test_a_segment_of_another_size_is_damaged(tmp_path: Path) -> None:
-    told = Story()
-    told.publish("p", "a")
-    [segment] = told.write(tmp_path)
-    about = json.loads(manifest(tmp_path, segment).read_text())
-    about["bytes"] += 1
-    manifest(tmp_path, segment).write_text(json.dumps(about))
-    assert dict(covered(tmp_path).kinds) == {"damaged": 1}
-
-
-def test_a_flipped_bit_is_left_out_by_its_name_where_that_is_asked_for(tmp_path: Path) -> None:
-    segment = record(tmp_path, hours=1)[1]
-    content = bytearray(segment.read_bytes())
-    content[len(content) // 2] ^= 1
-    segment.write_bytes(content)
-    found = covered(tmp_path, skip=True)
-    assert dict(found.kinds) == {"left out": 1}
-    assert (found.missing, found.events) == (5, 15)
-    assert segment.name in found.lines()[1]
 
 
 def test_a_draft_is_open_while_its_recorder_is_at_work_and_abandoned_after(tmp_path: Path) -> None:
@@ -175,7 +146,7 @@ def test_what_is_kept_and_told_is_bounded() -> None:
     assert found.lines()[-1] == f"hole: {LISTED + 10 - SHOWN:,} more"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("whole", "fine", "allow", "code"),
     [(True, True, False, 0), (False, True, False, 3), (False, True, True, 0), (False, False, False, 1)],
 )

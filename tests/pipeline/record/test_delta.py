@@ -19,15 +19,15 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from broker.record.files.delta import Follower
-from broker.record.files.folder import describe
-from canopy_delta import TableError
-from canopy_delta import table as tables
-from pipeline.cli import app
-from pipeline.compact import job as compact
-from pipeline.errors import PipelineError
-from pipeline.record.depot import Depot
-from pipeline.retention import job as retention
+from canopy_mqtt.delta import TableError
+from canopy_mqtt.delta import table as tables
+from canopy_mqtt.record.files.delta_follower import DeltaFollower
+from canopy_mqtt.record.files.folder import describe
+from canopy_pipeline.cli import app
+from canopy_pipeline.compact import compact_job as compact
+from canopy_pipeline.errors import PipelineError
+from canopy_pipeline.record.record_folder import RecordFolder
+from canopy_pipeline.retention import retention_job as retention
 from tests.pipeline.folder import NOW, down_after, record, seen, step
 from tests.pipeline.recorded import Story
 
@@ -39,11 +39,11 @@ NONE: Final = timedelta(0)
 def folder(tmp_path: Path) -> Path:
     """A record of three hours that is a table."""
     record(tmp_path)
-    Follower(tmp_path).follow(None)
+    DeltaFollower(tmp_path).follow(None)
     return tmp_path
 
 
-def merge(folder: Path) -> compact.Outcome:
+def merge(folder: Path) -> compact.CompactOutcome:
     return compact.run(str(folder), HOUR, 1 << 20, NONE, now=NOW)
 
 
@@ -64,7 +64,7 @@ def told(folder: Path, version: int) -> dict[str, Any]:
 def allsteps(monkeypatch: pytest.MonkeyPatch, steps: int) -> Iterator[list[str]]:
     """`down_after`, for the commits of the table, too."""
     with down_after(monkeypatch, steps) as made, monkeypatch.context() as patch:
-        patch.setattr(Depot, "commit", step("commit", Depot.commit, made, steps))
+        patch.setattr(RecordFolder, "commit", step("commit", RecordFolder.commit, made, steps))
         yield made
 
 
@@ -116,8 +116,8 @@ def test_a_commit_says_what_the_manifests_say(folder: Path) -> None:
 MERGE: Final = """
 import sys
 from datetime import datetime, timedelta
-from pipeline.compact import job
-job.run(sys.argv[1], timedelta(hours=1), 1 << 20, timedelta(0), now=datetime.fromisoformat(sys.argv[2]))
+from canopy_pipeline.compact import compact_job
+compact_job.run(sys.argv[1], timedelta(hours=1), 1 << 20, timedelta(0), now=datetime.fromisoformat(sys.argv[2]))
 """
 
 
@@ -125,7 +125,7 @@ job.run(sys.argv[1], timedelta(hours=1), 1 << 20, timedelta(0), now=datetime.fro
 @pytest.mark.parametrize("merged", [0, 2])
 def test_merges_are_killed_while_the_recorder_adds(folder: Path, merged: int) -> None:
     """After so many merged segments; the table has each event once all the while."""
-    follower = Follower(folder)
+    follower = DeltaFollower(folder)
     follower.follow(None)
     count, story = len(held(folder)), Story(first_seq=1_000, begin=NOW - timedelta(minutes=1))
     command = [sys.executable, "-P", "-c", MERGE, str(folder), NOW.isoformat()]
@@ -145,7 +145,7 @@ def test_merges_are_killed_while_the_recorder_adds(folder: Path, merged: int) ->
                 process.kill()
     assert len(held(folder)) == count
     merge(folder)
-    Follower(folder).follow(None)
+    DeltaFollower(folder).follow(None)
     assert held(folder) == seen(folder)
     assert len(seen(folder)) == count
 
@@ -158,7 +158,7 @@ def test_a_table_that_somebody_else_wrote_to_is_left_alone(folder: Path) -> None
         with pytest.raises(PipelineError, match="a file that Canopy did not write: date="):
             call()
     with pytest.raises(TableError, match="a file that Canopy did not write"):
-        Follower(folder).follow(None)
+        DeltaFollower(folder).follow(None)
     assert held(folder) == before
 
 
@@ -176,15 +176,15 @@ def test_what_comes_together_is_committed_in_parts(folder: Path, monkeypatch: py
 
 
 def test_a_copy_elsewhere_is_not_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    depot = Depot(str(folder))
-    monkeypatch.setattr(depot, "local", None)
+    record = RecordFolder(str(folder))
+    monkeypatch.setattr(record, "local", None)
     with pytest.raises(PipelineError, match="is merged and removed where the recorder writes it"):
-        depot.settle("compact")
+        record.settle("compact")
 
 
 def test_without_the_package_nothing_is_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
-    for name in ("canopy_delta", "canopy_delta.table"):
+    for name in ("canopy_mqtt.delta", "canopy_mqtt.delta.table"):
         monkeypatch.delitem(sys.modules, name)
     result = CliRunner().invoke(app, ["compact", "--input", str(folder)])
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)

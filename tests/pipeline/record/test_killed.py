@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from broker.record.files.delta import Follower
-from pipeline.compact import job as compact
-from pipeline.retention import job as retention
+from canopy_mqtt.record.files.delta_follower import DeltaFollower
+from canopy_pipeline.compact import compact_job as compact
+from canopy_pipeline.retention import retention_job as retention
 from tests.pipeline.folder import NOW, manifests, record, seen
 from tests.pipeline.mortal import environment
 
@@ -53,7 +53,7 @@ def kinds(made: list[str]) -> set[str]:
 def whole(tmp_path: Path) -> Path:
     folder = tmp_path / "whole"
     record(folder, hours=2, segments=3)
-    Follower(folder).follow(None)
+    DeltaFollower(folder).follow(None)
     return folder
 
 
@@ -91,5 +91,5 @@ def test_the_recorders_commit(whole: Path, tmp_path: Path) -> None:
         # All of a commit, or nothing of it.
         if DeltaTable.is_deltatable(str(folder)):
             assert held(folder) in ([], held(whole)), folder.name
-        Follower(folder).follow(None)
+        DeltaFollower(folder).follow(None)
         assert held(folder) == seen(folder) == held(whole), folder.name

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.record.files.segment import Segment
-from broker.record.schema import SCHEMA
-from pipeline.compact import job as compact
-from pipeline.errors import DamagedError, MisuseError, PipelineError
-from pipeline.record import segments
-from pipeline.record.schema import EVENTS
-from pipeline.record.segments import Choice, events, find, reading
-from pipeline.runtime.storage import MANIFESTS, Local, Storage, parquet
+from canopy_mqtt.record.files.segment import Segment
+from canopy_mqtt.record.schema import SCHEMA
+from canopy_pipeline.compact import compact_job as compact
+from canopy_pipeline.errors import DamagedError, MisuseError, PipelineError
+from canopy_pipeline.record import segments
+from canopy_pipeline.record.events_schema import EVENTS
+from canopy_pipeline.record.segments import Choice, events, find, reading
+from canopy_pipeline.runtime.storage import MANIFESTS, Local, Storage, parquet
 from tests.pipeline.folder import record, through_hadoop
 from tests.pipeline.recorded import BEGIN, Story
 
@@ -179,7 +179,7 @@ def test_many_segments_are_read_by_their_folders_and_only_they(
         read.append(paths)
         return parquet(reader, *paths)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(segments, "MANY", 6)
+    monkeypatch.setattr(segments, "MANY_FILES", 6)
     monkeypatch.setattr(segments, "parquet", noted)
     told().write(tmp_path / "a b", segments=6)
     assert events(spark, [str(tmp_path / "a b")]).count() == 12

@@ -15,9 +15,9 @@ from typing import Any, Final
 import duckdb
 import pytest
 
-from broker.record.files.delta import Follower
-from broker.record.files.folder import first_seq
-from pipeline.compact import job
+from canopy_mqtt.record.files.delta_follower import DeltaFollower
+from canopy_mqtt.record.files.folder import first_seq
+from canopy_pipeline.compact import compact_job
 from tests.pipeline.folder import NOW, record
 
 ROOT: Final = Path(__file__).parents[3]
@@ -61,11 +61,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """What the first of them lists, in the folder that is the working directory; `canopy` is what is tested here."""
     top = tmp_path_factory.mktemp("snippets")
     record(top / "canopy-record")
-    assert job.run(str(top / "canopy-record"), HOUR, 1 << 20, HOUR, now=NOW).removed == 0
+    assert compact_job.run(str(top / "canopy-record"), HOUR, 1 << 20, HOUR, now=NOW).removed == 0
     command = top / "bin" / "canopy"
     command.parent.mkdir()
     path = shlex.quote(os.pathsep.join(map(os.path.abspath, sys.path)))
-    command.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec "{sys.executable}" -P -m broker "$@"\n')
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec "{sys.executable}" -P -m canopy_mqtt "$@"\n')
     command.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
@@ -103,7 +103,7 @@ def test_spark(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_delta(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The same files, whatever lies beside them in the folder."""
-    Follower(Path("canopy-record")).follow(None)
+    DeltaFollower(Path("canopy-record")).follow(None)
     names: dict[str, Any] = {}
     exec(delta(), names)
     assert counts(capsys.readouterr().out) == COUNTS

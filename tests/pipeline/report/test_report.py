@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from canopy_pages import Page
-from pipeline.cli import app
-from pipeline.errors import MisuseError, PipelineError
-from pipeline.report import job
-from pipeline.report.picture import STEPS, Picture, _every
+from canopy_mqtt.pages import Page
+from canopy_pipeline.cli import app
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.report import report_job
+from canopy_pipeline.report.picture import STEPS, Picture, _every
 from tests.pipeline.recorded import Story, write_segment
 
-Made = Callable[[], job.Part]
+Made = Callable[[], report_job.JobResult]
 
 
 def story(folder: Path, deliveries: bool) -> str:
@@ -41,21 +41,21 @@ def lost_segment(told: Story) -> list[dict[str, Any]]:
     return told.events[before:]
 
 
-def broken() -> job.Part:
+def broken() -> report_job.JobResult:
     raise PipelineError("segment X: cannot be read")
 
 
 def test_the_verdict_is_that_of_all_jobs(duck: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def judged() -> job.Part:
+    def judged() -> report_job.JobResult:
         (tmp_path / "out" / "oracle").mkdir(parents=True, exist_ok=True)
         (tmp_path / "out" / "oracle" / "index.html").write_text(Page("Oracle").html())
-        return job.Part("agrees", True, "Every message went where it should.")
+        return report_job.JobResult("agrees", True, "Every message went where it should.")
 
-    made: dict[str, Made] = {"rollup": lambda: job.Part("12 messages"), "oracle": judged}
-    monkeypatch.setattr(job, "_jobs", lambda *_: made)
+    made: dict[str, Made] = {"rollup": lambda: report_job.JobResult("12 messages"), "oracle": judged}
+    monkeypatch.setattr(report_job, "_jobs", lambda *_: made)
     out = tmp_path / "out"
-    assert job.run(duck, ["x"], str(out)).fine
+    assert report_job.run(duck, ["x"], str(out)).fine
     page = (out / "index.html").read_text()
     assert "Every message went where it should" in page
     assert 'href="oracle/index.html"' in page
@@ -65,9 +65,9 @@ def test_the_verdict_is_that_of_all_jobs(duck: SparkSession, tmp_path: Path, mon
 
     # One that cannot be done does not keep the others from being run, and is no success.
     made["tree"] = broken
-    made["plan"] = lambda: job.Part("3 filters")
+    made["plan"] = lambda: report_job.JobResult("3 filters")
     said: list[str] = []
-    assert not job.run(duck, ["x"], str(out), say=said.append).fine
+    assert not report_job.run(duck, ["x"], str(out), say=said.append).fine
     assert said[-2:] == ["tree: segment X: cannot be read", "plan: 3 filters"]
     assert "see tree." in (out / "index.html").read_text()
     jobs = json.loads((out / "summary.json").read_text())["jobs"]
@@ -85,14 +85,14 @@ def test_the_verdict_is_that_of_all_jobs(duck: SparkSession, tmp_path: Path, mon
 def test_what_is_misuse_is_said_before_any_job(duck: SparkSession, tmp_path: Path) -> None:
     record = story(tmp_path / "record", False)
     with pytest.raises(MisuseError, match="lies in --input"):
-        job.run(duck, [record], f"{record}/out")
+        report_job.run(duck, [record], f"{record}/out")
 
 
 def test_what_was_not_recorded_is_left_out(duck: SparkSession, tmp_path: Path) -> None:
     said: list[str] = []
 
     def jobs(source: str) -> list[str]:
-        return [*job._jobs(duck, [source], str(tmp_path), False, said.append, job.Outcome())]
+        return [*report_job._jobs(duck, [source], str(tmp_path), False, said.append, report_job.ReportOutcome())]
 
     assert jobs(story(tmp_path / "with", True)) == ["rollup", "tree", "oracle", "plan"]
     assert not said

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.compact import job as compact
-from pipeline.errors import MisuseError
-from pipeline.retention import job
+from canopy_pipeline.cli import app
+from canopy_pipeline.compact import compact_job as compact
+from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.retention import retention_job
 from tests.pipeline.folder import NOW, Broken, down_after, manifests, record, seen
 
 HOUR = timedelta(hours=1)
@@ -34,9 +34,9 @@ def test_what_is_old_goes_and_is_written_down(tmp_path: Path) -> None:
     unfinished.write_bytes(b"half")
     # 22:00: the first hour is 16:00 to 16:30, the second 17:00 to 17:30.
     keep = timedelta(hours=4, minutes=45)
-    assert len(job.run(str(tmp_path), keep, dry_run=True, now=NOW).removed) == 5
+    assert len(retention_job.run(str(tmp_path), keep, dry_run=True, now=NOW).removed) == 5
     assert seen(tmp_path) == before
-    outcome = job.run(str(tmp_path), keep, now=NOW)
+    outcome = retention_job.run(str(tmp_path), keep, now=NOW)
     assert outcome.ranges() == [(6, 25, 20, 4), (36, 41, 6, 1)]
     gone = {*range(6, 26), *range(36, 42)}
     assert seen(tmp_path) == [seq for seq in before if seq not in gone]
@@ -49,7 +49,7 @@ def test_what_is_old_goes_and_is_written_down(tmp_path: Path) -> None:
     assert lines[-1]["gaps"] == [[26, 35, 10]]
     assert all(len(line["sha256"]) == 64 for line in lines)
     # All is old, and the newest stays.
-    assert len(job.run(str(tmp_path), timedelta(0), now=NOW).removed) == 5
+    assert len(retention_job.run(str(tmp_path), timedelta(0), now=NOW).removed) == 5
     assert [said["to_seq"] for said in manifests(tmp_path)] == [max(before)]
 
 
@@ -57,13 +57,13 @@ def test_the_oldest_go_until_the_others_fit(tmp_path: Path) -> None:
     written = record(tmp_path)
     sizes = [path.stat().st_size for path in written]
     room = sum(sizes[-3:])
-    outcome = job.run(str(tmp_path), None, room, now=NOW)
+    outcome = retention_job.run(str(tmp_path), None, room, now=NOW)
     assert [why for _, why in outcome.removed] == ["bytes"] * 9
     assert outcome.left == room
     assert [path.exists() for path in written] == [False] * 9 + [True] * 3
     # Empty folders of days gone by go too, those of today stay: the recorder may be about to write there.
     assert written[0].parent.exists()
-    assert len(job.run(str(tmp_path), None, 1, now=NOW + timedelta(days=2)).removed) == 2
+    assert len(retention_job.run(str(tmp_path), None, 1, now=NOW + timedelta(days=2)).removed) == 2
     assert not written[0].parent.exists()
     assert written[-1].exists()
 
@@ -78,14 +78,14 @@ def test_what_a_merged_segment_replaced_does_not_come_back(tmp_path: Path, monke
         shutil.copytree(whole, folder)
         with down_after(monkeypatch, steps) as made:
             try:
-                job.run(str(folder), timedelta(hours=5), now=NOW)
+                retention_job.run(str(folder), timedelta(hours=5), now=NOW)
                 over = True
             except Broken:
                 over = False
         # Old or not at all, each row once.
         assert seen(folder) in (before, before[10:]), made
         manifests(folder)
-        job.run(str(folder), timedelta(hours=5), now=NOW)
+        retention_job.run(str(folder), timedelta(hours=5), now=NOW)
         assert seen(folder) == before[10:], made
         assert {(line["from_seq"], line["to_seq"]) for line in removed(folder)} == {(1, 10)}
         shutil.rmtree(folder)
@@ -97,7 +97,7 @@ def test_what_a_merged_segment_replaced_does_not_come_back(tmp_path: Path, monke
 def test_misuse_and_damage_are_one_line_each(tmp_path: Path) -> None:
     record(tmp_path)
     with pytest.raises(MisuseError, match="--keep or --keep-bytes"):
-        job.run(str(tmp_path), None)
+        retention_job.run(str(tmp_path), None)
     told = CliRunner().invoke(app, ["retention", "--input", str(tmp_path), "--keep", "7x"])
     assert (told.exit_code, len(told.stderr.splitlines())) == (2, 1)
     told = CliRunner().invoke(app, ["retention", "--input", str(tmp_path), "--keep-bytes", "1k", "--dry-run"])
@@ -106,8 +106,8 @@ def test_misuse_and_damage_are_one_line_each(tmp_path: Path) -> None:
     # A line that the machine did not come to write to its end was followed by no removal, and spoils no other.
     notes = tmp_path / "_manifests" / "removed.jsonl"
     notes.write_text('{"segment": "date=')
-    assert len(job.run(str(tmp_path), timedelta(hours=5), now=NOW).removed) == 4
+    assert len(retention_job.run(str(tmp_path), timedelta(hours=5), now=NOW).removed) == 4
     torn, *lines = notes.read_text().splitlines()
     assert torn == '{"segment": "date='
     assert [json.loads(line)["why"] for line in lines] == ["age"] * 4
-    assert job.run(str(tmp_path), timedelta(hours=5), now=NOW).removed == []
+    assert retention_job.run(str(tmp_path), timedelta(hours=5), now=NOW).removed == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
-from loadtest.load.ledger.mark import pack, pack_text, run_number
+from canopy_load.ledger.mark import pack, pack_text, run_number
 from tests.pipeline.recorded import Story
 
 RUN = run_number("12345678")

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from canopy_pipeline.cli import app
+from tests.support.runs import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "why"),
     [
         (["--update"], "--update replaces all that is known of some hours: give --since, and no --run"),
@@ -33,7 +34,7 @@ def test_misuse_is_one_line(arguments: list[str], why: str, tmp_path: Path, monk
     assert why in line
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "option"),
     [
         *((name, "--input") for name in ("compact", "oracle", "plan", "report", "rollup", "tree")),
@@ -46,7 +47,7 @@ def test_a_folder_that_is_not_there_is_told_before_a_java_is_started(
     def started(*_: object) -> None:
         raise AssertionError("a Spark was started")
 
-    monkeypatch.setattr("pipeline.runtime.engine.session", started)
+    monkeypatch.setattr("canopy_pipeline.runtime.engine.session", started)
     monkeypatch.chdir(tmp_path)
     there = [] if option == "--input" else ["--input", str(tmp_path)]
     output = [] if command == "compact" else ["--output", "o"]
@@ -55,7 +56,7 @@ def test_a_folder_that_is_not_there_is_told_before_a_java_is_started(
 
 
 def test_the_commands_are_there_without_the_libraries() -> None:
-    loaded = "import sys, pipeline.cli; print(sorted({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules)))"
+    loaded = "import sys, canopy_pipeline.cli; print(sorted({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules)))"
     path = [each for each in sys.path if each]
     ran = subprocess.run(
         [sys.executable, "-P", "-c", f"import sys; sys.path[:0] = {path!r}; {loaded}"],

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 from pyspark.sql import Row
 
-from pipeline.rollup.page import Piece, Totals, _rates, covered
+from canopy_pipeline.rollup.rollup_page import Piece, Totals, _rates, covered
+from tests.support.runs import for_each
 
 MINUTE = 1_800_000_000
 """A full minute, in seconds since 1970."""
@@ -26,7 +27,7 @@ def totals(first: float, last: float) -> Totals:
     return Totals(1, 1, 1, 0, round((MINUTE + first) * 1e6), round((MINUTE + last) * 1e6))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("count", "first", "last", "seconds"),
     [
         (2, 50, 70, [10, 10]),

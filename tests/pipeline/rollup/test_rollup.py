@@ -15,21 +15,21 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from loadtest.load.ledger.mark import Mark
-from pipeline.errors import MisuseError, PipelineError
-from pipeline.record.schema import PAIRS
-from pipeline.record.segments import Choice
-from pipeline.rollup import job
-from pipeline.rollup.latency import LONGEST_MARK, bucket, highest, latency, lowest
-from pipeline.rollup.page import Piece
-from pipeline.runtime.engine import f
+from canopy_load.ledger.mark import Mark
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.record.events_schema import PAIRS
+from canopy_pipeline.record.segments import Choice
+from canopy_pipeline.rollup import rollup_job
+from canopy_pipeline.rollup.latency import MAX_MARK_LATENCY, bucket, highest, latency, lowest
+from canopy_pipeline.rollup.rollup_page import Piece
+from canopy_pipeline.runtime.engine import f
 from tests.pipeline.recorded import Story, write_segment
 from tests.pipeline.rollup.stories import RUN, traffic
 
 
 def test_each_latency_has_its_bucket_and_percentiles_are_near(duck: SparkSession) -> None:
     chance = random.Random(7)
-    values = [0, 1, 31, 32, 33, 34, 63, 64, LONGEST_MARK, *(1 << power for power in range(5, 42))]
+    values = [0, 1, 31, 32, 33, 34, 63, 64, MAX_MARK_LATENCY, *(1 << power for power in range(5, 42))]
     values += [(1 << power) - 1 for power in range(5, 42)]
     values += [int(chance.lognormvariate(7, 2)) for _ in range(3000)]
     rows = duck.createDataFrame([(value,) for value in values], "v bigint").withColumn("bucket", bucket(f.col("v")))
@@ -72,7 +72,7 @@ def expected_histograms(story: Story, seconds: int) -> dict[tuple[int, str], Cou
         if event["kind"] != "publish" or not mark.read(event["payload"]) or not mark.time:
             continue
         micros = event["recv_ns"] // 1000 - mark.time
-        if 0 <= micros < LONGEST_MARK:
+        if 0 <= micros < MAX_MARK_LATENCY:
             start = int(event["ts"].timestamp()) // seconds * seconds
             number = next(each for each in range(600) if lowest(each) <= micros <= highest(each))
             found.setdefault((start, event["topic"]), Counter())[number] += 1
@@ -103,7 +103,7 @@ def test_minutes_and_hours_are_what_sql_makes_of_the_segments(duck: SparkSession
     story = traffic(4000)
     story.write(recorded, segments=5)
     said: list[str] = []
-    outcome = job.run(duck, [str(recorded)], str(out), say=said.append)
+    outcome = rollup_job.run(duck, [str(recorded)], str(out), say=said.append)
     assert said == []
     assert outcome.messages == 4000
     for table, seconds in (("minutes", 60), ("hours", 3600)):
@@ -137,9 +137,9 @@ def test_a_second_run_replaces_the_first(duck: SparkSession, tmp_path: Path) -> 
     recorded, out = tmp_path / "recorded", tmp_path / "out"
     traffic(300).write(recorded)
     said: list[str] = []
-    assert job.run(duck, [str(recorded)], str(out)).messages == 300
+    assert rollup_job.run(duck, [str(recorded)], str(out)).messages == 300
     chosen = Choice(until="2026-11-21T17:00")
-    less = job.run(duck, [str(recorded)], str(out), "property:sent", chosen, say=said.append)
+    less = rollup_job.run(duck, [str(recorded)], str(out), "property:sent", chosen, say=said.append)
     assert less.messages == 120
     assert "no message carries a time of sending" in said[0]
     assert sorted(path.name for path in (out / "minutes" / "date=2026-11-21").iterdir()) == ["hour=16"]
@@ -147,16 +147,16 @@ def test_a_second_run_replaces_the_first(duck: SparkSession, tmp_path: Path) -> 
     hour = out / "minutes" / "date=2026-11-21" / "hour=16"
     assert sorted(path.name for path in hour.glob("*.parquet")) == [f"minutes-{part}.parquet" for part in range(6)]
     (hour / "minutes-0.parquet").rename(hour / "minutes.parquet")
-    assert job.run(duck, [str(recorded)], str(out), choice=Choice(until="2026-11-21T16:25")).messages == 50
+    assert rollup_job.run(duck, [str(recorded)], str(out), choice=Choice(until="2026-11-21T16:25")).messages == 50
     assert sorted(path.name for path in hour.glob("*.parquet")) == [f"minutes-{part}.parquet" for part in range(3)]
     assert query("select sum(messages) from read_parquet('{folder}/**/*.parquet')", folder=out / "minutes") == [(50,)]
-    assert job.run(duck, [str(recorded)], str(out), choice=Choice(since="2099-01-01")).messages == 0
+    assert rollup_job.run(duck, [str(recorded)], str(out), choice=Choice(since="2099-01-01")).messages == 0
     assert not (out / "index.html").exists()
     with pytest.raises(MisuseError, match="auto, mark, none or property:NAME"):
-        job.run(duck, [str(recorded)], str(out), "property:")
+        rollup_job.run(duck, [str(recorded)], str(out), "property:")
     (out / "empty").mkdir()
     with pytest.raises(PipelineError, match="no segment in it"):
-        job.run(duck, [str(out / "empty")], str(out))
+        rollup_job.run(duck, [str(out / "empty")], str(out))
 
 
 def hours_of(out: Path) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
@@ -175,18 +175,18 @@ def test_a_timer_that_replaces_hour_after_hour_comes_to_what_one_run_does(duck: 
     story = traffic(300)
     first, rest = story.events[:200], story.events[200:]
     write_segment(recorded, first)
-    job.run(duck, [str(recorded)], str(out), choice=Choice(since="2026-11-21T16:00"), update=True)
+    rollup_job.run(duck, [str(recorded)], str(out), choice=Choice(since="2026-11-21T16:00"), update=True)
     before = hours_of(out)
     # 18:10 by then, of which the hour of 17 was not over at the last run.
     write_segment(recorded, rest)
     chosen = Choice(since="2026-11-21T18:00+01:00")
     for _ in range(2):
-        outcome = job.run(duck, [str(recorded)], str(out), choice=chosen, update=True)
+        outcome = rollup_job.run(duck, [str(recorded)], str(out), choice=chosen, update=True)
         # Page and summary are of what was asked for.
         assert outcome.messages == sum(
             each["kind"] == "publish" and each["ts"] >= datetime(2026, 11, 21, 17, tzinfo=UTC) for each in story.events
         )
-    job.run(duck, [str(recorded)], str(tmp_path / "whole"))
+    rollup_job.run(duck, [str(recorded)], str(tmp_path / "whole"))
     assert hours_of(out) == hours_of(tmp_path / "whole")
     assert hours_of(out)["minutes"]["hour=16"] == before["minutes"]["hour=16"] != []
     assert hours_of(out)["hours"]["hour=17"] != before["hours"]["hour=17"]
@@ -194,5 +194,5 @@ def test_a_timer_that_replaces_hour_after_hour_comes_to_what_one_run_does(duck: 
     shutil.rmtree(recorded)
     write_segment(recorded, first[:1])
     gone = Choice(since="2026-11-21T17:00", until="2026-11-21T18:00")
-    assert job.run(duck, [str(recorded)], str(out), choice=gone, update=True).messages == 0
+    assert rollup_job.run(duck, [str(recorded)], str(out), choice=gone, update=True).messages == 0
     assert all([*hours] == ["hour=16", "hour=18"] for hours in hours_of(out).values())

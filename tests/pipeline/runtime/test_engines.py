@@ -16,22 +16,23 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.errors import DamagedError, PipelineError
-from pipeline.oracle import job as oracle
-from pipeline.plan import job as plan
-from pipeline.record.segments import Choice
-from pipeline.report import job as report
-from pipeline.rollup import job as rollup
-from pipeline.runtime import engine
-from pipeline.runtime.duck.session import connected
-from pipeline.runtime.engine import DUCKDB, SPARK, at_work, chosen
-from pipeline.runtime.session import SparkOptions
-from pipeline.tree import job as tree
-from pipeline.tree.transforms import Thresholds
+from canopy_pipeline.cli import app
+from canopy_pipeline.errors import DamagedError, PipelineError
+from canopy_pipeline.oracle import oracle_job as oracle
+from canopy_pipeline.plan import plan_job as plan
+from canopy_pipeline.record.segments import Choice
+from canopy_pipeline.report import report_job as report
+from canopy_pipeline.rollup import rollup_job as rollup
+from canopy_pipeline.runtime import engine
+from canopy_pipeline.runtime.duck.duckdb_session import connected
+from canopy_pipeline.runtime.engine import DUCKDB, SPARK, at_work, chosen
+from canopy_pipeline.runtime.spark_session import SparkOptions
+from canopy_pipeline.tree import tree_job as tree
+from canopy_pipeline.tree.tree_transforms import Thresholds
 from tests.pipeline.oracle.toy import Toy
 from tests.pipeline.recorded import BEGIN, Story
 from tests.pipeline.rollup.stories import traffic
+from tests.support.runs import for_each
 
 Job = Callable[[SparkSession, Path, Path], Any]
 
@@ -201,7 +202,7 @@ def test_auto_takes_duckdb_for_small_records_of_this_machine(tmp_path: Path, mon
             chosen("duckdb", [record], "out")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "why"),
     [
         (["--engine", "polars"], "--engine polars: must be one of auto, spark, duckdb"),
@@ -230,7 +231,7 @@ def test_the_command_says_first_which_engine_it_takes_and_starts_no_java(
     def started(*_: object) -> None:
         raise AssertionError("a Spark was started")
 
-    monkeypatch.setattr("pipeline.runtime.engine.spark_session", started)
+    monkeypatch.setattr("canopy_pipeline.runtime.engine.spark_session", started)
     record, out = damaged(tmp_path / "record"), tmp_path / "out"
     told = CliRunner().invoke(app, [command, "--input", str(record), "--output", str(out)])
     assert told.stderr.splitlines()[0].removeprefix("canopy: ") == "engine: duckdb", told.output
@@ -243,7 +244,7 @@ def test_the_command_says_first_which_engine_it_takes_and_starts_no_java(
 def test_duckdb_needs_no_pyspark(tmp_path: Path) -> None:
     record = damaged(tmp_path / "record")
     without = "import sys; sys.path[:0] = {path!r}; sys.modules.update(pyspark=None, py4j=None)"
-    line = f"{without.format(path=[each for each in sys.path if each])}; from pipeline.cli import app; app()"
+    line = f"{without.format(path=[each for each in sys.path if each])}; from canopy_pipeline.cli import app; app()"
     command = [sys.executable, "-P", "-c", line, "report", "--input", str(record), "--output", str(tmp_path / "out")]
     done = subprocess.run([*command, "--engine", "duckdb"], capture_output=True, text=True, timeout=120, check=False)
     # The oracle finds the faults that are in it.

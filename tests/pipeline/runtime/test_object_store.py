@@ -14,23 +14,23 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from broker.command.cli import app as canopy
-from broker.record.files.bundles import bundle
-from pipeline.cli import app
-from pipeline.compact import job as compact
-from pipeline.record.coverage import Coverage
-from pipeline.record.depot import Depot
-from pipeline.record.manifests import manifests
-from pipeline.record.segments import Choice, find
-from pipeline.retention import job as retention
-from pipeline.runtime.storage import CALLS, storage
+from canopy_mqtt.command.cli import app as canopy
+from canopy_mqtt.record.files.bundles import bundle
+from canopy_pipeline.cli import app
+from canopy_pipeline.compact import compact_job as compact
+from canopy_pipeline.record.coverage import Coverage
+from canopy_pipeline.record.manifests import manifests
+from canopy_pipeline.record.record_folder import RecordFolder
+from canopy_pipeline.record.segments import Choice, find
+from canopy_pipeline.retention import retention_job as retention
+from canopy_pipeline.runtime.storage import CALLS, storage
 from tests.pipeline.folder import NOW, Broken, down_after, record
 from tests.support.s3 import BUCKET, Server, serving
 
 HOUR: Final = timedelta(hours=1)
 BEGIN: Final = datetime(2026, 10, 1, tzinfo=UTC)
 EVERYTHING: Final = Choice()
-MINUTES: Final = 60
+MINUTES: Final = 20
 """Segments of an hour."""
 
 
@@ -116,7 +116,7 @@ def test_a_bundle_that_is_old_or_torn_changes_nothing(server: Server) -> None:
         name = f"_manifests/date=2026-10-01/hour={hour}.jsonl"
         lines = whole[name].splitlines()
         gone = json.loads(lines[0]) | {"segment": "date=2026-10-01/hour=00/seg-0a1b2c3d-000000000099999.parquet"}
-        whole[name] = b"\n".join([json.dumps(gone).encode(), *lines[20:], lines[1][:50]])
+        whole[name] = b"\n".join([json.dumps(gone).encode(), *lines[10:], lines[1][:50]])
     path = put(server, "torn", whole)
     assert manifests(storage(None, path)).said == expected
 
@@ -135,7 +135,7 @@ def test_segments_are_merged_and_removed_there(server: Server, tmp_path: Path) -
     record(tmp_path)
     path = put(server, "merged", of(tmp_path))
     before = seen(path)
-    with Depot(path).locked():
+    with RecordFolder(path).locked():
         told = CliRunner().invoke(app, ["compact", "--input", path])
         assert told.exit_code == 1
         assert "another job is at work" in told.stderr
@@ -169,7 +169,7 @@ def test_a_merge_that_breaks_off_anywhere_leaves_the_same_rows(
         path = put(server, f"killed-{steps}", whole)
         with down_after(monkeypatch, steps):
             # One step after the other.
-            monkeypatch.setattr("pipeline.runtime.storage.CALLS", 1)
+            monkeypatch.setattr("canopy_pipeline.runtime.storage.CALLS", 1)
             with pytest.raises(Broken):
                 compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
         assert seen(path) == before, made[steps]
@@ -285,7 +285,7 @@ class TestRecordFiles:
                 compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
             return said
 
-        monkeypatch.setattr("pipeline.record.segments.manifests", reading)
+        monkeypatch.setattr("canopy_pipeline.record.segments.manifests", reading)
         told = self.files(path)
         assert told.exit_code == 0, told.stderr
         place = storage(None, path)

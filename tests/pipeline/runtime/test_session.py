@@ -24,8 +24,8 @@ def test_ctrl_c_is_told_in_one_line(tmp_path: Path) -> None:
     """Whatever Spark is asked for just then."""
     script = """
 import os, signal, threading
-from pipeline.options import told
-from pipeline.runtime.session import SparkOptions, spark_session
+from canopy_pipeline.command_options import told
+from canopy_pipeline.runtime.spark_session import SparkOptions, spark_session
 
 @told
 def job():

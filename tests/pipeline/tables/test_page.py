@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.tables.mapping import AvroModel, JsonModel, ProtobufModel
-from pipeline.tables.payloads.bad import REASONS
-from pipeline.tables.payloads.sparkplug import COLUMNS
-from pipeline.tables.plans import DEAD, KEPT, TYPES, Limits
+from canopy_pipeline.cli import app
+from canopy_pipeline.tables.mapping import AvroModel, JsonModel, ProtobufModel
+from canopy_pipeline.tables.payloads.bad_payload import REASONS
+from canopy_pipeline.tables.payloads.sparkplug import COLUMNS
+from canopy_pipeline.tables.plans import DEAD, KEPT, TYPES, Limits
 from tests.pipeline.tables.fleet import MAPPING, ROOT, SAMPLE, story
 
 PAGE = (ROOT / "docs/tables.md").read_text()

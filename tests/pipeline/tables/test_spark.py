@@ -9,8 +9,8 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.tables.job import run
-from pipeline.tables.plans import DEAD_LETTERS
+from canopy_pipeline.tables.plans import DEAD_LETTERS
+from canopy_pipeline.tables.tables_job import run
 from tests.pipeline.tables.fleet import mapping, story
 
 

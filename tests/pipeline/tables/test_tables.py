@@ -15,14 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from broker.record.files.folder import describe
-from broker.record.files.segment import write_manifest
-from pipeline.cli import app
-from pipeline.compact import job as compact
-from pipeline.errors import MisuseError, PipelineError, UnreadError
-from pipeline.runtime.storage import Local
-from pipeline.tables import local
-from pipeline.tables.job import DELTA, Options, Outcome, run
+from canopy_pipeline.cli import app
+from canopy_pipeline.compact import compact_job as compact
+from canopy_pipeline.errors import MisuseError, PipelineError, UnreadError
+from canopy_pipeline.runtime.storage import Local
+from canopy_pipeline.tables import local
+from canopy_pipeline.tables.tables_job import DELTA, TablesOptions, TablesOutcome, run
 from tests.pipeline.folder import NOW
 from tests.pipeline.recorded import Story
 from tests.pipeline.tables.fleet import MAPPING, mapping, power, story
@@ -54,7 +52,7 @@ def plant(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def tables(plant: Path, out: str = "out", options: Options | None = None) -> Outcome:
+def tables(plant: Path, out: str = "out", options: TablesOptions | None = None) -> TablesOutcome:
     return run(str(plant / "record"), str(plant / out), str(plant / "maps/tables.toml"), options)
 
 
@@ -160,7 +158,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, steps: int) -> list[str]:
 
 def test_killed_at_every_step_each_row_is_there_once(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mapping(plant / "maps", MAPPING.partition("[tables.temperature]")[0])
-    options = Options(batch=13)
+    options = TablesOptions(batch=13)
     whole = tables(plant, "whole", options)
     assert whole.done.version == 3
     expected = numbers(plant / "whole")
@@ -208,7 +206,7 @@ def test_what_is_committed_and_not_moved_outlives_ctrl_c_and_errors(
 
 
 def test_commits_that_cannot_be_read_do_not_begin_the_tables_again(plant: Path) -> None:
-    tables(plant, options=Options(batch=13))
+    tables(plant, options=TablesOptions(batch=13))
     for commit in (plant / "out/_commits").iterdir():
         commit.write_text("{")
     with pytest.raises(PipelineError, match="no commit can be read"):
@@ -223,7 +221,7 @@ def test_a_damaged_identity_is_a_line(plant: Path) -> None:
 
 
 def test_a_delta_table_gets_each_batch_once(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = Options(DELTA, batch=8)
+    options = TablesOptions(DELTA, batch=8)
     steps = 0
     while True:
         with monkeypatch.context() as patch:
@@ -252,7 +250,7 @@ def test_numbers_that_are_missing_are_named_and_stop_a_run_that_had_begun(plant:
     gone[1].unlink()
     with pytest.raises(UnreadError, match=r"canopy pipeline tables .*--allow-gaps"):
         tables(plant)
-    assert tables(plant, options=Options(allow_gaps=True)).coverage.missing == 13
+    assert tables(plant, options=TablesOptions(allow_gaps=True)).coverage.missing == 13
 
 
 def test_output_and_mapping_belong_together(plant: Path) -> None:
@@ -265,26 +263,6 @@ def test_output_and_mapping_belong_together(plant: Path) -> None:
     (plant / "other/file").touch()
     with pytest.raises(MisuseError, match="something else is there"):
         tables(plant, "other")
-
-
-def test_a_damaged_segment_is_named(plant: Path) -> None:
-    record = plant / "record"
-    segment = sorted(record.rglob("seg-*.parquet"))[2]
-    place = segment.relative_to(record).as_posix()
-    # With checksums in its pages, as the recorder writes them.
-    pq.write_table(pq.ParquetFile(segment).read(), segment, write_page_checksum=True)
-    write_manifest(record, place, describe(record, place))
-    with pq.ParquetFile(segment) as opened:
-        payload = opened.schema_arrow.names.index("payload")
-        chunk = opened.metadata.row_group(0).column(payload)
-    content = bytearray(segment.read_bytes())
-    begin = chunk.dictionary_page_offset or chunk.data_page_offset
-    content[begin + chunk.total_compressed_size - 2] ^= 0xFF
-    segment.write_bytes(content)
-    with pytest.raises(PipelineError, match=segment.name):
-        tables(plant)
-    outcome = tables(plant, options=Options(skip_corrupt=True))
-    assert list(outcome.coverage.kinds) == ["left out"]
 
 
 INFERRED = """
@@ -324,7 +302,7 @@ def test_columns_are_inferred_without_a_segment_that_is_left_out(plant: Path) ->
     segment.write_bytes(segment.read_bytes()[:100])
     with pytest.raises(PipelineError, match=segment.name):
         tables(plant)
-    outcome = tables(plant, options=Options(skip_corrupt=True))
+    outcome = tables(plant, options=TablesOptions(skip_corrupt=True))
     assert outcome.rows["power"]
     assert list(outcome.coverage.kinds) == ["left out"]
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.errors import MisuseError
-from pipeline.tree import job
-from pipeline.tree.transforms import Thresholds
+from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.tree import tree_job
+from canopy_pipeline.tree.tree_transforms import Thresholds
 from tests.pipeline.recorded import Story
 
 NODES = """
@@ -59,7 +59,7 @@ def test_the_tree_is_what_duckdb_makes_of_the_segments(duck: SparkSession, tmp_p
     recorded, out = tmp_path / "recorded", tmp_path / "out [1]"
     story().write(recorded, segments=3)
     limits = Thresholds(children=95, growing=50, per_child=10, steady=0.75)
-    outcome = job.run(duck, [str(recorded)], str(out), limits=limits, hottest=5)
+    outcome = tree_job.run(duck, [str(recorded)], str(out), limits=limits, hottest=5)
     # DuckDB too sees a pattern there, and has no way to say that it is none.
     found_in = str(out).replace("[1]", "*1*")
     with duckdb.connect() as session:
@@ -99,4 +99,4 @@ def test_the_tree_is_what_duckdb_makes_of_the_segments(duck: SparkSession, tmp_p
 
 def test_a_limit_that_makes_no_sense_is_refused(duck: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="--steady is above 0"):
-        job.run(duck, [str(tmp_path)], str(tmp_path / "out"), limits=Thresholds(steady=1.5))
+        tree_job.run(duck, [str(tmp_path)], str(tmp_path / "out"), limits=Thresholds(steady=1.5))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from broker.record.files.bundles import bundle
-from broker.record.files.folder import Folder
+from canopy_mqtt.record.files.bundles import bundle
+from canopy_mqtt.record.files.folder import Folder
 from tests.pipeline.folder import record
 
 

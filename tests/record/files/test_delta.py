@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from broker.app import StartupError
-from broker.record.files.delta import LOCK, Follower
-from canopy import Broker
-from canopy_delta import Table, TableError
-from canopy_delta import table as tables
+from canopy_mqtt import Broker
+from canopy_mqtt.assembly.app import StartupError
+from canopy_mqtt.delta import Table, TableError
+from canopy_mqtt.delta import table as tables
+from canopy_mqtt.record.files.delta_follower import LOCK, DeltaFollower
 from tests.pipeline.folder import record, seen
 from tests.pipeline.recorded import Story
 from tests.record.test_recorder import checked, join, leave, of, recording, settings, until
@@ -96,7 +96,7 @@ class TestBroker:
     ) -> None:
         """Or with one that is too old."""
         monkeypatch.setitem(sys.modules, lacking, None)
-        for name in ("broker.record.files.delta", "canopy_delta", "canopy_delta.table"):
+        for name in ("canopy_mqtt.record.files.delta_follower", "canopy_mqtt.delta", "canopy_mqtt.delta.table"):
             monkeypatch.delitem(sys.modules, name)
         with pytest.raises(StartupError, match=r"needs deltalake 1.6 .* pip install '\.\[record,delta\]'"):
             await Broker(settings(tmp_path, table="delta")).start()
@@ -108,7 +108,7 @@ class TestFollower:
     def test_while_a_job_is_at_work_only_what_is_new_is_added(self, tmp_path: Path) -> None:
         """The job brings the table to what counts; and the recorder looks again."""
         record(tmp_path)
-        follower = Follower(tmp_path)
+        follower = DeltaFollower(tmp_path)
         story = Story(first_seq=1_000)
         story.publish("p", "t")
         number = os.open(tmp_path / LOCK, os.O_RDWR | os.O_CREAT)
@@ -126,7 +126,7 @@ class TestFollower:
         assert _held(tmp_path) == seen(tmp_path)
 
     def _written(self, root: Path, story: Story) -> dict[str, Any]:
-        from broker.record.files.folder import describe
+        from canopy_mqtt.record.files.folder import describe
 
         (path,) = story.write(root)
         return describe(root, path.relative_to(root).as_posix())
@@ -134,7 +134,7 @@ class TestFollower:
     def test_a_segment_that_is_added_twice_is_there_once(self, tmp_path: Path) -> None:
         """The recorder and a job may both find that it is new."""
         record(tmp_path)
-        follower = Follower(tmp_path)
+        follower = DeltaFollower(tmp_path)
         follower.follow(None)
         story = Story(first_seq=1_000)
         story.publish("p", "t")
@@ -145,7 +145,7 @@ class TestFollower:
 
     def test_one_that_failed_settles_next_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         record(tmp_path)
-        follower = Follower(tmp_path)
+        follower = DeltaFollower(tmp_path)
         with monkeypatch.context() as patch:
             patch.setattr(tables, "added", lambda *_, **__: 1 / 0)
             with pytest.raises(ZeroDivisionError):

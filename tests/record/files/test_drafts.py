@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker.command.record_verify import app
-from broker.command.record_verify import check as verify
-from broker.record.files.drafts import Draft, recover
-from broker.record.files.folder import ENDED, RUNNING, Folder, noted
-from broker.record.files.segment import Segment
+from canopy_mqtt.command.record_verify import app
+from canopy_mqtt.command.record_verify import check as verify
+from canopy_mqtt.record.files.drafts import Draft, recover
+from canopy_mqtt.record.files.folder import ENDED, RUNNING, Folder, noted
+from canopy_mqtt.record.files.segment import Segment
 from tests.record.files.test_folder import running
 from tests.record.scenes import Tape, messages, stored
 from tests.record.test_recorder import join, recording
 from tests.support import waiting
+from tests.support.runs import for_each
 
 
 def killed(root: Path, messages_each: int = 3, batches: int = 4) -> Path:
@@ -60,7 +61,7 @@ def test_a_draft_becomes_a_segment_and_only_what_came_later_is_missing(tmp_path:
     assert recover(tmp_path) == []
 
 
-@pytest.mark.parametrize("part", [0, 1, 20, 45, 60, 80, 99])
+@for_each("part", [0, 1, 20, 45, 60, 80, 99])
 def test_one_that_breaks_off_is_read_up_to_there(tmp_path: Path, part: int) -> None:
     draft = killed(tmp_path)
     content = draft.read_bytes()

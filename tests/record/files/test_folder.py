@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.command.record_verify import check as verify
-from broker.core.queues.message import Message
-from broker.record.files.folder import ENDED, GAVE_UP, Folder, RecorderError, mend, segments
+from canopy_mqtt.command.record_verify import check as verify
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.record.files.folder import ENDED, GAVE_UP, Folder, RecorderError, mend, segments
 from tests.record.scenes import HOUR, RUN_ID, STATE, Tape, manifest_of, messages, stored
+from tests.support.runs import for_each
 
 
 def running(root: Path, last: int) -> None:
@@ -24,7 +25,7 @@ def running(root: Path, last: int) -> None:
     (root / STATE).write_bytes(struct.pack("<qq", last, 0).ljust(4_096, b"\0"))
 
 
-@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+@for_each("umask", [0, 0o022, 0o077])
 def test_all_of_it_is_for_the_broker_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     """It holds what everybody published."""
     root = tmp_path / "above" / "record"
@@ -127,7 +128,7 @@ class TestSegment:
         tape.open(tmp_path).abandon()
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
-    @pytest.mark.parametrize("size", [1, 1_000_000])
+    @for_each("size", [1, 1_000_000])
     def test_a_disk_that_is_full(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
         """It says so at the latest when the segment is finished; nothing is left behind, no open file either.
 
@@ -262,7 +263,7 @@ class TestFolder:
             with pytest.raises(RecorderError, match="cannot be written to"):
                 Folder(place).open()
 
-    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"segment": "x", "to_seq": "9"}', "\udcff"])
+    @for_each("text", ["", "[]", "{}", '{"segment": "x", "to_seq": "9"}', "\udcff"])
     def test_a_manifest_that_is_none(self, tmp_path: Path, text: str) -> None:
         """One line with the file, and no second one for the state that it was left in."""
         tape = Tape()

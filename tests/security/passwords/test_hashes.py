@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.security.passwords.hashes import ARGON2, make, parse
+from canopy_mqtt.security.passwords.hashes import ARGON2, make, parse
+from tests.support.runs import for_each
 
 BY_MOSQUITTO = {
     "secret": "$7$101$2tv3/OjldgA5zO4q$qW13KIaPf8PZ2piYFn435KQ+FwmKj+GoRW9GRfRKM8SV2anROkCdsONIbWsHqS916Slauv2mXrXl3a0"
@@ -23,7 +24,7 @@ BY_MOSQUITTO = {
 """Passwords, and what mosquitto_passwd 2.0.11 wrote of them. Blanks at the end only tell them apart."""
 
 
-@pytest.mark.parametrize("written", BY_MOSQUITTO, ids=["pbkdf2", "utf-8", "sha512"])
+@for_each("written", BY_MOSQUITTO, ids=["pbkdf2", "utf-8", "sha512"])
 def test_what_mosquitto_passwd_wrote(written: str) -> None:
     made = parse(BY_MOSQUITTO[written])
     password = written.rstrip().encode()
@@ -32,7 +33,7 @@ def test_what_mosquitto_passwd_wrote(written: str) -> None:
     assert not made.check(b"")
 
 
-@pytest.mark.parametrize("kind", ["sha512", "sha512-pbkdf2"])
+@for_each("kind", ["sha512", "sha512-pbkdf2"])
 def test_what_the_installed_mosquitto_passwd_writes(tmp_path: Path, kind: str) -> None:
     tool = shutil.which("mosquitto_passwd")
     if tool is None:
@@ -66,7 +67,7 @@ def test_costs_are_in_order() -> None:
     assert cheap.cost < dear.cost == 10 < parse(ARGON2.hash(b"x")).cost
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "told"),
     [
         ("secret", "not a hashed password"),

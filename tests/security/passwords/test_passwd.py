@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker.command import cli
-from broker.security.passwords.password_file import read_password_file
-from broker.security.scram.key_file import derive, read_scram_file
+from canopy_mqtt.command import cli
+from canopy_mqtt.security.passwords.password_file import read_password_file
+from canopy_mqtt.security.scram.key_file import derive, read_scram_file
 
 
 @pytest.fixture

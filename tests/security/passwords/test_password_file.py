@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.security.errors import SecurityError
-from broker.security.passwords.hashes import PasswordHash, make, parse
-from broker.security.passwords.password_file import PasswordFile, edit, read_password_file
+from canopy_mqtt.security.errors import SecurityError
+from canopy_mqtt.security.passwords.hashes import PasswordHash, make, parse
+from canopy_mqtt.security.passwords.password_file import PasswordFile, edit, read_password_file
+from tests.support.runs import for_each
 
 HASH = make(b"secret", "sha512")
 
@@ -71,7 +72,7 @@ class Counted(PasswordHash):
         return password == self.good
 
 
-@pytest.mark.parametrize("user", ["cheap", "dear", "nobody"])
+@for_each("user", ["cheap", "dear", "nobody"])
 def test_a_refusal_costs_the_same_for_everybody(user: str) -> None:
     """What counts is the dearest hash of the file: it is computed once, whoever is refused."""
     cheap, dear = Counted(1, b"c"), Counted(100, b"d")

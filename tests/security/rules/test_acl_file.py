@@ -11,17 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from broker.core.codec import reasons
-from broker.core.principal import Principal
-from broker.security.errors import SecurityError
-from broker.security.rules.acl_file import BLANKS, parse_acl, read_acl_file
-from broker.security.rules.book import RuleBook
-from broker.security.rules.rule import PUBLISH, RECEIVE
-from broker.settings import Access, Settings
-from loadtest.brokers.process import free_port
+from canopy_load.brokers.process import free_port
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.security.errors import SecurityError
+from canopy_mqtt.security.rules.acl_file import BLANKS, parse_acl, read_acl_file
+from canopy_mqtt.security.rules.rule import PUBLISH, RECEIVE
+from canopy_mqtt.security.rules.rule_book import RuleBook
+from canopy_mqtt.settings import Access, Settings
 from tests.e2e.wire import Peer
 from tests.support.mosquitto import MOSQUITTO, needed
 from tests.support.mosquitto import mosquitto as running
+from tests.support.runs import for_each
 
 ACL = """\
 # Anonymous clients.
@@ -107,12 +108,12 @@ async def test_the_same_answers_as_mosquitto(mosquitto: int) -> None:
         principal = Principal(user, client_id=client_id)
         client = await Peer.join(mosquitto, client_id, "#", "$other/#", "r/secret/ok", user=user)
         for topic in TOPICS:
-            there = await client.publish(topic, b"x", qos=1) != reasons.NOT_AUTHORIZED
+            there = await client.publish(topic, b"x", qos=1) != reason_codes.NOT_AUTHORIZED
             if acl.about(principal, PUBLISH, topic)[0] is not there:
                 wrong.append((user, client_id, "publish", topic, there))
         await client.fence()
         for topic in TOPICS:
-            assert await admin.publish(topic, b"x", qos=1) != reasons.NOT_AUTHORIZED
+            assert await admin.publish(topic, b"x", qos=1) != reason_codes.NOT_AUTHORIZED
             there = topic in [packet.topic for packet in await client.fence()]
             if acl.about(principal, RECEIVE, topic)[0] is not there:
                 wrong.append((user, client_id, "receive", topic, there))
@@ -147,7 +148,7 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize("line", BAD)
+@for_each("line", BAD)
 def test_a_bad_line_is_named(line: str, tmp_path: Path) -> None:
     """File, line and what is wrong; and it is the whole file that is not used."""
     path = tmp_path / "acl"
@@ -168,7 +169,7 @@ def test_every_bad_line_is_named() -> None:
     assert text.endswith("; and 4 more")
 
 
-@pytest.mark.parametrize("line", GOOD)
+@for_each("line", GOOD)
 def test_an_odd_line_that_mosquitto_takes(line: str, tmp_path: Path) -> None:
     (tmp_path / "acl").write_text(line + "\n")
     assert read_acl_file(tmp_path / "acl").size == line.count("topic")
@@ -198,7 +199,7 @@ def test_mosquitto_takes_and_refuses_the_same_lines(line: str, code: int | None,
             process.stderr.close()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("write", "why"),
     [(None, "cannot be read"), (b"topic \xff", r"not UTF-8 text \(byte 6\)"), (b" " * 16_777_217, "longer")],
 )

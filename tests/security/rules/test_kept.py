@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from broker.core.principal import Principal
-from broker.security.rules.claims import KeptRules
-from broker.security.rules.rule import ALL, PUBLISH, Rule
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.security.rules.claims import KeptRules
+from canopy_mqtt.security.rules.rule import ALL, PUBLISH, Rule
+from tests.support.runs import for_each
 
 
 def test_they_say_the_same_when_they_come_back() -> None:
@@ -24,11 +25,11 @@ def test_they_say_the_same_when_they_come_back() -> None:
     principal = Principal("u")
     assert isinstance(again[0], Rule)
     assert isinstance(again[1], Rule)
-    assert again[0].says(principal, ["a", "u", "x"])
+    assert again[0].applies_to(principal, ["a", "u", "x"])
     assert again[1].actions == PUBLISH
 
 
-@pytest.mark.parametrize("values", [[["a"]], [7], [[1, 2, 3, 4, 5, 6]]])
+@for_each("values", [[["a"]], [7], [[1, 2, 3, 4, 5, 6]]])
 def test_what_nobody_wrote_is_an_error(values: list[object]) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError)):
         KeptRules().read(values)

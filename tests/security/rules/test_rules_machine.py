@@ -15,19 +15,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.causes import NOT_AUTHORIZED as CAUSE
-from broker.core.codec import reasons
-from broker.core.codec.packets import V5, V311, Connect, Will
-from broker.core.codec.topic_names import matches
-from broker.core.connection.subscribing import SubscriptionReview
-from broker.core.guards import HookReporter
-from broker.core.hooks import AccessControl, Origin, Ticket
-from broker.core.principal import Principal
-from broker.core.queues.message import Message
-from broker.security.access import Access, Prepared
-from broker.security.rules.book import RuleBook
-from broker.security.rules.claims import read_claims
-from broker.settings import Settings
+from canopy_mqtt.core.causes import NOT_AUTHORIZED as CAUSE
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.packets import V5, V311, Connect, Will
+from canopy_mqtt.core.codec.topic_names import matches
+from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.protocol.subscribe import SubscriptionReview
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.guards.hook_guards import HookReporter
+from canopy_mqtt.security.access_control import Prepared, SettingsAccessControl
+from canopy_mqtt.security.rules.claims import read_claims
+from canopy_mqtt.security.rules.rule_book import RuleBook
+from canopy_mqtt.settings import Settings
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.runs import examples
 
@@ -198,7 +198,7 @@ class Doors(AccessControl):
     """The rules of the settings, for clients who are who the model says."""
 
     def __init__(self) -> None:
-        self.access = Access(Settings(), (), HookReporter(), structlog.get_logger())
+        self.access = SettingsAccessControl(Settings(), (), HookReporter(), structlog.get_logger())
         self.present: dict[str, Who] = {}
         self.own = False
         self.epoch = 0
@@ -211,7 +211,7 @@ class Doors(AccessControl):
         self.epoch = self.access.epoch
 
     def look(self) -> None:
-        """Whether there are rules about deliveries: also where a client brings them, as `Access` has it."""
+        """Whether there are rules about deliveries: also where a client brings them, as the access control has it."""
         self.filters_deliveries = self.access.filters_deliveries or self.own
 
     def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
@@ -392,12 +392,13 @@ class Rules(RuleBasedStateMachine):
         for name in USERS:
             session = router.sessions[name]
             review = SubscriptionReview(session, self.doors, router)
-            while not review.turn(router.work + 1):
-                pass
+            router.budget.begin(1)
+            while not review.step(router.budget):
+                router.budget.begin(1)
             taken = self._look_through(name)
             assert (review.ended > 0) is taken
             if taken and self.there[name]:
-                self.clients[name].wire.protocol.close(CAUSE, reasons.NOT_AUTHORIZED, "", self.network.now)
+                self.clients[name].wire.protocol.close(CAUSE, reason_codes.NOT_AUTHORIZED, "", self.network.now)
                 self._gone(name)
             self.network.settle()
         if flood:
@@ -644,4 +645,4 @@ class Rules(RuleBasedStateMachine):
 
 
 TestRules = Rules.TestCase
-TestRules.settings = settings(max_examples=examples(200), stateful_step_count=20, deadline=None)
+TestRules.settings = settings(max_examples=examples(25), stateful_step_count=20, deadline=None)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.security.errors import SecurityError
-from broker.security.scram.key_file import (
-    FEWEST_ITERATIONS,
+from canopy_mqtt.security.errors import SecurityError
+from canopy_mqtt.security.scram.key_file import (
+    MIN_ITERATIONS,
     credential_line,
     derive,
     read_scram_file,
     secret_line,
 )
+from tests.support.runs import for_each
 
 KEY = base64.b64encode(b"k" * 32).decode()
 GOOD = f"ann:SCRAM-SHA-256$4096:c2FsdA==${KEY}:{KEY}"
@@ -85,9 +86,7 @@ def test_a_file_that_cannot_be_read(path: Path) -> None:
         read_scram_file(path)
 
 
-@pytest.mark.parametrize(
-    ("user", "password"), [("", "x"), ("a:b", "x"), ("#a", "x"), ("$secret", "x"), (" a", "x"), ("a", "")]
-)
+@for_each(("user", "password"), [("", "x"), ("a:b", "x"), ("#a", "x"), ("$secret", "x"), (" a", "x"), ("a", "")])
 def test_what_no_line_is_made_of(user: str, password: str) -> None:
     with pytest.raises(ValueError, match=r"user name|empty"):
         credential_line(user, password)
@@ -95,4 +94,4 @@ def test_what_no_line_is_made_of(user: str, password: str) -> None:
 
 def test_fewer_iterations_than_the_rfc_has() -> None:
     with pytest.raises(ValueError, match="iterations from 4096"):
-        credential_line("ann", "secret", FEWEST_ITERATIONS - 1)
+        credential_line("ann", "secret", MIN_ITERATIONS - 1)

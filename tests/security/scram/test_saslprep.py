@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.security.scram.saslprep import saslprep
+from canopy_mqtt.security.scram.saslprep import saslprep
+from tests.support.runs import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "prepared"),
     [
         ("I\u00adX", "IX"),
@@ -23,7 +24,7 @@ def test_prepared(text: str, prepared: str) -> None:
     assert saslprep(text) == prepared
 
 
-@pytest.mark.parametrize("text", ["\u0007", "\u0627\u0031", "\u0627a\u0628", "\ue000", "\U0001f600\u0221", "\x7f"])
+@for_each("text", ["\u0007", "\u0627\u0031", "\u0627a\u0628", "\ue000", "\U0001f600\u0221", "\x7f"])
 def test_prohibited(text: str) -> None:
     with pytest.raises(ValueError, match=r"RFC 4013|control|mixed") as caught:
         saslprep(text)

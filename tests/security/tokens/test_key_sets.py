@@ -11,15 +11,15 @@ import pytest
 import trustme
 from aiohttp import web
 
-from broker.core.codec.packets import Connect
-from broker.core.hooks import Origin
-from broker.core.principal import Principal
-from broker.security.authenticator import ASK, Attempt, Refusal, Verdict
-from broker.security.fetching import FetchError, HttpClient
-from broker.security.tokens.authenticator import TokenAuthenticator
-from broker.security.tokens.key_sets import FetchedKeys
-from broker.settings import JwtTable
-from broker.settings.urls import shown
+from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.hooks import Origin
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.security.authenticator import ASK, Attempt, Refusal, Verdict
+from canopy_mqtt.security.http_client import FetchError, HttpClient
+from canopy_mqtt.security.tokens.key_sets import FetchedKeys
+from canopy_mqtt.security.tokens.token_authenticator import TokenAuthenticator
+from canopy_mqtt.settings import JwtTable
+from canopy_mqtt.settings.urls import shown
 from tests.security.http_service import Service, service
 from tests.security.key_material import jwk, token
 from tests.support.waiting import until
@@ -178,12 +178,12 @@ async def test_tokens_with_keys_of_a_service_over_tls() -> None:
         there.says(200, json.dumps(ONE).encode())
         with authority.cert_pem.tempfile() as file:
             table = JwtTable(type="jwt", algorithms=["ES256"], jwks=there.url, jwks_ca_file=file)
-            trusting = await asyncio.to_thread(TokenAuthenticator.made, table, lambda _: None)
+            trusting = await asyncio.to_thread(TokenAuthenticator.from_table, table, lambda _: None)
         found = await verdicts(trusting)
         assert isinstance(found, Principal)
         told: list[str] = []
         table = JwtTable(type="jwt", algorithms=["ES256"], jwks=there.url)
-        found = await verdicts(await asyncio.to_thread(TokenAuthenticator.made, table, told.append))
+        found = await verdicts(await asyncio.to_thread(TokenAuthenticator.from_table, table, told.append))
         assert isinstance(found, Refusal)
         assert found.reason_code == 0x88
         assert len(told) == 1

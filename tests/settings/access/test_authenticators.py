@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.configuration.reading import load_settings, of_tables
-from broker.settings import AnonymousTable, CertificateTable, PasswordFileTable, Settings, called
-from broker.settings.errors import SettingsError
+from canopy_mqtt.settings import AnonymousTable, CertificateTable, PasswordFileTable, Settings, called
+from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.settings.loader import load_settings, of_tables
 from tests.support.problems import problem_of
+from tests.support.runs import for_each
 
 TYPES_IN_WORDS = (
     '"password-file" or "certificate" or "jwt" or "http" or "scram-sha-256" or "anonymous" or "trust" or "reject"'
@@ -42,7 +43,7 @@ def test_tables_of_all_types(tmp_path: Path) -> None:
     assert hash(Settings(authenticator=made)) == hash(Settings(authenticator=list(made)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tables", "told"),
     [
         ("[{}]", f"authenticator[0].type: missing; allowed: {TYPES_IN_WORDS}"),
@@ -105,7 +106,7 @@ def test_mistakes(tables: str, told: str) -> None:
     assert problem_of("AUTHENTICATOR", tables) == told
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("setting", "told"),
     [
         (

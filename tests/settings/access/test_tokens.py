@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
-from broker.configuration.reading import load_settings, of_tables
-from broker.settings import HttpTable, JwtTable, Settings
-from broker.settings.access.tokens import in_clear
-from broker.settings.wording import allowed, show
+from canopy_mqtt.settings import HttpTable, JwtTable, Settings
+from canopy_mqtt.settings.access.tokens import in_clear
+from canopy_mqtt.settings.descriptions import allowed, show
+from canopy_mqtt.settings.loader import load_settings, of_tables
 from tests.support.problems import problem_of
+from tests.support.runs import for_each
 
 SECRET = "s" * 32
 
@@ -17,7 +16,7 @@ def load(tables: str) -> Settings:
     return load_settings(None, (), (), {"CANOPY_AUTHENTICATOR": tables})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "keys",
     [
         f'algorithms = ["HS256"], secret = "{SECRET}"',
@@ -33,7 +32,7 @@ def test_a_token_has_one_key(keys: str) -> None:
     assert isinstance(table, JwtTable)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "told"),
     [
         ('secret = "x"', "algorithms: missing"),
@@ -58,7 +57,7 @@ def test_what_a_token_is_not_checked_with(keys: str, told: str) -> None:
     assert SECRET not in found
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "told"),
     [
         ('url = "ftp://h/x"', "https://HOST[:PORT]/PATH"),
@@ -95,7 +94,7 @@ def test_no_secret_is_shown() -> None:
     assert hash(settings) == hash(settings)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "clear"),
     [
         ("http://auth.example.org/x", True),

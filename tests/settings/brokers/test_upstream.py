@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from broker.configuration.reading import changed, load_settings, of_tables
-from broker.settings import NEVER, Federation, Presence, Remote, Settings, Upstream, parse_upstream
-from broker.settings.errors import SettingsError
-from broker.settings.wording import allowed, show
+from canopy_mqtt.settings import NEVER, Federation, Presence, Remote, Settings, Upstream, parse_upstream
+from canopy_mqtt.settings.descriptions import allowed, show
+from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.settings.loader import changed, load_settings, of_tables
 from tests.support.problems import problem_of, unplaced
+from tests.support.runs import for_each
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 
@@ -69,7 +70,7 @@ class TestModel:
         assert hash(Settings(upstream=[made])) == hash(Settings(upstream=(made,)))
         assert isinstance(Settings(upstream=[made]).upstream, tuple)
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("url", "remote"),
         [
             ("mqtt://h", Remote("h", 1883, False)),
@@ -194,7 +195,7 @@ class TestMistakes:
         with pytest.raises(ValidationError):
             Settings.model_validate({"upstream": [table]})
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("keys", "expected"),
         [
             ('name = "a"', f"upstream[0].url: missing; allowed: {LIKE_URL}"),
@@ -245,7 +246,7 @@ class TestMistakes:
         (told,) = problems(toml)
         assert told.endswith("; where [[upstream]] tables stand, the line upstream = [] has to go")
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("name", "text", "expected"),
         [
             (
@@ -362,14 +363,12 @@ class TestPasswordsStayHidden:
         assert len(told) >= 3
         assert SECRET not in "".join(told)
 
-    @pytest.mark.parametrize(
-        "text", [f"upstream[0].password={SECRET}", f"upstream.password={SECRET}", f"password={SECRET}"]
-    )
+    @for_each("text", [f"upstream[0].password={SECRET}", f"upstream.password={SECRET}", f"password={SECRET}"])
     def test_in_what_is_said_about_a_flag_that_does_not_exist(self, text: str) -> None:
         (told,) = problems(sets=(text,))
         assert SECRET not in told
 
-    @pytest.mark.parametrize(
+    @for_each(
         "keys", [{"version": "3.1.1"}, {"password_file": "f"}, {"policy": "x"}, {"password": [SECRET]}, {"zzz": 1}]
     )
     def test_in_the_error_that_a_program_gets(self, keys: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the store in PostgreSQL have in common."""
+"""Shared by the tests of the store in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.support import postgresql
 if TYPE_CHECKING:
     from tests.store.postgresql.place import Proxy
 
-# Without the extra there is nothing to import; `tests/test_storing.py` and `tests/store/test_stores.py` say so.
+# Without the extra there is nothing to import; `tests/assembly/test_storing.py` and `tests/store/test_stores.py` say
+# so.
 collect_ignore_glob = [] if find_spec("asyncpg") else ["test_*.py"]
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from broker.store.postgresql import PostgresStore
+from canopy_mqtt.store.postgresql import PostgresStore
 from tests.store.sqlite.place import Listener
 from tests.support import postgresql
 
@@ -30,7 +30,7 @@ async def opened(name: str, **options: Any) -> PostgresStore:
 
 
 async def ask(name: str, statement: str) -> list[tuple[Any, ...]]:
-    """What psql would answer of a schema."""
+    """Return the rows of a statement in a schema, as psql would."""
     return await postgresql.ask(postgresql.shared().url, f'SET search_path = "{name}"', then=statement)
 
 
@@ -44,7 +44,7 @@ async def kill(store: PostgresStore) -> None:
     """As if its process had died: nothing more is written, and nobody says so to the database."""
     if store._pulse is not None:
         store._pulse.cancel()
-    store._groups.stop()
+    store._committer.stop()
     task, store._task, store._loop = store._task, None, None
     assert task is not None
     task.cancel()
@@ -62,9 +62,9 @@ class Proxy:
         self._goes = asyncio.Event()
         self._goes.set()
         self.before: bytes = b""
-        """What the client says that never arrives; the connection ends there."""
+        """The client's statement that never arrives; the connection ends there."""
         self.after: bytes = b""
-        """What the client says that arrives, and whose answer does not; the connection ends there."""
+        """The client's statement that arrives, and whose answer does not; the connection ends there."""
         self.lost = 0
         self.open = True
         self.connections = 0

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.store.groups import committing
-from broker.store.groups.principals import Principals
-from broker.store.groups.records import Loaded
-from broker.store.postgresql import reading
-from broker.store.postgresql.database import Database
+from canopy_mqtt.store.group_commit import committer
+from canopy_mqtt.store.group_commit.principals import Principals
+from canopy_mqtt.store.group_commit.records import Loaded
+from canopy_mqtt.store.postgresql import reading
+from canopy_mqtt.store.postgresql.database import Database
 from tests.store.crashes import survive
 from tests.store.postgresql.place import make
 from tests.store.sqlite.place import see
@@ -64,6 +64,6 @@ class InDatabase:
 @pytest.mark.parametrize(("steps", "most"), [(15, 50), pytest.param(50, 20, marks=pytest.mark.long)])
 def test_what_a_crash_leaves(steps: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     postgresql.shared()
-    monkeypatch.setattr(committing, "FIRST_RETRY", 0.001)
-    monkeypatch.setattr(committing, "LAST_RETRY", 0.002)
+    monkeypatch.setattr(committer, "FIRST_RETRY", 0.001)
+    monkeypatch.setattr(committer, "LAST_RETRY", 0.002)
     survive(InDatabase, steps, most)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.principal import Principal
-from broker.store.groups import checksums
-from broker.store.tools.verifying import DISAGREE
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.store.group_commit import checksums
+from canopy_mqtt.store.tools.verifying import DISAGREE
 from tests.store.postgresql.place import ask, opened
 from tests.store.sqlite.place import Listener, Wanted, delivery
 from tests.store.tools.filled import fill_in

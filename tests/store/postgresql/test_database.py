@@ -1,4 +1,4 @@
-"""What a database can do to a store, and what it may take of the event loop's time."""
+"""A store survives the faults of its database, and takes little of the event loop's time."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any, Final
 
 import pytest
 
-from broker.core.principal import Principal
-from broker.core.queues.delivery import Delivery
-from broker.core.topics.subscription import Subscriber, Subscription
-from broker.store import StoreError
-from broker.store.groups import committing
-from broker.store.postgresql import database as database_module
-from broker.store.postgresql import opening, reading, schema, sweeping, writing
-from broker.store.postgresql.database import NO_ANSWER, Database
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.topics.subscription import Subscription
+from canopy_mqtt.store import StoreError
+from canopy_mqtt.store.group_commit import committer
+from canopy_mqtt.store.postgresql import database as database_module
+from canopy_mqtt.store.postgresql import reading, schema, sweeping, writing
+from canopy_mqtt.store.postgresql.database import NO_ANSWER, Database
 from tests.store.postgresql.place import Proxy, ask, count, kill, make, opened
 from tests.store.sqlite.place import Listener, Wanted, delivery, message, see
 from tests.support import postgresql
+from tests.support.sessions import any_session
 from tests.support.waiting import until
 
 SOON: Final = 0.3
@@ -26,8 +27,8 @@ SOON: Final = 0.3
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committing, "FIRST_RETRY", 0.01)
-    monkeypatch.setattr(committing, "LAST_RETRY", 0.05)
+    monkeypatch.setattr(committer, "FIRST_RETRY", 0.01)
+    monkeypatch.setattr(committer, "LAST_RETRY", 0.05)
 
 
 async def test_a_connection_that_is_lost_within_a_transaction_is_not_replaced_there(name: str) -> None:
@@ -86,7 +87,7 @@ async def test_connections_that_break_all_the_time(name: str, proxy: Proxy) -> N
     commits = store.journal.commits
     assert commits is not None
     proxy.after = b""
-    await until(lambda: commits.committed == commits.told)
+    await until(lambda: commits.committed == commits.journal_position)
     assert proxy.connections > 5
     rows = await ask(name, "SELECT payload FROM delivery ORDER BY number")
     assert [int(payload) for (payload,) in rows] == list(range(200))
@@ -112,7 +113,7 @@ async def test_a_database_that_stands_still(name: str, proxy: Proxy) -> None:
     assert all("postgresql://127.0.0.1" in reason and "canopy@" not in reason for reason in listener.reasons)
     store._database.timeout = NO_ANSWER
     proxy.go_on()
-    await until(lambda: commits.committed == commits.told)
+    await until(lambda: commits.committed == commits.journal_position)
     assert (commits.failed, await count(name, "delivery")) == (False, 1)
     await store.close()
 
@@ -193,7 +194,7 @@ async def _fill(store: Any, sessions: int, each: int) -> None:
         journal.session_kept(client_id, Principal("u"), 300, 0.0)
         journal.received(client_id, 7)
         for filter_ in range(3):
-            journal.subscribed(client_id, Subscription(Subscriber(), f"{filter_}/#", 1), False)
+            journal.subscribed(client_id, Subscription(any_session(), f"{filter_}/#", 1), False)
         journal.queued(client_id, Delivery(shared, 1, False, (), None))
         for at in range(each):
             if at % 3:
@@ -397,4 +398,3 @@ class TestOpening:
     def test_what_it_is_called_has_no_password(self) -> None:
         found = database_module.place("postgresql://u:p%40ss@db1:5433,db2/canopy?sslmode=require")
         assert found == "postgresql://db1:5433,db2/canopy"
-        assert opening.begin is not None

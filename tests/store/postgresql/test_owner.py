@@ -8,9 +8,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from broker.core.principal import Principal
-from broker.store import StoreError
-from broker.store.postgresql.database import TAKEN, Replaced
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.store import StoreError
+from canopy_mqtt.store.postgresql.database import TAKEN, Replaced
 from tests.store.postgresql.place import ask, count, kill, make, opened
 from tests.store.sqlite.place import Listener, delivery
 from tests.support.waiting import until
@@ -63,8 +63,8 @@ async def test_a_lease_that_is_given_up_meanwhile_is_taken(name: str, monkeypatc
 
 async def test_a_start_that_is_given_up_keeps_nobody_waiting(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one that is cancelled while it looks at the tables, which are its own by then."""
-    from broker.store.postgresql import opening
-    from broker.store.postgresql.database import Database
+    from canopy_mqtt.store.postgresql import opening
+    from canopy_mqtt.store.postgresql.database import Database
 
     there, never = asyncio.Event(), asyncio.Event()
 
@@ -130,12 +130,12 @@ async def test_a_broker_that_was_replaced_hears_of_it_with_nothing_to_write(name
 async def test_the_lease_goes_on_while_nothing_is_written(name: str) -> None:
     store = await opened(name)
     [[before]] = await ask(name, "SELECT lease_until FROM owner")
-    groups = store._groups.count
+    groups = store._committer.count
     renewed = store._database.renewed
     await until(lambda: store._database.renewed > renewed)
     [[after]] = await ask(name, "SELECT lease_until FROM owner")
     assert after > before
-    assert store._groups.count == groups
+    assert store._committer.count == groups
     await store.close()
 
 

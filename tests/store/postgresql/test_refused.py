@@ -10,8 +10,8 @@ import asyncio
 
 import pytest
 
-from broker.core.principal import Principal
-from broker.store.postgresql import PostgresStore
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.store.postgresql import PostgresStore
 from tests.store.postgresql.place import ask, kill, opened
 from tests.store.sqlite.place import Listener, Wanted, delivery
 from tests.support import postgresql
@@ -104,7 +104,7 @@ async def test_what_is_refused_is_written_later(name: str, kind: str, code: str)
     store.journal.queued("c", delivery(b"after"))
     await until(lambda: listener.recoveries, "the store writes again, by itself")
     await store.flush()
-    assert (commits.committed, commits.failed, listener.ends) == (commits.told, False, 0)
+    assert (commits.committed, commits.failed, listener.ends) == (commits.journal_position, False, 0)
     assert await ask(name, "SELECT epoch FROM owner") == [(epoch,)]
     await kill(store)
     await change(name, "UPDATE owner SET lease_until = '-infinity'")
@@ -142,7 +142,7 @@ async def test_a_page_that_is_refused_is_read_later(name: str, code: str) -> Non
 
 @pytest.mark.parametrize("code", CODES)
 async def test_what_is_refused_in_the_background_disturbs_nobody(name: str, code: str) -> None:
-    """What ended sessions left is removed later; the next group is written at once."""
+    """Rows of ended sessions are removed later; the next group is written at once."""
     store = await opened(name)
     listener = told(store)
     store.journal.session_kept("c", Principal("u"), 300, 0.0)

@@ -9,21 +9,21 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.core.persistence.commits import Commits
-from broker.core.persistence.journal import Fetch, Saved
-from broker.store.groups.group import Batch
-from broker.store.groups.journal import GroupJournal
-from broker.store.groups.principals import Principals
-from broker.store.groups.records import Loaded
-from broker.store.groups.shell import Shell
-from broker.store.sqlite.opening import begin
-from broker.store.sqlite.reading import read
-from broker.store.sqlite.writer import Writer
-from broker.store.times import Times
+from canopy_mqtt.core.persistence.commits import Commits
+from canopy_mqtt.core.persistence.journal import Fetch, Saved
+from canopy_mqtt.store.group_commit.batch import Batch
+from canopy_mqtt.store.group_commit.journal import GroupJournal
+from canopy_mqtt.store.group_commit.journal_listener import JournalListener
+from canopy_mqtt.store.group_commit.principals import Principals
+from canopy_mqtt.store.group_commit.records import Loaded
+from canopy_mqtt.store.sqlite.opening import open_for_broker
+from canopy_mqtt.store.sqlite.reading import read
+from canopy_mqtt.store.sqlite.writer import Writer
+from canopy_mqtt.store.times import Times
 from tests.store.places import rebooted
 
 
-class _Ends(Shell):
+class _EndsByHand(JournalListener):
     """Groups end when the test says so."""
 
     def begun(self) -> None:
@@ -43,12 +43,12 @@ class FileStore:
     """One broker's. It does what `SqliteStore` does with groups, without threads and timers."""
 
     def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
-        self._opened, highest, note = begin(directory, "off")
+        self._opened, highest, note = open_for_broker(directory, "off")
         self._times = Times(rebooted(clock))
         self._times.start(clock, note)
         self._principals = Principals(None)
         self._writer = Writer(self._opened, self._principals)
-        self.journal = GroupJournal(self._times, _Ends(), 1 << 20)
+        self.journal = GroupJournal(self._times, _EndsByHand(), 1 << 20)
         self.journal.begin_at(*highest)
         self._line: deque[Batch] = deque()
         self.rows = 0
@@ -59,13 +59,13 @@ class FileStore:
         return self.journal.commits_kept()
 
     def load(self) -> Saved:
-        """What a broker begins with."""
+        """Load the state for a broker that begins."""
         loaded = self._read()
         loaded.tell(self.journal)
         return loaded.saved
 
     def saved(self) -> Saved:
-        """What the next one would find."""
+        """Return the state that the next broker would find."""
         return self._read().saved
 
     def _read(self) -> Loaded:
@@ -96,7 +96,7 @@ class FileStore:
 
     def commit_all(self) -> None:
         """Everything that was told so far is safe."""
-        told = self.gate.told
+        told = self.gate.journal_position
         while True:
             self.close_group()
             while self.commit():

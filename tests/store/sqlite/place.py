@@ -7,12 +7,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from broker.core.persistence.journal import Fetch, Saved
-from broker.core.queues.delivery import Delivery
-from broker.core.queues.message import Message
-from broker.store.base import StoreListener
-from broker.store.damage import Damage, Damages
-from broker.store.sqlite import SqliteStore
+from canopy_mqtt.core.persistence.journal import Fetch, Saved
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.store.base import StoreListener
+from canopy_mqtt.store.damage import Damage, Damages
+from canopy_mqtt.store.sqlite import SqliteStore
 
 
 class Listener(StoreListener):
@@ -65,7 +65,7 @@ async def opened(directory: Path, **options: Any) -> SqliteStore:
 
 
 def ask(directory: Path, statement: str) -> list[tuple[Any, ...]]:
-    """What the sqlite3 shell would answer, while the broker runs."""
+    """Return the rows of a statement, as the sqlite3 shell would, while the broker runs."""
     db = sqlite3.connect(f"file:{directory}/canopy.db?mode=ro", uri=True)
     try:
         return db.execute(statement).fetchall()

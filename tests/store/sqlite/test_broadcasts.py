@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.limits import Limits
-from broker.core.principal import Principal
-from broker.core.queues.message import Message
-from broker.core.routing.router import Router
-from broker.core.session.session import Session
-from broker.store.sqlite import SqliteStore
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.store.sqlite import SqliteStore
 from tests.store.sqlite.place import opened
 
 SESSIONS = 40
@@ -37,7 +37,8 @@ async def test_who_comes_after_it_does_not_get_it_from_the_next_broker(tmp_path:
     store = await opened(tmp_path)
     router = made(store)
     router.publish(Message(b"t", b"x", 1, False, b"", 0.0, "p"), None)
-    router.fanout.work_off(router.work + 1)
+    router.budget.begin(1)
+    router.fanout.step(router.budget)
     router.end_session(router.sessions["c0"], 1.0)
     for client_id in ("c0", "late"):
         session = Session(client_id, 100, 1_000_000, router.counters)
@@ -70,12 +71,13 @@ async def test_many_groups_while_one_goes_on(tmp_path: Path) -> None:
     assert commits is not None
     router = made(store)
     router.publish(Message(b"t", b"x", 1, False, b"", 0.0, "p"), None)
-    told = commits.told
+    told = commits.journal_position
     groups = int(str(dict(store.figures())["groups"]))
     while router.fanout.broadcasting:
-        router.fanout.work_off(router.work + 1)
+        router.budget.begin(1)
+        router.fanout.step(router.budget)
         await store.flush()
-        assert commits.committed == commits.told > told
+        assert commits.committed == commits.journal_position > told
         await asyncio.sleep(0)
     assert int(str(dict(store.figures())["groups"])) >= groups + SESSIONS
     await store.close()

@@ -13,27 +13,28 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.core.codec.packets import SubscriptionRequest, Will
-from broker.core.principal import Principal
-from broker.core.queues.delivery import Delivery
-from broker.core.queues.message import Message
-from broker.core.topics.subscription import Subscriber, Subscription
-from broker.store.base import StoreError
-from broker.store.groups.principals import Principals
-from broker.store.sqlite import rebuilding
-from broker.store.sqlite.opening import FILE, open_store
-from broker.store.sqlite.reading import discard, discard_deliveries, read, read_on_disk
-from broker.store.tools.verifying import verify
+from canopy_mqtt.core.codec.packets import SubscriptionRequest, Will
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.topics.subscription import Subscription
+from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.group_commit.principals import Principals
+from canopy_mqtt.store.sqlite import rebuilding
+from canopy_mqtt.store.sqlite.opening import FILE, open_store
+from canopy_mqtt.store.sqlite.reading import discard, discard_deliveries, read, read_on_disk
+from canopy_mqtt.store.tools.verifying import verify
 from tests.store.sqlite.place import Listener, Wanted, opened
 from tests.store.tools.test_commands import canopy
 from tests.support.runs import FEWEST, LONG
+from tests.support.sessions import any_session
 from tests.support.waiting import until
 
 SESSIONS = 12
 
 
 class Content(NamedTuple):
-    """What a broker would find in a store."""
+    """The content of a store, as a broker finds it."""
 
     sessions: dict[str, str]
     wills: dict[str, bytes]
@@ -58,7 +59,7 @@ async def fill(directory: Path) -> None:
             journal.will_set(name, Will(f"will/{at}", payload(f"will {at}"), 1, False, 0, -1, b""), 0.0)
         for number in range(3):
             request = SubscriptionRequest(f"filter/{at}/{number}/+", 1, False, False, 0)
-            one = Subscription(Subscriber(), request.topic_filter)
+            one = Subscription(any_session(), request.topic_filter)
             one.agree(request, 0, 2)
             journal.subscribed(name, one, number == 0)
         for number in range(4):
@@ -104,7 +105,8 @@ def copy(whole: Path, to: Path) -> Path:
 
 
 def look(directory: Path) -> tuple[Content, dict[str, int]]:
-    """What a broker finds that sets damaged files aside, with what waits on disk alone; and what it tells of damage."""
+    """Return the content that a broker finds which sets damaged files aside, disk-only messages included, and the
+    damage."""
     store = open_store(directory, "off", "set-aside")
     try:
         loaded = read(store.db, 0.0, Principals())
@@ -197,7 +199,7 @@ def faults_of(directory: Path) -> list[str]:
 
 
 def of_first(content: Content) -> int:
-    """What waits for the first session."""
+    """The number of messages that wait for the first session."""
     return len(content.deliveries["client-0"])
 
 
@@ -382,7 +384,7 @@ async def test_damage_that_is_met_while_the_broker_runs(whole: Path, tmp_path: P
     await until(lambda: store.listener.ends)  # type: ignore[union-attr]
     commits = store.journal.commits
     assert commits is not None
-    assert commits.committed < commits.told
+    assert commits.committed < commits.journal_position
     with pytest.raises(StoreError):
         await store.close()
     again = await opened(directory, on_damage="set-aside")
@@ -409,7 +411,7 @@ class TestCommands:
         assert look(tmp_path / "new") == look(directory)
 
     def test_salvage_with_a_log(self, tmp_path: Path) -> None:
-        """What was committed is in it, and in the file no more than at its beginning."""
+        """Committed changes are in the log, and the file has no more than at its beginning."""
         asyncio.run(killed(tmp_path / "s"))
         assert (tmp_path / "s" / "canopy.db-wal").stat().st_size > 0
         assert "lost" not in canopy("salvage", tmp_path / "s", tmp_path / "new")

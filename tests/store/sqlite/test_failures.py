@@ -7,23 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import Broker
-from broker.core.codec import packets as p
-from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.journal_guard import GuardedJournal
-from broker.core.principal import Principal
-from broker.core.queues.delivery import Delivery
-from broker.core.queues.message import Message
-from broker.core.topics.subscription import Subscriber, Subscription
-from broker.settings import Settings
-from broker.store import StoreError
-from broker.store.sqlite import SqliteStore
-from tests.core.persistence.test_journal_failures import Faulty, Reporter
+from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.topics.subscription import Subscription
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.store import StoreError
+from canopy_mqtt.store.journal_guard import GuardedJournal
+from canopy_mqtt.store.sqlite import SqliteStore
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, Peer
 from tests.store.sqlite.place import Listener, ask, count, delivery, message, opened
 from tests.store.sqlite.test_broadcasts import SESSIONS, made
+from tests.store.test_journal_guard import Faulty, Reporter
 from tests.store.test_pages import Paged
+from tests.support.runs import for_each
+from tests.support.sessions import any_session
 from tests.support.waiting import until
 
 
@@ -43,7 +45,7 @@ async def test_a_publisher_gets_its_puback_when_the_journal_works_again(tmp_path
         await away.send(wire.subscribe(1, [("t", 1)]))
         await away.expect(wire.SUBACK)
         await away.disconnect()
-        await until(lambda: broker.router.sessions["away"].outbox is None)
+        await until(lambda: broker.router.sessions["away"].send_buffer is None)
         faulty.failing = {"queued"}
         await publisher.send(wire.publish("t", b"x", qos=1, packet_id=1))
         assert await publisher.fence() == []
@@ -66,7 +68,7 @@ async def test_rows_that_cannot_be_made_stay_with_all_others_of_their_group(tmp_
     journal.session_kept("c", Principal("u"), 300, 0.0)
     await store.flush()
     journal.session_kept("d", Principal("u"), 300, 0.0)
-    journal.subscribed("c", Subscription(Subscriber(), "f"), False)
+    journal.subscribed("c", Subscription(any_session(), "f"), False)
     journal.received("c", 7)
     journal.retained_set(message(b"r"))
     journal.queued("c", delivery(b"good"))
@@ -81,7 +83,7 @@ async def test_rows_that_cannot_be_made_stay_with_all_others_of_their_group(tmp_
         await store.flush()
     assert (count(tmp_path, "delivery"), count(tmp_path, "session")) == (0, 1)
     journal.finished("c", bad)
-    await until(lambda: commits.committed == commits.told)
+    await until(lambda: commits.committed == commits.journal_position)
     assert listener.recoveries == 1
     await store.close()
     assert [count(tmp_path, each) for each in ("session", "subscription", "received", "retained")] == [2, 1, 1, 1]
@@ -101,12 +103,12 @@ async def test_a_value_that_the_writer_cannot_encode_holds_back_its_group(tmp_pa
         await store.close()
 
 
-@pytest.mark.parametrize("failing", [{"paged"}, {"queued"}, {"in_flight"}, {"fetch"}, {"read_back"}, {"restored"}])
+@for_each("failing", [{"paged"}, {"queued"}, {"in_flight"}, {"fetch"}, {"read_back"}, {"restored"}])
 def test_messages_that_were_told_late_come_in_their_order(tmp_path: Path, failing: set[str]) -> None:
     """[MQTT-4.6.0-6]: those in memory, and those on disk only, before and after a restart."""
     all_ = Paged(tmp_path, max_inflight=4)
     faulty = Faulty(all_.store.journal)
-    all_.network.router.journal = GuardedJournal(faulty, Reporter())
+    all_.network.router.journal = GuardedJournal(faulty, Reporter().failed)
     sub, pub = all_.idle("sub"), all_.network.client("pub")
     sub.connect(clean=False, expiry=1_000)
     sub.send(p.Subscribe(sub.take_id(), [Request("t", 1)]))
@@ -146,11 +148,12 @@ async def test_a_broadcast_that_was_told_late_is_on_disk_until_it_is_over(tmp_pa
     router = made(store)
     await store.flush()
     faulty = Faulty(store.journal)
-    guard = GuardedJournal(faulty, Reporter())
+    guard = GuardedJournal(faulty, Reporter().failed)
     router.journal = guard
     faulty.failing = {"broadcast"}
     router.publish(Message(b"t", b"x", 1, False, b"", 0.0, "p"), None)
-    router.fanout.work_off(router.work + 1)
+    router.budget.begin(1)
+    router.fanout.step(router.budget)
     faulty.failing = set()
     guard.retry()
     await store.flush()

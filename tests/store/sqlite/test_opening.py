@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from broker.core.principal import Principal
-from broker.store import StoreError
-from broker.store.sqlite import SqliteStore, opening
-from broker.store.sqlite.schema import APPLICATION, DEVELOPMENT, VERSION
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.store import StoreError
+from canopy_mqtt.store.sqlite import SqliteStore, opening
+from canopy_mqtt.store.sqlite.schema import APPLICATION, DEVELOPMENT, VERSION
 from tests.store.sqlite.place import Listener, ask, delivery, message, opened
+from tests.support.runs import for_each
 
 NOBODY = 65534
 
@@ -192,7 +193,7 @@ async def test_no_permission(tmp_path: Path, what: str) -> None:
     assert "\n" not in told
 
 
-@pytest.mark.parametrize(("application", "version"), [(DEVELOPMENT, 3), (APPLICATION, VERSION - 1)])
+@for_each(("application", "version"), [(DEVELOPMENT, 3), (APPLICATION, VERSION - 1)])
 async def test_a_file_of_the_time_of_development(tmp_path: Path, application: int, version: int) -> None:
     """Nothing was released then: it is exported and imported, and not converted."""
     file = await made(tmp_path)
@@ -276,7 +277,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None
     assert victim.read_text() == "precious"
 
 
-@pytest.mark.parametrize(("mode", "told"), [(0o700, False), (0o750, False), (0o777, True), (0o1777, False)])
+@for_each(("mode", "told"), [(0o700, False), (0o750, False), (0o777, True), (0o1777, False)])
 def test_a_folder_that_others_may_write_is_told_of(tmp_path: Path, mode: int, told: bool) -> None:
     """They can put another file in the store's place."""
     folder = tmp_path / "store"

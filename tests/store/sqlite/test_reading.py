@@ -1,4 +1,4 @@
-"""What is read back from disk: in one row for all, and the same as one by one."""
+"""Messages are read back from disk in one row for all, with the same result as one by one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.core.persistence.journal import DeliveryRecord
-from broker.core.principal import Principal
-from broker.core.queues.delivery import Delivery
-from broker.core.queues.message import Message
-from broker.store.sqlite.reading import read_on_disk
-from broker.store.tools.verifying import verify
+from canopy_mqtt.core.persistence.journal import DeliveryRecord
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.store.sqlite.reading import read_on_disk
+from canopy_mqtt.store.tools.verifying import verify
 from tests.store.sqlite.place import Listener, Wanted, count, message, opened
-from tests.support.runs import examples
+from tests.support.runs import examples, for_each
 from tests.support.waiting import until
 
 MESSAGES = st.builds(
@@ -84,7 +84,7 @@ async def read_twice(paged: list[tuple[Message, bool, int, bool, tuple[int, ...]
     await store.close()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "damage",
     [
         "UPDATE delivery SET topic = NULL WHERE number = 2",

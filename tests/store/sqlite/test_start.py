@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 
-from broker.app import Broker
-from broker.core.persistence.journal import MessageRecord, Saved
-from broker.settings import Settings
-from broker.store import MemoryStore
+from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.core.persistence.journal import MessageRecord, Saved
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.store import MemoryStore
 
 MANY = 50_000
 

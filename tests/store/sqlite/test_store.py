@@ -14,19 +14,20 @@ from typing import Any
 import pytest
 from mypy_extensions import i64
 
-from broker.core.codec.packets import Will
-from broker.core.persistence.commits import Waiter
-from broker.core.principal import Principal
-from broker.core.queues.delivery import DONE, SENT, Delivery
-from broker.core.topics.subscription import Subscriber, Subscription
-from broker.store import MemoryStore, Store, StoreError
-from broker.store.groups import committing as module
-from broker.store.groups.group import Batch
-from broker.store.sqlite import RuleTexts, SqliteStore, opening
-from broker.store.sqlite.opening import Opened, open_store
-from broker.store.sqlite.schema import DELIVERIES
-from broker.store.sqlite.writer import Written
+from canopy_mqtt.core.codec.packets import Will
+from canopy_mqtt.core.persistence.commits import Waiter
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import DONE, SENT, Delivery
+from canopy_mqtt.core.topics.subscription import Subscription
+from canopy_mqtt.store import MemoryStore, Store, StoreError
+from canopy_mqtt.store.group_commit import committer as module
+from canopy_mqtt.store.group_commit.batch import Batch
+from canopy_mqtt.store.sqlite import RuleTexts, SqliteStore, opening
+from canopy_mqtt.store.sqlite.opening import Opened, open_store
+from canopy_mqtt.store.sqlite.schema import DELIVERIES
+from canopy_mqtt.store.sqlite.writer import Written
 from tests.store.sqlite.place import Listener, ask, count, delivery, message, opened
+from tests.support.sessions import any_session
 from tests.support.waiting import until
 
 
@@ -42,7 +43,7 @@ async def test_a_group_without_net_changes_needs_no_disk(tmp_path: Path) -> None
     store.journal.in_flight("c", one)
     store.journal.finished("c", one)
     # Nor does it wait for its window.
-    await until(lambda: commits.committed == commits.told)
+    await until(lambda: commits.committed == commits.journal_position)
     assert dict(store.figures())["groups"] == groups
     await store.close()
 
@@ -60,7 +61,7 @@ async def test_one_group_is_written_and_the_next_gathers_meanwhile(tmp_path: Pat
     for number in range(50):
         journal.queued("c", delivery(b"%d" % number))
         await asyncio.sleep(0)
-    assert commits.committed < commits.told
+    assert commits.committed < commits.journal_position
     other.execute("COMMIT")
     other.close()
     await store.flush()
@@ -163,7 +164,7 @@ async def test_a_disk_that_fails_and_goes_on(
         assert count(tmp_path, "delivery") == 0
     finally:
         await fault.mend(store)
-    await until(lambda: commits.committed == commits.told)
+    await until(lambda: commits.committed == commits.journal_position)
     assert (commits.failed, listener.recoveries) == (False, 1)
     assert ask(tmp_path, "SELECT length(payload) FROM delivery ORDER BY number") == [(200_000,), (5,)]
     await store.close()
@@ -209,7 +210,7 @@ async def test_no_group_gets_large_while_another_is_written(tmp_path: Path) -> N
 
     writer.write = slow  # type: ignore[method-assign]
     kept = [delivery(b"%d" % number) for number in range(1_000)]
-    each = 10_000 // kept[0].message.size() + 1
+    each = 10_000 // kept[0].message.size + 1
     for one in kept[:900]:
         journal.queued("c", one)
         await asyncio.sleep(0)
@@ -223,7 +224,7 @@ async def test_no_group_gets_large_while_another_is_written(tmp_path: Path) -> N
     assert len(rows) > 900 // (each + 1)
     assert max(rows[:-1]) <= each + 1
     assert count(tmp_path, "delivery") == 999
-    assert commits.committed == commits.told
+    assert commits.committed == commits.journal_position
     await store.close()
 
 
@@ -265,8 +266,8 @@ async def test_a_store_that_fails_at_its_end_says_so_and_lets_go(tmp_path: Path)
 
 
 async def test_what_ended_sessions_left_goes_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.store.sqlite.sweeping.SEEN", 10)
-    monkeypatch.setattr("broker.store.sqlite.sweeping.REMOVED", 7)
+    monkeypatch.setattr("canopy_mqtt.store.sqlite.sweeping.SEEN", 10)
+    monkeypatch.setattr("canopy_mqtt.store.sqlite.sweeping.REMOVED", 7)
     store = await opened(tmp_path)
     journal = store.journal
     for client_id in ("a", "b"):
@@ -274,7 +275,7 @@ async def test_what_ended_sessions_left_goes_in_the_background(tmp_path: Path, m
     for number in range(50):
         for client_id in ("a", "b"):
             journal.queued(client_id, delivery())
-            journal.subscribed(client_id, Subscription(Subscriber(), f"f/{number}"), False)
+            journal.subscribed(client_id, Subscription(any_session(), f"f/{number}"), False)
             journal.received(client_id, number + 1)
     await store.flush()
     journal.session_gone("a")
@@ -310,8 +311,8 @@ async def test_a_few_pages_of_the_log_are_not_worth_the_disks_time(
 async def test_the_log_is_bounded_while_the_disk_is_never_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written back between two groups, and begins anew: it takes some groups more than its bound at most."""
     bound = 200
-    monkeypatch.setattr("broker.store.sqlite.writer.LOG_PAGES", bound)
-    monkeypatch.setattr("broker.store.sqlite.writer.IDLE", 3_600.0)
+    monkeypatch.setattr("canopy_mqtt.store.sqlite.writer.LOG_PAGES", bound)
+    monkeypatch.setattr("canopy_mqtt.store.sqlite.writer.IDLE", 3_600.0)
     store = await opened(tmp_path)
     largest = 0
     for _ in range(30):
@@ -324,9 +325,9 @@ async def test_the_log_is_bounded_while_the_disk_is_never_idle(tmp_path: Path, m
 
 
 async def test_the_file_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.store.sqlite.writer.IDLE_LOG_PAGES", 10)
-    monkeypatch.setattr("broker.store.sqlite.writer.VACUUM_ABOVE", 10)
-    monkeypatch.setattr("broker.store.sqlite.writer.VACUUM_PAGES", 50)
+    monkeypatch.setattr("canopy_mqtt.store.sqlite.writer.IDLE_LOG_PAGES", 10)
+    monkeypatch.setattr("canopy_mqtt.store.sqlite.writer.VACUUM_ABOVE", 10)
+    monkeypatch.setattr("canopy_mqtt.store.sqlite.writer.VACUUM_PAGES", 50)
     store = await opened(tmp_path)
     store.journal.session_kept("c", Principal("u"), 300, 0.0)
     many = [delivery(bytes(3_000)) for _ in range(300)]
@@ -415,7 +416,7 @@ class Both:
             self.each("completed", client_id, number)
         elif what == "subscribed":
             self.filters[client_id].add(f"f/{number}")
-            subscription = Subscription(Subscriber(), f"f/{number}", self.count % 3, identifier=self.count)
+            subscription = Subscription(any_session(), f"f/{number}", self.count % 3, identifier=self.count)
             self.each("subscribed", client_id, subscription, bool(self.count % 2))
         elif what == "streamed" and f"f/{number}" in self.filters[client_id]:
             self.each("streamed", client_id, f"f/{number}")

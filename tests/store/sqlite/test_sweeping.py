@@ -1,4 +1,4 @@
-"""What ended sessions leave in the file goes in pieces that are bounded in rows and in bytes."""
+"""Rows of ended sessions leave the file in pieces that are bounded in rows and in bytes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.sqlite import schema, sweeping
-from broker.store.sqlite.opening import open_store
-from broker.store.sqlite.reading import NUMBERS
-from broker.store.sqlite.sweeping import Sweep
+from canopy_mqtt.store.sqlite import schema, sweeping
+from canopy_mqtt.store.sqlite.opening import open_store
+from canopy_mqtt.store.sqlite.reading import NUMBERS
+from canopy_mqtt.store.sqlite.sweeping import Sweep
 
 
 @pytest.fixture

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.core.codec.packets import SubscriptionRequest, Will
-from broker.core.principal import Principal
-from broker.core.queues.delivery import SENT, Delivery
-from broker.core.queues.message import Message
-from broker.core.topics.subscription import Subscriber, Subscription
-from broker.store.sqlite import SqliteStore
+from canopy_mqtt.core.codec.packets import SubscriptionRequest, Will
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import SENT, Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.topics.subscription import Subscription
+from canopy_mqtt.store.sqlite import SqliteStore
 from tests.store.sqlite.place import delivery, message, opened
+from tests.support.sessions import any_session
 
 if TYPE_CHECKING:
-    from broker.store.postgresql import PostgresStore
+    from canopy_mqtt.store.postgresql import PostgresStore
 
 
 async def fill(directory: Path) -> SqliteStore:
@@ -25,13 +26,13 @@ async def fill(directory: Path) -> SqliteStore:
 
 
 async def fill_in(store: SqliteStore | PostgresStore) -> None:
-    """Have an open store keep these."""
+    """Store these in an open store."""
     journal = store.journal
     journal.session_kept("away", Principal("u", ("g",), {"room": "7"}), 300, store_now(store))
     journal.session_kept("da 'n\" é", Principal(None), 0xFFFF_FFFF, 0.0)
     journal.will_set("away", Will("w/é", b"\x00gone", 1, True, 5, 60, b"\x01\x01"), store_now(store) + 5.0)
     for name, qos in (("a/+", 1), ("$share/s/b/#", 2)):
-        one = Subscription(Subscriber(), name)
+        one = Subscription(any_session(), name)
         one.agree(SubscriptionRequest(name, qos, False, True, 1), 7, 2)
         journal.subscribed("away", one, qos == 1)
     journal.received("da 'n\" é", 9)

@@ -13,17 +13,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store.base import StoreError
-from broker.store.groups.principals import Principals
-from broker.store.sqlite import reading
-from broker.store.sqlite.schema import SCHEMA, VERSION
-from broker.store.tools import mosquitto
-from broker.store.tools.exporting import lines
-from broker.store.tools.importing import FaultyRow, Importer
-from broker.store.tools.looking import Look
+from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.group_commit.principals import Principals
+from canopy_mqtt.store.sqlite import reading
+from canopy_mqtt.store.sqlite.schema import SCHEMA, VERSION
+from canopy_mqtt.store.tools import mosquitto_db
+from canopy_mqtt.store.tools.exporting import lines
+from canopy_mqtt.store.tools.importing import FaultyRow, Importer
+from canopy_mqtt.store.tools.read_only import ReadOnlyStore
 from tests.core.harness import Network
 from tests.store.tools.test_commands import DELIVERY, MESSAGE, POINTER, RETAINED, SENT, SESSION, SUBSCRIPTION
-from tests.store.tools.test_mosquitto import chunk, client, message, queued, subscription
+from tests.store.tools.test_mosquitto_db import chunk, client, message, queued, subscription
 from tests.support.restored import restore
 from tests.support.runs import examples
 
@@ -70,22 +70,22 @@ def new() -> sqlite3.Connection:
 
 
 def serve(db: sqlite3.Connection) -> None:
-    """What a broker does with it, and whoever exports it."""
-    look = Look(db, Path("x"), VERSION, 0.0)
+    """Read the store as a broker and an export do."""
+    look = ReadOnlyStore(db, Path("x"), VERSION, 0.0)
     written = list(lines(look))
     with closing(new()) as other:
         importer = Importer(other)
         for line in written[1:]:
             importer.line(json.loads(line))
         importer.finish()
-        assert list(lines(Look(other, Path("x"), VERSION, 0.0))) == written
+        assert list(lines(ReadOnlyStore(other, Path("x"), VERSION, 0.0))) == written
     loaded = reading.read(db, 100.0, Principals())
     network = Network()
     restore(network.router, loaded.saved, network.now)
     network.advance(1.0)
 
 
-@settings(max_examples=examples(1_500))
+@settings(max_examples=examples(100))
 @given(files())
 def test_lines(found: list[Any]) -> None:
     with closing(new()) as db:
@@ -102,7 +102,7 @@ def test_lines(found: list[Any]) -> None:
         serve(db)
 
 
-@settings(max_examples=examples(1_500))
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.integers(0, 600), st.integers(0, 255)), max_size=4), st.integers(0, 40))
 def test_files_of_mosquitto(changes: list[tuple[int, int]], cut: int) -> None:
     parts: Iterator[bytes] = iter(
@@ -120,11 +120,11 @@ def test_files_of_mosquitto(changes: list[tuple[int, int]], cut: int) -> None:
     if cut < 10:
         del content[len(content) - cut :]
     try:
-        saved = mosquitto.read(io.BytesIO(content), len(content), 100.0)
-    except mosquitto.Damaged:
+        saved = mosquitto_db.read(io.BytesIO(content), len(content), 100.0)
+    except mosquitto_db.Damaged:
         return
     with closing(new()) as db:
         importer = Importer(db)
-        mosquitto._fill(importer, saved)
+        mosquitto_db._fill(importer, saved)
         importer.finish()
         serve(db)

@@ -14,18 +14,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from broker.command.cli import app
-from broker.core.persistence.journal import Saved
-from broker.core.principal import Principal
-from broker.store.sqlite.schema import VERSION
-from broker.store.times import Note
-from broker.store.tools import importing
+from canopy_mqtt.command.cli import app
+from canopy_mqtt.core.persistence.journal import Saved
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.store.sqlite.schema import VERSION
+from canopy_mqtt.store.times import Note
+from canopy_mqtt.store.tools import importing
 from tests.store.sqlite.place import ask, count, opened, see
 from tests.store.tools.filled import fill
+from tests.support.runs import for_each
 
 
 def canopy(*arguments: str | Path, code: int = 0, given: bytes | None = None) -> str:
-    """What `canopy store …` prints, errors included."""
+    """Return the output of `canopy store …`, errors included."""
     result = CliRunner().invoke(app, ["store", *map(str, arguments)], input=given)
     assert result.exit_code == code, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
@@ -90,7 +91,7 @@ def test_what_is_in_it(filled: Path) -> None:
 
 
 async def test_beside_a_broker(tmp_path: Path) -> None:
-    """What only reads goes on, and sees what is committed; what writes is refused."""
+    """A command that only reads goes on, and sees what is committed; one that writes is refused."""
     store = await fill(tmp_path / "s")
     try:
         found = json.loads(await asyncio.to_thread(canopy, "info", tmp_path / "s", "--json"))
@@ -253,7 +254,7 @@ def test_a_file_without_lines_is_not_read_to_its_end(tmp_path: Path, monkeypatch
 
 
 def test_after_a_faulty_file_a_good_one_comes_in(tmp_path: Path) -> None:
-    """What the lines above are made of."""
+    """The good file consists of the lines above."""
     file = tmp_path / "in.jsonl"
     good = "".join(json.dumps(line) + "\n" for line in (HEAD, SESSION, SUBSCRIPTION, MESSAGE, POINTER, SENT))
     file.write_text(good + "{")
@@ -339,14 +340,14 @@ def test_a_salvaged_store_has_no_empty_pages(filled: Path, tmp_path: Path) -> No
     assert canopy("verify", tmp_path / "new").endswith(": whole\n")
 
 
-@pytest.mark.parametrize("command", ["info", "verify", "export"])
+@for_each("command", ["info", "verify", "export"])
 def test_where_there_is_no_store(tmp_path: Path, command: str) -> None:
     told = canopy(command, tmp_path, code=1)
     assert told == f"canopy: {tmp_path} holds no store (canopy.db): name the folder of store.path\n"
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["info", "verify", "export"])
+@for_each("command", ["info", "verify", "export"])
 def test_a_file_that_is_none_of_ours(tmp_path: Path, command: str) -> None:
     (tmp_path / "canopy.db").write_bytes(b"x" * 5_000)
     assert "is not an SQLite file" in canopy(command, tmp_path, code=1)

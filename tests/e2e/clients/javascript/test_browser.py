@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.python.drivers import within
 from tests.support.certificates import Authority
@@ -82,7 +82,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def told_by(page: str, watcher: wire.Peer) -> Any:
-    """What the page says in the end."""
+    """Return the result that the page publishes in the end."""
     message = await within(f"a word of {page}", watcher.expect(wire.PUBLISH), STARTED)
     return json.loads(message.payload)
 

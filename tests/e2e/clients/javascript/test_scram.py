@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.security.scram.key_file import credential_line
-from canopy import Broker, Settings
+from canopy_mqtt import Broker, Settings
+from canopy_mqtt.security.scram.key_file import credential_line
 from tests.e2e.clients.javascript.test_mqttjs import NODE, SCRIPTS
 from tests.e2e.clients.javascript.test_mqttjs import pytestmark as pytestmark
 from tests.e2e.clients.python.drivers import within

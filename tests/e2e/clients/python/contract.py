@@ -1,4 +1,4 @@
-"""What every client library must get from the broker, with its default settings.
+"""The services that every client library must get from the broker, with its default settings.
 
 A test class for a library inherits from `Contract` and says which driver it uses. Where a library cannot do a thing
 at all, its class
@@ -18,7 +18,7 @@ UNICODE = "grüße/世界/🌍/ñandú ¿qué?"
 
 
 async def only(client: Driver, other: Driver, fence: str, *, qos: int = 0) -> list[Received]:
-    """What `client` gets before a message on the topic `fence`, to which it is subscribed."""
+    """Return the messages of `client` before one on the topic `fence`, to which it is subscribed."""
     await other.publish(fence, b"fence", qos)
     found = []
     while (message := await client.receive()).topic != fence:

@@ -46,7 +46,7 @@ class Gmqtt(Driver):
         self.client.on_unsubscribe = self._on_unsubscribe
 
     def connect_properties(self) -> dict[str, Any]:
-        """What CONNECT carries."""
+        """The properties of CONNECT."""
         return {"session_expiry_interval": KEPT} if self.keep else {}
 
     # -- callbacks -----------------------------------------------------------------------------------------------------

@@ -14,14 +14,14 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Transaction
 from pyiceberg.utils.config import Config
 
-from pipeline.errors import MisuseError, PipelineError
-from pipeline.runtime.storage import Local
-from pipeline.tables.job import ICEBERG, Options, Outcome, run
-from pipeline.tables.sinks import iceberg
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.runtime.storage import Local
+from canopy_pipeline.tables.sinks import iceberg
+from canopy_pipeline.tables.tables_job import ICEBERG, TablesOptions, TablesOutcome, run
 from tests.pipeline.recorded import Story
 from tests.pipeline.tables.fleet import MAPPING, mapping, power, story
 
-OPTIONS = Options(ICEBERG, batch=13, catalog="plant", namespace="site.west")
+OPTIONS = TablesOptions(ICEBERG, batch=13, catalog="plant", namespace="site.west")
 SECRET = "hunter2"
 
 
@@ -58,7 +58,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         each.close()
 
 
-def tables(plant: Path, out: str = "out", options: Options = OPTIONS) -> Outcome:
+def tables(plant: Path, out: str = "out", options: TablesOptions = OPTIONS) -> TablesOutcome:
     return run(str(plant / "record"), str(plant / out), str(plant / "maps/tables.toml"), options)
 
 
@@ -198,7 +198,7 @@ def test_tables_of_somebody_else_are_left_alone(plant: Path) -> None:
     with pytest.raises(MisuseError, match=r"--namespace site\.west: its table power is not of these tables"):
         tables(plant, "other")
     with pytest.raises(MisuseError, match="begun with another namespace"):
-        tables(plant, options=Options(ICEBERG, catalog="plant", namespace="east"))
+        tables(plant, options=TablesOptions(ICEBERG, catalog="plant", namespace="east"))
     assert seqs("power") == [2, 10, 18]
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from sensor_app.alarm import watch
 
-from canopy.testing import RunningBroker
+from canopy_mqtt.testing import RunningBroker
 
 READINGS = "sensors/+/temperature"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from canopy.testing import RunningBroker
+from canopy_mqtt.testing import RunningBroker
 
 NODE = shutil.which("node")
 PROGRAM = Path(__file__).resolve().parents[1] / "sensor_app" / "display.cjs"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from sensor_app.relay import Relay
 
-from canopy.testing import RunningBroker
+from canopy_mqtt.testing import RunningBroker
 
 
 @pytest.fixture

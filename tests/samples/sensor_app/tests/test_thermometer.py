@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sensor_app.thermometer import Thermometer
 
-from canopy.testing import RunningBroker
+from canopy_mqtt.testing import RunningBroker
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""The routes, in a module for each kind of thing; each has `ROUTES`."""

@@ -1,0 +1,305 @@
+"""The HTTP server of the broker: opens and closes the addresses of `[http]`.
+
+Owns the sockets, the certificates, and the users and tokens as they were last read. Promises: it opens all addresses or
+none, and then gives the reason in one line; a reload of credentials and certificates changes all of them or none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from canopy_mqtt import sockets
+from canopy_mqtt.admin.authentication import Authentication, Credentials, read_credentials
+from canopy_mqtt.admin.errors import ApiError
+from canopy_mqtt.admin.events import FEED, EventFeed
+from canopy_mqtt.admin.host import Host
+from canopy_mqtt.admin.http_connections import HttpConnection, HttpConnections
+from canopy_mqtt.admin.routes import all_routes
+from canopy_mqtt.admin.routing import RequestHandler, Route, error_response
+from canopy_mqtt.certificates import Loaded, TlsError, reason_of
+from canopy_mqtt.certificates import load as load_certificates
+from canopy_mqtt.guards.log import Faults
+from canopy_mqtt.net.connections.connection_log import HANDSHAKE
+from canopy_mqtt.net.listening.handshakes import Handshakes
+from canopy_mqtt.net.listening.listeners import StartupError
+from canopy_mqtt.net.listening.tls_transport import TlsTransport
+from canopy_mqtt.net.stream import peer_name
+from canopy_mqtt.net.timers import TimerWheel
+from canopy_mqtt.observe.figures.sources import Sources
+from canopy_mqtt.security.errors import SecurityError
+from canopy_mqtt.settings import Endpoint, Http, Tls
+
+GRACE: Final = 2.0
+"""Seconds for unfinished answers when the broker stops."""
+
+STREAM_PART: Final = 8
+"""Open pages may take one in so many of `http.max_connections`: each keeps its connection."""
+
+IDLE_TIMES: Final = 2.0
+"""Times `http.timeout` for which an idle connection stays open: longer than a scrape interval of 30 s."""
+
+MAX_LINE_BYTES: Final = 262_144
+"""Bytes of a request's first line: a topic name of 65,535 bytes, each of them escaped, and some more. With a shorter
+line, a client with a long topic would end every list at itself."""
+
+FIXED: Final = (
+    "listen", "certificate", "key", "socket_mode", "max_connections", "max_request_bytes", "timeout", "public_metrics",
+)  # fmt: skip
+"""Settings that take a restart."""
+
+
+class Prepared(NamedTuple):
+    """Credentials and certificates that are read, and not in force yet."""
+
+    settings: Http
+    credentials: Credentials
+    loaded: Loaded | None
+    """The certificates; None: no address uses https."""
+
+
+class AdminServer:
+    """The HTTP server of one broker. It can be made without a running loop."""
+
+    def __init__(self, broker: Host, settings: Http, routes: Sequence[Route] | None = None) -> None:
+        """`routes` replaces a broker's routes."""
+        self._broker = broker
+        self._routes = routes
+        self._settings = settings
+        self.connections = HttpConnections(settings.max_connections, settings.timeout)
+        self.feed = EventFeed(broker, max(1, settings.max_connections // STREAM_PART))
+        self.open: list[Endpoint] = []
+        """The open addresses, with their real ports."""
+        self.authentication: Authentication | None = None
+        self._servers: list[asyncio.Server] = []
+        self._files: list[sockets.SocketFile] = []
+        self._runners: list[web.AppRunner] = []
+        # With https, from `start` on.
+        self._certificates: Loaded | None = None
+        self._handshakes: Handshakes
+        self._wheel: TimerWheel
+
+    @property
+    def urls(self) -> list[str]:
+        return [endpoint.url() for endpoint in self.open]
+
+    async def start(self) -> None:
+        """Open the addresses. Raises StartupError."""
+        settings = self._settings
+        try:
+            credentials, loaded = await asyncio.to_thread(_read, settings)
+            if loaded is not None:
+                self._certificates = loaded
+        except (SecurityError, TlsError) as error:
+            raise StartupError(f"http: {error}") from error
+        loop = asyncio.get_running_loop()
+        # Each of them has a place among the connections, so they need no other limit.
+        self._handshakes, self._wheel = Handshakes(0, loop), TimerWheel(loop)
+        securing = self._broker.securing
+        chain = None if securing is None else securing.access.chain
+        self.authentication = Authentication(credentials, chain, self._broker.connection_log)
+        requests = RequestHandler(
+            self._broker,
+            self.authentication,
+            self.connections,
+            settings.timeout,
+            ("/metrics",) if settings.public_metrics else (),
+        )
+        try:
+            for endpoint in settings.endpoints:
+                await self._open(endpoint, await self._runner(requests, bool(endpoint.path)))
+        except BaseException:
+            await self.stop()
+            raise
+        self.feed.start()
+        self._broker.log.info("http listens", urls=self.urls, guarded=settings.guarded)
+
+    def add_figures_to(self, figures: Sources) -> None:
+        """Add the figures of HTTP to those of a broker."""
+        figures.certificates = self.certificates
+        figures.http = self.counts
+
+    async def _runner(self, requests: RequestHandler, local: bool) -> web.AppRunner:
+        app = web.Application(client_max_size=self._settings.max_request_bytes, middlewares=[_unknown])
+        app[FEED] = self.feed
+        for route in all_routes() if self._routes is None else self._routes:
+            requests.add(app, route, local)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=IDLE_TIMES * self._settings.timeout,
+            shutdown_timeout=GRACE,
+            max_line_size=MAX_LINE_BYTES,
+            logger=_log(self._broker.faults),
+        )
+        await runner.setup()
+        self._runners.append(runner)
+        return runner
+
+    async def _open(self, endpoint: Endpoint, runner: web.AppRunner) -> None:
+        loop = asyncio.get_running_loop()
+        assert runner.server is not None
+        make: Callable[[], asyncio.BaseProtocol] = runner.server
+        factory = partial(self._under_tls if endpoint.scheme == "https" else self.connections.protocol, make)
+        if endpoint.path:
+            try:
+                sock, file = await asyncio.to_thread(
+                    sockets.bind_unix, endpoint.path, int(self._settings.socket_mode, 8), ""
+                )
+            except sockets.SocketFileError as error:
+                raise StartupError(f"cannot listen on {endpoint.url()}: {error}") from error
+            self._files.append(file)
+            server = await loop.create_unix_server(factory, sock=sock)
+        else:
+            try:
+                server = await loop.create_server(factory, endpoint.bind_host, endpoint.port, reuse_address=True)
+            except OSError as error:
+                raise StartupError(sockets.why_not_listening(endpoint.url(), endpoint.host, error)) from error
+            endpoint = endpoint._replace(port=server.sockets[0].getsockname()[1])
+        self._servers.append(server)
+        self.open.append(endpoint)
+
+    def _under_tls(self, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.Protocol:
+        assert self._certificates is not None
+        connection = self.connections.protocol(make, tls=True)
+        below = TlsTransport(
+            connection,
+            lambda _: connection.begin(),
+            partial(self._handshake_failed, connection),
+            self._certificates.first,
+            self._handshakes,
+            self._wheel,
+            asyncio.get_running_loop(),
+            self.connections.timeout,
+        )
+        return cast(asyncio.Protocol, below)
+
+    def _handshake_failed(self, connection: HttpConnection, _: TlsTransport, error: Exception | None) -> None:
+        if connection.transport is not None:
+            host, address = peer_name(connection.transport)
+            self._broker.connection_log.not_begun(HANDSHAKE, "http", host, address, reason_of(error))
+
+    async def prepare(self, settings: Http) -> Prepared:
+        """Read the credentials and certificates of other settings, and change nothing.
+
+        Addresses and bounds stay: the returned settings are those that will be in force.
+
+        Raises:
+            SecurityError, TlsError: a file cannot be used, or credentials would not be needed any more.
+        """
+        wanted = settings.model_copy(update={name: getattr(self._settings, name) for name in FIXED})
+        if self._settings.guarded and not wanted.guarded:
+            raise SecurityError("nobody would have to say who they are any more: that takes a restart")
+        credentials, loaded = await asyncio.to_thread(_read, wanted)
+        return Prepared(wanted, credentials, loaded)
+
+    def apply(self, prepared: Prepared) -> None:
+        """Put them in force. Existing connections keep their certificate."""
+        self._settings, credentials, loaded = prepared
+        assert self.authentication is not None
+        self.authentication.credentials = credentials
+        # Open streams have to authenticate again.
+        self.feed.end()
+        if self._certificates is not None and loaded is not None:
+            self._certificates = loaded
+
+    def certificates(self) -> dict[str, float]:
+        """Return the end of each https certificate by file, in seconds since 1970."""
+        return {} if self._certificates is None else self._certificates.expires
+
+    def counts(self) -> dict[str, int]:
+        connections, feed = self.connections, self.feed
+        return {
+            "connections": len(connections.open),
+            "connections_refused": connections.refused,
+            "connections_evicted": connections.evicted,
+            "connections_cut": connections.cut,
+            "event_streams": feed.listening,
+            "event_streams_refused": feed.refused,
+        }
+
+    def files(self) -> list[str]:
+        settings = self._settings
+        named = (settings.password_file, settings.viewer_token_file, settings.operator_token_file)
+        return [name for name in (*named, settings.certificate, settings.key) if name]
+
+    async def stop(self) -> None:
+        """Close everything. Unfinished answers have two seconds."""
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
+        self.feed.close()
+        runners, self._runners = self._runners, []
+        for runner in runners:
+            await runner.cleanup()
+        await self.connections.close()
+        if hasattr(self, "_wheel"):
+            self._wheel.close()
+        files, self._files = self._files, []
+        for file in files:
+            await asyncio.to_thread(file.remove)
+        if self.authentication is not None:
+            await self.authentication.close()
+        self.open.clear()
+
+
+OF_OTHERS: Final = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
+"""Exceptions caused by a client's data, or by its leaving."""
+
+
+class _Faults(logging.Handler):
+    """Filters aiohttp's log: malformed requests are ignored, all other errors are faults of the broker."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__()
+        self._faults = faults
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, Exception) and not isinstance(error, OF_OTHERS):
+            self._faults.broke("http", error)
+
+
+def _log(faults: Faults) -> logging.Logger:
+    """Make a logger for aiohttp that writes nothing: a malformed request may contain a password."""
+    made = logging.Logger("canopy.http")
+    made.addHandler(_Faults(faults))
+    return made
+
+
+@web.middleware
+async def _unknown(request: web.Request, handler: Any) -> web.StreamResponse:
+    """Answer unknown paths and methods like all others."""
+    try:
+        response: web.StreamResponse = await handler(request)
+    except web.HTTPMethodNotAllowed as error:
+        allowed = {"Allow": ", ".join(sorted(error.allowed_methods))}
+        return error_response(ApiError(405, "METHOD_NOT_ALLOWED", f"{request.method} is not for this path", allowed))
+    except web.HTTPNotFound:
+        return error_response(ApiError(404, "NOT_FOUND", "there is no such path"))
+    return response
+
+
+def check(settings: Http) -> list[str]:
+    """Return the reasons why a broker could not serve HTTP, a line each. Reads the files, and changes nothing."""
+    if not settings.listen:
+        return []
+    try:
+        _read(settings)
+    except (SecurityError, TlsError) as error:
+        return [f"http: {error}"]
+    return []
+
+
+def _read(settings: Http) -> tuple[Credentials, Loaded | None]:
+    credentials = read_credentials(settings)
+    if not any(endpoint.scheme == "https" for endpoint in settings.endpoints):
+        return credentials, None
+    return credentials, load_certificates(Tls(certificate=settings.certificate, key=settings.key), "wss")

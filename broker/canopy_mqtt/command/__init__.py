@@ -1,0 +1,1 @@
+"""The `canopy` command and all its commands."""

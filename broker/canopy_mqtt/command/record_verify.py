@@ -1,0 +1,220 @@
+"""The command ``canopy record verify``: checks a recorder's folder against its manifests, and the sequence numbers.
+
+Owns the check of each segment against its manifest. The jobs' code checks the numbers
+(`canopy_pipeline.record.account`), here with those in the segments in place of those in the manifests: numbers that are
+missing or twice are faults, except for the recorder's own gaps.
+
+Promises: without `--repair` it changes nothing. A batch of rows bounds the memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from canopy_mqtt.command.record import Directory, failures_in_one_line
+from canopy_mqtt.command.record_files import app
+from canopy_mqtt.terminal import MISUSED, fail
+from canopy_mqtt.words import counted, size
+
+CHECKED: Final = ("run_id", "rows", "from_seq", "to_seq", "first_ts", "last_ts", "kinds", "bytes", "sha256", "gaps")
+"""The keys of a manifest that can be computed again."""
+
+
+@dataclass
+class Found:
+    """The result of a check."""
+
+    segments: int = 0
+    events: int = 0
+    bytes: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    """One line for each fault."""
+    gaps: list[tuple[int, int, int, str]] = field(default_factory=list)
+    """Missing numbers that gaps name: from, to, count, reason."""
+    removed: list[tuple[int, int]] = field(default_factory=list)
+    """Numbers that were removed because of their age."""
+    unfinished: tuple[int, int] | None = None
+    """Numbers that a running recorder has given, and that are in no finished segment yet."""
+    replaced: int = 0
+    """Segments that a merged one replaces, and that still exist."""
+    up_to: int | None = None
+    """The last number, if no state file tells that the record ends there."""
+
+
+def check(root: Path) -> Found:
+    """Compute all manifests again, and find the numbers that are unaccounted for.
+
+    Raises:
+        RecorderError: it is no recorder's folder.
+    """
+    from canopy_mqtt.record.files.folder import RecorderError, by_number
+    from canopy_mqtt.record.reader import check_folder
+    from canopy_pipeline.errors import PipelineError
+    from canopy_pipeline.record.account import BARE, SPANS, account
+    from canopy_pipeline.record.chosen_files import choose
+    from canopy_pipeline.record.coverage import GAP, Coverage
+    from canopy_pipeline.record.manifests import manifests, numbers, removed
+    from canopy_pipeline.runtime.storage import Local
+
+    check_folder(root)
+    found = Found()
+    storage = Local(root)
+    try:
+        said = manifests(storage)
+    except PipelineError as error:
+        raise RecorderError(str(error)) from error
+    # Without any manifest, what the segments hold can be accounted for all the same.
+    said.vouched = said.vouched or set()
+    there = storage.listed(".parquet")
+    found.replaced = sum(place in said.gone for place in there)
+    chosen = choose(said, there, storage)
+    # Gaps and faults are told in this order.
+    for place in sorted(chosen.read, key=by_number):
+        real = _segment(root, place, chosen.about(place), found)
+        if real is not None:
+            origin = chosen.origins.get(place, place)
+            bare = {} if origin in said.said else {BARE: True}
+            said.said[origin] = real[0] | {SPANS: real[1]} | bare
+    coverage = Coverage(ignored=frozenset({GAP}))
+    account(coverage, str(root), chosen, storage, there, {}, local=root)
+    found.faults += [each.said.removeprefix(f"{root}: ").removeprefix(f"{root}/") for each in coverage.findings]
+    if (more := coverage.kinds.total() - len(coverage.findings)) > 0:
+        found.faults.append(f"{more:,} more")
+    found.removed = [span for about in removed(storage) if (span := numbers(about)) is not None]
+    if coverage.open:
+        found.unfinished = (coverage.end + 1, coverage.end + coverage.open)
+    found.up_to = coverage.up_to[0] if coverage.up_to else None
+    return found
+
+
+def _segment(
+    root: Path, place: str, said: dict[str, Any] | None, found: Found
+) -> tuple[dict[str, Any], list[tuple[int, int]]] | None:
+    """Compare a segment with its manifest `said`. Returns the correct manifest, and the ranges of numbers."""
+    from pyarrow import ArrowException
+
+    from canopy_mqtt.record.files.folder import describe, reason
+    from canopy_mqtt.record.schema import FORMAT
+
+    try:
+        real = describe(root, place)
+        spans = _spans(root / place)
+        found.gaps += _gaps(root / place)
+    except (OSError, ValueError, ArrowException) as error:
+        found.faults.append(f"{place}: cannot be read ({reason(error)})")
+        return None
+    found.segments += 1
+    found.events += real["rows"]
+    found.bytes += real["bytes"]
+    for kind, count in real["kinds"].items():
+        found.kinds[kind] = found.kinds.get(kind, 0) + count
+    if said is None:
+        return real, spans
+    if said.get("format") != FORMAT:
+        found.faults.append(f"{place}: is of format {said.get('format')}, and this Canopy reads format {FORMAT}")
+    for name in CHECKED:
+        if name == "run_id" and "replaces" in said:
+            continue
+        if said.get(name) != real[name]:
+            found.faults.append(f"{place}: its manifest says {name} = {said.get(name)!r}, and it is {real[name]!r}")
+    return {**real, **{name: said[name] for name in ("runs", "replaces") if name in said}}, spans
+
+
+def _spans(path: Path) -> list[tuple[int, int]]:
+    """Return the ranges of consecutive numbers in a segment. Raises ValueError if the numbers do not increase."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from canopy_mqtt.record.reader import BATCH
+
+    spans: list[tuple[int, int]] = []
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(BATCH, columns=["seq"]):
+            seq = batch.column("seq")
+            # Where the difference to the place in the batch changes, numbers are missing.
+            start = 0
+            if batch.num_rows > 1:
+                steps = pc.subtract(seq[1:], seq[:-1])
+                if pc.min(steps).as_py() < 1:
+                    raise ValueError("its numbers do not rise")
+                for at in pc.indices_nonzero(pc.greater(steps, 1)).to_pylist():
+                    spans.append((seq[start].as_py(), seq[at].as_py()))
+                    start = at + 1
+            spans.append((seq[start].as_py(), seq[batch.num_rows - 1].as_py()))
+    return spans
+
+
+def _gaps(path: Path) -> list[tuple[int, int, int, str]]:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from canopy_mqtt.record.reader import BATCH
+
+    found: list[tuple[int, int, int, str]] = []
+    with pq.ParquetFile(path) as file:
+        names = ["kind", "from_seq", "to_seq", "n", "reason"]
+        for batch in file.iter_batches(BATCH, columns=names):
+            for row in batch.filter(pc.equal(batch.column("kind"), "gap")).to_pylist():
+                found.append((row["from_seq"], row["to_seq"], row["n"], row["reason"]))
+    return found
+
+
+def _repair(directory: Path) -> None:
+    from canopy_mqtt.record.files.folder import STATE, Folder, noted
+
+    before = noted(directory)
+    if before is None:
+        fail(f"{directory}: no recorder's folder: it has no {STATE}", MISUSED)
+    folder = Folder(directory)
+    left = folder.open()
+    # How the run ended is for the next start to know.
+    folder.close(before[1])
+    for made in left.recovered:
+        typer.echo(f"recovered: {made.from_seq}..{made.to_seq}, {counted(made.rows, 'event')}, in {made.place}")
+    if left.missing is not None:
+        typer.echo(f"missing: {left.missing[0]}..{left.missing[1]} (the recorder's next start names them)")
+
+
+@app.command()
+@failures_in_one_line
+def verify(
+    directory: Directory,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="First make segments of the drafts of a killed recorder, as the broker's next start does."
+        ),
+    ] = False,
+) -> None:
+    """Check every segment against its manifest, and that every number is in one segment or in a gap.
+
+    The exit code is 0 when all is well, gaps that are named included, and 1 when it is not.
+    """
+    if repair:
+        _repair(directory)
+    found = check(directory)
+    for first, last, lost, why in found.gaps:
+        typer.echo(f"gap: {first}..{last}, {counted(lost, 'event')} at most ({why})")
+    for first, last in found.removed:
+        typer.echo(f"removed: {first}..{last}")
+    if found.unfinished is not None:
+        first, last = found.unfinished
+        typer.echo(f"open: {first}..{last}, in no segment yet (the recorder runs)")
+    for fault in found.faults:
+        typer.echo(f"fault: {fault}", err=True)
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(found.kinds.items()))
+    segments = counted(found.segments, "segment")
+    typer.echo(f"{segments}, {counted(found.events, 'event')} ({kinds}), {size(found.bytes)}")
+    if found.faults:
+        fail(counted(len(found.faults), "fault"))
+    end = "" if found.up_to is None else f" up to number {found.up_to:,}"
+    gaps = f" but for {counted(len(found.gaps), 'gap')}, named above" if found.gaps else ""
+    typer.echo(f"complete{end}{gaps}")
+
+
+__all__ = ["app", "verify"]

@@ -1,0 +1,66 @@
+"""The broker's totals: plain integers, increased where things happen and read by reports.
+
+Owns only numbers. All of them only grow; the owners of sessions, retained messages … have the gauges.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.queues.queue_totals import QueueTotals
+from canopy_mqtt.core.refusals import Refusals
+
+if TYPE_CHECKING:
+    # Compiled, these are machine words; interpreted, ordinary ints.
+    from mypy_extensions import i64
+
+
+class Counters:
+    """Totals since the start. `messages_*` count PUBLISH packets, `bytes_*` everything on the wire."""
+
+    def __init__(self) -> None:
+        self.connections: i64 = 0
+        self.bytes_received: i64 = 0
+        self.bytes_sent: i64 = 0
+        self.packets_received: i64 = 0
+        # Those of QoS 1 and 2 apart; the rest of `messages_*` is QoS 0.
+        self.messages_received: i64 = 0
+        self.received_qos1: i64 = 0
+        self.received_qos2: i64 = 0
+        self.messages_sent: i64 = 0
+        self.sent_qos1: i64 = 0
+        self.sent_qos2: i64 = 0
+        # Whole PUBLISH packets, headers included.
+        self.publish_bytes_received: i64 = 0
+        self.publish_bytes_sent: i64 = 0
+        # Packets that are no PUBLISH, as they are queued.
+        self.control_sent: i64 = 0
+        # CONNECT packets, accepted or not.
+        self.connects: i64 = 0
+        # Sessions that ended since no client came back to them in time.
+        self.sessions_expired: i64 = 0
+        self.dropped: list[int] = [0] * len(DROP_CAUSES)
+        self.retained_refused: i64 = 0
+        # Publishes that had been here before, or had come over too many links: they went nowhere.
+        self.looped: i64 = 0
+        # Publishes, wills among them, and subscriptions that access control has not allowed.
+        self.denied_publishes: i64 = 0
+        self.denied_subscriptions: i64 = 0
+        # Messages that were not sent to subscribers which access control does not let receive them.
+        self.denied_deliveries: i64 = 0
+        # Who was refused what, and by which rule or setting.
+        self.refusals: Final = Refusals()
+        # Publishes with a payload larger than `limits.max_payload_size`: they went nowhere.
+        self.oversized: i64 = 0
+        # How often a buffer became half full between two batches of its writer: a publisher's turn ends when it moves.
+        self.half_full: i64 = 0
+        # The same for what waits in a connected client's session: its acknowledgements should have time to come.
+        self.backed_up: i64 = 0
+        self.protocol_errors: i64 = 0
+        # What waits in all queues together, and what the time is: not a total, but what everybody who counts needs too.
+        self.load: Final = QueueTotals()
+
+    def dropped_in_all(self) -> int:
+        """Messages dropped, over all causes."""
+        return sum(self.dropped)

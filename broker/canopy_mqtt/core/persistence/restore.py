@@ -1,0 +1,287 @@
+"""Builds a router from a store: sessions with all their state, and retained messages.
+
+Subscriptions, queues in their order, deliveries in flight, packet identifiers of the client's QoS 2 publishes, session
+expiry and delayed wills are as before, minus the time that has passed: exactly-once delivery continues (section 4.3.3).
+A session whose client was connected counts as disconnected now; its will waits for its delay, and `will_grace` at
+least. The present limits apply: what no longer fits into a queue is dropped and counted. What has become due meanwhile
+is left to `Router.tick`, which runs when the receivers of the wills exist, and broadcasts that were in progress
+continue there. The sessions of links are made by the links.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from mypy_extensions import i64
+
+from canopy_mqtt.core.codec.packets import NEVER
+from canopy_mqtt.core.codec.topic_names import parse_shared
+from canopy_mqtt.core.persistence.journal import (
+    UNBOUNDED,
+    WAITING,
+    DeliveryRecord,
+    Journal,
+    LoneWillRecord,
+    MessageRecord,
+    Page,
+    Saved,
+    SessionRecord,
+    SubscriptionRecord,
+    WillRecord,
+)
+from canopy_mqtt.core.protocol.identity import is_link, is_reserved
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.broadcast import Interrupted
+from canopy_mqtt.core.routing.links import UPLINKS, announced
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.subscription import Subscription
+
+PIECE: Final = 1_000
+"""Sessions, subscriptions and messages that are put back in one step: some milliseconds."""
+
+
+class _Steps:
+    """Counts what is put back."""
+
+    def __init__(self) -> None:
+        self._left: i64 = PIECE
+
+    def over(self) -> bool:
+        """One more: whether a step is over with it."""
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self._left = PIECE
+        return True
+
+
+def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]) -> Iterator[None]:
+    """Fill a new router, in steps of bounded work, and empty `saved` by that. `now` is the caller's monotonic clock,
+    above 0; the records' seconds count from it.
+
+    `router.journal` is set before, where there is one: it is told of the new objects and of what changes by this.
+    `links` gets the records of links to other brokers, for `refill`.
+
+    Raises:
+        RuntimeError: the router has sessions or retained messages.
+    """
+    if router.sessions or len(router.retained):
+        raise RuntimeError("only a new router can be restored")
+    messages: dict[MessageRecord, Message] = {}
+    steps = _Steps()
+    # Before the sessions: an interrupted stream of retained messages begins again, over the whole tree. Each record is
+    # freed once it is put back, so that a million of them do not stand in memory twice.
+    saved.retained.reverse()
+    while saved.retained:
+        kept = saved.retained.pop()
+        message = _new_message(kept, now)
+        router.retained_store.put(message.topic.decode(), message, router.accounts.named(kept.account))
+        if steps.over():
+            yield
+    # The client that has been away for longest comes first, as where room is made (`routing.giving_way`).
+    saved.sessions.sort(key=_gone_for)
+    while saved.sessions:
+        record = saved.sessions.pop()
+        if record.client_id.startswith(UPLINKS):
+            links.append(record)
+            continue
+        yield from _session(router, record, messages, now, steps)
+        if steps.over():
+            yield
+    for alone in saved.wills:
+        _lone_will(router, alone, now)
+        if steps.over():
+            yield
+    for broadcast in saved.broadcasts:
+        message = _message(broadcast.message, messages, now)
+        origin = router.sessions.get(message.publisher)
+        router.fanout.resume(Interrupted(message, origin, broadcast.number, broadcast.passed))
+
+
+def refill(router: Router, session: Session, record: SessionRecord, now: float) -> Iterator[None]:
+    """Give a link's session, which the router has adopted and in which nothing is yet, what a store kept of it, in
+    steps of bounded work."""
+    yield from _fill(router, session, record, {}, now, _Steps())
+    router.session_table.count(session)
+
+
+class _Dropped(Journal):
+    """The journal of a queue while it is filled again: what comes in was told of long ago, what has to go was not."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def finished(self, client_id: str, delivery: Delivery) -> None:
+        self._journal.finished(client_id, delivery)
+
+
+def _message(record: MessageRecord, messages: dict[MessageRecord, Message], now: float) -> Message:
+    """The message of a record: one object, however many deliveries share it."""
+    message = messages.get(record)
+    if message is None:
+        message = messages[record] = _new_message(record, now)
+    return message
+
+
+def _gone_for(record: SessionRecord) -> float:
+    """Seconds for which the client has been away; 0.0: it was connected."""
+    return 0.0 if record.disconnected_for is None else record.disconnected_for
+
+
+def _new_message(record: MessageRecord, now: float) -> Message:
+    expires_at = 0.0 if record.expires_in is None else _time(record.expires_in, now)
+    return Message(
+        record.topic, record.payload, record.qos, record.retain, record.properties, expires_at, record.publisher
+    )
+
+
+def _time(remaining: float, now: float) -> float:
+    """A point of the monotonic clock. What is past is due now: the clock may not reach back that far."""
+    return now + remaining if remaining > 0.0 else now
+
+
+def _session(
+    router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float, steps: _Steps
+) -> Iterator[None]:
+    session = _made(router, record)
+    yield from _fill(router, session, record, messages, now, steps)
+    journal = router.journal
+    gone_for = record.disconnected_for
+    if gone_for is None:
+        gone_for = 0.0
+        if journal is not None:
+            journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
+    _times(router, session, record, gone_for, now)
+
+
+def _made(router: Router, record: SessionRecord) -> Session:
+    limits = router.limits
+    session = Session(record.client_id, limits.session_messages, limits.session_bytes, router.counters)
+    session.queue_qos0 = limits.queue_qos0
+    session.principal = record.principal
+    session.expiry_interval = record.expiry_interval
+    session.account.retained = router.retained_store.shares.of(record.client_id)
+    router.queue_limits.apply(session)
+    router.session_table.add(session)
+    return session
+
+
+def _times(router: Router, session: Session, record: SessionRecord, gone_for: float, now: float) -> None:
+    """Its expiry and its will, and the accounts of it."""
+    if session.expiry_interval != NEVER:
+        session.expires_at = _time(session.expiry_interval - gone_for, now)
+    if record.will is not None:
+        _will(router, session, record.will, now)
+    router.session_table.count(session)
+    router.schedule(session)
+
+
+def _fill(
+    router: Router,
+    session: Session,
+    record: SessionRecord,
+    messages: dict[MessageRecord, Message],
+    now: float,
+    steps: _Steps,
+) -> Iterator[None]:
+    """Give a session its subscriptions, its deliveries, and the packet identifiers that came."""
+    for wanted in record.subscriptions:
+        _subscribe_one(router, session, wanted)
+        if steps.over():
+            yield
+    if record.received:
+        session.received_qos2 = set(record.received)
+    journal = router.journal
+    if journal is not None:
+        session.queue.journal = _Dropped(journal)
+    pages = deque(record.pages)
+    for kept in record.deliveries:
+        _pages_before(session, pages, kept.number, journal)
+        delivery = _delivery(session, kept, messages, now)
+        if journal is not None:
+            journal.restored(session.client_id, delivery, kept.number)
+        if not session.restore(delivery) and journal is not None:
+            journal.finished(session.client_id, delivery)
+        if steps.over():
+            yield
+    _pages_before(session, pages, UNBOUNDED, journal)
+    # Only now: what stands above was told of long ago.
+    session.keep_in(journal)
+
+
+def _pages_before(session: Session, pages: deque[Page], number: int, journal: Journal | None) -> None:
+    """Take back the pages whose place is before that of the delivery with a number."""
+    while pages and pages[0].first < number:
+        page = pages.popleft()
+        if journal is not None and journal.pages is not None:
+            session.offered += page.messages
+            session.queue.restore_page(page, journal.pages, session.queue_qos0)
+
+
+def _will(router: Router, session: Session, record: WillRecord, now: float) -> None:
+    will = record.will
+    session.bridge_state = announced(will)
+    link = is_link(session.client_id, session.user_name, router.limits)
+    if not session.bridge_state and is_reserved(will.topic.encode(), link, router):
+        # The topic was none of the broker's own under the settings of then.
+        if session.journal is not None:
+            session.journal.will_cleared(session.client_id)
+        return
+    session.will = will
+    delay = min(will.delay, session.expiry_interval)
+    grace = router.limits.will_grace
+    # Never later than if its connection had ended just now, should the clock have been set back.
+    wait = float(max(delay, grace)) if record.due_in is None else min(record.due_in, max(delay, grace))
+    session.will_due = _time(wait, now)
+    if wait > delay:
+        # The connection ended with the broker: its client has time to come back. The delay of its own ends before.
+        session.grace_from = max(session.will_due - (grace - delay), now)
+    if record.due_in is None and session.journal is not None:
+        session.journal.will_set(session.client_id, will, session.will_due)
+
+
+def _lone_will(router: Router, record: LoneWillRecord, now: float) -> None:
+    """A will whose client has no session: it waits for its turn, or for its client."""
+    will, name, principal = record.will, record.name, record.principal
+    client_id = name.partition("/")[2].partition("/")[2] if name.startswith(WAITING) else name
+    link = is_link(client_id, principal.user_name, router.limits)
+    if not announced(will) and is_reserved(will.topic.encode(), link, router):
+        if router.journal is not None:
+            router.journal.will_cleared(name)
+    elif name.startswith(WAITING):
+        router.wills.wait_again(name, principal, will, now)
+    else:
+        grace = router.limits.will_grace
+        wait = grace if record.due_in is None else min(record.due_in, grace)
+        router.wills.hold(client_id, principal, will, _time(wait, now), record.due_in is None)
+
+
+def _subscribe_one(router: Router, session: Session, kept: SubscriptionRecord) -> None:
+    group_name, topic_filter = parse_shared(kept.request.topic_filter)
+    subscription = Subscription(session, kept.request.topic_filter)
+    subscription.agree(kept.request, kept.identifier, router.limits.max_qos)
+    router.table.add(session, subscription, group_name, topic_filter)
+    router.table.tell(subscription, True)
+    if not session.internal and (kept.options is not None or router.limits.rules):
+        # By what is allowed now.
+        terms = router.queue_limits.sub_queue_terms(session, topic_filter, kept.options)
+        router.queue_limits.give_sub_queue(session, subscription, terms, kept.options)
+    if kept.streaming:
+        session.start_stream(subscription, router.retained)
+
+
+def _delivery(session: Session, record: DeliveryRecord, messages: dict[MessageRecord, Message], now: float) -> Delivery:
+    kept = record.message
+    message = Message(b"", b"", record.qos, False, b"", 0.0, "") if kept is None else _message(kept, messages, now)
+    subscription = session.subscriptions.get(record.share) if record.share else None
+    group = subscription.group if subscription is not None else None
+    delivery = Delivery(message, record.qos, record.retain, record.identifiers, group)
+    delivery.packet_id = record.packet_id
+    delivery.state = record.state
+    delivery.attempts = record.attempts
+    return delivery

@@ -1,0 +1,497 @@
+"""Takes SUBSCRIBE and UNSUBSCRIBE in turns (sections 3.8 to 3.11).
+
+A packet may contain a quarter of a million filters, so it is processed in bounded pieces (`FilterPacket`), between
+which others have their turns; likewise the subscriptions of a resumed session (`SubscriptionReview`). None of the
+connection's later packets is processed before. An invalid filter ends the connection before any filter of its packet is
+acted on; a valid one that is refused gets its own reason code, and the others of the packet are processed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.filter_list import FilterList
+from canopy_mqtt.core.codec.packets import Packet, Suback, SubscriptionRequest, Unsuback
+from canopy_mqtt.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPTION_IDENTIFIER, Properties
+from canopy_mqtt.core.codec.reason_codes import ProtocolError, Refused
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, level_count, outer_filter, parse_shared
+from canopy_mqtt.core.hooks import AccessControl
+from canopy_mqtt.core.jobs import (
+    ASK_FILTER_WORK,
+    CHECK_WORK,
+    FILTER_WORK,
+    LENGTH_SHIFT,
+    LOOK_WORK,
+    MANY_FILTERS_SHIFT,
+    OBJECT_WORK,
+    STREAM_WORK,
+    TERMS_WORK,
+    TOLD_WORK,
+    Budget,
+    Job,
+)
+from canopy_mqtt.core.protocol import control_packets
+from canopy_mqtt.core.queues.queue_terms import (
+    UNSET,
+    BadQueueOptions,
+    RequestedTerms,
+    SubscriptionTerms,
+    granted_delay,
+    granted_properties,
+    read_options,
+)
+from canopy_mqtt.core.refusals import MOUNT, STORE, SUBSCRIBE
+from canopy_mqtt.core.routing.giving_way import filter_room
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.subscription import Subscription
+
+if TYPE_CHECKING:
+    from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
+
+MAX_FILTER_SHOWN: Final = 64
+"""Characters of a filter in a Reason String."""
+
+MAX_TOLD: Final = 256
+"""Filters of one SUBSCRIBE whose queue options are told one by one; beyond, a SUBACK would be many times as large as
+its SUBSCRIBE, and it tells none. Where all are alike they are told once, however many there are."""
+
+
+def begin(protocol: ServerProtocol, now: float) -> None:
+    """Take the decoder's current frame, a SUBSCRIBE or UNSUBSCRIBE, and take the first step of what it asks for."""
+    session = protocol.session
+    assert session is not None
+    protocol.filter_packet = FilterPacket(protocol.decoder.filters(), session, protocol.router)
+    protocol.filters_busy = True
+    step(protocol, now)
+
+
+def resume(protocol: ServerProtocol, now: float) -> None:
+    """Go on with a session (`Session.resume`), once it is known which subscriptions its client may still have."""
+    session = protocol.session
+    assert session is not None
+    protocol.resumes = True
+    if _begin_review(protocol, session):
+        # Nothing that is published meanwhile comes before what was in flight.
+        session.window.begin_resend(protocol.send_buffer, session.version)
+    else:
+        session.resume(now)
+
+
+def renewed(protocol: ServerProtocol) -> None:
+    """Ask again about a client that has authenticated again: if it may subscribe to less by now, it is told to go
+    (0x87)."""
+    session = protocol.session
+    assert session is not None
+    protocol.resumes = False
+    _begin_review(protocol, session)
+
+
+def _begin_review(protocol: ServerProtocol, session: Session) -> bool:
+    """Begin to check the subscriptions of a session. Return False if there is nothing to check."""
+    access_control = protocol.router.access_control
+    if access_control is None and not session.others_terms:
+        return False
+    protocol.review = SubscriptionReview(session, access_control, protocol.router)
+    protocol.filters_busy = True
+    return True
+
+
+def end_packet(protocol: ServerProtocol) -> None:
+    """Forget a packet or a review: it is done, or the connection is over."""
+    protocol.filter_packet = None
+    protocol.review = None
+    protocol.filters_busy = False
+
+
+def step(protocol: ServerProtocol, now: float) -> None:
+    """Go on until the turn is over; answer the packet when all of it was acted on."""
+    session = protocol.session
+    assert session is not None
+    review = protocol.review
+    if review is not None:
+        if review.step(protocol.router.budget):
+            end_packet(protocol)
+            if protocol.resumes:
+                session.go_on(now)
+            elif review.ended > 0:
+                raise ProtocolError("a subscription is not allowed any more", reason_codes.NOT_AUTHORIZED)
+        return
+    packet = protocol.filter_packet
+    assert packet is not None
+    if not packet.step(protocol.router.budget):
+        return
+    protocol.filter_packet = None
+    protocol.filters_busy = False
+    answer = packet.answer()
+    # [MQTT-3.8.4-1] [MQTT-3.10.4-4]; nothing was done that would have to be kept first, where it was refused.
+    kept = session.journal is not None and not packet.is_refused()
+    control_packets.send(protocol, answer, kept)
+    if session.streams is not None and isinstance(answer, Suback):
+        _start_streams(protocol, session, now)
+
+
+def _start_streams(protocol: ServerProtocol, session: Session, now: float) -> None:
+    """Send the first retained messages at once, if this turn has room for them; the others go at the receiver's pace,
+    as its writer fetches them."""
+    budget = protocol.router.budget
+    send_buffer = protocol.send_buffer
+    if budget.used + STREAM_WORK > budget.end:
+        send_buffer.schedule_flush()
+        return
+    before = send_buffer.messages
+    again = session.pump(now)
+    budget.used += STREAM_WORK + OBJECT_WORK * (send_buffer.messages - before)
+    if again:
+        send_buffer.schedule_flush()
+
+
+class FilterPacket(Job):
+    """Processes one SUBSCRIBE or UNSUBSCRIBE: call `step` until all filters are processed, then send `answer`.
+
+    To drop it in between leaves the session with the filters that were acted on until then.
+    """
+
+    def __init__(self, filters: FilterList, session: Session, router: Router) -> None:
+        """Begin with a packet.
+
+        Raises:
+            Refused: subscription identifiers are switched off (0xA1); or an UNSUBSCRIBE of 3.1.1 cannot be kept now
+                and is to be refused: its UNSUBACK has no code for that.
+        """
+        self._filters = filters
+        self._session = session
+        self._router = router
+        # What stands before the client's filters here (`topic_names.outer_filter`).
+        self._mount = session.principal.mount
+        self._checked = False
+        self._count: i64 = 0
+        # Bytes that are surely left for filters in this turn; whether that is enough whatever the packet's filters are.
+        self._room: i64 = 0
+        self._roomy = False
+        self._codes: list[int] = []
+        self._identifier = 0
+        # The queue options, and the delay in milliseconds, that the client requested for these filters.
+        self._options: RequestedTerms | None = None
+        self._delay = UNSET
+        self._told: list[list[tuple[str, str]]] = []
+        self._told_count = 0
+        self._alike = True
+        self._bad_options = ""
+        # What refused the last filter that was refused; empty: access control did.
+        self._why = ""
+        # The first filter that was refused for a part of it alone, as the client of 5.0 wrote it.
+        self._part = ""
+        # The reason code for all filters, while what they change cannot be kept; 0: it can.
+        self._refusal = 0
+        commits = router.commits
+        if commits is not None and session.journal is not None and commits.refuses(router.limits.store_refuses):
+            if filters.subscribes:
+                self._refusal = reason_codes.QUOTA_EXCEEDED if session.v5 else reason_codes.V3_SUBACK_FAILURE
+            elif session.v5:
+                self._refusal = reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
+            else:
+                raise Refused("the store cannot be written", reason_codes.IMPLEMENTATION_SPECIFIC_ERROR)
+        if filters.subscribes:
+            self._identifier = filters.properties.integers.get(SUBSCRIPTION_IDENTIFIER, 0)
+            if session.v5 and filters.properties.user:
+                try:
+                    options = read_options(filters.properties.user)
+                    if options is not None:
+                        self._options = options.of_queue()
+                        self._delay = options.delay
+                except BadQueueOptions as bad:
+                    self._bad_options = str(bad)
+        # Whether more is to be done about each filter than to note it (`TOLD_WORK`).
+        self._heard = (
+            router.permissions is not None
+            or router.event_listener is not None
+            or router.tap is not None
+            or router.table.listener is not None
+            or session.journal is not None
+            or self._options is not None
+            or self._delay != UNSET
+            or len(session.rules) > 0
+        )
+
+    def is_refused(self) -> bool:
+        """Return whether nothing was done, since it cannot be kept now."""
+        return self._refusal != 0
+
+    def step(self, budget: Budget) -> bool:
+        """Act on filters until the turn is over. Return True when all is done.
+
+        Raises:
+            MalformedPacket, ProtocolViolation: a filter, or its options, that break the grammar.
+        """
+        router = self._router
+        filters = self._filters
+        controls = router.limits.control_characters
+        while not self._checked:
+            if filters.position < filters.end:
+                if budget.used >= budget.end:
+                    return False
+                filters.next()
+                filters.check(controls)
+                self._count += 1
+                budget.used += CHECK_WORK + (filters.filter_end - filters.filter_at >> LENGTH_SHIFT)
+            else:
+                filters.position = filters.start
+                self._checked = True
+        if self._bad_options or self._refusal > 0:
+            if filters.subscribes and filters.next():
+                code = self._refusal or reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
+                self._refused(filters.topic_filter(), code, self._bad_options or STORE, self._count)
+            return True
+        # Meanwhile no other client subscribes. The most that all filters of the packet can take is compared once.
+        table = router.table
+        length: i64 = len(self._mount)
+        self._room = table.room(router.limits, self._session)
+        characters: i64 = self._count * length + filters.end - filters.start
+        self._roomy = table.max_cost(self._count, characters) <= self._room
+        each: i64 = FILTER_WORK + (i64(table.count) >> MANY_FILTERS_SHIFT)
+        if self._heard:
+            each += TOLD_WORK
+        while filters.position < filters.end:
+            if budget.used >= budget.end:
+                return False
+            filters.next()
+            budget.used += each + (length + filters.filter_end - filters.filter_at >> LENGTH_SHIFT)
+            if filters.subscribes:
+                self._subscribe()
+            else:
+                name = self._named(filters.topic_filter())
+                found = name is not None and router.unsubscribe(self._session, name)
+                # Answered also where there was none [MQTT-3.10.4-5].
+                self._codes.append(reason_codes.SUCCESS if found else reason_codes.NO_SUBSCRIPTION_EXISTED)
+        return True
+
+    def _subscribe(self) -> None:
+        """Subscribe to the current filter, if that may be, with one reason code [MQTT-3.8.4-5] [MQTT-3.8.4-6].
+
+        The code is the QoS that is granted, or why not [MQTT-3.8.4-7]. The subscriptions of a bridge of 3.1.1 have No
+        Local and Retain As Published: the bit in its CONNECT asks for them.
+        """
+        session = self._session
+        router = self._router
+        request = self._filters.request()
+        name = self._named(request.topic_filter) if self._mount else request.topic_filter
+        if name is None:
+            router.counters.denied_subscriptions += 1
+            self._refused(request.topic_filter, reason_codes.NOT_AUTHORIZED, MOUNT)
+            self._codes.append(reason_codes.NOT_AUTHORIZED if session.v5 else reason_codes.V3_SUBACK_FAILURE)
+            return
+        request.topic_filter = name
+        group = ""
+        topic_filter = name
+        if not self._filters.plain and name.startswith(SHARE_PREFIX):
+            group, topic_filter = parse_shared(name)
+        code = self._judge(request, group, topic_filter)
+        if code == 0 and not self._roomy and not self._has_room(name, group, topic_filter):
+            code = reason_codes.QUOTA_EXCEEDED
+        if code == 0:
+            if session.bridge:
+                # A client of 3.1.1 cannot ask for them. In a share group there is no No Local [MQTT-3.8.3-4].
+                request.no_local = not group
+                request.retain_as_published = True
+            options = self._options
+            sub_queue: SubscriptionTerms | None = None
+            if options is not None or len(session.rules) > 0:
+                sub_queue = router.queue_limits.sub_queue_terms(session, topic_filter, options)
+            router.subscribe(session, group, topic_filter, request, self._identifier, sub_queue, options)
+            delay = self._delay
+            if delay != UNSET or session.requested_delays is not None:
+                router.peers.request_delay(session, name, delay if router.limits.subscriber_policies else UNSET)
+            if options is not None or delay != UNSET:
+                self._tell(self._granted(None if options is None else sub_queue))
+            # A QoS that the server does not have may be asked for; less is granted [MQTT-3.2.2-10].
+            code = min(request.qos, router.limits.max_qos)
+        else:
+            self._refused(name, code, self._why)
+            if not session.v5:
+                code = reason_codes.V3_SUBACK_FAILURE
+        self._codes.append(code)
+
+    def _granted(self, terms: SubscriptionTerms | None) -> list[tuple[str, str]]:
+        """Return what was granted of the options for the current filter; `terms`: of its queue, if asked for."""
+        granted = [] if terms is None else granted_properties(terms)
+        send_buffer = self._session.send_buffer
+        if self._delay != UNSET and send_buffer is not None and send_buffer.peer is not None:
+            granted.append(granted_delay(send_buffer.peer.max_delay()))
+        return granted
+
+    def _refused(self, topic_filter: str, reason_code: int, why: str, count: int = 1) -> None:
+        """Remember that a filter was refused: 3.1.1 tells its client no reason, and many clients show none."""
+        session = self._session
+        router = self._router
+        router.counters.refusals.note(
+            session.ledger,
+            session.principal,
+            SUBSCRIBE,
+            topic_filter,
+            reason_code,
+            router.counters.load.now,
+            why,
+            count=count,
+        )
+
+    def _judge(self, request: SubscriptionRequest, group: str, topic_filter: str) -> int:
+        """Return 0, or the reason code with which a well-formed filter is refused; `_why` says what refused it.
+
+        Access control may lower the QoS asked for.
+        """
+        session = self._session
+        router = self._router
+        name = request.topic_filter
+        limits = router.limits
+        if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
+            self._why = "limits.max_topic_levels"
+            return reason_codes.TOPIC_FILTER_INVALID
+        known = name in session.subscriptions
+        if 0 < limits.max_subscriptions_per_client <= len(session.subscriptions) and not known:
+            self._why = "limits.max_subscriptions_per_client"
+            return reason_codes.QUOTA_EXCEEDED
+        if group and 0 < limits.max_shared_subscriptions_per_client <= session.shared and not known:
+            # Each of its groups is a delivery of its own: with 10,000 groups at "#", every PUBLISH is 10,000.
+            self._why = "limits.max_shared_subscriptions_per_client"
+            return reason_codes.QUOTA_EXCEEDED
+        permissions = router.permissions
+        if permissions is not None:
+            access_control = permissions.asked
+            router.budget.used += access_control.source().ask_work
+            granted = access_control.may_subscribe(session.principal, topic_filter, request.qos)
+            if granted < 0:
+                router.counters.denied_subscriptions += 1
+                self._why = ""
+                if session.v5 and not self._part:
+                    router.budget.used += access_control.source().ask_work
+                    if access_control.denies_part(session.principal, topic_filter):
+                        self._part = self._filters.topic_filter()
+                return reason_codes.NOT_AUTHORIZED
+            request.qos = min(granted, request.qos)
+        return 0
+
+    def _named(self, name: str) -> str | None:
+        """Return the broker's name of a client's filter; None: a mounted client has no such topics."""
+        return outer_filter(self._mount, name) if self._mount else name
+
+    def _has_room(self, name: str, group: str, topic_filter: str) -> bool:
+        """Return whether there is room for a filter, else say why in `_why`; exact bytes are asked near the bounds."""
+        table = self._router.table
+        most: i64 = table.max_cost(1, len(name))
+        if most <= self._room:
+            self._room -= most
+            return True
+        now = self._router.counters.load.now
+        self._why = filter_room(self._router, self._session, name, group, topic_filter, now)
+        return not self._why
+
+    def _tell(self, granted: list[tuple[str, str]]) -> None:
+        """Remember what was granted to one filter, as long as it may be told one by one."""
+        told = self._told
+        self._told_count += 1
+        if len(told) < MAX_TOLD:
+            told.append(granted)
+        if granted != told[0]:
+            self._alike = False
+
+    def answer(self) -> Packet:
+        """Make the one SUBACK or UNSUBACK [MQTT-3.10.4-6], with the packet identifier [MQTT-2.2.1-6] [MQTT-3.8.4-2].
+
+        A SUBACK has User Properties where the client asked for a queue of its own, with what was granted, and a Reason
+        String where that was not to be understood (0x83), or where a filter was refused for a part of it alone; the
+        caller leaves both out where the client does not want them or cannot take so much [MQTT-3.9.2-1] [MQTT-3.9.2-2].
+        An UNSUBACK has neither [MQTT-3.11.2-1] [MQTT-3.11.2-2].
+        """
+        packet_id = self._filters.packet_id
+        if self._refusal > 0:
+            codes = [self._refusal] * self._count
+            return Suback(packet_id, codes) if self._filters.subscribes else Unsuback(packet_id, codes)
+        if not self._filters.subscribes:
+            return Unsuback(packet_id, self._codes)
+        told = self._told
+        if not (self._bad_options or self._part or told):
+            return Suback(packet_id, self._codes, NO_PROPERTIES)
+        properties = Properties()
+        if self._bad_options:
+            properties.strings[REASON_STRING] = self._bad_options
+            return Suback(packet_id, [reason_codes.IMPLEMENTATION_SPECIFIC_ERROR] * self._count, properties)
+        if self._part:
+            properties.strings[REASON_STRING] = (
+                f'a rule denies a part of the filter "{self._part[:MAX_FILTER_SHOWN]}": subscribe to narrower ones'
+            )
+        # Once for all filters; where they differ, for each that was granted, in order.
+        if self._alike or self._told_count <= MAX_TOLD:
+            for each in told[:1] if self._alike else told:
+                properties.user.extend(each)
+        return Suback(packet_id, self._codes, properties)
+
+
+def _lower(session: Session, subscription: Subscription, qos: int, router: Router) -> None:
+    """Give a subscription a lower QoS: no more is allowed by now."""
+    subscription.qos = qos
+    router.table.touch(subscription)
+    session.keep_subscription(subscription)
+
+
+class SubscriptionReview(Job):
+    """Checks a resumed session's subscriptions: forbidden ones end, others may continue with a lower QoS.
+
+    What waits because of them stays, as far as the client may still be sent it. `ended`: how many it were. Where the
+    session was another user's, they get the queues that the rules have for this one.
+    """
+
+    def __init__(self, session: Session, access_control: AccessControl | None, router: Router) -> None:
+        self._session = session
+        self._access_control = access_control
+        self._router = router
+        self._names = list(session.subscriptions)
+        self._at: i64 = 0
+        self.ended: i64 = 0
+
+    def step(self, budget: Budget) -> bool:
+        """Check as many subscriptions as one turn allows. Return True when all is done."""
+        session = self._session
+        router = self._router
+        names = self._names
+        while self._at < len(names):
+            if budget.used >= budget.end:
+                return False
+            subscription = session.subscriptions.get(names[self._at])
+            self._at += 1
+            budget.used += LOOK_WORK
+            if subscription is None:
+                continue
+            if session.others_terms:
+                budget.used += TERMS_WORK
+                router.queue_limits.renew_terms(session, subscription)
+            if self._access_control is not None:
+                self._ask(subscription, self._access_control)
+        session.others_terms = False
+        return True
+
+    def _ask(self, subscription: Subscription, access_control: AccessControl) -> None:
+        """Ask access control about one."""
+        session = self._session
+        router = self._router
+        name = subscription.topic_filter
+        router.budget.used += ASK_FILTER_WORK + access_control.source().ask_work
+        granted = access_control.may_subscribe(session.principal, parse_shared(name)[1], subscription.qos)
+        if granted < 0:
+            router.budget.used += FILTER_WORK + TOLD_WORK
+            self.ended += 1
+            router.counters.refusals.note(
+                session.ledger,
+                session.principal,
+                SUBSCRIBE,
+                name,
+                reason_codes.NOT_AUTHORIZED,
+                router.counters.load.now,
+            )
+            router.unsubscribe(session, name)
+        elif granted < i64(subscription.qos):
+            router.budget.used += FILTER_WORK + TOLD_WORK
+            _lower(session, subscription, granted, router)

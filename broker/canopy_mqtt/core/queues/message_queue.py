@@ -1,0 +1,870 @@
+"""The messages that wait in a session, until its client connects again or acknowledges others.
+
+Owns the session's queue with its limits, and the choice of what is dropped if something does not fit: here, or in the
+buffer on behalf of a subscription (`SubscriptionQueue`). Each drop is counted by cause. In-flight messages are never
+dropped, and the order never changes. Dropping has amortised constant cost: a drop from the middle leaves an empty gap,
+and gaps never outnumber the messages (except for a few).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from canopy_mqtt.core.accounts import Account
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.drop_causes import (
+    ACCEPTED,
+    AGE,
+    EXPIRED,
+    FULL_BYTES,
+    FULL_MESSAGES,
+    GLOBAL,
+    GO_ON,
+    NO_QUOTA,
+    REPLACED,
+)
+from canopy_mqtt.core.permissions import NEVER_MADE, Permissions
+from canopy_mqtt.core.persistence.journal import FETCHED_BYTES, PAGE_BYTES, DeliveryRecord, Fetch, Journal, Page, Pages
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import DROPPED, Delivery
+from canopy_mqtt.core.queues.losses import Ledger
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, SubscriptionQueue
+from canopy_mqtt.core.queues.queue_totals import Crowded, QueueTotals, bound
+from canopy_mqtt.core.queues.requests import RequestMessage
+from canopy_mqtt.core.queues.send_buffer import NEVER_TAKEN, SendBuffer
+
+if TYPE_CHECKING:
+    from canopy_mqtt.core.topics.subscription import SharedGroup
+
+STALE: Final = 64
+"""Messages that are too old and are dropped at most when another one comes: more than come, and never long."""
+
+GAPS: Final = 64
+"""Gaps that are not worth closing."""
+
+
+class MessageQueue(Crowded):
+    """One client's queue in its session. `messages` and `bytes`: what waits; a limit of 0: unlimited.
+
+    Of it some may be on disk alone (`disk`): behind the first `_ahead` of `pending`, and before the rest.
+    `send_buffer`, where a method takes it, is that of the client's connection; None: it is offline.
+    """
+
+    def __init__(self, ledger: Ledger, counters: Counters, max_messages: int, max_bytes: int) -> None:
+        """`ledger`: where losses are written down."""
+        self.max_messages: i64 = bound(max_messages)
+        self.max_bytes: i64 = bound(max_bytes)  # what holds now: `ClientAccount.fit` may set it below the queue's own
+        self.own_max_bytes: i64 = self.max_bytes
+        self.policy: i64 = DROP_NEWEST
+        # What is still to be asked about what waits; None: the rules were not looked at for the client that it is now.
+        self.review: Review | None = None
+        self.journal: Journal | None = None  # who keeps what waits; see `Session.keep_in`
+        self.pages: Pages | None = None  # with it: where messages may wait on disk alone
+        self.pending: deque[Delivery] | None = None  # in memory; with gaps, and None when nothing waits at all
+        self.disk: DiskQueue | None = None  # None: nothing waits on disk alone
+        self._ahead: i64 = 0
+        self.messages: i64 = 0
+        self.bytes: i64 = 0
+        # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5].
+        # One more while QoS 0 has to wait in any case (`hold_qos0`).
+        self.qos0: i64 = 0
+        self._gaps: i64 = 0
+        self._told = False
+        # As in `SendBuffer`: whether publishers wait for this client, and when it last took something, or kept up.
+        self.holds = True
+        self._taken_at: float = NEVER_TAKEN
+        self.client_id = ledger.client_id
+        self._ledger = ledger
+        self._counters = counters
+        self.load = counters.load
+        # Whose account has the bytes that wait here in memory; see `belong_to`.
+        self.owner: Account = counters.load.internal
+
+    def limit(self, policy: int, max_messages: int, max_bytes: int) -> None:
+        """Give the queue other terms; what waits already stays. Bounds of 0: unlimited."""
+        self.policy = policy
+        self.max_messages = bound(max_messages)
+        self.own_max_bytes = bound(max_bytes)
+        self.max_bytes = self.own_max_bytes
+
+    # -- whose it is ---------------------------------------------------------------------------------------------------
+
+    def belong_to(self, account: Account) -> None:
+        """Let another account answer for what waits here, now and later."""
+        if self.messages > 0:
+            self.load.queue_ends(self.owner)
+        self.owner.queued -= self.bytes_in_memory
+        self.owner = account
+        account.queued += self.bytes_in_memory
+        if self.messages > 0:
+            self.load.queue_begins(self.owner)
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def add(self, delivery: Delivery, send_buffer: SendBuffer | None, quota: i64) -> int:
+        """Queue a delivery: ACCEPTED, or the cause of its drop. `quota`: the rest of the send quota."""
+        size: i64 = delivery.message.size
+        if self.messages >= self.max_messages or self.bytes + size > self.max_bytes:
+            self._shed_expired()
+        messages: i64 = self.messages + 1 - self.max_messages
+        beyond: i64 = self.bytes + size - self.max_bytes
+        if size > self.max_bytes:
+            # The message fits when the queue is empty. Nothing goes for it.
+            beyond = self.bytes
+        if messages > 0 or beyond > 0:
+            cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
+            if size > self.max_bytes or not self._make_room(delivery.sub_queue, messages, beyond, cause):
+                sub_queue = delivery.sub_queue
+                if send_buffer is not None and size <= self.max_bytes:
+                    if self.policy == DISCONNECT or (sub_queue is not None and sub_queue.policy == DISCONNECT):
+                        send_buffer.overflow()
+                    elif quota <= 0 and delivery.qos > 0:
+                        # The client reads, perhaps, but it does not acknowledge.
+                        cause = NO_QUOTA
+                return self.drop(cause)
+        if self.pages is not None and self._is_for_disk(delivery, size, self.pages):
+            if self._begin_disk(self.pages).add(delivery, self.journal, self.policy == DROP_OLDEST):
+                return ACCEPTED
+            return self.drop(GLOBAL)
+        load = self.load
+        # `QueueTotals.has_room`, spelled out: this is asked for every message that waits.
+        if (
+            (load.messages >= load.max_messages or load.bytes + size > load.max_bytes)
+            and not load.has_room(1, size)
+            and not load.admits(1, size, self.messages, self.bytes)
+        ):
+            return self.drop(GLOBAL)
+        pending = self.pending
+        if pending is None:
+            pending = deque()
+            self.pending = pending
+        pending.append(delivery)
+        delivery.live = False
+        delivery.since = load.now
+        if self.messages == 0:
+            # Until now it has kept up.
+            self._taken_at = load.now
+            load.queue_begins(self.owner)
+        self.messages += 1
+        self.bytes += size
+        self.owner.queued += size
+        load.messages += 1
+        load.bytes += size
+        if delivery.qos == 0:
+            self.qos0 += 1
+        if send_buffer is not None and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes):
+            self._tell()
+        if self.journal is not None:
+            self.journal.queued(self.client_id, delivery)
+        if delivery.sub_queue is not None:
+            self.enter(delivery.sub_queue, delivery)
+        return ACCEPTED
+
+    def _make_room(self, sub_queue: SubscriptionQueue | None, messages: i64, size: i64, cause: int) -> bool:
+        """Make room here for these messages and bytes, as far as a policy lets something be shed for it."""
+        if sub_queue is not None and sub_queue.policy == DROP_OLDEST:
+            while messages > 0 or size > 0:
+                oldest = sub_queue.oldest()
+                if oldest is None or oldest.live:
+                    break
+                messages -= 1
+                size -= oldest.message.size
+                self._drop_one(oldest, cause)
+        if (messages > 0 or size > 0) and self.policy == DROP_OLDEST:
+            self.shed(messages, size, cause)
+            return True
+        return messages <= 0 and size <= 0
+
+    def _tell(self) -> None:
+        """Tell routing that more than half of the messages that may wait do, though the client is there."""
+        load = self.load
+        if not self._told:
+            # Once, until the client has worked most of it off: one that does not read slows no publisher.
+            self._told = True
+            self._counters.backed_up += 1
+        if self.crowded(load.now):
+            load.crowds += 1
+            load.crowded_session = self
+
+    def crowded(self, now: float) -> bool:
+        """See `Crowded`: the client acknowledges, if not for long."""
+        return (
+            self.holds
+            and self.policy != DROP_OLDEST
+            and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes)
+            and now < self._taken_at + self.load.standstill
+        )
+
+    def part(self) -> i64:
+        """See `Crowded`: a sixteenth of what may wait."""
+        return self.max_messages >> 4
+
+    def part_bytes(self) -> i64:
+        """See `Crowded`: three eighths of what may wait."""
+        return (self.own_max_bytes >> 3) * 3
+
+    # -- on disk alone -------------------------------------------------------------------------------------------------
+
+    @property
+    def in_memory(self) -> i64:
+        """Return how many of `messages` are in memory."""
+        return self.messages if self.disk is None else self.messages - self.disk.messages
+
+    @property
+    def bytes_in_memory(self) -> i64:
+        """Return how many of `bytes` are."""
+        return self.bytes if self.disk is None else self.bytes - self.disk.bytes
+
+    def _is_for_disk(self, delivery: Delivery, size: i64, pages: Pages) -> bool:
+        """Return whether a delivery is to wait on disk alone."""
+        if self.disk is None:
+            return pages.beyond(self.messages, self.bytes, size, self.load.bytes) and is_pageable(delivery)
+        # Behind what waits, but not past what had to stay in memory.
+        return (self.pending is None or len(self.pending) <= self._ahead) and is_pageable(delivery)
+
+    def _begin_disk(self, pages: Pages) -> DiskQueue:
+        """The part that is on disk, which begins behind all that waits in memory."""
+        if self.pending is None:
+            self.pending = deque()
+        if self.disk is None:
+            self.disk = DiskQueue(self, self._ledger, self.load, pages)
+            self._ahead = len(self.pending)
+        return self.disk
+
+    def restore_page(self, page: Page, pages: Pages, qos0: bool) -> None:
+        """Take back a page that a store kept, behind all that waits. `qos0`: there may be QoS 0 in it."""
+        self._begin_disk(pages).restore(page, qos0)
+
+    def ask_disk(self, send_buffer: SendBuffer) -> None:
+        """Ask for messages on disk alone while there is still something before them: less than a page."""
+        disk = self.disk
+        if disk is None or self.pages is None or self.journal is None:
+            return
+        if self._ahead == 0 or (self._ahead < self.pages.page and self.bytes_in_memory < PAGE_BYTES):
+            disk.ask(self.journal, send_buffer)
+
+    def count(self, messages: i64, size: i64) -> None:
+        before: i64 = self.messages
+        self.messages += messages
+        self.bytes += size
+        if before == 0 and messages > 0:
+            self.load.queue_begins(self.owner)
+        elif before > 0 and self.messages == 0:
+            self.load.queue_ends(self.owner)
+
+    def put_back(self, deliveries: list[Delivery]) -> None:
+        pending = self.pending
+        assert pending is not None
+        behind: list[Delivery] = []
+        while len(pending) > self._ahead:
+            behind.append(pending.pop())
+        for delivery in deliveries:
+            pending.append(delivery)
+            self.owner.queued += delivery.message.size
+            if delivery.qos == 0:
+                self.qos0 += 1
+        self._ahead = len(pending)
+        while behind:
+            pending.append(behind.pop())
+
+    def disk_ended(self) -> None:
+        self.disk = None
+        if self.messages == 0:
+            self.pending = None
+            self._gaps = 0
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def first(self) -> Delivery | None:
+        """Return what has waited longest; None when nothing waits, or it is on disk alone."""
+        pending = self.pending
+        if pending is None:
+            return None
+        disk = self.disk
+        while pending and (disk is None or self._ahead > 0):
+            delivery = pending[0]
+            if delivery.state != DROPPED:
+                return delivery
+            pending.popleft()
+            self._ahead -= 1
+            self._gaps -= 1
+        if disk is None:
+            self.pending = None
+        return None
+
+    def waited(self, now: float, since: float) -> float:
+        """Seconds since the first that waits came, or since `since` if that is later; 0.0 when nothing waits."""
+        first = self.first()
+        if first is None:
+            return 0.0
+        # Not since before its client came: what waited for its return is not its fault.
+        return now - (first.since if first.since > since else since)
+
+    def pop_first(self, delivery: Delivery) -> None:
+        """The first, as `first` gave it, waits here no more. What becomes of it is the caller's to say."""
+        pending = self.pending
+        assert pending is not None
+        pending.popleft()
+        self._ahead -= 1
+        if self.review is not None:
+            self.review.gone()
+        self._unqueue(delivery)
+
+    def _unqueue(self, delivery: Delivery) -> None:
+        """Take one that waits here out of the accounts; its place in the broker's sum is still held."""
+        size: i64 = delivery.message.size
+        self.messages -= 1
+        self.bytes -= size
+        self.owner.queued -= size
+        if delivery.qos == 0:
+            self.qos0 -= 1
+        if self.messages == 0:
+            self.load.queue_ends(self.owner)
+            self.pending = None
+            self._gaps = 0
+            if self.review is not None:
+                self.review.left = 0
+        self._taken_at = self.load.now
+        if self._told and self.messages * 4 < self.max_messages and self.bytes * 4 < self.max_bytes:
+            self._told = False
+
+    def take(self, delivery: Delivery) -> None:
+        """Take one out, wherever it stands; its place in the broker's sum is still held."""
+        assert self.pending is not None
+        self.pending.remove(delivery)
+        self._unqueue(delivery)
+        if delivery.sub_queue is not None:
+            delivery.sub_queue.leave(delivery)
+
+    def waiting(self) -> list[Delivery]:
+        """Return the messages that wait in memory, in their order: a copy."""
+        return [] if self.pending is None else [each for each in self.pending if each.state != DROPPED]
+
+    def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
+        """Take out all that was chosen for this member of some shared subscriptions."""
+        taken = [each for each in self.waiting() if each.group in groups]
+        self.take_out(taken)
+        load = self.load
+        for delivery in taken:
+            load.messages -= 1
+            load.bytes -= delivery.message.size
+            if delivery.sub_queue is not None:
+                delivery.sub_queue.leave(delivery)
+        return taken
+
+    def take_out(self, some: list[Delivery]) -> None:
+        """Take out some of `waiting`; what else has an account of them, such as the broker's sum, still has."""
+        for delivery in some:
+            self._unqueue(delivery)
+        if some:
+            self._close_gaps(set(some))
+
+    def _close_gaps(self, gone: set[Delivery]) -> None:
+        """Make `pending` anew, without gaps and without those that have just gone."""
+        pending = self.pending
+        self._gaps = 0
+        if pending is None:
+            return
+        kept: deque[Delivery] = deque()
+        before: i64 = self._ahead
+        ahead: i64 = 0
+        for at, delivery in enumerate(pending):
+            if delivery.state != DROPPED and delivery not in gone:
+                kept.append(delivery)
+                if at < before:
+                    ahead += 1
+        self._ahead = ahead
+        self.pending = kept if kept or self.disk is not None else None
+
+    def doubt(self, permissions: Permissions, principal: Principal) -> None:
+        """Once for each change of the rules: see that its client's right to what waits now is asked for."""
+        if self.review is None:
+            self.review = Review(principal)
+        waiting: i64 = 0 if self.pending is None else len(self.pending)
+        self.review.begin(permissions, waiting if self.disk is None else waiting + self.disk.messages)
+
+    def bars(self, delivery: Delivery) -> bool:
+        """Return whether the first that waits may not be sent any more; or with a lower QoS, which it has then."""
+        review = self.review
+        most = delivery.qos if review is None else review.most(delivery, self.load.permissions)
+        if 0 <= most < delivery.qos:
+            delivery.qos = most
+            if most == 0:
+                self.qos0 += 1
+                delivery.settle()
+        return most < 0
+
+    def hold_qos0(self, hold: bool) -> None:
+        """Let QoS 0 wait though none waits before it, from now on or no more. Callers keep track of which it is."""
+        self.qos0 += 1 if hold else -1
+
+    def settle(self) -> None:
+        """Settle the requests that wait here: the session is over, or its connection, and no answer can come."""
+        if self.pending is not None:
+            for delivery in self.pending:
+                delivery.settle()
+
+    def end(self) -> None:
+        """The session is over: nothing waits any more. What did was counted."""
+        load = self.load
+        load.messages -= self.in_memory
+        load.bytes -= self.bytes_in_memory
+        self.owner.queued -= self.bytes_in_memory
+        if self.messages > 0:
+            self.load.queue_ends(self.owner)
+        if self.disk is not None:
+            self.disk.end()
+            self.disk = None
+        if self.pending is not None:
+            # Their subscription queues may be remembered elsewhere.
+            for delivery in self.pending:
+                if delivery.sub_queue is not None:
+                    delivery.sub_queue.leave(delivery)
+        self.pending = None
+        self.messages = 0
+        self.bytes = 0
+        self.qos0 = self._gaps = 0
+        self.review = None
+
+    # -- shedding ------------------------------------------------------------------------------------------------------
+
+    def shed(self, messages: i64, size: i64, cause: int) -> None:
+        """Drop the oldest that wait here until that many messages and bytes have gone, or there are no more."""
+        count: i64 = 0
+        while messages > 0 or size > 0:
+            delivery = self.first()
+            if delivery is None:
+                if self.disk is None or cause == GLOBAL:
+                    # Memory is short then, and the disk's part takes none.
+                    break
+                page = self.disk.drop_page(cause, self.journal)
+                messages -= page.messages
+                size -= page.bytes
+                continue
+            messages -= 1
+            size -= delivery.message.size
+            count += 1
+            self.pop_first(delivery)
+            self._forget(delivery)
+        if count > 0:
+            self._ledger.lost(cause, count)
+
+    def give_up(self, delivery: Delivery, cause: int) -> None:
+        """One that is out of the queue is dropped."""
+        self._forget(delivery)
+        self.drop(cause)
+
+    def _forget(self, delivery: Delivery) -> None:
+        """Take one that is out of the queue out of the broker's sum and all other accounts."""
+        self.load.messages -= 1
+        self.load.bytes -= delivery.message.size
+        sub_queue = delivery.sub_queue
+        if sub_queue is not None:
+            sub_queue.leave(delivery)
+        if self.journal is not None:
+            self.journal.finished(self.client_id, delivery)
+        delivery.settle()
+
+    def _shed_expired(self) -> None:
+        """Drop what has expired, from the front on: a queue that is full of it is not full [MQTT-3.3.2-5]."""
+        now = self.load.now
+        for _ in range(16 * STALE):
+            delivery = self.first()
+            if delivery is None and self.disk is not None and self.disk.expired(now):
+                self.disk.drop_page(EXPIRED, self.journal)
+                continue
+            if delivery is None or not delivery.message.expired(now):
+                return
+            self.pop_first(delivery)
+            self.give_up(delivery, EXPIRED)
+
+    def shed_one(self, delivery: Delivery, cause: int, send_buffer: SendBuffer | None) -> None:
+        """Drop one that waits, here or in the send buffer, wherever it stands."""
+        if delivery.live:
+            assert send_buffer is not None
+            send_buffer.shed_one(delivery, cause)
+        else:
+            self._drop_one(delivery, cause)
+
+    def _drop_one(self, delivery: Delivery, cause: int) -> None:
+        self._unqueue(delivery)
+        self.give_up(delivery, cause)
+        delivery.drop()
+        if self.pending is None:
+            return
+        self._gaps += 1
+        if self._gaps > self.messages + GAPS:
+            self._close_gaps(set())
+
+    # -- subscription queues -------------------------------------------------------------------------------------------
+
+    def enter(self, sub_queue: SubscriptionQueue, delivery: Delivery) -> None:
+        """A delivery of a subscription queue begins to wait, here or in the send buffer."""
+        load = self.load
+        sub_queue.enter(delivery, load.now)
+        if sub_queue.max_age > 0.0:
+            load.aging[sub_queue] = None
+
+    def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64, send_buffer: SendBuffer | None) -> i64:
+        """Drop at most `most` messages of a subscription that have waited too long; return how many there were."""
+        count: i64 = 0
+        while count < most and (delivery := sub_queue.stale(now)) is not None:
+            self.shed_one(delivery, AGE, send_buffer)
+            count += 1
+        return count
+
+    def offer_live(self, delivery: Delivery, sub_queue: SubscriptionQueue, send_buffer: SendBuffer) -> int:
+        """Offer a QoS 0 delivery with terms of its own to the send buffer: ACCEPTED, or the cause of its drop."""
+        size: i64 = delivery.message.size
+        self._make_live_room(sub_queue, size, send_buffer)
+        cause = send_buffer.offer_late(delivery)
+        if cause == ACCEPTED:
+            self.enter(sub_queue, delivery)
+        elif sub_queue.policy == DISCONNECT and cause in (FULL_MESSAGES, FULL_BYTES) and size <= send_buffer.max_bytes:
+            send_buffer.overflow()
+        return cause
+
+    def _make_live_room(self, sub_queue: SubscriptionQueue, size: i64, send_buffer: SendBuffer) -> None:
+        """Drop the oldest of a subscription with that policy if it is the whole queue that has no room."""
+        if sub_queue.policy != DROP_OLDEST or size > send_buffer.max_bytes:
+            return
+        while send_buffer.messages >= send_buffer.max_messages or send_buffer.bytes + size > send_buffer.max_bytes:
+            oldest = sub_queue.oldest()
+            if oldest is None or not oldest.live:
+                return
+            send_buffer.shed_one(
+                oldest, FULL_MESSAGES if send_buffer.messages >= send_buffer.max_messages else FULL_BYTES
+            )
+
+    def make_room_in(
+        self,
+        send_buffer: SendBuffer | None,
+        sub_queue: SubscriptionQueue,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        group: SharedGroup | None,
+    ) -> int:
+        """Apply the terms of a subscription to a message: GO_ON, or ACCEPTED in place of an older one, or why not."""
+        self.shed_stale(sub_queue, self.load.now, STALE, send_buffer)
+        same = sub_queue.of_topic(message.topic)
+        if same is not None:
+            if (same.qos == 0) == (qos == 0):
+                answer = self._renew(send_buffer, sub_queue, same, message, qos, retain, identifiers, group)
+                if answer != GO_ON:
+                    return answer
+            else:
+                # They wait in different places: the newer one, then, in the last.
+                self.shed_one(same, REPLACED, send_buffer)
+        while sub_queue.waiting >= sub_queue.depth:
+            oldest = sub_queue.oldest() if sub_queue.policy == DROP_OLDEST else None
+            if oldest is None:
+                if sub_queue.policy == DISCONNECT and send_buffer is not None:
+                    send_buffer.overflow()
+                return self.drop(FULL_MESSAGES)
+            self.shed_one(oldest, FULL_MESSAGES, send_buffer)
+        return GO_ON
+
+    def _renew(
+        self,
+        send_buffer: SendBuffer | None,
+        sub_queue: SubscriptionQueue,
+        waiting: Delivery,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        group: SharedGroup | None,
+    ) -> int:
+        """Put a newer message of the topic in the place of the one that waits. GO_ON when that one had to go."""
+        load = self.load
+        grown: i64 = message.size
+        grown -= waiting.message.size
+        if waiting.live:
+            assert send_buffer is not None
+            fits = send_buffer.bytes + grown <= send_buffer.max_bytes or send_buffer.messages == 1
+        else:
+            fits = self.bytes + grown <= self.max_bytes or self.messages == 1
+        if not fits:
+            return self.drop(FULL_BYTES)
+        if grown > 0 and not load.has_room(0, grown):
+            relieved = load.relieve(0, grown)
+            if not waiting.waits:
+                return GO_ON
+            if not relieved:
+                return self.drop(GLOBAL)
+        if waiting.live:
+            assert send_buffer is not None
+            send_buffer.replace(grown)
+        else:
+            self.bytes += grown
+            self.owner.queued += grown
+            load.bytes += grown
+            self.drop(REPLACED)
+        waiting.settle()
+        waiting.message = message
+        waiting.qos = qos
+        waiting.retain = retain
+        waiting.identifiers = identifiers
+        waiting.group = group
+        sub_queue.renew(waiting, load.now)
+        if self.journal is not None and not waiting.live:
+            self.journal.renewed(self.client_id, waiting)
+        return ACCEPTED
+
+    def drop(self, cause: int) -> int:
+        """Count a message that does not come to wait here, or no more. Returns the cause."""
+        self._ledger.lost(cause, 1)
+        return cause
+
+
+HIGHEST: Final = 2
+"""The QoS that lowers none."""
+
+
+class Review:
+    """The check of one client's queue: `left` messages from the first on remain."""
+
+    def __init__(self, principal: Principal) -> None:
+        self.left: i64 = 0
+        self._principal = principal
+        self._epochs: i64 = NEVER_MADE  # of the rules that were seen last
+        self._allowed: Delivery | None = None  # the first that waits, once it was asked about
+
+    def begin(self, permissions: Permissions, waiting: i64) -> None:
+        """Begin to ask for the right to the messages that wait now, once for each change of the rules."""
+        permissions.refresh()
+        if self._epochs != permissions.epochs:
+            self._epochs = permissions.epochs
+            self.left = waiting
+            self._allowed = None
+
+    def most(self, delivery: Delivery, permissions: Permissions | None) -> int:
+        """The QoS with which the first that waits may be sent, at most; below 0: not at all. Asks once about each."""
+        if self.left <= 0 or permissions is None or not permissions.filters or delivery is self._allowed:
+            return HIGHEST
+        most = permissions.receive_qos(self._principal, delivery.message.topic.decode())
+        if most >= 0:
+            self._allowed = delivery
+        return most
+
+    def gone(self) -> None:
+        """The first waits no more."""
+        if self.left > 0:
+            self.left -= 1
+            self._allowed = None
+
+
+def is_pageable(delivery: Delivery) -> bool:
+    """Return whether a delivery may wait on disk alone: it may if it is not looked for before its turn comes."""
+    return delivery.sub_queue is None and delivery.group is None and not isinstance(delivery.message, RequestMessage)
+
+
+class DiskQueue:
+    """The pages of one session, if any of its messages are on disk only."""
+
+    def __init__(self, queue: MessageQueue, ledger: Ledger, load: QueueTotals, pages: Pages) -> None:
+        self.messages: i64 = 0
+        self.bytes: i64 = 0
+        self._holds_qos0 = False
+        self._queue = queue
+        self._ledger = ledger
+        self._load = load
+        self._sums = pages
+        self._pages: deque[Page] = deque()
+        # The read in progress: how many pages from the first on it has, and for which connection.
+        self._fetch: QueueFetch | None = None
+        self._asked: i64 = 0
+        self._send_buffer: SendBuffer | None = None
+
+    def add(self, delivery: Delivery, journal: Journal | None, drop_oldest: bool) -> bool:
+        """Queue a delivery as the last. False: the disk has no room, nor may the oldest here give it."""
+        assert journal is not None
+        sums = self._sums
+        size: i64 = delivery.message.size
+        while sums.bytes + size > sums.disk_bytes and sums.messages > 0:
+            if not drop_oldest or not self._pages:
+                self._end_if_empty()
+                return False
+            self._drop_first(GLOBAL, journal)
+        journal.paged(self._ledger.client_id, delivery)
+        self._append(delivery, size)
+        if delivery.qos == 0:
+            self._hold_qos0()
+        return True
+
+    def _append(self, delivery: Delivery, size: i64) -> None:
+        expires_at = delivery.message.expires_at
+        page = self._pages[-1] if len(self._pages) > self._asked else None
+        if page is None or page.messages >= self._sums.page or page.bytes + size > PAGE_BYTES:
+            page = Page(delivery.record, delivery.record, 0, 0)
+            page.expires_at = expires_at
+            self._pages.append(page)
+        page.last = delivery.record
+        page.messages += 1
+        page.bytes += size
+        if page.expires_at != 0.0 and (expires_at == 0.0 or expires_at > page.expires_at):
+            page.expires_at = expires_at
+        self._queue.count(1, size)
+        self._count(1, size)
+
+    def restore(self, page: Page, qos0: bool) -> None:
+        """A page that a store kept is the last. `qos0`: there may be QoS 0 in it."""
+        self._pages.append(page)
+        self._queue.count(page.messages, page.bytes)
+        self._count(page.messages, page.bytes)
+        if qos0:
+            self._hold_qos0()
+
+    def pages(self) -> list[Page]:
+        """The pages, oldest first: a copy."""
+        return list(self._pages)
+
+    def _hold_qos0(self) -> None:
+        if not self._holds_qos0:
+            self._holds_qos0 = True
+            self._queue.hold_qos0(True)
+
+    def _count(self, messages: i64, size: i64) -> None:
+        self.messages += messages
+        self.bytes += size
+        self._sums.messages += messages
+        self._sums.bytes += size
+
+    # -- back into memory ----------------------------------------------------------------------------------------------
+
+    def ask(self, journal: Journal, send_buffer: SendBuffer) -> None:
+        """Ask for the first pages, unless some are being read. Where memory has no room: later (`Pages.retry`)."""
+        # What is being read may have been asked for on an earlier connection.
+        self._send_buffer = send_buffer
+        if self._fetch is not None or not self._pages:
+            return
+        first = self._pages[0]
+        last = first
+        count: i64 = 0
+        messages: i64 = 0
+        size: i64 = 0
+        for page in self._pages:
+            if count > 0 and (messages + page.messages > self._sums.fetched or size + page.bytes > FETCHED_BYTES):
+                break
+            last = page
+            count += 1
+            messages += page.messages
+            size += page.bytes
+        load = self._load
+        if not load.has_room(messages, size) and not load.relieve(messages, size):
+            self._sums.starved[self] = None
+            return
+        if not self._pages or self._pages[0] is not first:
+            # Room was made here.
+            self._sums.starved[self] = None
+            return
+        load.messages += messages
+        load.bytes += size
+        self._asked = count
+        self._fetch = QueueFetch(self, journal, first.first, last.last, messages, size)
+        journal.fetch(self._ledger.client_id, self._fetch)
+
+    def try_again(self) -> None:
+        send_buffer = self._send_buffer
+        if send_buffer is not None and not send_buffer.closed:
+            send_buffer.schedule_flush()
+
+    def fetched(self, records: list[DeliveryRecord], size: i64, journal: Journal) -> None:
+        """The pages that were asked for have come."""
+        messages: i64 = 0
+        while self._asked > 0:
+            page = self._pages.popleft()
+            self._asked -= 1
+            messages += page.messages
+            if self._asked == 0:
+                # What comes behind them may be in memory from now on.
+                journal.read_back(self._ledger.client_id, page.last)
+        self._fetch = None
+        self._count(-messages, -size)
+        load = self._load
+        deliveries: list[Delivery] = []
+        for record in records:
+            delivery = record.queued(load.now)
+            journal.restored(self._ledger.client_id, delivery, record.number)
+            delivery.since = load.now
+            deliveries.append(delivery)
+            messages -= 1
+            size -= delivery.message.size
+        self._queue.put_back(deliveries)
+        if messages != 0 or size != 0:
+            # The file was changed by another program.
+            self._queue.count(-messages, -size)
+            load.messages -= messages
+            load.bytes -= size
+            self._ledger.lost(GLOBAL, messages)
+        self._end_if_empty()
+        send_buffer = self._send_buffer
+        if send_buffer is not None and not send_buffer.closed:
+            send_buffer.schedule_flush()
+
+    # -- dropping ------------------------------------------------------------------------------------------------------
+
+    def expired(self, now: float) -> bool:
+        """Return whether all of the first page has."""
+        return len(self._pages) > 0 and 0.0 < self._pages[0].expires_at <= now
+
+    def drop_page(self, cause: int, journal: Journal | None) -> Page:
+        """Drop the first page; what is being read is not wanted any more."""
+        page = self._drop_first(cause, journal)
+        self._end_if_empty()
+        return page
+
+    def _drop_first(self, cause: int, journal: Journal | None) -> Page:
+        self._cancel()
+        page = self._pages.popleft()
+        self._queue.count(-page.messages, -page.bytes)
+        self._count(-page.messages, -page.bytes)
+        if journal is not None:
+            journal.unpaged(self._ledger.client_id, page)
+        self._ledger.lost(cause, page.messages)
+        return page
+
+    def _end_if_empty(self) -> None:
+        if self.messages == 0:
+            self.end()
+            if self._holds_qos0:
+                self._queue.hold_qos0(False)
+            self._queue.disk_ended()
+
+    def end(self) -> None:
+        """The session is over."""
+        self._cancel()
+        self._pages.clear()
+        self._count(-self.messages, -self.bytes)
+        self._sums.starved.pop(self, None)
+
+    def _cancel(self) -> None:
+        fetch = self._fetch
+        if fetch is not None:
+            fetch.over = True
+            self._fetch = None
+            self._asked = 0
+            self._load.messages -= fetch.messages
+            self._load.bytes -= fetch.bytes
+
+
+class QueueFetch(Fetch):
+    """A read of pages of a session's queue."""
+
+    def __init__(self, disk: DiskQueue, journal: Journal, first: i64, last: i64, messages: i64, size: i64) -> None:
+        super().__init__(first, last, messages)
+        self.bytes: i64 = size
+        self._disk = disk
+        self._journal = journal
+
+    def committed(self, number: i64) -> i64:
+        del number
+        if not self.over:
+            self._disk.fetched(self.records, self.bytes, self._journal)
+        return len(self.records)

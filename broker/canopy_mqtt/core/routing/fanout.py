@@ -1,0 +1,471 @@
+"""Delivers a message: from its topic to the sessions whose filters match.
+
+A message costs one look-up (none of the trie if the cache has the topic) and one step for each receiver; no lock, no
+await. Its cost does not grow with the absent members of a share group nor, as long as no subscription changes, with the
+number of filters that match (`recipients`). Each session whose filters match gets one delivery, with the highest QoS
+among them and every subscription identifier [MQTT-3.3.4-2] [MQTT-3.3.4-3]; each share group gets one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from canopy_mqtt.core.drop_causes import ACCEPTED, EXCLUDED, FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
+from canopy_mqtt.core.hooks import Recorder
+from canopy_mqtt.core.jobs import (
+    BROADCASTS,
+    MISS_LENGTH_SHIFT,
+    MISS_LEVEL_WORK,
+    MISS_WORK,
+    OBJECT_WORK,
+    WAITING_OBJECTS,
+    Budget,
+    Job,
+    Scheduler,
+)
+from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.persistence.journal import Journal
+from canopy_mqtt.core.queues.message import NEAR_LONGEST, Message
+from canopy_mqtt.core.queues.queue_totals import QueueTotals
+from canopy_mqtt.core.queues.requests import RequestMessage
+from canopy_mqtt.core.routing.broadcast import (
+    MAX_DIRECT_QOS0_SUBSCRIPTIONS,
+    MAX_DIRECT_SUBSCRIPTIONS,
+    Broadcast,
+    BroadcastLine,
+    Interrupted,
+)
+from canopy_mqtt.core.routing.recipients import NO_FILTERS, BarredList, Verdicts, build, install, refresh
+from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.route import (
+    NO_IDENTIFIERS,
+    MergedRecipient,
+    Recipient,
+    Route,
+    subscription_identifiers,
+    without_own,
+)
+from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
+
+if TYPE_CHECKING:
+    from canopy_mqtt.core.routing.bursts import Run
+
+FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
+"""The causes of a drop that say that a queue was full."""
+
+REFUSED_BY_ALL: Final = -1
+"""Answer of `forward` and `deliver` in place of a count: every queue that the message was for was full."""
+
+TOOK: Final = 1 << 32
+"""A queue that took a message adds this to the sum of answers; one that was full adds 1, any other nothing."""
+
+MAX_BROADCASTS: Final = 8
+"""Messages that are on their way to very many, each with a list of them. Clients wait before they publish another;
+links and the broker itself do not: for one more of theirs, the first in line goes at once to all who wait for it."""
+
+MAX_MEMBERS_TRIED: Final = 16
+"""Connected members of a share group that are asked whether they have room, for one message."""
+
+
+class Fanout(Job):
+    """Delivers a message to the subscribers of its topic; as a job, to very many of them."""
+
+    def __init__(self, table: SubscriptionTable, load: QueueTotals, jobs: Scheduler) -> None:
+        self.table = table
+        self._jobs = jobs
+        self._load = load
+        self._cache = table.cache
+        self._changes = table.cache.changes
+        self.budget: Final = load.budget
+        self.tap: Recorder | None = None  # records what happens; see `Router.record`
+        self.permissions: Permissions | None = None  # what access control says, if there is one
+        # The recorder, while a message is routed whose deliveries it records.
+        self._telling: Recorder | None = None
+        # Messages that are on their way to very many; whether there are any; what keeps accepted ones, if anything.
+        self.line = BroadcastLine()
+        self._broadcasts = self.line.broadcasts
+        self.broadcasting = False
+        self.journal: Journal | None = None
+        self.at_once: i64 = MAX_DIRECT_SUBSCRIPTIONS
+        self.barred = BarredList()  # deliveries that access control has not allowed
+
+    # -- routes --------------------------------------------------------------------------------------------------------
+
+    def route(self, topic: bytes, asking: bool = True) -> Route | None:
+        """Return the cached route of a topic with its present recipients; None: it is not cached.
+
+        Without `asking`: None as well if access control would have to be asked for it.
+        """
+        # `MatchCache.lookup`, spelled out: this is asked for every message.
+        cache = self._cache
+        route = cache.routes.get(topic)
+        if route is not None:
+            route.used = True
+            cache.hits += 1
+            permissions = self.permissions
+            stamp: i64 = NO_FILTERS
+            if permissions is not None:
+                stamp = permissions.delivery_stamp()
+            if route.as_of != self._changes.count or route.stamp != stamp:
+                if not asking and stamp != NO_FILTERS:
+                    return None
+                self._refresh(route, stamp)
+        return route
+
+    def find_route(self, topic: bytes) -> Route:
+        """Return the route of a topic with its present recipients, from the cache or from the trie."""
+        route = self.route(topic)
+        if route is None:
+            # Filters that a client chose decide how far the trie is walked: the publisher pays for it in turns.
+            trie = self.table.trie
+            before = trie.probes
+            route = self._cache.store(topic)
+            walked = trie.probes - before + MISS_LEVEL_WORK * topic.count(b"/") + (len(topic) >> MISS_LENGTH_SHIFT)
+            self.budget.used += MISS_WORK + walked
+            permissions = self.permissions
+            self._refresh(route, NO_FILTERS if permissions is None else permissions.delivery_stamp())
+        return route
+
+    def _refresh(self, route: Route, stamp: i64) -> None:
+        self.budget.used += refresh(route, self._cache, self.permissions, stamp, self.at_once)
+
+    # -- one message ---------------------------------------------------------------------------------------------------
+
+    def forward(self, route: Route, message: Message, origin: Session | None) -> int:
+        """Record a message if a recorder wants it, and deliver it to the receivers of the route: see `deliver`."""
+        tap = self.tap
+        if tap is None or not route.tapped:
+            return self.deliver(route, message, origin)
+        tap.message(message, self._load.now)
+        if not tap.deliveries:
+            return self.deliver(route, message, origin)
+        self._telling = tap
+        try:
+            return self.deliver(route, message, origin)
+        finally:
+            self._telling = None
+
+    def deliver(self, route: Route, message: Message, origin: Session | None) -> int:
+        """Deliver a message to the sessions whose filters match its topic, and to no others [MQTT-3.3.2-3].
+
+        Except its own publisher, where that said No Local [MQTT-3.8.3-3]. It goes out with the lower of its QoS and the
+        granted one [MQTT-3.8.4-8], and with RETAIN only where it came with it and Retain As Published is set
+        [MQTT-3.3.1-12] [MQTT-3.3.1-13], which no 3.1.1 client has [MQTT3-3.3.1-9] but a bridge.
+
+        Returns how many sessions and groups it was for; `REFUSED_BY_ALL` where a message of QoS 1 or 2 found every
+        queue full (the publisher of one with QoS 0 is not told).
+        """
+        if self.broadcasting and message.topic in self.line.topics and self._may_wait(message):
+            # Behind those of its topic, however many listen by now.
+            return self._begin_broadcast(route, message, origin)
+        # The publisher is told how the queues answered.
+        asked = message.qos > 0
+        listeners: i64 = route.listeners
+        if listeners > self.at_once:
+            if (
+                not route.built or (not route.own_list and (asked or listeners > MAX_DIRECT_QOS0_SUBSCRIPTIONS))
+            ) and self._may_wait(message):
+                return self._begin_broadcast(route, message, origin)
+            if not route.built:
+                self.budget.used += build(route, self._cache)
+        if route.barred is not None:
+            self.barred.count(route.barred)
+        count: i64 = 0
+        answers: i64 = 0
+        slow: i64 = 0
+        tagged: i64 = 0
+        # `Message.shared_frame_suits`, spelled out.
+        shared = message.expires_at == 0.0 and message.size < NEAR_LONGEST
+        sole = route.sole
+        for recipient in route.receivers if sole is None else [sole]:
+            session = recipient.session
+            if recipient.no_local and session is origin:
+                others = without_own(recipient)
+                if others is None:
+                    continue
+                recipient = others
+            count += 1
+            qos = message.qos if message.qos < recipient.qos else recipient.qos
+            send_buffer = session.send_buffer
+            if (
+                qos == 0
+                and send_buffer is not None
+                and session.fast_path
+                and recipient.plain
+                and shared
+                and not (message.retain and recipient.retain_as_published)
+            ):
+                # The common case, spelled out: the same frame for all, straight to the send buffer.
+                session.offered += 1
+                frame = message.frame_v5 if session.v5 else message.frame_v3
+                answer = send_buffer.offer(frame if frame is not None else message.qos0_frame(session.v5))
+                if asked:
+                    answers += _answer_weight(answer)
+                continue
+            slow += 1
+            retain = message.retain and recipient.retain_as_published
+            identifiers = NO_IDENTIFIERS if recipient.plain else subscription_identifiers(recipient)
+            answer = session.deliver(message, qos, retain, identifiers, None, recipient.sub_queue)
+            if answer == EXCLUDED:
+                count -= 1
+                continue
+            queue = session.made_queue
+            if qos > 0 and queue is not None and queue.messages > 0:
+                slow += WAITING_OBJECTS
+            if answer == ACCEPTED and isinstance(recipient, MergedRecipient):
+                tagged += len(identifiers)  # they are in every copy that is written
+            if answer == ACCEPTED:
+                answers += TOOK
+            else:
+                answers += _answer_weight(answer)
+            if self._telling is not None:
+                self._tell(answer, session, qos, retain, None)
+        for group in route.groups:
+            member = self.choose(group, message, route.verdicts)
+            if member is None:
+                self._count_barred(group, message, route.verdicts)
+                continue
+            count += 1
+            slow += 1
+            answers += _answer_weight(self._give(member, group, message, route.verdicts))
+        self.budget.used += count + slow * (OBJECT_WORK - 1) + tagged
+        if asked and 0 < answers < TOOK:
+            return REFUSED_BY_ALL
+        return count
+
+    def _tell(self, answer: int, session: Session, qos: int, retain: bool, shared: str | None) -> None:
+        """Record how a session answered to the message that is being routed."""
+        tap = self._telling
+        if tap is None:
+            return
+        if answer == ACCEPTED:
+            tap.delivered(session.client_id, qos, retain, shared)
+        else:
+            tap.refused(session.client_id, answer, shared)
+
+    # -- frames as they came -------------------------------------------------------------------------------------------
+
+    def offer_plain(
+        self, recipient: Recipient, frames: bytes, count: int, largest: int, v5: bool, origin: Session | None
+    ) -> bool:
+        """Offer the bytes that came in to one receiver, if they suit: no object is made for them.
+
+        `count` QoS 0 frames side by side, the longest of `largest` bytes, in the layout of 5.0 or of 3.1.1. False, and
+        nothing has happened, when they are to be looked at one by one.
+        """
+        session = recipient.session
+        send_buffer = session.send_buffer
+        if (
+            send_buffer is None
+            or not session.fast_path
+            or session.v5 != v5
+            or not recipient.plain
+            or (recipient.no_local and session is origin)
+        ):
+            return False
+        session.offered += count
+        send_buffer.offer_run(frames, count, largest)
+        self.budget.used += count
+        return True
+
+    def forward_run(self, run: Run, route: Route, origin: Session | None) -> None:
+        """Offer a run to all receivers at the one filter that its topics match (`Route.run_key`)."""
+        slow: i64 = 0
+        for recipient in route.recipients():
+            session = recipient.session
+            if recipient.no_local and session is origin:
+                continue
+            its = run
+            if session.v5 != run.v5 and session.fast_path and session.send_buffer is not None:
+                its = run.translated()
+            if not self.offer_plain(recipient, its.data, its.count, its.largest, its.v5, origin):
+                identifiers = subscription_identifiers(recipient)
+                for message in run.messages():
+                    session.deliver(message, 0, False, identifiers, None, recipient.sub_queue)
+                slow += 1
+        self.budget.used += OBJECT_WORK * slow * run.count
+        if route.run_key is not None:
+            route.run_key.set_slow(slow)
+
+    # -- a message for very many ---------------------------------------------------------------------------------------
+
+    def _may_wait(self, message: Message) -> bool:
+        """Return False for a message whose deliveries are recorded, that access control filters, and for a request."""
+        permissions = self.permissions
+        return (
+            self._telling is None
+            and (permissions is None or not permissions.filters)
+            and not isinstance(message, RequestMessage)
+        )
+
+    def would_wait(self, topic: bytes) -> bool:
+        """Return whether a publish to a topic comes after those that are on their way: it is, or may be, for very many.
+
+        Or one of them is of its topic: fewer may listen there by now, and they are still to get that one before.
+        """
+        if topic in self.line.topics:
+            return True
+        route = self.route(topic)
+        return route is None or route.listeners > self.at_once
+
+    def _begin_broadcast(self, route: Route, message: Message, origin: Session | None) -> int:
+        """Begin to hand a message to very many, from the next turn on. Return how many they are."""
+        broadcasts = self._broadcasts
+        if len(broadcasts) >= MAX_BROADCASTS:
+            budget = self.budget
+            end: i64 = budget.end
+            budget.end = 1 << 60  # all of it
+            self._broadcast(broadcasts[0], budget)
+            budget.end = end
+        broadcast = self.line.add(route, message, origin, self.journal)
+        self.broadcasting = True
+        self.budget.used += OBJECT_WORK + broadcast.count // 64  # they are written down
+        self._jobs.submit(BROADCASTS, self)
+        return broadcast.count
+
+    def resume(self, interrupted: Interrupted) -> None:
+        """Continue a message that was on its way when the last broker died, from the next turn on."""
+        self.line.resume(interrupted)
+        self.broadcasting = True
+        self._jobs.submit(BROADCASTS, self)
+
+    def step(self, budget: Budget) -> bool:
+        """Deliver the messages that are on their way to very many, the first one first."""
+        self.line.begin_interrupted(self._cache, self.journal)
+        broadcasts = self._broadcasts
+        while broadcasts and not budget.spent():
+            self._broadcast(broadcasts[0], budget)
+        self.broadcasting = len(broadcasts) > 0
+        return not self.broadcasting
+
+    def _broadcast(self, broadcast: Broadcast, budget: Budget) -> None:
+        """Continue the first message in line; it leaves the line when all have it."""
+        message = broadcast.message
+        # None: all may have it, as when it came; the rules that are made meanwhile hold for the rest.
+        verdicts = self._new_verdicts(message.topic)
+        each: i64 = 1
+        if verdicts is not None and self.permissions is not None:
+            each += OBJECT_WORK + self.permissions.source.ask_work
+        while budget.used < budget.end:
+            subscription = broadcast.step()
+            if subscription is None:
+                for group in broadcast.groups:
+                    if group.size > 0:
+                        member = self.choose(group, message, verdicts)
+                        if member is None:
+                            self._count_barred(group, message, verdicts)
+                        else:
+                            self._give(member, group, message, verdicts)
+                        budget.used += OBJECT_WORK
+                broadcast.end()
+                self.line.went()
+                everyone = broadcast.found()
+                route = broadcast.route
+                if everyone is not None and verdicts is None:
+                    self._refresh(route, NO_FILTERS)
+                    if not route.built and route.version == broadcast.version:
+                        install(route, self._cache, everyone)
+                return
+            budget.used += each
+            if broadcast.deliver(subscription, verdicts):
+                budget.used += OBJECT_WORK + (len(broadcast.entries) >> 1)
+
+    # -- share groups --------------------------------------------------------------------------------------------------
+
+    def verdicts(self, topic: bytes) -> Verdicts | None:
+        """Return what is known of who may have a message of a topic; None: all may have it."""
+        permissions = self.permissions
+        if permissions is None or not permissions.filters:
+            return None
+        route = self.route(topic)
+        return self._new_verdicts(topic) if route is None else route.verdicts
+
+    def _new_verdicts(self, topic: bytes) -> Verdicts | None:
+        permissions = self.permissions
+        return None if permissions is None or not permissions.filters else Verdicts(topic, permissions)
+
+    def choose(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> Subscription | None:
+        """Return the member of a share group that is to have a message; None: none may, or there is none.
+
+        The next that is connected and has room, else connected, else any, of those who may have it. No more than
+        `MAX_MEMBERS_TRIED` are asked for room.
+
+        [MQTT-4.8.2-3]
+        """
+        if verdicts is None:
+            return _choose(group, message, None)
+        before = verdicts.work()
+        held = verdicts.references()
+        chosen = _choose(group, message, verdicts)
+        work = verdicts.work() - before
+        if work > 0:
+            # Access control was asked about members: the publisher is charged.
+            self.budget.used += work
+            route = self._cache.routes.get(message.topic)
+            if route is not None and route.verdicts is verdicts:
+                self._cache.charge(route, route.references + verdicts.references() - held)
+        return chosen
+
+    def _give(self, member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> int:
+        """Deliver a message to the chosen member of a share group. Return how its session answered."""
+        qos, session = share_qos(message, member, verdicts), member.session
+        retain = message.retain and member.retain_as_published
+        answer = session.deliver(message, qos, retain, subscription_identifiers(member), group, member.sub_queue)
+        if self._telling is not None:
+            self._tell(answer, session, qos, retain, member.topic_filter)
+        return answer
+
+    def _count_barred(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> None:
+        """Count a delivery as refused to the member whose turn it is: access control allows it to none of them."""
+        member = None if verdicts is None else group.next_member()
+        if member is not None:
+            session = member.session
+            session.ledger.barred(session.principal, message.topic, False)
+
+
+def _answer_weight(answer: int) -> i64:
+    """Return what a queue's answer adds to a sum of answers."""
+    if answer == ACCEPTED:
+        return TOOK
+    return 1 if answer in FULL else 0
+
+
+def share_qos(message: Message, member: Recipient, verdicts: Verdicts | None) -> int:
+    """Return the QoS with which a member of a share group is sent a message; `verdicts` None: as it was granted."""
+    qos = message.qos if message.qos < member.qos else member.qos
+    return qos if verdicts is None else verdicts.lowered_qos(member.session, qos)
+
+
+def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> Subscription | None:
+    size = message.size
+    for _ in range(min(group.connected.count, MAX_MEMBERS_TRIED)):
+        member = group.next_member() if verdicts is None else _connected(group, verdicts)
+        if member is None:
+            break
+        session = member.session
+        send_buffer = session.send_buffer
+        qos = message.qos if message.qos < member.qos else member.qos
+        if (
+            send_buffer is not None
+            and send_buffer.has_room(size)
+            and (qos == 0 or (session.send_quota() > 0 and _has_none_queued(session)))
+        ):
+            return member
+    # No member is connected, or none has room: the next in turn takes it, so that each has its share of these.
+    if verdicts is None:
+        return group.next_member()
+    member = _connected(group, verdicts)
+    return verdicts.permitted(group, group.away).next_member(verdicts) if member is None else member
+
+
+def _has_none_queued(session: Session) -> bool:
+    """Return whether no message waits in a session, so that the next is sent at once."""
+    return session.made_queue is None or session.made_queue.pending is None
+
+
+def _connected(group: SharedGroup, verdicts: Verdicts) -> Subscription | None:
+    """Return the member whose turn it is, of the connected ones that may have the message."""
+    return None if group.connected.count == 0 else verdicts.permitted(group, group.connected).next_member(verdicts)

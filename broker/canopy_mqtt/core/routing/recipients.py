@@ -1,0 +1,614 @@
+"""Computes the recipients of the messages of a topic: computed once for a route, and updated when something changes.
+
+`refresh` alone fills a route, from the present filters, subscriptions and permissions; a refreshed route always equals
+a new one. A change of a few subscriptions costs in proportion to them; access control is asked once about each receiver
+while its decisions stay valid (`Verdicts`), and about members of share groups when it is their turn (`Permitted`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.jobs import ASK_RECEIVER_WORK
+from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.refusals import RECEIVE
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.match_cache import MatchCache
+from canopy_mqtt.core.topics.route import (
+    NO_GROUPS,
+    NO_IDENTIFIERS,
+    NO_RECIPIENTS,
+    Changes,
+    MergedRecipient,
+    Recipient,
+    Route,
+    subscription_identifiers,
+)
+from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription, Turns
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+MAX_MENDED_SESSIONS: Final = 128
+"""Sessions for which a route is mended; beyond, or with fewer subscriptions, it is computed anew."""
+
+MERGED_WEIGHT: Final = 12
+"""The weight of a merged recipient in the match cache beside its place, in references: 80 bytes and a tuple."""
+
+PLACE_WEIGHT: Final = 8
+"""The weight of a session's place in a route that was mended, in references."""
+
+NO_FILTERS: Final = 0
+"""The stamp of a route while access control, if there is one, lets each receiver have each message."""
+
+
+# -- one session -------------------------------------------------------------------------------------------------------
+
+
+def merge(parts: list[Subscription]) -> Recipient:
+    """Return the recipient of one session's subscriptions that match a topic: the only one itself.
+
+    A message waits once: on the terms of a subscription that has none of its own, or else of the first by its filter.
+    """
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    qos = 0
+    as_published = no_local = False
+    found: list[int] = []
+    others: list[Subscription] = []
+    for part in parts:
+        if part.qos > qos:
+            qos = part.qos
+        if part.retain_as_published:
+            as_published = True
+        if part.no_local:
+            no_local = True
+        else:
+            others.append(part)
+        if part.identifier > 0:
+            found.append(part.identifier)  # [MQTT-3.3.4-4]
+        if first.sub_queue is not None and (part.sub_queue is None or part.topic_filter < first.topic_filter):
+            first = part
+    made = MergedRecipient(first.session, qos, no_local, as_published)
+    made.set_terms(tuple(found) if found else NO_IDENTIFIERS, first.sub_queue)
+    if no_local and others:
+        # The subscriptions with No Local do not count for the session's own messages; the others still do.
+        made.others = merge(others)
+    return made
+
+
+def lowered(recipient: Recipient, qos: int) -> Recipient:
+    """Return a copy of a recipient with a lower QoS: access control allows no more."""
+    made = MergedRecipient(recipient.session, qos, recipient.no_local, recipient.retain_as_published)
+    made.set_terms(subscription_identifiers(recipient), recipient.sub_queue)
+    others = recipient.others if isinstance(recipient, MergedRecipient) else None
+    made.others = others if others is None or others.qos <= qos else lowered(others, qos)
+    return made
+
+
+def _weight(recipient: Recipient) -> i64:
+    """Return the references that a recipient holds, with its place in a list."""
+    if not isinstance(recipient, MergedRecipient):
+        return 1
+    weight: i64 = 1 + MERGED_WEIGHT + len(recipient.identifiers)
+    others = recipient.others
+    if isinstance(others, MergedRecipient):
+        weight += _weight(others)
+    return weight
+
+
+def matching(session: Session, entries: list[FilterEntry]) -> list[Subscription]:
+    """Return a session's ordinary subscriptions to these filters."""
+    found: list[Subscription] = []
+    subscriptions = session.subscriptions
+    for entry in entries:
+        # Ordinary subscriptions stand under their filter.
+        subscription = subscriptions.get(entry.topic_filter)
+        if subscription is not None and subscription.entry is entry and subscription.group is None:
+            found.append(subscription)
+    return found
+
+
+# -- a route -----------------------------------------------------------------------------------------------------------
+
+
+def refresh(route: Route, cache: MatchCache, permissions: Permissions | None, stamp: i64, max_built: i64) -> i64:
+    """Compute the recipients of a route, as far as something has changed. Return the work, in deliveries.
+
+    `stamp`: that of the permissions. With more than `max_built` subscriptions behind several filters they are not
+    computed anew, unless access control says who may have what: `Route.built` is False then.
+    """
+    changes = cache.changes
+    since: i64 = route.as_of
+    # From before access control is asked: a change that is made meanwhile is not in the answers.
+    now: i64 = changes.count
+    cache.renew(route)
+    work: i64 = 0
+    if route.built_of != route.version:
+        work = _gather(route, changes, since, max_built if stamp == NO_FILTERS else 1 << 60)
+    elif route.stamp == stamp:
+        route.as_of = now
+        return 0
+    return work + _allow(route, cache, permissions, stamp, now)
+
+
+def build(route: Route, cache: MatchCache) -> i64:
+    """Compute the recipients of a refreshed route that has too many for that. Return the work, in deliveries."""
+    return _gather(route, cache.changes, -1, 1 << 60) + _allow(route, cache, None, NO_FILTERS, cache.changes.count)
+
+
+def install(route: Route, cache: MatchCache, everyone: list[Recipient]) -> None:
+    """Make these the recipients of a refreshed route, which is for very many and had none."""
+    _set_everyone(route, everyone)
+    cache.changes.keep()
+    _allow(route, cache, None, NO_FILTERS, cache.changes.count)
+
+
+def _gather(route: Route, changes: Changes, since: i64, max_built: i64) -> i64:
+    """Set who subscribes: whatever depends on subscriptions, and not on permissions."""
+    entries = route.entries
+    listeners: i64 = 0
+    groups = NO_GROUPS
+    for entry in entries:
+        if entry.only is not None:
+            listeners += 1
+            continue
+        many = entry.many
+        if many is not None:
+            listeners += len(many.subscriptions)
+            if many.groups:
+                groups = groups + list(many.groups.values())
+    route.listeners = listeners
+    route.list_references += len(groups) - len(route.groups)
+    route.groups = groups
+    route.built_of = route.version
+    if len(entries) < 2:
+        many = entries[0].many if entries else None
+        # The filter's own list, which is never copied: a route is used before anything changes, or refreshed.
+        route.everyone = NO_RECIPIENTS if many is None else cast("list[Recipient]", many.subscriptions)
+        route.places = None
+        route.built = True
+        route.own_list = False
+        route.list_references = len(groups)
+        return 0
+    if route.own_list and listeners > MAX_MENDED_SESSIONS:
+        made = _mend(route, changes, since)
+        if made >= 0:
+            return (1 + made) * len(entries) + len(groups)
+    if listeners > max_built:
+        _set_everyone(route, NO_RECIPIENTS)
+        route.built = route.own_list = False
+        return 0
+    parts: dict[Session, list[Subscription]] = {}
+    for entry in entries:
+        for subscription in entry.subscriptions:
+            session = subscription.session
+            found = parts.get(session)
+            if found is None:
+                parts[session] = [subscription]
+            else:
+                found.append(subscription)
+    _set_everyone(route, [merge(each) for each in parts.values()])
+    if listeners > MAX_MENDED_SESSIONS:
+        changes.keep()  # so that it can be mended
+    # Also what many subscriptions of one session took: a client that changes one of them each time pays for all.
+    return route.list_references + listeners
+
+
+def _set_everyone(route: Route, everyone: list[Recipient]) -> None:
+    route.everyone = everyone
+    route.places = None
+    route.built = route.own_list = True
+    references: i64 = len(route.groups)
+    for recipient in everyone:
+        references += _weight(recipient)
+    route.list_references = references
+
+
+def _mend(route: Route, changes: Changes, since: i64) -> i64:
+    """Update the recipients of the sessions whose subscriptions have changed. Return how many; -1: compute all anew."""
+    begin: i64 = changes.since(since)
+    if begin < 0:
+        return -1
+    entries = route.entries
+    everyone = route.everyone
+    places = route.places
+    if places is None:
+        places = {}
+        for at in range(len(everyone)):
+            places[everyone[at].session] = at
+        route.places = places
+        route.list_references += PLACE_WEIGHT * len(everyone)
+    present = set(entries)
+    changed: dict[Session, None] = {}
+    for index in range(begin, len(changes.sessions)):
+        session = changes.sessions[index]
+        entry = changes.entries[index]
+        if session is not None and entry is not None and (entry in present or (entry.retired and session in places)):
+            changed[session] = None
+    # Where a few sessions have most of the subscriptions, to compute all anew is less work.
+    if len(changed) > MAX_MENDED_SESSIONS or len(changed) * len(entries) > route.listeners + MAX_MENDED_SESSIONS:
+        return -1
+    for session in changed:
+        found = matching(session, entries)
+        place = places.get(session)
+        if found:
+            made = merge(found)
+            route.list_references += _weight(made)
+            if place is None:
+                places[session] = len(everyone)
+                everyone.append(made)
+                route.list_references += PLACE_WEIGHT
+            else:
+                route.list_references -= _weight(everyone[place])
+                everyone[place] = made
+        elif place is not None:
+            del places[session]
+            route.list_references -= _weight(everyone[place]) + PLACE_WEIGHT
+            last = everyone.pop()
+            if place < len(everyone):
+                everyone[place] = last
+                places[last.session] = place
+    return len(changed)
+
+
+def _allow(route: Route, cache: MatchCache, permissions: Permissions | None, stamp: i64, now: i64) -> i64:
+    """Set who may have the messages, of those who subscribe. Return the work, in deliveries."""
+    entries = route.entries
+    everyone = route.everyone
+    receivers = everyone
+    work: i64 = 0
+    only: Recipient | None = None
+    if len(entries) == 1:
+        only = entries[0].only
+    route.barred = None
+    before = route.verdicts
+    route.verdicts = None
+    references: i64 = route.list_references
+    if stamp != NO_FILTERS and permissions is not None:
+        verdicts = Verdicts(route.topic, permissions, before)
+        allowed: list[Recipient] = []
+        barred: list[Principal] = []
+        copies: i64 = 0
+        for recipient in everyone if only is None else [only]:
+            qos = verdicts.find(recipient.session)
+            if qos < 0:
+                barred.append(recipient.session.principal)
+            elif qos < recipient.qos:
+                copies += 1
+                allowed.append(lowered(recipient, qos))
+            else:
+                allowed.append(recipient)
+        verdicts.forget_others()
+        if barred:
+            route.barred = Barred(route.topic, barred)
+        if copies > 0 or barred or cache.changes.count != now:
+            receivers = allowed
+            only = None
+            references += len(allowed) + MERGED_WEIGHT * copies
+        route.verdicts = verdicts
+        references += verdicts.references() + len(barred)
+        work = references + verdicts.work()
+    route.receivers = receivers
+    whole = receivers is everyone
+    route.run_key = entries[0] if len(entries) == 1 and whole and not route.groups else None
+    if only is None and len(receivers) == 1 and route.barred is None:
+        only = receivers[0]
+    route.sole = only if not route.groups else None
+    route.as_of = now
+    route.stamp = stamp
+    cache.charge(route, references)
+    return work
+
+
+# -- access control ----------------------------------------------------------------------------------------------------
+
+
+class Verdicts:
+    """Remembers what access control said about the receivers of one topic."""
+
+    def __init__(self, topic: bytes, permissions: Permissions, before: Verdicts | None = None) -> None:
+        """`before`: what was said last, which is not asked again while it holds."""
+        self.topic = topic.decode()
+        self.asked: i64 = 0  # questions
+        self._permissions = permissions
+        self._epochs: i64 = permissions.epochs
+        # The highest QoS for each; below 0: nothing.
+        self._known: dict[Principal, int] = {}
+        self._known_before: dict[Principal, int] | None = None
+        # Of share groups: those of whose members some have been asked about.
+        self._permitted: dict[Turns, Permitted] = {}
+        if before is not None and permissions.steady and before._epochs == permissions.epochs:
+            self._known_before = before._known
+            for turns, each in before._permitted.items():
+                if each.holds:
+                    self._permitted[turns] = each
+
+    def __len__(self) -> int:
+        """Return how many principals are remembered."""
+        return len(self._known)
+
+    def find(self, session: Session) -> int:
+        """Return the highest QoS with which a session is sent the messages; below 0: it is sent none."""
+        if session.internal:
+            return 2
+        principal = session.principal
+        verdict = self._known.get(principal)
+        if verdict is None:
+            if self._known_before is not None:
+                verdict = self._known_before.get(principal)
+            if verdict is None:
+                verdict = self._ask(principal)
+            self._known[principal] = verdict
+        return verdict
+
+    def may(self, session: Session) -> bool:
+        """Return whether a member of a share group may have the messages; that it may is remembered."""
+        if session.internal:
+            return True
+        principal = session.principal
+        verdict = self._known.get(principal)
+        if verdict is None:
+            verdict = self._ask(principal)
+            if verdict >= 0:
+                self._known[principal] = verdict
+        return verdict >= 0
+
+    def lowered_qos(self, session: Session, qos: int) -> int:
+        """Return the QoS with which a session that may have a message is sent it, of the QoS that it would be."""
+        return min(qos, self.find(session))
+
+    def permitted(self, group: SharedGroup, turns: Turns) -> Permitted:
+        """Return the members of a share group that may have it: of the connected ones, or of the others (`turns`)."""
+        found = self._permitted.get(turns)
+        if found is None:
+            found = Permitted(group, turns)
+            self._permitted[turns] = found
+        return found
+
+    def follow(self, other: Verdicts) -> None:
+        """Know of share groups what another one for the topic knows, and change nothing there."""
+        if self._permissions.steady and other._epochs == self._permissions.epochs:
+            self._permitted = {turns: each.copy() for turns, each in other._permitted.items()}
+
+    def forget_others(self) -> None:
+        """Forget what was said before of principals that are neither receivers nor permitted members now."""
+        before = self._known_before
+        self._known_before = None
+        if before is not None:
+            for each in self._permitted.values():
+                for principal in each.principals():
+                    verdict = before.get(principal)
+                    if verdict is not None:
+                        self._known[principal] = verdict
+
+    def references(self) -> i64:
+        """Return how many references are held."""
+        references: i64 = len(self._known)
+        for each in self._permitted.values():
+            references += len(each)
+        return references
+
+    def work(self) -> i64:
+        """Return what all questions count for, in deliveries."""
+        return self.asked * (ASK_RECEIVER_WORK + self._permissions.source.ask_work)
+
+    def _ask(self, principal: Principal) -> int:
+        self.asked += 1
+        return self._permissions.receive_qos(principal, self.topic)
+
+
+MAX_EXPLORED: Final = 16
+"""Members that one message asks about beside those that are known."""
+
+
+class Permitted:
+    """Those of the connected members of a share group, or of the others, that may have the messages of one topic.
+
+    A member that may not is asked about once, however many messages follow, until the rules or the principal of the
+    member change. A message asks about `MAX_EXPLORED` members that were not asked about yet, and about more only while
+    no permitted member is known. They are known by their slots (`Turns`): a member that has left leaves nothing here.
+    """
+
+    def __init__(self, group: SharedGroup, turns: Turns) -> None:
+        self.group = group
+        self._turns = turns
+        self._generation: int = -1
+        # Slots whose members were asked about: from `_start` up to `_high`, and below `_low`. New members come behind.
+        self._start: int = 0
+        self._high: int = 0
+        self._low: int = 0
+        # Slots whose members may have the messages, as of when they were asked about; the next turn's place among them.
+        self._slots: list[int] = []
+        self._at: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the members still have the slots by which they are known."""
+        return self._generation == self._turns.generation
+
+    def __len__(self) -> int:
+        """Return how many are known to be permitted."""
+        return len(self._slots)
+
+    def principals(self) -> list[Principal]:
+        """Return the principals of those that are known to be permitted."""
+        found: list[Principal] = []
+        for slot in self._slots:
+            member = self._turns.slots[slot]
+            if member is not None:
+                found.append(member.session.principal)
+        return found
+
+    def copy(self) -> Permitted:
+        """One that goes on from here by itself."""
+        made = Permitted(self.group, self._turns)
+        made._generation = self._generation
+        made._start, made._high, made._low = self._start, self._high, self._low
+        made._slots, made._at = list(self._slots), self._at
+        return made
+
+    def next_member(self, verdicts: Verdicts) -> Subscription | None:
+        """Whose turn it is of those that may have a message; None: no member may."""
+        turns = self._turns
+        while turns.count > 0:
+            generation = turns.generation
+            if self._generation != generation:
+                self._restart(generation)
+            # Members that were not asked about come first: they have had none of these messages yet.
+            member = self._explore(verdicts, MAX_EXPLORED)
+            if member is None:
+                member = self._rotate(verdicts)
+            if member is None:
+                member = self._taker(verdicts)
+            if member is None:
+                member = self._explore(verdicts, len(turns.slots))
+            # Without one, and with other slots than before: members have left, and all is to be looked at anew.
+            if member is not None or turns.generation == generation:
+                return member
+        return None
+
+    def _restart(self, generation: int) -> None:
+        self._generation = generation
+        self._start = self._high = min(self._turns.cursor, len(self._turns.slots))
+        self._low = 0
+        self._slots = []
+        self._at = 0
+
+    def _explore(self, verdicts: Verdicts, most: int) -> Subscription | None:
+        """Ask about up to `most` members, until one may have the message."""
+        turns = self._turns
+        while most > 0 and turns.generation == self._generation:
+            if self._high < len(turns.slots):
+                slot = self._high
+                self._high += 1
+            elif self._low < self._start:
+                slot = self._low
+                self._low += 1
+            else:
+                return None
+            # The next topic begins where this one has come to.
+            turns.cursor = slot + 1
+            member = turns.slots[slot]
+            if member is None or not self.group.in_place(member):
+                continue
+            most -= 1
+            if verdicts.may(member.session):
+                self._slots.append(slot)
+                turns.took(member)
+                return member
+        return None
+
+    def _rotate(self, verdicts: Verdicts) -> Subscription | None:
+        """The next of those that are known."""
+        turns, slots = self._turns, self._slots
+        while slots and turns.generation == self._generation:
+            if self._at >= len(slots):
+                self._at = 0
+            member = turns.slots[slots[self._at]]
+            # A permission may be lost while the rules stay: the session may have come to belong to another user.
+            if member is not None and self.group.in_place(member) and verdicts.may(member.session):
+                self._at += 1
+                return member
+            if turns.generation == self._generation:
+                slots[self._at] = slots[-1]
+                slots.pop()
+        return None
+
+    def _taker(self, verdicts: Verdicts) -> Subscription | None:
+        """One that may have had another topic's message lately, and may have this one's."""
+        turns = self._turns
+        for _ in range(len(turns.takers)):
+            if not turns.takers:
+                break
+            member = turns.takers.pop(0)
+            turns.takers.append(member)
+            if self.group.in_place(member) and verdicts.may(member.session):
+                return member
+        return None
+
+
+MAX_BARRED_ROUTES: Final = 1_024
+MAX_BARRED_SUBSCRIBERS: Final = 65_536
+"""Routes, and subscribers who may not receive on them, that are remembered until they are told of: a megabyte."""
+
+MAX_TOLD_SUBSCRIBERS: Final = 4_096
+"""Subscribers that one call of `tell` looks at: some milliseconds."""
+
+
+class Barred:
+    """The subscribers of a topic that may not have its messages, and how many messages they have missed."""
+
+    def __init__(self, topic: bytes, principals: list[Principal]) -> None:
+        self.topic = topic
+        self.principals = principals
+        # Messages since `BarredList` took the number, and whether it lists this.
+        self.messages: i64 = 0
+        self.listed = False
+
+
+class BarredList:
+    """The routes on which messages did not go to a subscriber, since the last time."""
+
+    def __init__(self) -> None:
+        self._listed: list[Barred] = []
+        self._subscribers: i64 = 0
+        # Deliveries of routes that found no place.
+        self._unlisted: i64 = 0
+        # The route that is told of, how many messages it had, and where in its subscribers `tell` is.
+        self._present: Barred | None = None
+        self._messages: i64 = 0
+        self._at: i64 = 0
+
+    def count(self, barred: Barred) -> None:
+        """Count a message that goes out and that these subscribers do not get."""
+        if not barred.listed:
+            subscribers: i64 = len(barred.principals)
+            if len(self._listed) >= MAX_BARRED_ROUTES or self._subscribers + subscribers > MAX_BARRED_SUBSCRIBERS:
+                self._unlisted += subscribers
+                return
+            self._subscribers += subscribers
+            barred.listed = True
+            self._listed.append(barred)
+        barred.messages += 1
+
+    def tell(self, sessions: dict[str, Session], counters: Counters) -> bool:
+        """Note what was not delivered, for each subscriber that is still here. True: another call has more to do."""
+        counters.denied_deliveries += self._unlisted
+        counters.refusals.unlisted += self._unlisted
+        self._unlisted = 0
+        left: i64 = MAX_TOLD_SUBSCRIBERS
+        while left > 0:
+            barred = self._present
+            if barred is None:
+                if not self._listed:
+                    return False
+                barred = self._listed.pop()
+                self._subscribers -= len(barred.principals)
+                self._present = barred
+                self._messages, self._at = barred.messages, 0
+                barred.messages = 0
+                barred.listed = False
+            if self._at >= len(barred.principals):
+                self._present = None
+                continue
+            principal = barred.principals[self._at]
+            self._at += 1
+            left -= 1
+            counters.denied_deliveries += self._messages
+            session = sessions.get(principal.client_id)
+            if session is not None and session.principal is principal:
+                counters.refusals.note(
+                    session.ledger,
+                    principal,
+                    RECEIVE,
+                    barred.topic.decode(),
+                    reason_codes.NOT_AUTHORIZED,
+                    counters.load.now,
+                    count=self._messages,
+                )
+        return True

@@ -1,0 +1,532 @@
+"""The retained messages of a broker: set, replaced, cleared and limited (section 3.3.1.3).
+
+Owns the tree of retained messages, and what each client and each account takes of it. Promises: retained messages are
+limited in number and bytes, including the levels of their topics; one that does not fit is delivered, counted, and not
+retained. The broker's own (`$SYS`) do not count against the clients' limits; the states of bridges do, which bridges
+publish there. Those of QoS 0 may give way to others', in the order in which they were set (`ByAge`): a server may
+discard them at any time, while one of QoS 1 or 2 was acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, cast
+
+from canopy_mqtt.core.accounts import (
+    LINK_ACCOUNT,
+    MAX_USER_BYTES,
+    RETAINED,
+    RETAINED_SIZE,
+    SETTINGS,
+    Account,
+    Accounts,
+    Room,
+)
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.topic_names import is_system
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.deadlines import Deadlines
+from canopy_mqtt.core.hooks import MessageHook
+from canopy_mqtt.core.jobs import EXPIRY_WORK, LEVEL_WORK, RETAIN_WORK
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.persistence.journal import Journal
+from canopy_mqtt.core.principal import LOCAL, Principal
+from canopy_mqtt.core.queues.message import OVERHEAD, Message, MessageCopy
+from canopy_mqtt.core.refusals import RETAIN
+from canopy_mqtt.core.routing.links import UPLINKS, is_bridge_state
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.subscription import text_bytes
+from canopy_mqtt.core.topics.topic_tree import NODE_BYTES, RetainedTree
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+MAX_GIVEN: Final = 64
+"""Retained messages that go for one that comes: one of 64 KB takes the room of all these small ones."""
+
+
+def is_free(message: Message) -> bool:
+    """Return whether a retained message is the broker's own, which counts against no client's limits."""
+    return is_system(message.topic) and not is_bridge_state(message.topic)
+
+
+class RetainedStore:
+    """Retained messages by topic, with their times in the deadlines of the router."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        counters: Counters,
+        deadlines: Deadlines,
+        sessions: dict[str, Session],
+        accounts: Accounts,
+    ) -> None:
+        """`sessions` tell which clients are links."""
+        self.tree = RetainedTree()
+        # What counts against the limits: all but the broker's own, and of those the number.
+        self.bytes = 0
+        self.system_count = 0
+        self.journal: Journal | None = None
+        self.hook: MessageHook | None = None  # see `Router.message_hook`
+        self.permissions: Permissions | None = None  # asked about publishers (`may_be_sent`)
+        self._limits = limits
+        self._counters = counters
+        self._deadlines = deadlines
+        self._sessions = sessions
+        self._budget = counters.load.budget
+        self._accounts = accounts
+        # What each client takes of them, and each account.
+        self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions, accounts)
+
+    def retain(self, message: Message, origin: Session | None = None, published: bool = False) -> bool:
+        """Keep a retained message in place of the topic's last; an empty payload clears it. `origin`: the publisher's
+        session, which may be over; None: it is looked for by the client identifier.
+
+        `published`: it was offered to the topic's subscribers as well. False, and counted, when the limits of retained
+        messages are reached. [MQTT-3.3.1-5] [MQTT-3.3.1-6]
+        """
+        topic = message.topic.decode()
+        old = cast("Message | None", self.tree.get(topic))
+        empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
+        account = self._account_of(message, origin)
+        refused_by = "" if empty else self._find_room(topic, message, old, account, True)
+        if empty or refused_by:
+            # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
+            if old is not None:
+                self._clear(topic, old)
+            self._budget.used += RETAIN_WORK + LEVEL_WORK * topic.count("/")
+            if empty:
+                if old is not None and self.hook is not None and not is_system(message.topic):
+                    self.hook.retained(message)
+                return True
+            self._counters.retained_refused += 1
+            session = self._sessions.get(message.publisher)
+            if session is not None:
+                # The message goes to subscribers, and its publisher is told nothing.
+                counters = self._counters
+                counters.refusals.note(
+                    session.ledger,
+                    session.principal,
+                    RETAIN,
+                    topic,
+                    reason_codes.QUOTA_EXCEEDED,
+                    counters.load.now,
+                    refused_by,
+                    message.qos,
+                    True,
+                )
+            return False
+        message = self.put(topic, message, account, published)  # whatever its QoS
+        if self.journal is not None and not is_system(message.topic):
+            self.journal.retained_set(message)
+        if self.hook is not None and not is_system(message.topic):
+            self.hook.retained(message)
+        return True
+
+    def refused_by(self, topic: str, message: Message, old: Message | None) -> str:
+        """Return the setting that leaves no room for a retained message in place of `old`; empty: there is room, or
+        others make some."""
+        return self._find_room(topic, message, old, self._account_of(message, None), False)
+
+    def _find_room(self, topic: str, message: Message, old: Message | None, account: Account, acts: bool) -> str:
+        """Return the setting that leaves no room for a message in place of `old`; empty: there is room.
+
+        `acts`: others that hold too much give way; if False, nothing is changed.
+        """
+        if is_free(message):
+            return ""
+        size = self._size(topic, message, old)
+        accounts = self._accounts
+        setting = self._refused_alone(message, old, account, size)
+        if setting:
+            if acts and setting == MAX_USER_BYTES:
+                accounts.refuse(account, accounts.rooms[RETAINED_SIZE], setting)
+            return setting
+        for _ in range(MAX_GIVEN):
+            lacking = self._lacking(old, account, size)
+            if lacking < 0:
+                return ""
+            giving = self._giver(lacking, account, self._needed(old, account, size), old)
+            if giving is None or giving.account is None:
+                break
+            if not acts:
+                return ""
+            accounts.give_way(giving.account, accounts.rooms[lacking])
+            self._budget.used += RETAIN_WORK
+            self.drop(giving.topic.decode())
+            # Levels may have gone with it that this topic shares.
+            size = self._size(topic, message, old)
+        lacking = self._lacking(old, account, size)
+        if lacking < 0:
+            return ""
+        if acts:
+            accounts.refuse(account, accounts.rooms[lacking], SETTINGS[lacking])
+        return SETTINGS[lacking]
+
+    def _size(self, topic: str, message: Message, old: Message | None) -> int:
+        """Return the bytes that are counted for a message and for the levels that its topic needs."""
+        size = kept_bytes(message, topic)
+        if old is None:
+            return size + self.tree.missing(topic) * NODE_BYTES
+        return size + old.levels if isinstance(old, RetainedMessage) else size
+
+    def _refused_alone(self, message: Message, old: Message | None, account: Account, size: int) -> str:
+        """The setting about one client, or one user, that leaves no room; empty: there is some."""
+        if not self._is_link(message.publisher):
+            refused = self.shares.refused_by(message, size, old)
+            if refused:
+                return refused
+        most = self._limits.max_user_bytes
+        needed = self._needed(old, account, size)
+        refuses = 0 < most < account.bytes + needed and needed > 0 and not account.internal
+        return MAX_USER_BYTES if refuses else ""
+
+    def _needed(self, old: Message | None, account: Account, size: int) -> int:
+        """Return how many bytes more an account holds with a message in place of `old`."""
+        return size - int(old.charge) if isinstance(old, RetainedMessage) and old.account is account else size
+
+    def _lacking(self, old: Message | None, account: Account, size: int) -> int:
+        """The room that is short for a message in place of `old`, by its number; -1: none is."""
+        limits = self._limits
+        rooms = self._accounts.rooms
+        own = isinstance(old, RetainedMessage) and old.account is account
+        if limits.max_retained_messages > 0 and not own:
+            used = len(self.tree) - self.system_count
+            if old is not None:
+                used -= 1
+            if rooms[RETAINED].left(account, limits.max_retained_messages, used) < 1:
+                return RETAINED
+        others = len(self.tree) - self.system_count - (0 if old is None else 1)
+        if limits.max_retained_bytes > 0 and others > 0:  # one fits where nothing else is retained
+            needed = self._needed(old, account, size)
+            most = limits.max_retained_bytes
+            used = self.bytes
+            if isinstance(old, RetainedMessage) and not own:
+                used -= int(old.charge)
+            if needed > most - used or (needed > 0 and rooms[RETAINED_SIZE].left(account, most, used) < needed):
+                return RETAINED_SIZE
+        return -1
+
+    def _giver(self, lacking: int, account: Account, needed: int, old: Message | None) -> RetainedMessage | None:
+        """The message that is to go so that an account gets some of a room; None: it gets none."""
+        room = self._accounts.rooms[lacking]
+        if lacking == RETAINED:
+            return self.shares.giver(room, account, 1, self._limits.max_retained_messages, old)
+        return self.shares.giver(room, account, needed, self._limits.max_retained_bytes, old)
+
+    def _account_of(self, message: Message, origin: Session | None) -> Account:
+        """Whose account a message is on."""
+        if origin is None:
+            origin = self._sessions.get(message.publisher)
+        if origin is not None and origin.upstream:
+            # What the clients of another broker have published does not fill the whole either.
+            return self._accounts.named(LINK_ACCOUNT + origin.client_id[len(UPLINKS) :])
+        # By name: that of a session that is over may have come anew.
+        return self._accounts.internal if origin is None else self._accounts.named(origin.account.owner.name)
+
+    def _is_link(self, client_id: str) -> bool:
+        """Return whether a client is another broker's link, which publishes what many clients have published there."""
+        session = self._sessions.get(client_id)
+        return session is not None and session.link_peer != ""
+
+    def put(self, topic: str, message: Message, account: Account, published: bool = False) -> Message:
+        """Make a message the retained one of its topic and count it, whatever the limits say. No journal is told.
+
+        Returns it as it is kept: without the wire forms that its fanout made.
+        """
+        tree = self.tree
+        levels = tree.node_count
+        size = kept_bytes(message, topic)
+        kept = RetainedMessage(message, size)
+        old = cast("Message | None", tree.set(topic, kept, published))
+        self._budget.used += RETAIN_WORK + LEVEL_WORK * (tree.node_count - levels)
+        if not is_free(message):
+            size += (tree.node_count - levels) * NODE_BYTES
+            self.bytes += size
+            if isinstance(old, RetainedMessage):
+                self.bytes -= old.kept
+                size += old.levels
+            # First what is charged, so that an account is not gone in between.
+            self.shares.charge(kept, size, account, self._is_link(message.publisher))
+            self.shares.give_back(old)
+        elif old is None:
+            self.system_count += 1
+        if message.expires_at != 0.0:
+            self._budget.used += EXPIRY_WORK
+            self._deadlines.set(topic, message.expires_at)
+        elif old is not None:
+            self._deadlines.cancel(topic)
+        return kept
+
+    def _clear(self, topic: str, message: Message) -> None:
+        """Take a topic's retained message away, with all that was counted for it."""
+        tree = self.tree
+        levels = tree.node_count
+        tree.remove(topic)
+        self.shares.give_back(message)
+        if is_free(message):
+            self.system_count -= 1
+        else:
+            kept = message.kept if isinstance(message, RetainedMessage) else kept_bytes(message, topic)
+            self.bytes -= kept + (levels - tree.node_count) * NODE_BYTES
+            if self.journal is not None and not is_system(message.topic):
+                self.journal.retained_cleared(topic)
+        self._deadlines.cancel(topic)
+
+    def drop(self, topic: str) -> None:
+        """Keep the retained message of a topic no longer, and tell no client."""
+        message = cast("Message | None", self.tree.get(topic))
+        if message is not None:
+            self._clear(topic, message)
+
+    def expire(self, topic: str, now: float) -> None:
+        """The time of a topic's retained message has come, if it still is the one."""
+        message = self.tree.get(topic)
+        if isinstance(message, Message) and 0.0 < message.expires_at <= now:
+            self._clear(topic, message)
+
+    # -- its publisher's right to the topic ----------------------------------------------------------------------------
+
+    def may_be_sent(self, message: Message) -> bool:
+        """Return whether the publisher of a retained message may publish it now (`retained.check_publisher`).
+
+        A publisher that has a session is asked about as what it is now; of another one its client identifier and its
+        user name (without one, its address) are known, which is all that a store keeps. What the broker itself, its
+        program or a link has retained is always sent.
+        """
+        permissions = self.permissions
+        account = account_name(message)
+        if permissions is None or not account:
+            return True
+        principal = self._publisher(message.publisher, account)
+        return permissions.asked.may_publish(principal, message.topic.decode(), message.qos, True)
+
+    def _publisher(self, client_id: str, account: str) -> Principal:
+        session = self._sessions.get(client_id)
+        if session is not None and session.account.owner.name == account:
+            return session.principal
+        kind, _, name = account.partition(" ")
+        if kind == "user":
+            return Principal(name, client_id=client_id, authenticator="retained")
+        # Of an IPv6 address an account has the network, and of a Unix socket a word.
+        host = "" if name == LOCAL else name.partition("/")[0]
+        return Principal(None, client_id=client_id, host=host)
+
+
+# -- the accounts of retained messages ---------------------------------------------------------------------------------
+
+RETAINED_BYTES: Final = 304
+"""Bytes that a retained message takes beside the characters of its topic, its payload, and the nodes of its levels:
+compiled, a message of 152, 33 for each bytes object, 49 for the topic as a string, its place among those of its
+account, and what the allocator rounds up."""
+
+PROPERTIES_BYTES: Final = 48
+"""Bytes that its properties take beside their own, where it has some."""
+
+EXPIRY_BYTES: Final = 256
+"""Bytes that the time of a message that expires takes among the deadlines, without its topic."""
+
+
+def kept_bytes(message: Message, topic: str) -> i64:
+    """Return the bytes that are counted for a message that is retained at its `topic`, without the nodes of its levels.
+
+    The topic is kept three times: in the message, at its node, and level by level; once more among the deadlines.
+    """
+    text: i64 = text_bytes(topic)
+    size: i64 = message.size - OVERHEAD + RETAINED_BYTES + 2 * text
+    if message.properties:
+        size += PROPERTIES_BYTES
+    if message.expires_at != 0.0:
+        size += EXPIRY_BYTES + text
+    return size
+
+
+class RetainedShares:
+    """Counts what each client and each account has retained. `most`: the limit of bytes for one client, 0: no limit."""
+
+    def __init__(self, most: int, sessions: dict[str, Session], accounts: Accounts) -> None:
+        """`sessions` have what is retained in their own accounts, too."""
+        self.most: i64 = most
+        self._sessions = sessions
+        self._bytes: dict[str, int] = {}
+        # The messages of each account that may give way.
+        self._giving: dict[Account, ByAge] = {}
+        self._number: Room = accounts.rooms[RETAINED]
+        self._size: Room = accounts.rooms[RETAINED_SIZE]
+
+    def of(self, client_id: str) -> int:
+        """The bytes of one client's retained messages."""
+        return self._bytes.get(client_id, 0)
+
+    def refused_by(self, message: Message, size: int, old: Message | None) -> str:
+        """The setting by which its publisher may not have a message of `size` bytes in place of `old`; empty: it may.
+
+        The size has its new levels in it.
+        """
+        client_id = message.publisher
+        if self.most <= 0 or _nobodys(client_id):
+            return ""
+        if isinstance(old, RetainedMessage) and old.publisher == client_id and old.shared:
+            size -= old.charge
+        session = self._sessions.get(client_id)
+        held = self.of(client_id)
+        replaced = old.charge if isinstance(old, RetainedMessage) and old.publisher == client_id else 0
+        if held == replaced:
+            # One message of each client may always be retained, within the bounds of all.
+            return ""
+        if held + size > self.most:
+            return "limits.max_retained_bytes_per_client"
+        return "" if session is None or session.account.has_room(size) else "limits.max_client_bytes"
+
+    def charge(self, message: RetainedMessage, size: int, account: Account, link: bool) -> None:
+        """A message of its publisher takes `size` bytes from now on, of an account. `link`: the publisher is a link's
+        client, whose own bytes are not bounded."""
+        message.charge = size
+        message.account = account
+        self._number.change(account, 1)
+        self._size.change(account, size)
+        if message.qos == 0 and not account.internal:
+            giving = self._giving.get(account)
+            if giving is None:
+                giving = ByAge()
+                self._giving[account] = giving
+            giving.add(message)
+        message.shared = not link and not _nobodys(message.publisher)
+        if message.shared:
+            self._change(message.publisher, size)
+
+    def give_back(self, message: Message | None) -> None:
+        """A message, if there is one, is retained no longer."""
+        if not isinstance(message, RetainedMessage):
+            return
+        account = message.account
+        if account is None:
+            return
+        if message.shared:
+            self._change(message.publisher, -message.charge)
+        if message.place >= 0:
+            giving = self._giving[account]
+            giving.remove(message)
+            if not giving:
+                del self._giving[account]
+        self._number.change(account, -1)
+        self._size.change(account, -int(message.charge))
+        message.account = None
+        message.charge = 0
+
+    def giver(self, room: Room, account: Account, need: int, bound: int, old: Message | None) -> RetainedMessage | None:
+        """The message that is to go so that an account gets some of a room (`Room.givers`); None: it gets none.
+
+        Not `old`, which the new one replaces: its room is counted as free already.
+        """
+        for each in room.givers(account, need, bound):
+            giving = self._giving.get(each)
+            message = None if giving is None else giving.oldest(old)
+            if message is not None:
+                return message
+        return None
+
+    def _change(self, client_id: str, change: int) -> None:
+        size = self.of(client_id) + change
+        if size > 0:
+            self._bytes[client_id] = size
+        else:
+            self._bytes.pop(client_id, None)
+        session = self._sessions.get(client_id)
+        if session is not None:
+            session.account.retained = size
+            session.account.fit()
+
+
+def _nobodys(client_id: str) -> bool:
+    return client_id == "" or client_id.startswith(UPLINKS)
+
+
+CHUNK: Final = 16
+"""Messages that stand together: if fifteen have gone, the last one takes as much as all of them did."""
+
+
+class RetainedMessage(MessageCopy):
+    """A message as it is retained: without wire forms, and with what it was charged."""
+
+    def __init__(self, message: Message, kept: i64) -> None:
+        """`kept`: its `kept_bytes`."""
+        super().__init__(message)
+        self.kept: i64 = kept
+        # Bytes, with the levels that the tree got for its topic; and on whose account. None: on no account.
+        self.charge: i64 = 0
+        self.account: Account | None = None
+        # Whether its publisher is charged, too.
+        self.shared = False
+        # Its place among those of the account that may give way: the number of the chunk, times `CHUNK`, and where in
+        # it. -1: it may not.
+        self.place: i64 = -1
+
+    @property
+    def levels(self) -> int:
+        """The bytes that the levels of its topic are charged with; they pass on to the message that replaces it."""
+        if self.charge <= 0:
+            return 0
+        return self.charge - self.kept
+
+
+def account_name(message: Message) -> str:
+    """The name of the account that holds a retained message, as a store keeps it; empty: it is the broker's own."""
+    account = message.account if isinstance(message, RetainedMessage) else None
+    return "" if account is None or account.internal else account.name
+
+
+class Chunk:
+    """A few messages, with gaps where some have gone."""
+
+    def __init__(self) -> None:
+        self.messages: list[RetainedMessage | None] = []
+        self.count: i64 = 0
+
+
+class ByAge:
+    """The messages of one account that may give way, the oldest first.
+
+    They stand in chunks, so that each takes eight bytes and a share of its chunk.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: OrderedDict[int, Chunk] = OrderedDict()
+        # The number of the last chunk.
+        self._last: i64 = 0
+
+    def __len__(self) -> int:
+        return sum([int(chunk.count) for chunk in self._chunks.values()])
+
+    def __bool__(self) -> bool:
+        return len(self._chunks) > 0
+
+    def add(self, message: RetainedMessage) -> None:
+        """The youngest message."""
+        chunk = self._chunks.get(self._last)
+        if chunk is None or len(chunk.messages) >= CHUNK:
+            self._last += 1
+            chunk = Chunk()
+            self._chunks[self._last] = chunk
+        message.place = self._last * CHUNK + len(chunk.messages)
+        chunk.messages.append(message)
+        chunk.count += 1
+
+    def remove(self, message: RetainedMessage) -> None:
+        """A message that was added is retained no longer."""
+        number = message.place // CHUNK
+        chunk = self._chunks[number]
+        chunk.messages[message.place % CHUNK] = None
+        chunk.count -= 1
+        message.place = -1
+        if chunk.count == 0:
+            del self._chunks[number]
+
+    def oldest(self, but: Message | None) -> RetainedMessage | None:
+        """The message that was set first, but for one; None: there is no other."""
+        for chunk in self._chunks.values():
+            for message in chunk.messages:
+                if message is not None and message is not but:
+                    return message
+        return None

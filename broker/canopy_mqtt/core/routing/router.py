@@ -1,0 +1,485 @@
+"""Changes of subscriptions and sessions, and what is due among them.
+
+Owns the parts of the routing state and everything that involves several of them; nothing else changes them.
+Promises:
+- A will is published once at every end of a connection except DISCONNECT 0x00, after its delay, and not if the client
+  has connected again before [MQTT-3.1.2-8] [MQTT-3.1.3-9].
+- A session ends when its expiry interval has passed [MQTT-4.1.0-2].
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from canopy_mqtt.core.accounts import Accounts
+from canopy_mqtt.core.causes import publishes_will
+from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.deadlines import Deadlines
+from canopy_mqtt.core.hooks import (
+    AccessControl,
+    AuthMethod,
+    BanHook,
+    EventListener,
+    MessageHook,
+    PublishSampler,
+    Recorder,
+)
+from canopy_mqtt.core.jobs import DUE_WORK, END_WORK, HELD_WORK, NODE_SHIFT, STEP_WORK, Scheduler
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.persistence.commits import Commits
+from canopy_mqtt.core.persistence.journal import Journal
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.queue_terms import UNSET, RequestedTerms, SubscriptionTerms
+from canopy_mqtt.core.queues.queue_totals import bound
+from canopy_mqtt.core.queues.requests import Request, RequestMessage, WaitingRequests
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.routing.bursts import RunFinder
+from canopy_mqtt.core.routing.fanout import Fanout
+from canopy_mqtt.core.routing.links import BridgeStates
+from canopy_mqtt.core.routing.peers import ConnectedPeers, PeerConnected, PeerDisconnected
+from canopy_mqtt.core.routing.queue_limits import QueueLimits
+from canopy_mqtt.core.routing.retained import RetainedStore
+from canopy_mqtt.core.routing.session_table import SessionTable
+from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
+from canopy_mqtt.core.routing.unfinished import Unfinished
+from canopy_mqtt.core.routing.wills import HeldWill, WillQueue
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.session.shedding import GlobalLimiter
+from canopy_mqtt.core.topics.subscription import Subscription
+from canopy_mqtt.core.topics.trie import create
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+PAUSE: Final = 0.005
+"""Seconds that wills wait when one of them has half filled a session's queue."""
+
+
+class Router:
+    """The routing state of one broker."""
+
+    def __init__(self, limits: Limits, trie: str = "nodes", match_cache: int = 16_384) -> None:
+        self.limits = limits
+        self.counters = Counters()
+        self._load = self.counters.load
+        self.budget: Final = self._load.budget
+        self.accounts = Accounts(self._load.internal)
+        self.deadlines = Deadlines()
+        self.jobs = Scheduler(self.budget, self.deadlines)
+        self.table = SubscriptionTable(trie, match_cache, self._load, self.accounts, self.jobs)
+        self.trie = self.table.trie
+        self.cache = self.table.cache
+        self.fanout = Fanout(self.table, self._load, self.jobs)
+        # How this broker calls itself in the path of a message (`path`); empty: it has no name yet, and meets no loop.
+        self.broker_id = ""
+        self.cache.guarded = limits.presence_topic
+        self.cache.controls = limits.control_characters
+        self.runs = RunFinder(self.fanout, limits.live_messages, limits.live_bytes)
+        load = self._load
+        self.peers = ConnectedPeers(load, self.jobs)
+        self.session_table = SessionTable(self.accounts)
+        self.sessions = self.session_table.sessions
+        self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.accounts)
+        self.retained = self.retained_store.tree
+        self.bridge_states = BridgeStates(self.retained, self.sessions)
+        self.wills = WillQueue(self, self.counters, self.deadlines, self.fanout, self.session_table, self.bridge_states)
+        self.unfinished = Unfinished(self.fanout, load, self.jobs)
+        self.queue_limits = QueueLimits(limits, self.fanout)
+        load.reliever = GlobalLimiter(self.sessions, load)
+        self.alias_bytes: i64 = 0  # that the topic aliases of all clients take
+        self.permissions: Permissions | None = None  # what access control says, if there is one
+        self.event_listener: EventListener | None = None
+        self.auth_methods: dict[str, AuthMethod] = {}
+        self.ban_hook: BanHook | None = None  # while there are bans
+        self.tap: Recorder | None = None  # records what happens
+        self.sampler = PublishSampler()  # samples nothing until another one takes its place
+        self._journal: Journal | None = None
+        self.commits: Commits | None = None  # the journal's; set with it
+        self.limits_changed()
+
+    def limits_changed(self) -> None:
+        """Apply changed numbers in `limits` to the parts that keep copies of them."""
+        limits, load = self.limits, self._load
+        self.runs.keep_to(limits)
+        load.max_messages = bound(limits.total_messages)
+        load.max_bytes = bound(limits.total_bytes)
+        load.standstill = limits.standstill
+        self.retained_store.shares.most = limits.max_retained_bytes_per_client
+        load.retained_check = self.retained_store if limits.check_retained_publisher else None
+        self.queue_limits.forget()
+        self.peers.set_delays(limits)
+
+    @property
+    def access_control(self) -> AccessControl | None:
+        """The access control in force, including its guard."""
+        return None if self.permissions is None else self.permissions.asked
+
+    @access_control.setter
+    def access_control(self, asked: AccessControl | None) -> None:
+        made = None if asked is None else Permissions(asked, 0 if self.permissions is None else self.permissions.epochs)
+        self.permissions = self.fanout.permissions = self.wills.permissions = self._load.permissions = made
+        self.retained_store.permissions = made
+        self.cache.clear()
+
+    @property
+    def message_hook(self) -> MessageHook | None:
+        """The hook that is asked about each client's message, if any. Set before the first client."""
+        return self.wills.hook
+
+    @message_hook.setter
+    def message_hook(self, hook: MessageHook | None) -> None:
+        self.wills.hook = self.retained_store.hook = hook
+
+    @property
+    def journal(self) -> Journal | None:
+        """The journal that is told what to store. Set before the first session, or never."""
+        return self._journal
+
+    @journal.setter
+    def journal(self, journal: Journal | None) -> None:
+        self._journal = journal
+        self.commits = None if journal is None else journal.commits
+        self.fanout.journal = journal
+        self.retained_store.journal = self.wills.journal = journal
+
+    # -- recording -----------------------------------------------------------------------------------------------------
+
+    def record(self, tap: Recorder | None, filters: Sequence[str]) -> None:
+        """Let a recorder record everything from now on, and the messages whose topics match these filters.
+
+        It first records the present subscriptions. None: the core records nothing any more. The filters are matched
+        when a topic's route is made, and are no subscriptions: a burst with a single receiver stays one piece.
+        """
+        taps = create("nodes")
+        for topic_filter in filters:
+            taps.insert(topic_filter)
+        self.tap = self.fanout.tap = self.table.tap = self._load.tap = tap
+        self.cache.clear()
+        self.cache.taps = taps if tap is not None else None
+        for session in self.sessions.values():
+            session.update_fast_path()
+            if tap is not None:
+                for subscription in session.subscriptions.values():
+                    self.table.tell(subscription, True)
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def publish(self, message: Message, origin: Session | None) -> int:
+        """Route a message; store or clear it when it is retained. Return how many sessions and groups it was for.
+
+        `origin` is the publishing session (for No Local), None for the broker's own messages and wills. Messages from a
+        connection take shorter paths if possible (`protocol.publish`).
+        """
+        if self.limits.upgrade_outgoing_qos:
+            # The lower of this and the granted QoS is the granted one, for live and retained messages alike.
+            message.qos = 2
+        fanout = self.fanout
+        count = fanout.forward(fanout.find_route(message.topic), message, origin)
+        # Without RETAIN no retained message is touched [MQTT-3.3.1-8].
+        if message.retain:
+            self.retained_store.retain(message, origin, True)
+        return count
+
+    def ask(self, message: Message, origin: Session | None, request: Request) -> int:
+        """`publish` a request: the links that take it with QoS 1 or 2 and are connected are asked whom they reach.
+
+        Afterwards `Request.waits` says whether there is anything to wait for.
+        """
+        if self.limits.answer_timeout <= 0.0:
+            return self.publish(message, origin)
+        try:
+            return self.publish(RequestMessage(message, request), origin)
+        finally:
+            request.routing = False
+
+    def retain(self, message: Message) -> bool:
+        """Set a retained message, or clear its topic: see `RetainedStore.retain`."""
+        return self.retained_store.retain(message)
+
+    @property
+    def retained_bytes(self) -> int:
+        """Bytes of retained messages that count against the limit."""
+        return self.retained_store.bytes
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    @property
+    def subscription_count(self) -> int:
+        """Subscriptions, including those of ended sessions that are still being removed."""
+        return self.table.count
+
+    def subscribe(
+        self,
+        session: Session,
+        group_name: str,
+        topic_filter: str,
+        request: SubscriptionRequest,
+        identifier: int,
+        terms: SubscriptionTerms | None = None,
+        options: RequestedTerms | None = None,
+    ) -> None:
+        """Make or replace a subscription [MQTT-3.8.4-3], and start to stream its retained messages.
+
+        `topic_filter` is valid, without `$share/name/`; `request.topic_filter` as the client wrote it. `terms`: see
+        `QueueLimits.sub_queue_terms`; None where there are neither rules nor queue options.
+        """
+        name = request.topic_filter
+        subscription = session.subscriptions.get(name)
+        new = subscription is None
+        if subscription is None:
+            qos = min(request.qos, self.limits.max_qos)
+            subscription = Subscription(
+                session,
+                name,
+                qos,
+                request.no_local,
+                request.retain_as_published,
+                request.retain_handling,
+                identifier,
+            )
+            self.table.add(session, subscription, group_name, topic_filter)
+        else:
+            # In place: it keeps its turn in a share group, and a running stream of retained messages goes on.
+            subscription.agree(request, identifier, self.limits.max_qos)
+            self.table.touch(subscription)
+        if terms is not None or subscription.sub_queue is not None:
+            self.queue_limits.give_sub_queue(session, subscription, terms, options)
+        # Retain Handling 0 asks for retained messages each time [MQTT-3.3.1-9] [MQTT-3.8.4-4], 1 if the subscription
+        # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get
+        # none (section 4.8.2).
+        wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
+        if wanted and not group_name and self.retained.leads_to(topic_filter):
+            session.start_stream(subscription, self.retained)
+        if session.journal is not None:
+            session.keep_subscription(subscription)
+        if self.event_listener is not None:
+            self.event_listener.subscribed(session.client_id, name, subscription.qos)
+        if self.tap is not None:
+            self.table.tell(subscription, False)
+
+    def unsubscribe(self, session: Session, name: str) -> bool:
+        """Remove a subscription; False if there is none [MQTT-3.10.4-1].
+
+        Nothing new is offered because of it [MQTT-3.10.4-2]. What the session has in flight stays there until it is
+        acknowledged [MQTT-3.10.4-3].
+        """
+        subscription = session.subscriptions.pop(name, None)
+        if subscription is None:
+            return False
+        session.stop_stream(name)
+        self.budget.used += self.table.drop(subscription) >> NODE_SHIFT
+        sub_queue = subscription.sub_queue
+        if sub_queue is not None and sub_queue.fresh:
+            self.queue_limits.count_fresh(session, -1)
+        if session.requested_delays is not None:
+            self.peers.request_delay(session, name, UNSET)
+        if session.journal is not None:
+            session.journal.unsubscribed(session.client_id, name)
+        if self.event_listener is not None:
+            self.event_listener.unsubscribed(session.client_id, name)
+        if self.tap is not None:
+            self.tap.unsubscribed(session.client_id, name, False)
+        return True
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def new_client_id(self) -> str:
+        """A client identifier for a client that sent none; unique and not guessable [MQTT-3.1.3-6]."""
+        return self.limits.auto_id_prefix + secrets.token_hex(11)
+
+    def connect(
+        self,
+        client_id: str,
+        clean_start: bool,
+        send_buffer: SendBuffer,
+        version: int,
+        window: int,
+        plain: bool,
+        now: float,
+        principal: Principal | None = None,
+    ) -> tuple[Session, bool]:
+        """Open or resume the session of a client that was admitted; the send buffer becomes its peer.
+
+        Sessions stand under the client identifier [MQTT-3.1.3-2]. Clean Start (Clean Session in 3.1.1) decides
+        [MQTT-3.1.4-4] [MQTT3-3.1.4-3]: with it a session that is there is thrown away [MQTT-3.1.2-4] [MQTT3-3.1.2-6],
+        without it that one goes on [MQTT-3.1.2-5] [MQTT3-3.1.2-4]; where there is none, one is made [MQTT-3.1.2-6].
+
+        `window` and `plain`: see `Session.attach`; `principal`: whose a new session is. Returns the session and whether
+        it was present. Any earlier connection of the client has been given up by then.
+        """
+        self.peers.drain(self, now)
+        session = self.sessions.get(client_id)
+        if session is not None and session.send_buffer is None:
+            self.look_at(session, now)
+            session = self.sessions.get(client_id)
+        present = session is not None and not clean_start
+        if session is not None:
+            if session.send_buffer is not None:
+                raise RuntimeError("the session is still connected")
+            if clean_start:
+                self.wills.called_off(session, now)
+                self.end_session(session, now)
+                session = None
+            else:
+                # Back in time: the delayed will is not sent [MQTT-3.1.3-9].
+                self.wills.forget(session)
+                session.expires_at = 0.0
+                self.deadlines.cancel(session)
+        self.wills.back(client_id, None if principal is None else principal.user_name, now)
+        if session is None:
+            session = self.session_table.make(client_id, self.limits, self.counters, principal)
+            session.account.retained = self.retained_store.shares.of(client_id)
+        session.attach(version, window, plain)
+        self.peers.post(PeerConnected(session, send_buffer))
+        self.peers.drain(self, now)
+        self.session_table.count(session)
+        return session, present
+
+    def adopt(self, session: Session) -> None:
+        """Add a session that was not opened by a client's CONNECT: that of a link. It is stored, too."""
+        self.session_table.add(session)
+        if self._journal is not None:
+            session.keep(self._journal)
+
+    def overfull(self, now: float) -> None:
+        """End the connections whose queues overflowed, if that is their policy: the events for it follow."""
+        overflowed = self.counters.load.overflowed
+        while overflowed:
+            overflowed.pop().overflow(now)
+
+    def sweep(self, now: float) -> None:
+        """Drop messages that are too old from idle queues, and tell a store what it missed: about once a second."""
+        self.peers.drain(self, now)
+        self.queue_limits.sweep(self._load, now)
+        if self._journal is not None:
+            self._journal.retry()
+            if self._journal.pages is not None:
+                self._journal.pages.retry()
+
+    def peer_left(self, event: PeerDisconnected, now: float) -> None:
+        """Handle the end of a connection: the will, unfinished shared messages, and the session's end or expiry.
+
+        The will is that of the CONNECT [MQTT3-3.1.2-8]; without one nothing is published [MQTT3-3.1.2-12]. With an
+        expiry interval above 0 the session stays [MQTT-3.1.2-23], as one of 3.1.1 without Clean Session does
+        [MQTT3-3.1.2-4].
+        """
+        session = event.session
+        self.budget.used += END_WORK
+        if not publishes_will(event.cause):
+            self.wills.forget(session)
+        expiry = session.expiry_interval
+        if expiry == 0 and not session.bridge_state:
+            # Its end does the rest, the will first.
+            self.end_session(session, now)
+            return
+        if expiry > 0 and session.journal is not None and not session.upstream:
+            session.journal.session_kept(session.client_id, session.principal, expiry, now)
+        self.wills.left(session, now)
+        down = self.bridge_states.left(session) if session.bridge_state else None
+        if down is not None:
+            self.publish(down, None)
+        if session.memberships is not None:
+            self.unfinished.share_out(session)
+        if expiry == 0:
+            self.end_session(session, now)
+        elif expiry != NEVER:
+            session.expires_at = now + expiry
+        if not session.ended:
+            self.schedule(session)
+            table = self.session_table
+            table.count(session)
+            empty = table.oldest_empty()
+            if empty is not None and 0 < self.limits.max_empty_sessions < table.empty_count:
+                self.end_session(empty, now)
+
+    def end_session(self, session: Session, now: float) -> None:
+        """Delete a session and everything in it; its delayed will is published now [MQTT-3.1.3-9].
+
+        From here on nothing comes to it, and its client identifier is free; thousands of subscriptions are taken away
+        in turns (`tick`). Retained messages do not belong to it, and stay [MQTT3-3.1.2-7].
+        """
+        if session.ended:
+            return
+        session.ended = True
+        session.ledger.principal = session.principal
+        if session.journal is not None:
+            session.journal.session_gone(session.client_id)
+            session.keep_in(None)
+        self.wills.publish(session, now)
+        if session.memberships is not None:
+            self.unfinished.end(session)
+        if session.made_queue is not None:
+            self.budget.used += HELD_WORK * session.made_queue.in_memory
+        session.end()
+        self.deadlines.cancel(session)
+        self.session_table.remove(session)
+        self.table.end(session)
+        if self.event_listener is not None:
+            self.event_listener.session_ended(session.client_id)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def schedule(self, session: Session) -> None:
+        """Let `tick` handle the session when its will or its expiry is due, whichever is first."""
+        when = session.will_due
+        if session.expires_at != 0.0 and (when == 0.0 or session.expires_at < when):
+            when = session.expires_at
+        if when != 0.0:
+            self.deadlines.set(session, when)
+        else:
+            self.deadlines.cancel(session)
+
+    def tick(self, now: float) -> bool:
+        """Do what is due: steps of jobs, delayed wills, expiry of sessions and retained messages, answers to requests.
+
+        One turn of some milliseconds, which ends early when a queue has become half full. True when more is due: call
+        again at `deadlines.next_due`.
+        """
+        self.peers.drain(self, now)
+        counters = self.counters
+        deadlines = self.deadlines
+        deadlines.held_until = 0.0
+        self.wills.begin_turn()
+        half_full = counters.half_full
+        backed_up = counters.backed_up
+        budget = self.budget
+        try:
+            self.jobs.run(STEP_WORK)
+            while not budget.spent() and counters.half_full == half_full and counters.backed_up == backed_up:
+                thing = deadlines.pop_due(now)
+                if thing is None:
+                    break
+                budget.used += DUE_WORK
+                if isinstance(thing, Session):
+                    self.look_at(thing, now)
+                elif isinstance(thing, str):
+                    self.retained_store.expire(thing, now)
+                elif isinstance(thing, HeldWill):
+                    self.wills.fall_due(thing, now)
+                elif isinstance(thing, WaitingRequests):
+                    budget.used += DUE_WORK * thing.give_up(now)
+                    if thing.due > 0.0:
+                        deadlines.set(thing, thing.due)
+        finally:
+            # Also where one of them has raised: there is no other wake-up.
+            self.jobs.wake()
+        if counters.backed_up != backed_up:
+            # The acknowledgements that empty a session's queue need a moment.
+            deadlines.held_until = now + PAUSE
+        return deadlines.due(now)
+
+    def look_at(self, session: Session, now: float) -> None:
+        """Do what is due for a session: its will, its end. An expired session is not resumed [MQTT-4.1.0-2]."""
+        if 0.0 < session.will_due <= now:
+            self.wills.publish(session, now)
+        # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].
+        if session.send_buffer is None and 0.0 < session.expires_at <= now:
+            self.counters.sessions_expired += 1
+            self.end_session(session, now)
+        else:
+            self.schedule(session)

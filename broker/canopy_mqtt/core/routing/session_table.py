@@ -1,0 +1,262 @@
+"""The sessions of a broker by client identifier, their total size, which are empty, and which clients are away.
+
+Owns the session map and its accounts. Promises: the accounts are exact for what `count` was told; the session that has
+been empty for longest is found at once, and so is the one of an account whose client has been away for longest.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from canopy_mqtt.core.accounts import FILTERS, SESSION_SIZE, SESSIONS, Account, Accounts, Room
+from canopy_mqtt.core.codec.packets import Will
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.subscription import text_bytes
+
+
+class SessionTable:
+    """The existing sessions, connected or not."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self.sessions: dict[str, Session] = {}
+        # What is counted for all of them (`session_bytes`).
+        self.bytes = 0
+        # Those of clients that are away, with nothing in them, in the order in which they became so; and their bytes.
+        self._empty: OrderedDict[Session, None] = OrderedDict()
+        self.empty_bytes = 0
+        # Those of clients that are away, by account, in the order in which they left; those with subscriptions again.
+        self._absent: dict[Account, OrderedDict[Session, None]] = {}
+        self._subscribed: dict[Account, OrderedDict[Session, None]] = {}
+        self._accounts = accounts
+        self._number: Room = accounts.rooms[SESSIONS]
+        self._size: Room = accounts.rooms[SESSION_SIZE]
+        # What is counted for wills without a session, and on which account, by client identifier.
+        self._wills: dict[str, tuple[Account, int]] = {}
+
+    @property
+    def empty_count(self) -> int:
+        """Return how many sessions of clients that are away hold nothing."""
+        return len(self._empty)
+
+    def make(self, client_id: str, limits: Limits, counters: Counters, principal: Principal | None) -> Session:
+        """Make a session and take it in; `count` is still to be told of it."""
+        session = Session(client_id, limits.session_messages, limits.session_bytes, counters, principal)
+        session.queue_qos0 = limits.queue_qos0
+        self._enter(session)
+        return session
+
+    def add(self, session: Session) -> None:
+        """Take in a new session; it has its client identifier."""
+        self._enter(session)
+        self.count(session)
+
+    def _enter(self, session: Session) -> None:
+        self.sessions[session.client_id] = session
+        session.account.belong_to(self._account_of(session))
+        self._number.change(session.account.owner, 1)
+
+    def _account_of(self, session: Session) -> Account:
+        return self._accounts.internal if session.internal else self._accounts.of(session.principal)
+
+    def belong(self, session: Session) -> None:
+        """A session has another principal: its account is charged with what it holds."""
+        before = session.account.owner
+        account = self._account_of(session)
+        if account is before or session.ended:
+            return
+        self._leave(session)
+        held = session.account
+        # First what the new one gets: neither is gone in between.
+        self._number.change(account, 1)
+        self._size.change(account, int(held.session))
+        self._accounts.filters.change(account, int(held.filters))
+        held.belong_to(account)
+        self._number.change(before, -1)
+        self._size.change(before, -int(held.session))
+        self._accounts.filters.change(before, -int(held.filters))
+        self._note(session)
+
+    def count(self, session: Session) -> None:
+        """A session's user, will, or connection has changed: count it anew, and see whether it is empty, or absent."""
+        if session.ended:
+            return
+        size = bytes_of(session)
+        grown = size - int(session.account.session)
+        self.bytes += grown
+        self._size.change(session.account.owner, grown)
+        if session in self._empty:
+            self.empty_bytes -= int(session.account.session)
+            if not is_empty(session):
+                del self._empty[session]
+        elif is_empty(session):
+            self._empty[session] = None
+        session.account.session = size
+        if session in self._empty:
+            self.empty_bytes += size
+        self._note(session)
+
+    def _note(self, session: Session) -> None:
+        """Note a session among the absent ones of its account, or not."""
+        if session.send_buffer is not None or session.internal:
+            self._leave(session)
+            return
+        _put(self._absent, session)
+        if session.subscriptions:
+            _put(self._subscribed, session)
+
+    def _leave(self, session: Session) -> None:
+        """Note a session as absent no more."""
+        absent = self._absent.get(session.account.owner)
+        if absent is not None and session in absent:
+            _take(self._absent, session)
+            _take(self._subscribed, session)
+
+    def hold_will(self, client_id: str, principal: Principal, will: Will) -> None:
+        """Count the will of a client that has no session, on the account of its principal."""
+        self.let_go_of_will(client_id)
+        size = session_bytes(client_id, principal, will)
+        account = self._accounts.of(principal)
+        self._wills[client_id] = (account, size)
+        self.bytes += size
+        self._size.change(account, size)
+
+    def let_go_of_will(self, client_id: str) -> None:
+        """Count it no more."""
+        held = self._wills.pop(client_id, None)
+        if held is not None:
+            account, size = held
+            self.bytes -= size
+            self._size.change(account, -size)
+
+    def remove(self, session: Session) -> None:
+        """A session is over."""
+        size = int(session.account.session)
+        self.bytes -= size
+        owner = session.account.owner
+        if session in self._empty:
+            del self._empty[session]
+            self.empty_bytes -= size
+        self._leave(session)
+        self._size.change(owner, -size)
+        session.account.session = 0
+        self._number.change(owner, -1)
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
+
+    # -- room ----------------------------------------------------------------------------------------------------------
+
+    def grows_by(self, client_id: str, principal: Principal, will: Will | None) -> int:
+        """The bytes that a client's session takes, or takes more than the one that is there."""
+        grows = session_bytes(client_id, principal, will)
+        present = self.sessions.get(client_id)
+        if present is not None:
+            return grows - session_bytes(client_id, present.principal, present.will)
+        # A will that stands without a session goes when its client comes.
+        held = self._wills.get(client_id)
+        return grows if held is None else grows - held[1]
+
+    def lacking(self, limits: Limits, account: Account, client_id: str, grows: int) -> int:
+        """The room that is short for a client's session, by its number; -1: none is.
+
+        A session that is there already may stay, also beyond the limits, but not with a larger will or more to say of
+        its user. What is empty makes room for others, and so it counts as free for an account.
+        """
+        if client_id in self.sessions:
+            if grows <= 0:
+                return -1
+        elif limits.max_sessions > 0 and (
+            len(self.sessions) >= limits.max_sessions or not self.is_fair(limits, SESSIONS, account, grows)
+        ):
+            return SESSIONS
+        if limits.max_session_bytes > 0 and (
+            self.bytes + grows > limits.max_session_bytes or not self.is_fair(limits, SESSION_SIZE, account, grows)
+        ):
+            return SESSION_SIZE
+        return -1
+
+    def is_fair(self, limits: Limits, room: int, account: Account, grows: int) -> bool:
+        """Return whether an account may have another session, or this many bytes more, if all empty ones end."""
+        if room == SESSIONS:
+            return self._number.left(account, limits.max_sessions, len(self.sessions) - len(self._empty)) >= 1
+        return self._size.left(account, limits.max_session_bytes, self.bytes - self.empty_bytes) >= grows
+
+    def oldest_empty(self) -> Session | None:
+        """The session that has been empty for longest, if there is one."""
+        return next(iter(self._empty), None)
+
+    def giver(self, room: Room, account: Account, need: int, bound: int) -> Session | None:
+        """The session that is to end so that an account gets some of a room (`Room.givers`): of the largest account
+        that has one whose client is away, the one whose client left first. None: it gets none."""
+        absent = self._subscribed if room.number == FILTERS else self._absent
+        for each in room.givers(account, need, bound):
+            sessions = absent.get(each)
+            if sessions is not None:
+                return next(iter(sessions))
+        return None
+
+
+def _put(absent: dict[Account, OrderedDict[Session, None]], session: Session) -> None:
+    owner = session.account.owner
+    sessions = absent.get(owner)
+    if sessions is None:
+        sessions = OrderedDict()
+        absent[owner] = sessions
+    sessions[session] = None
+
+
+def _take(absent: dict[Account, OrderedDict[Session, None]], session: Session) -> None:
+    owner = session.account.owner
+    sessions = absent.get(owner)
+    if sessions is not None and session in sessions:
+        del sessions[session]
+        if not sessions:
+            del absent[owner]
+
+
+SESSION_BYTES: Final = 1_536
+"""A session with its dicts and its ledger, its place among the sessions, and its time in the heap."""
+
+IDENTIFIER_BYTES: Final = 64
+"""A packet identifier of a QoS 2 publish that is not released yet."""
+
+CHARACTER_BYTES: Final = 4
+"""A character of what an authenticator says of a client, at most."""
+
+WILL_BYTES: Final = 256
+"""A will without its topic, payload and properties."""
+
+
+def will_bytes(will: Will | None) -> int:
+    """Return the bytes that are counted for a will."""
+    if will is None:
+        return 0
+    return WILL_BYTES + text_bytes(will.topic) + len(will.payload) + len(will.properties)
+
+
+def session_bytes(client_id: str, principal: Principal, will: Will | None) -> int:
+    """Return the bytes that are counted for a session of a client that has no QoS 2 publishes to release."""
+    size = SESSION_BYTES + text_bytes(client_id) + text_bytes(principal.user_name or "") + will_bytes(will)
+    return size + CHARACTER_BYTES * principal.size()
+
+
+def bytes_of(session: Session) -> int:
+    """Return the bytes that are counted for a session as it is now."""
+    size = session_bytes(session.client_id, session.principal, session.will)
+    received = session.received_qos2
+    return size if received is None else size + len(received) * IDENTIFIER_BYTES
+
+
+def is_empty(session: Session) -> bool:
+    """Return whether the end of a session whose client is away would lose nothing but the word that it was there."""
+    return (
+        session.send_buffer is None
+        and not session.internal
+        and not session.subscriptions
+        and not session.has_messages()
+        and not session.received_qos2
+        and session.will is None
+    )

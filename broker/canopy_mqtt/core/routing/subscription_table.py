@@ -1,0 +1,267 @@
+"""All subscriptions of a broker: their filters, their size, and their removal when their session ends.
+
+Owns the trie, the match cache, the accounts of subscriptions, and the ended sessions that still have some. The accounts
+are exact: the end of a subscription subtracts what it added. The subscriptions of an ended
+session are removed in turns; it gets no message meanwhile (`Session.deliver`, `SharedGroup`), and each new subscription
+first removes two of them, so that they do not accumulate.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from mypy_extensions import i64
+
+from canopy_mqtt.core.accounts import Accounts, Room
+from canopy_mqtt.core.hooks import Recorder, SubscriptionListener
+from canopy_mqtt.core.jobs import DROP_WORK, NODE_SHIFT, OUTDATED_WORK, REMOVAL, Budget, Job, Scheduler
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.queue_terms import SubscriptionQueue
+from canopy_mqtt.core.queues.queue_totals import UNLIMITED, QueueTotals
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.match_cache import MatchCache
+from canopy_mqtt.core.topics.subscription import (
+    GROUP_BYTES,
+    SUB_QUEUE_BYTES,
+    SUBSCRIPTION_BYTES,
+    FilterEntry,
+    Subscription,
+    subscription_bytes,
+)
+from canopy_mqtt.core.topics.trie import create
+
+DROPS: Final = 512
+"""Subscriptions that are taken away in one call: half a millisecond, or one."""
+
+DROP_NODES: Final = 11
+"""One that takes its filter with it counts as one more by this shift of what that took (2 KiB): six nodes."""
+
+DROPS_AT_ONCE: Final = 32
+"""Those that go with their session: hundreds of sessions may end in one round of the event loop."""
+
+DROPS_PAID: Final = 2
+"""Subscriptions of sessions that are over which each new subscription takes away."""
+
+
+class SubscriptionTable(Job):
+    """The filters of one broker and their subscribers; as a job, the removal of those of ended sessions."""
+
+    def __init__(self, layout: str, match_cache: int, totals: QueueTotals, accounts: Accounts, jobs: Scheduler) -> None:
+        self.trie = create(layout)
+        self.cache = MatchCache(self.trie, match_cache)
+        self.count = 0
+        # Of those, the shared ones.
+        self.shared_count = 0
+        # Bytes that are counted for them, without their filters: the trie counts those.
+        self.own_bytes: i64 = 0
+        # Who wants to know what is asked for here; None: there is no listener.
+        self.listener: SubscriptionListener | None = None
+        self.tap: Recorder | None = None
+        # How many go in one call.
+        self.drops: i64 = DROPS
+        self._totals = totals
+        self._budget = totals.budget
+        self._jobs = jobs
+        self._room: Room = accounts.filters
+        self._leaving: deque[Session] = deque()
+
+    @property
+    def bytes(self) -> i64:
+        """Return the bytes that are counted for all subscriptions and filters together."""
+        return self.own_bytes + self.trie.bytes
+
+    def cost(self, name: str, group_name: str, topic_filter: str) -> i64:
+        """Return the bytes that are counted for a subscription that shares nothing with others.
+
+        `name` as the client wrote it, `topic_filter` without `$share/name/`.
+        """
+        return subscription_bytes(name, group_name) + self.trie.cost(topic_filter)
+
+    def own_room(self, limits: Limits, session: Session) -> i64:
+        """Bytes that the client's next subscriptions may take, by its own bounds and that of its user."""
+        account = session.account
+        left: i64 = account.max_bytes
+        if left < UNLIMITED:
+            left -= account.bytes
+        if limits.max_filter_bytes_per_client > 0:
+            own: i64 = limits.max_filter_bytes_per_client - account.filters
+            if own < left:
+                left = own
+        if limits.max_user_bytes > 0 and not account.owner.internal:
+            own = limits.max_user_bytes - account.owner.bytes
+            if own < left:
+                left = own
+        return left
+
+    def room(self, limits: Limits, session: Session) -> i64:
+        """Bytes that the client's next subscriptions may surely take, also by what is fair."""
+        left: i64 = self.own_room(limits, session)
+        if limits.max_filter_bytes > 0:
+            fair: i64 = self._room.left_in_pieces(
+                session.account.owner, limits.max_filter_bytes, self.own_bytes + self.trie.bytes
+            )
+            if fair < left:
+                left = fair
+        return left
+
+    def is_fair(self, limits: Limits, session: Session, cost: i64) -> bool:
+        """Return whether the client's account may take this part of what the others have left."""
+        if limits.max_filter_bytes == 0:
+            return True
+        fair: i64 = self._room.left(session.account.owner, limits.max_filter_bytes, int(self.bytes))
+        return cost <= fair
+
+    def max_cost(self, filters: i64, characters: i64) -> i64:
+        """Return the maximum cost of subscriptions to this number of names, of this length together.
+
+        A client with this much room has room for all of them: then none is looked at by itself.
+        """
+        return filters * (SUBSCRIPTION_BYTES + GROUP_BYTES) + 8 * characters + self.trie.max_cost(filters, characters)
+
+    def add(self, session: Session, subscription: Subscription, group_name: str, topic_filter: str) -> None:
+        """Add a new subscription of a session to its filter. The present turn is charged."""
+        if self._leaving:
+            if self.tap is not None:
+                self._end_namesake(session.client_id, subscription.topic_filter)
+            self.work_off(DROPS_PAID)
+        cache = self.cache
+        before: i64 = cache.walked + cache.extended
+        outdated: i64 = cache.outdated
+        held: i64 = self.trie.bytes
+        entry = cache.add(topic_filter, subscription, group_name)
+        walked: i64 = cache.walked + cache.extended - before
+        nodes: i64 = self.trie.bytes - held >> NODE_SHIFT
+        self._budget.used += walked + nodes + OUTDATED_WORK * (cache.outdated - outdated)
+        session.subscriptions[subscription.topic_filter] = subscription
+        self._account(subscription, group_name, entry, 1)
+        if self.listener is not None and not session.upstream:
+            self.listener.wanted(topic_filter)
+
+    def give_queue(self, subscription: Subscription, sub_queue: SubscriptionQueue | None) -> None:
+        """Let the messages of a subscription wait in a queue of their own, or (None) in that of its session."""
+        before = subscription.sub_queue
+        subscription.set_sub_queue(sub_queue)
+        if before is None or sub_queue is None:
+            change = SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES
+            self.own_bytes += change
+            account = subscription.session.account
+            account.filters += change
+            account.fit()
+            self._room.change(account.owner, change)
+        self.touch(subscription)
+
+    def touch(self, subscription: Subscription) -> None:
+        """The options of a subscription have changed in place."""
+        if subscription.entry is not None:
+            self.cache.touch(subscription.entry, subscription)
+
+    def drop(self, subscription: Subscription) -> i64:
+        """Take a subscription away from its filter, and the filter with the last one. Its session has let go of it.
+
+        The bytes of the trie that went.
+        """
+        entry = subscription.entry
+        assert entry is not None
+        group = subscription.group
+        topic_filter = entry.topic_filter
+        self._account(subscription, "" if group is None else group.name, entry, -1)
+        self.cache.discard(entry, subscription)
+        held: i64 = self.trie.bytes
+        if entry.only is None and entry.many is None:
+            self.cache.remove(topic_filter)
+        if self.listener is not None and not subscription.session.upstream:
+            self.listener.unwanted(topic_filter)
+        return held - self.trie.bytes
+
+    def tell(self, subscription: Subscription, snapshot: bool) -> None:
+        """Record a subscription: a new one, or (`snapshot`) one that was there before."""
+        tap = self.tap
+        if tap is not None:
+            tap.subscribed(
+                subscription.session.client_id,
+                subscription.topic_filter,
+                subscription.qos,
+                subscription.no_local,
+                subscription.retain_as_published,
+                subscription.identifier,
+                snapshot,
+            )
+
+    # -- the ends of sessions ------------------------------------------------------------------------------------------
+
+    @property
+    def leaving(self) -> bool:
+        """True while sessions that are over have subscriptions left: `work_off` is to be called."""
+        return len(self._leaving) > 0
+
+    def end(self, session: Session) -> None:
+        """Begin to remove the subscriptions of a session that is over; a few go at once."""
+        self._end_some(session, min(DROPS_AT_ONCE, self.drops))
+        if session.subscriptions:
+            self._leaving.append(session)
+            self._jobs.submit(REMOVAL, self)
+
+    def step(self, budget: Budget) -> bool:
+        """Remove subscriptions of ended sessions, no more than `drops` of them."""
+        room: i64 = (budget.end - budget.used) // DROP_WORK + 1
+        self.work_off(room if room < self.drops else self.drops)
+        return not self._leaving
+
+    def work_off(self, most: i64) -> None:
+        """Remove up to `most` subscriptions of sessions that are over, the first session first.
+
+        Those with many levels of their own count as several (`DROP_NODES`).
+        """
+        leaving = self._leaving
+        done: i64 = 0
+        while leaving and done < most:
+            done += self._end_some(leaving[0], most - done)
+            if not leaving[0].subscriptions:
+                leaving.popleft()
+
+    def _end_some(self, session: Session, most: i64) -> i64:
+        subscriptions = session.subscriptions
+        done: i64 = 0
+        while subscriptions and done < most:
+            _, subscription = subscriptions.popitem()
+            done += self._end(session, subscription)
+        if not subscriptions:
+            # An empty dict keeps the room that it had; a route may refer to the session until it is refreshed.
+            session.subscriptions = {}
+        self._budget.used += DROP_WORK * done
+        return done
+
+    def _end(self, session: Session, subscription: Subscription) -> i64:
+        """Take away one of a session that is over. How many it counts as."""
+        if self.tap is not None:
+            self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
+        freed: i64 = self.drop(subscription)
+        sub_queue = subscription.sub_queue
+        if sub_queue is not None:
+            self._totals.aging.pop(sub_queue, None)
+        return 1 + (freed >> DROP_NODES)
+
+    def _end_namesake(self, client_id: str, name: str) -> None:
+        """Record the end of a subscription before the next one of that name."""
+        for session in self._leaving:
+            if session.client_id == client_id:
+                subscription = session.subscriptions.pop(name, None)
+                if subscription is not None:
+                    self._end(session, subscription)
+
+    def _account(self, subscription: Subscription, group_name: str, entry: FilterEntry, change: i64) -> None:
+        """Count a subscription that has come (`change` 1) or goes (-1)."""
+        size: i64 = subscription_bytes(subscription.topic_filter, group_name)
+        if subscription.sub_queue is not None:
+            size += SUB_QUEUE_BYTES
+        self.count += change
+        if group_name:
+            self.shared_count += change
+        self.own_bytes += change * size
+        account = subscription.session.account
+        size += entry.cost
+        account.filters += change * size
+        if account.queue is not None or account.window is not None:
+            account.fit()
+        self._room.change(account.owner, int(change * size))

@@ -1,0 +1,291 @@
+"""Publishes wills (section 3.1.2.5), in turns if many are due together.
+
+Owns a session's will at the end of its connection, the wills that wait for a turn, and those of clients that were
+connected when the broker died and have no session (`will_grace`). Promises: a will is published exactly once, and none
+is lost because too many are due at once, also if the broker dies meanwhile: as soon as one has half filled a queue, the
+others wait until its writer has had a turn. A store forgets it in the call of the core in which it is published.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.packets import Will
+from canopy_mqtt.core.codec.topic_names import is_system
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.deadlines import Deadlines
+from canopy_mqtt.core.hooks import MessageHook
+from canopy_mqtt.core.jobs import DUE_WORK, WILLS, Budget, Job
+from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.persistence.journal import WAITING, Journal
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.refusals import WILL
+from canopy_mqtt.core.routing.fanout import Fanout
+from canopy_mqtt.core.routing.links import BridgeStates
+from canopy_mqtt.core.routing.session_table import SessionTable
+from canopy_mqtt.core.session.session import Session
+
+if TYPE_CHECKING:
+    from canopy_mqtt.core.routing.router import Router
+
+
+class DueWill:
+    """A will that waits for its turn; its session may have ended, or be another's. None: it has none here.
+
+    `name`: that of the will in a store; empty: it is in none.
+    """
+
+    def __init__(self, message: Message, session: Session | None, principal: Principal, name: str) -> None:
+        self.message = message
+        self.session = session
+        self.principal = principal
+        self.name = name
+
+
+class HeldWill:
+    """The will of a client that has no session, until `due`, or until the client is back."""
+
+    def __init__(self, client_id: str, principal: Principal, will: Will, due: float) -> None:
+        self.client_id = client_id
+        self.principal = principal
+        self.will = will
+        self.due = due
+
+
+class WillQueue(Job):
+    """Publishes wills, now or as a job."""
+
+    def __init__(
+        self,
+        router: Router,
+        counters: Counters,
+        deadlines: Deadlines,
+        fanout: Fanout,
+        table: SessionTable,
+        bridge_states: BridgeStates,
+    ) -> None:
+        self._table = table
+        self._bridge_states = bridge_states
+        self._router = router
+        self._fanout = fanout
+        self._counters = counters
+        self._deadlines = deadlines
+        # What access control says, if there is one.
+        self.permissions: Permissions | None = None
+        # The hook that is asked about messages, if there is one. See `Router.message_hook`.
+        self.hook: MessageHook | None = None
+        # What keeps wills, if anything does.
+        self.journal: Journal | None = None
+        # The wills of clients without a session, by client identifier; the last number of one that waits for its turn.
+        self.held: dict[str, HeldWill] = {}
+        self._number = 0
+        # True if the last will has half filled a queue, or is on its way to very many: the next ones wait.
+        self._pressed = False
+        # How often queues had become half full when the present turn began.
+        self._half_full: i64 = 0
+        self._backed_up: i64 = 0
+        # Those that wait, in their order.
+        self.line: dict[DueWill, None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Return how many wait for their turn."""
+        return len(self.line)
+
+    def begin_turn(self) -> None:
+        """Note that the writers have had their turns."""
+        self._pressed = self._fanout.broadcasting
+        self._half_full = self._counters.half_full
+        self._backed_up = self._counters.backed_up
+
+    def left(self, session: Session, now: float) -> None:
+        """The connection that a session's will is about has ended: publish it now, or set the time for that."""
+        will = session.will
+        if will is None:
+            return
+        delay = min(will.delay, session.expiry_interval)
+        if delay == 0:
+            self.publish(session, now)
+        else:
+            session.will_due = now + delay
+            if session.journal is not None:
+                session.journal.will_set(session.client_id, will, session.will_due)
+
+    def forget(self, session: Session) -> None:
+        """A session's will is not to be published any more."""
+        session.will_due = session.grace_from = 0.0
+        if session.will is not None:
+            if session.will_alone:
+                session.will_alone = False
+                self._forget(session.client_id)
+            elif session.journal is not None:
+                session.journal.will_cleared(session.client_id)
+            session.will = None
+            if not session.ended:
+                self._table.count(session)
+
+    def publish(self, session: Session, now: float) -> None:
+        """Publish a session's will, if it has one; in a turn to come where those before it have half filled a queue."""
+        will = session.will
+        due = session.will_due if 0.0 < session.grace_from <= now else 0.0
+        self.forget(session)
+        if will is None:
+            return
+        if session.ended and due > now:
+            # Its client has time to come back (`will_grace`), longer than the session lasts.
+            self.hold(session.client_id, session.principal, will, due)
+            return
+        self._publish(will, session.client_id, session, session.principal, now)
+
+    def _publish(self, will: Will, client_id: str, session: Session | None, principal: Principal, now: float) -> None:
+        message = will_message(will, client_id, now)
+        if not self._pressed and not self._fanout.broadcasting:
+            self._send(message, session, principal)
+            return
+        name = ""
+        if self.journal is not None:
+            # The client may have another by the time that this one has its turn.
+            self._number += 1
+            name = f"{WAITING}{self._number}/{client_id}"
+            self.journal.will_alone(name, principal, will, now)
+        self._wait(DueWill(message, session, principal, name))
+
+    def _wait(self, waiting: DueWill) -> None:
+        self.line[waiting] = None
+        self._router.jobs.submit(WILLS, self)
+
+    def _forget(self, name: str) -> None:
+        """A will that is alone is over."""
+        if self.journal is not None:
+            self.journal.will_cleared(name)
+
+    # -- without a session ---------------------------------------------------------------------------------------------
+
+    def hold(self, client_id: str, principal: Principal, will: Will, due: float, new: bool = True) -> None:
+        """Keep the will of a client without a session until it is due. `new`: a store does not know that time yet."""
+        held = HeldWill(client_id, principal, will, due)
+        self.held[client_id] = held
+        self._table.hold_will(client_id, principal, will)
+        self._deadlines.set(held, due)
+        if new and self.journal is not None:
+            self.journal.will_alone(client_id, principal, will, due)
+
+    def called_off(self, session: Session, now: float) -> None:
+        """A client begins anew where its session was: a will that waits for `will_grace` alone is not published."""
+        if 0.0 < session.grace_from <= now:
+            self.forget(session)
+
+    def back(self, client_id: str, user_name: str | None, now: float) -> None:
+        """A client connects: the will of this identifier that is held is not published; another user's is, now."""
+        held = self._let_go(client_id)
+        if held is not None and held.principal.user_name != user_name:
+            self._publish(held.will, client_id, None, held.principal, now)
+
+    def fall_due(self, held: HeldWill, now: float) -> None:
+        """The client has not come back."""
+        self._let_go(held.client_id)
+        self._publish(held.will, held.client_id, None, held.principal, now)
+
+    def drop(self, will: HeldWill | DueWill) -> bool:
+        """One that is held or waits is not to be published. False: it was, or its client is back."""
+        if isinstance(will, HeldWill):
+            if self.held.get(will.client_id) is not will:
+                return False
+            self._let_go(will.client_id)
+            return True
+        if will not in self.line:
+            return False
+        del self.line[will]
+        if will.name:
+            self._forget(will.name)
+        return True
+
+    def _let_go(self, client_id: str) -> HeldWill | None:
+        held = self.held.pop(client_id, None)
+        if held is not None:
+            self._deadlines.cancel(held)
+            self._table.let_go_of_will(client_id)
+            self._forget(client_id)
+        return held
+
+    def wait_again(self, name: str, principal: Principal, will: Will, now: float) -> None:
+        """A will waited for its turn when the broker died."""
+        number, _, client_id = name.removeprefix(WAITING).partition("/")
+        if number.isdigit():
+            self._number = max(self._number, int(number))
+        self._wait(DueWill(will_message(will, client_id, now), None, principal, name))
+
+    # -- in turns ------------------------------------------------------------------------------------------------------
+
+    def step(self, budget: Budget) -> bool:
+        """Publish the wills that wait, in their order, until a queue becomes half full."""
+        counters = self._counters
+        line = self.line
+        while line and not self._pressed and not budget.spent():
+            if counters.half_full != self._half_full or counters.backed_up != self._backed_up:
+                break
+            waiting = next(iter(line))
+            del line[waiting]
+            budget.used += DUE_WORK
+            if waiting.name:
+                self._forget(waiting.name)
+            self._send(waiting.message, waiting.session, waiting.principal)
+        return not line
+
+    def _send(self, message: Message, session: Session | None, principal: Principal) -> None:
+        """Publish it, unless its client, who is `principal`, may do that no more: it could when it connected."""
+        if is_system(message.topic) and not self._bridge_states.may_send_will(message.topic, message.publisher):
+            return
+        permissions = self.permissions
+        if permissions is not None and not permissions.asked.may_publish(
+            principal, message.topic.decode(), message.qos, message.retain
+        ):
+            self._counters.denied_publishes += 1
+            self._refused(message, session, principal, reason_codes.NOT_AUTHORIZED, "")
+            return
+        hook = self.hook
+        if hook is not None:
+            changed = hook.publish(principal, message, True)
+            if changed is None:
+                self._refused(message, session, principal, hook.reason_code, "a plug-in")
+                return
+            message = changed
+        counters = self._counters
+        half_full = counters.half_full
+        backed_up = counters.backed_up
+        self._router.publish(message, session)
+        if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.broadcasting:
+            self._pressed = True
+
+    def _refused(
+        self, message: Message, session: Session | None, principal: Principal, reason_code: int, why: str
+    ) -> None:
+        """Remember that a will was refused: its client is not there to be told."""
+        if session is not None:
+            topic = message.topic.decode()
+            counters = self._counters
+            counters.refusals.note(
+                session.ledger,
+                principal,
+                WILL,
+                topic,
+                reason_code,
+                counters.load.now,
+                why,
+                message.qos,
+                message.retain,
+            )
+
+
+def will_message(will: Will, client_id: str, now: float) -> Message:
+    """The application message of a will, its message expiry counted from its publication (section 3.1.3.2.4).
+
+    It is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties, the user's
+    among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10].
+    """
+    expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
+    return Message(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, expires_at, client_id)

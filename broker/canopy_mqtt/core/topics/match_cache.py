@@ -1,0 +1,406 @@
+"""The match cache: the trie's results for recently published topics.
+
+`MatchCache` is in front of a trie, and filters are added to and removed from the trie through it. Its results are
+`Route` objects.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from canopy_mqtt.core.codec.topic_names import has_control, is_within, matches
+from canopy_mqtt.core.topics.route import Changes, Route
+from canopy_mqtt.core.topics.subscription import FilterEntry, Subscription
+from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree
+from canopy_mqtt.core.topics.trie import Trie
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+# Topics longer than this are looked up in the trie each time: 10,000 of the longest names would be 655 MB of keys.
+LONGEST_TOPIC: Final = 1024
+
+# The doorkeeper (as in TinyLFU) remembers one byte of a hash in each of these places for each route. A byte that is
+# equal by chance (1 in 255) admits a newcomer early, and nothing worse. Two topics that share a place could keep each
+# other out for ever, so that one in this number of newcomers is admitted at random.
+DOORKEEPER_PLACES: Final = 4
+DOORKEEPER_MOST: Final = 1 << 20  # bytes
+RANDOM_ADMISSION: Final = 32
+
+
+# Cached topics that a new filter matches are found in batches of this size; a cursor bounds what it does for each.
+STEP: Final = 16
+
+# A new filter is added to no more than about this number of routes, found in about this number of steps (levels looked
+# at): less than half a millisecond compiled. A client can send 10,000 such filters in one read. A filter beyond these
+# bounds is wide: each route compares its topic with it when it is next looked up (0.3 us).
+EXTEND_MOST: Final = 1024
+WALK_MOST: Final = 4096
+
+# Wide filters that the cache remembers for routes that were not looked up since. A route that lacks an earlier one is
+# matched by the trie again.
+MAX_WIDE: Final = 16
+
+# Routes that are forgotten all at once are let go of at once when they are so few (0.2 ms), and else some of them with
+# each topic that is remembered: 100,000 are 20 ms in one call.
+FORGET_AT_ONCE: Final = 1_024
+LET_GO: Final = 4
+
+# References (to filters, and to recipients) that all routes together may hold. Without this bound, 10,000
+# topics that 4,000 subscribers of "#" see would hold 40 million.
+MAX_WEIGHT: Final = 2_000_000
+
+# What a level of the tree of cached topics weighs, in references of 8 bytes. Measured: 100 to 200 bytes compiled, 180
+# to 280 interpreted. Without it, 16,384 topics of 128 levels would take 350 MB.
+NODE_WEIGHT: Final = 20
+
+
+class Remains:
+    """Routes of a discarded cache that are not freed yet."""
+
+    def __init__(self, routes: dict[bytes, Route], index: RetainedTree, clock: list[Route | None]) -> None:
+        self.routes = routes
+        self._index = index
+        self._clock = clock
+
+    def let_go(self, most: i64) -> bool:
+        """Free about this number of routes. Return True when all are free."""
+        clock = self._clock
+        while clock and most > 0:
+            most -= 1
+            route = clock.pop()
+            if route is not None:
+                del self.routes[route.topic]
+                self._index.remove(str(route.topic, "utf-8"))
+        return not clock
+
+
+class MatchCache:
+    """A trie with a cache of its results. Insert and remove filters here, not in the trie behind it.
+
+    Promises:
+    - An answer is always what the trie would say now. A route holds live entries: subscribers that come and go at a
+      filter change the entry's version and never touch the cache. A filter that is new to the trie is added to the
+      routes of the topics it matches, and no others are looked at: a tree of the cached topics leads to them, so that
+      the cost follows what matches and not the size of the cache. A wide one, which matches more than `EXTEND_MOST` of
+      them or makes the search longer than `WALK_MOST`, is added to the others when they are next looked up: a new
+      filter costs no more than that, whatever is remembered, and no route is forgotten for it.
+    - A look-up leaves no trace of a filter that has left: its entry leaves the route, and what was computed with it
+      goes too. This costs one comparison while no client subscribes or unsubscribes. The same filter coming back is
+      a new filter with a new entry.
+    - What is forgotten all at once (`clear`) leaves the memory as others come, `LET_GO` for each: there is never more
+      in it than there was.
+    - Bounded: at most `max_topics` routes, and at most `max_weight` references held by them all, their recipients
+      included, and the names and the levels of the tree of topics as what they weigh; none for a topic name longer than
+      `LONGEST_TOPIC` bytes.
+    - A flood of topics that never come back costs little and evicts nothing that is used. When the cache is full, a
+      topic gets in on its second miss, if the doorkeeper still remembers the first; and the routes stand on a clock,
+      whose hand passes over a route that was used since it last came by, once, and evicts the first that was not.
+    """
+
+    def __init__(self, trie: Trie, max_topics: int, max_weight: int = MAX_WEIGHT) -> None:
+        """`max_topics`: how many topics to remember; 0 turns the cache off. `max_weight`: see `charge`."""
+        self.trie = trie
+        self.max_topics = max_topics
+        self.max_weight = max_weight
+        # No topic at or below this one is remembered ("": any is). What is remembered any client may publish to, as far
+        # as access control lets it; who may publish here is asked about each message.
+        self.guarded = b""
+        # Whether names with control characters are.
+        self.controls = True
+        # What is recorded: filters that are not subscriptions. Set while nothing is remembered.
+        self.taps: Trie | None = None
+        self.weight: int = 0  # of all remembered routes and of the tree that finds them
+        # As long as the count stands still, no version of an entry needs to be looked at.
+        self.changes = Changes()
+        # Counters since the start.
+        self.hits: i64 = 0
+        self.misses: int = 0
+        self.evicted: int = 0  # to make room
+        self.extended: i64 = 0  # because of a new filter
+        self.walked: i64 = 0  # levels looked at to find them
+        self.outdated: i64 = 0  # to be compared with a wide filter at the next look-up
+        self.turned_away: int = 0  # by the doorkeeper of the full cache, those admitted at random counted with them
+        self.routes: dict[bytes, Route] = {}  # as they stand, by topic: see `renew`
+        self._index = RetainedTree()
+        self._clock: list[Route | None] = []
+        self._free: list[int] = []  # places on the clock that dropped routes left
+        self._hand: int = 0
+        self._remains: list[Remains] = []
+        # Wide filters by their number, and the number of the last one that was left out for a newer one.
+        self._wide: dict[i64, FilterEntry] = {}
+        self._wide_lost: i64 = 0
+        self._doorkeeper = bytearray(min(max(max_topics, 1) * DOORKEEPER_PLACES, DOORKEEPER_MOST))
+
+    def __len__(self) -> int:
+        """Return how many routes are remembered."""
+        return len(self.routes)
+
+    def lookup(self, topic: bytes) -> Route | None:
+        """Return the cached route of a topic (UTF-8) as it stands, or None: see `renew`."""
+        route = self.routes.get(topic)
+        if route is not None:
+            route.used = True
+            self.hits += 1
+        return route
+
+    def peek(self, topic: bytes) -> Route:
+        """Match a topic for inspection: nothing is counted, cached or mended."""
+        probes = self.trie.probes
+        route = self._match(topic, str(topic, "utf-8"))
+        self.trie.probes = probes
+        return route
+
+    def _match(self, topic: bytes, name: str) -> Route:
+        route = Route(topic, self.trie.match(name), self.changes)
+        if self.taps is not None:
+            route.tapped = len(self.taps.match(name)) > 0
+        return route
+
+    def store(self, topic: bytes) -> Route:
+        """Match a topic that `lookup` did not know, and cache the result if the limits allow it.
+
+        The topic is a valid name in valid UTF-8.
+        """
+        self.misses += 1
+        name = str(topic, "utf-8")
+        route = self._match(topic, name)
+        route.sum_versions()
+        route.entries_as_of = self.changes.count
+        if self.max_topics <= 0 or len(topic) > LONGEST_TOPIC or self._alone(route) > self.max_weight:
+            return route
+        if (self.guarded and is_within(topic, self.guarded)) or (not self.controls and has_control(name)):
+            return route
+        if len(self.routes) < self.max_topics or self._admits(topic):
+            self._remember(name, route)
+        return route
+
+    def route(self, topic: bytes) -> Route:
+        """Return the route of a topic with the filters that match now, from the cache or from the trie."""
+        route = self.lookup(topic)
+        if route is None:
+            return self.store(topic)
+        if route.entries_as_of != self.changes.count:
+            self.renew(route)
+        return route
+
+    def renew(self, route: Route) -> None:
+        """Set the entries of a route to those that match now, and its version to the sum of theirs."""
+        if route.wide_seen != self.changes.wide:
+            self._compare(route)
+        if not route.sum_versions():
+            route.sweep()
+            route.sum_versions()
+        route.entries_as_of = self.changes.count
+        if route.weight != route.name_weight + len(route.entries) + route.references:
+            self.charge(route, route.references)
+
+    def charge(self, route: Route, references: i64) -> None:
+        """Count the references that a route's recipients hold against the cache's limit.
+
+        Others make room. A route that is too heavy by itself is forgotten: its recipients serve once.
+        """
+        route.references = references
+        weight: i64 = route.name_weight + len(route.entries) + references
+        if route.weight == weight or self.routes.get(route.topic) is not route:
+            return
+        self.weight += weight - route.weight
+        route.weight = weight
+        if self._alone(route) > self.max_weight:
+            self._forget(route)
+            self.evicted += 1
+            return
+        route.used = True
+        while self.weight > self.max_weight:
+            self._evict(route)
+
+    def insert(self, topic_filter: str) -> FilterEntry:
+        """Return the entry of a filter, created if it does not exist; the routes that it matches get it too."""
+        trie = self.trie
+        before: i64 = trie.count
+        entry = trie.insert(topic_filter)
+        if trie.count != before and self.routes:
+            self._extend(entry)
+        return entry
+
+    def add(self, topic_filter: str, subscription: Subscription, group_name: str = "") -> FilterEntry:
+        """Hang a subscription at its filter (`FilterEntry.add`), and count the change; return the filter's entry."""
+        entry = self.insert(topic_filter)
+        entry.add(subscription, group_name)
+        changes = self.changes
+        changes.count += 1
+        if changes.kept:
+            changes.remember(entry, None if group_name else subscription.session)
+        return entry
+
+    def discard(self, entry: FilterEntry, subscription: Subscription) -> None:
+        """Take a subscription away from its entry (`FilterEntry.discard`), and count the change."""
+        changes = self.changes
+        changes.count += 1
+        if changes.kept:
+            changes.remember(entry, subscription.session if subscription.group is None else None)
+        entry.discard(subscription)
+
+    def touch(self, entry: FilterEntry, subscription: Subscription) -> None:
+        """Count a change of a subscription's options in place."""
+        entry.version += 1
+        changes = self.changes
+        changes.count += 1
+        if changes.kept:
+            changes.remember(entry, subscription.session if subscription.group is None else None)
+
+    def remove(self, topic_filter: str) -> bool:
+        """Remove a filter from the trie; False if it is not there.
+
+        Raises:
+            ValueError: it has subscriptions.
+        """
+        removed = self.trie.remove(topic_filter)
+        changes = self.changes
+        changes.count += 1
+        if changes.kept:
+            changes.remember(None, None)
+        if self._wide:
+            for number, entry in list(self._wide.items()):
+                if entry.retired:
+                    del self._wide[number]
+        return removed
+
+    @property
+    def left(self) -> int:
+        """Return how many routes are forgotten and still in memory."""
+        return sum([len(remains.routes) for remains in self._remains])
+
+    def clear(self) -> None:
+        """Discard all routes."""
+        if len(self._clock) > FORGET_AT_ONCE:
+            self._remains.append(Remains(self.routes, self._index, self._clock))
+        self.routes = {}
+        self._index = RetainedTree()
+        self._clock = []
+        self._free = []
+        self._hand = 0
+        self._wide = {}
+        self.weight = 0
+        self.changes.forget()
+
+    def _admits(self, topic: bytes) -> bool:
+        """Return whether a topic may get into the full cache; from now on the doorkeeper remembers it."""
+        doorkeeper = self._doorkeeper
+        number = hash(topic)
+        place = number % len(doorkeeper)
+        mark = (number >> 32) % 255 + 1
+        if doorkeeper[place] == mark:
+            return True
+        doorkeeper[place] = mark
+        self.turned_away += 1
+        return self.turned_away % RANDOM_ADMISSION == 0
+
+    def _alone(self, route: Route) -> int:
+        """Return what the cache would weigh with nothing but this route in it."""
+        return route.weight + (route.topic.count(b"/") + 1) * NODE_WEIGHT
+
+    def _remember(self, name: str, route: Route) -> None:
+        clock = self._clock
+        routes = self.routes
+        if self._remains and self._remains[-1].let_go(LET_GO):
+            self._remains.pop()
+        while len(routes) >= self.max_topics:
+            self._evict(None)
+        if self._free:
+            place = self._free.pop()
+            clock[place] = route
+        else:
+            place = len(clock)
+            clock.append(route)
+        route.place = place
+        routes[route.topic] = route
+        index = self._index
+        levels = index.node_count
+        index.set(name, route)
+        # Only now is it known how many levels it does not share with others.
+        self.weight += route.weight + (index.node_count - levels) * NODE_WEIGHT
+        while self.weight > self.max_weight:
+            self._evict(route)
+
+    def _evict(self, spared: Route | None) -> None:
+        """Forget one route, not the spared one. The hand clears, once, each mark that a hit set."""
+        clock = self._clock
+        place = self._hand
+        while True:
+            if place >= len(clock):
+                place = 0
+            route = clock[place]
+            place += 1
+            if route is None or route is spared:
+                continue
+            if not route.used:
+                break
+            route.used = False
+        self._hand = place
+        self._forget(route)
+        self.evicted += 1
+
+    def _forget(self, route: Route) -> None:
+        del self.routes[route.topic]
+        index = self._index
+        levels = index.node_count
+        index.remove(str(route.topic, "utf-8"))
+        place = route.place
+        self._clock[place] = None
+        self._free.append(place)
+        route.place = -1
+        self.weight -= route.weight + (levels - index.node_count) * NODE_WEIGHT
+
+    def _extend(self, entry: FilterEntry) -> None:
+        """Add the entry of a new filter to the routes of the topics that it matches."""
+        topic_filter = entry.topic_filter
+        if not ("+" in topic_filter or "#" in topic_filter):
+            route = self.routes.get(topic_filter.encode())
+            if route is not None:
+                self.weight += route.extend(entry)
+                self.extended += 1
+        else:
+            cursor = RetainedCursor(self._index, topic_filter, self._index.youngest)
+            found: i64 = 0
+            while not cursor.done:
+                if found >= EXTEND_MOST or cursor.steps >= WALK_MOST:
+                    self._put_off(entry)
+                    break
+                for node in cursor.take(STEP):
+                    cached = node.value
+                    if isinstance(cached, Route):
+                        self.weight += cached.extend(entry)
+                        found += 1
+            self.extended += found
+            self.walked += cursor.steps
+        while self.weight > self.max_weight:
+            self._evict(None)
+
+    def _put_off(self, entry: FilterEntry) -> None:
+        """Compare each route with the entry of a wide filter when it is next looked up."""
+        wide = self._wide
+        if len(wide) >= MAX_WIDE:
+            oldest = next(iter(wide))
+            del wide[oldest]
+            self._wide_lost = oldest
+        changes = self.changes
+        changes.count += 1
+        if changes.kept:
+            changes.remember(None, None)
+        changes.wide += 1
+        self.outdated += len(self.routes)
+        wide[changes.wide] = entry
+
+    def _compare(self, route: Route) -> None:
+        """Add the wide filters that a route lacks and that match its topic."""
+        name = str(route.topic, "utf-8")
+        if route.wide_seen < self._wide_lost:
+            route.sweep()
+            # The rest is among these, so that the version does not go back.
+            route.entries = self.trie.match(name)
+        else:
+            for number, entry in self._wide.items():
+                if number > route.wide_seen and matches(entry.topic_filter, name) and entry not in route.entries:
+                    route.entries.append(entry)
+        route.wide_seen = self.changes.wide

@@ -1,0 +1,460 @@
+"""The subscriptions and share groups of a topic filter.
+
+Three records refer to each other: a `FilterEntry` (one topic filter of the trie), its `Subscription`s, and its
+`SharedGroup`s. The trie finds entries; sessions hold subscriptions; the router reads both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i32, i64, u8
+
+from canopy_mqtt.core.codec.packets import SubscriptionRequest
+from canopy_mqtt.core.topics.route import Recipient
+
+if TYPE_CHECKING:
+    from canopy_mqtt.core.session.session import Session
+
+NOWHERE: Final = -1
+"""The slot of a member that has left its group before its subscription has gone."""
+
+MAX_FREE_SLOTS: Final = 16
+"""Slots beyond one for each member that a share group may leave free."""
+
+MAX_TAKERS: Final = 16
+"""Members of a share group that are remembered because they were lately permitted to have one of its messages."""
+
+
+SUBSCRIPTION_BYTES: Final = 256
+"""Bytes that are counted for a `Subscription`, with its place in its session's dict and in the list of its filter;
+without its spelling. These figures, and those of the trie, are upper bounds of what was measured in a compiled broker,
+so that a limit on their sum is a limit on the growth of the process. A filter's levels are by far the largest part: 128
+levels of one character are 256 bytes on the wire and up to 40 KB in the trie."""
+
+SUB_QUEUE_BYTES: Final = 1_024
+"""The queue of a subscription that has terms of its own, with the order of what waits there."""
+
+GROUP_BYTES: Final = 768
+"""A share group with its lists, and the set in which its filter keeps groups; without its name."""
+
+ENTRY_BYTES: Final = 192
+"""A `FilterEntry` and its place in a dict of the trie; without its spelling."""
+
+
+_is_ascii: Final = str.isascii  # looked up by its name, it would take as long as all else about a new filter's size
+
+
+def text_bytes(text: str) -> i64:
+    """Return the bytes that a string's characters take: one each in ASCII, else up to four each."""
+    size: i64 = len(text)
+    return size if size == 0 or _is_ascii(text) else 4 * size
+
+
+def subscription_bytes(name: str, group_name: str) -> i64:
+    """Return the bytes that are counted for a subscription beside its filter. `name` is as the client wrote it."""
+    size: i64 = SUBSCRIPTION_BYTES + (len(name) if _is_ascii(name) else 4 * len(name))
+    if group_name:
+        size += GROUP_BYTES + text_bytes(group_name)
+    return size
+
+
+class Subscription(Recipient):
+    """One session's subscription to one topic filter, with the options of section 3.8.3.1.
+
+    It is the recipient of the messages that it alone matches. Options may be changed in place when a client subscribes
+    again; call `MatchCache.touch` then.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        topic_filter: str,
+        qos: u8 = 0,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: u8 = 0,
+        identifier: i32 = 0,
+    ) -> None:
+        super().__init__(session, identifier, qos, no_local, retain_as_published)
+        # As the client wrote it: with "$share/name/" where it is shared.
+        self.topic_filter = topic_filter
+        # Where it hangs; None before `add` and after `discard`.
+        self.entry: FilterEntry | None = None
+        self.group: SharedGroup | None = None
+        self.slot: i32 = 0  # its index in the list it stands in; `NOWHERE`: its session is over, it is in none
+        self.retain_handling: u8 = retain_handling
+        self.present = False  # whether `slot` is one among a group's connected members
+
+    def agree(self, request: SubscriptionRequest, identifier: int, max_qos: int) -> None:
+        """Take the options of a SUBSCRIBE, with no higher QoS than `max_qos`."""
+        self.qos = request.qos if request.qos < max_qos else max_qos
+        self.no_local = request.no_local
+        self.retain_as_published = request.retain_as_published
+        self.retain_handling = request.retain_handling
+        self.identifier = identifier
+        self.plain = identifier == 0 and self.sub_queue is None
+
+    def request(self) -> SubscriptionRequest:
+        """Return what its client would ask for to have it again, without the identifier."""
+        return SubscriptionRequest(
+            self.topic_filter, self.qos, self.no_local, self.retain_as_published, self.retain_handling
+        )
+
+
+class Turns:
+    """Members of a share group whose turn comes one after the other: those that are connected, or those that are not.
+
+    A member keeps its slot until it leaves or `generation` grows, and no other member gets that slot before. Adding and
+    removing one costs the same however many there are, taken over many calls: free slots go when they are the majority.
+    """
+
+    def __init__(self) -> None:
+        # By slot; None: free. Read it; never change it.
+        self.slots: list[Subscription | None] = []
+        self.count: int = 0
+        self.generation: int = 0
+        # The slot whose turn it is.
+        self.cursor: int = 0
+        # Of those that access control was asked about, the last ones that may have had the message.
+        self.takers: list[Subscription] = []
+
+    @property
+    def members(self) -> list[Subscription]:
+        """All of them, in the order in which they came: a copy, for those who are in no hurry."""
+        return [member for member in self.slots if member is not None]
+
+    def current(self) -> Subscription | None:
+        """The member whose turn it is; None: there is no member."""
+        if self.count == 0:
+            return None
+        while True:
+            if self.cursor >= len(self.slots):
+                self.cursor = 0
+            member = self.slots[self.cursor]
+            if member is not None:
+                return member
+            self.cursor += 1
+
+    def add(self, member: Subscription) -> None:
+        """Take in a member: its turn comes after those of the others."""
+        member.slot = len(self.slots)
+        self.slots.append(member)
+        self.count += 1
+
+    def discard(self, member: Subscription) -> None:
+        """Let one of the members go."""
+        self.slots[member.slot] = None
+        member.slot = NOWHERE
+        self.count -= 1
+        if self.takers and member in self.takers:
+            self.takers.remove(member)
+        if len(self.slots) > 2 * self.count + MAX_FREE_SLOTS or self.count == 0:
+            self._compact()
+
+    def took(self, member: Subscription) -> None:
+        """Access control was asked about a member, and it may have the message."""
+        takers = self.takers
+        if member not in takers:
+            if len(takers) >= MAX_TAKERS:
+                del takers[0]
+            takers.append(member)
+
+    def _compact(self) -> None:
+        cursor = 0
+        slots: list[Subscription | None] = []
+        for at in range(len(self.slots)):
+            if at == self.cursor:
+                cursor = len(slots)
+            member = self.slots[at]
+            if member is not None:
+                member.slot = len(slots)
+                slots.append(member)
+        self.slots = slots
+        self.cursor = cursor
+        self.generation += 1
+
+
+class SharedGroup:
+    """The members of one share name at one topic filter (section 4.8.2): each message goes to one of them.
+
+    A session that comes, goes or ends with very many memberships tells its groups of it in turns. Until then its
+    members stand where they were; the search for the next member finds that out, and puts each in its place once.
+    """
+
+    def __init__(self, name: str, entry: FilterEntry) -> None:
+        self.name = name
+        self.entry = entry
+        self.topic_filter = entry.topic_filter
+        self.connected = Turns()
+        self.away = Turns()
+        # That hang here, also of members that have left since their sessions are over: the group goes with the last.
+        self.subscriptions: int = 0
+
+    @property
+    def size(self) -> int:
+        """Count the members, with those whose sessions are over and that no search has come upon yet."""
+        return self.connected.count + self.away.count
+
+    @property
+    def members(self) -> list[Subscription]:
+        """All of them, the connected ones first: a copy, for those who are in no hurry."""
+        return [*self.connected.members, *self.away.members]
+
+    def next_member(self) -> Subscription | None:
+        """Return whose turn it is, in rotation: among those who are connected, or, with none of them, among the others.
+
+        None for an empty group. The router passes over a member that cannot take a message now by asking again.
+        """
+        while True:
+            turns = self.connected if self.connected.count > 0 else self.away
+            member = turns.current()
+            if member is None:
+                return None
+            if self.in_place(member):
+                turns.cursor += 1
+                return member
+
+    def has_connected(self) -> bool:
+        """Return whether a member is there whose client is connected."""
+        while True:
+            member = self.connected.current()
+            if member is None:
+                return False
+            if self.in_place(member):
+                return True
+
+    def has_member(self) -> bool:
+        """Return whether there is a member whose session is not over."""
+        if self.has_connected():
+            return True
+        while True:
+            member = self.away.current()
+            if member is None:
+                return False
+            if not member.session.ended:
+                return True
+            self.in_place(member)
+
+    def in_place(self, member: Subscription) -> bool:
+        """Return whether a member stands where it belongs; if not, it is put there."""
+        session = member.session
+        if session.ended:
+            self.discard(member)
+            return False
+        if member.present != session.connected:
+            self.place(member)
+            return False
+        return True
+
+    def add(self, member: Subscription) -> None:
+        """Take in a member; `FilterEntry.add` is who calls this."""
+        member.present = member.session.connected
+        turns = self.connected if member.present else self.away
+        turns.add(member)
+
+    def discard(self, member: Subscription) -> None:
+        """Let a member go; `FilterEntry.discard` is who calls this, at the latest."""
+        if member.slot != NOWHERE:
+            turns = self.connected if member.present else self.away
+            turns.discard(member)
+
+    def place(self, member: Subscription) -> None:
+        """Move a member whose session came or went (`Session.connected`) to where it belongs now.
+
+        Cost: independent of how many there are. No version grows: the fan-out asks a group for a member each time.
+        """
+        if member.present != member.session.connected:
+            self.renew(member)
+
+    def renew(self, member: Subscription) -> None:
+        """Treat a member as one that comes anew: what was found out about it holds no longer."""
+        if member.slot != NOWHERE:
+            self.discard(member)
+            self.add(member)
+
+
+class Many:
+    """The subscriptions of an entry if it has more than one ordinary one, or share groups. Private to `FilterEntry`."""
+
+    def __init__(self) -> None:
+        self.subscriptions: list[Subscription] = []
+        self.groups: dict[str, SharedGroup] = {}
+        # How many of the subscribers took the last run of publishes one by one (`routing.bursts`).
+        self.slow: i64 = 0
+
+
+_NO_GROUPS: Final[dict[str, SharedGroup]] = {}
+
+
+class FilterEntry:
+    """One topic filter in the trie, and its subscriptions.
+
+    Promises:
+    - `add` and `discard` cost the same however many subscribers share the filter: each subscription knows its slot in
+      the list it stands in, and leaves by having the last one take its place. The order of subscribers is therefore
+      arbitrary.
+    - An entry that left the trie is retired and takes no subscription any more: one that would never get a message is
+      an error at once.
+    - `version` grows at each change of what the entry would deliver, and never goes back. What was computed from an
+      entry holds as long as the version does.
+    - Memory: two million filters, most with one subscriber, are the case to build for. An entry with a single ordinary
+      subscription points at it (`only`); lists and dicts appear with the second, or with the first share group, and go
+      with it: what an entry holds depends on who subscribes now, and not on who did.
+    """
+
+    def __init__(self, topic_filter: str, cost: i64 = 0) -> None:
+        self.topic_filter = topic_filter  # without "$share/name/"; "" once it is retired
+        self.version: i64 = 0
+        self.only: Subscription | None = None  # the one ordinary subscription of an entry that has nothing else
+        self.many: Many | None = None
+        self.cost: i64 = cost  # bytes that the trie counts for it where it shares nothing with other filters
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """The ordinary subscriptions, in no order. Read it; never change it. It is not a copy when there are many."""
+        if self.only is not None:
+            return [self.only]
+        return [] if self.many is None else self.many.subscriptions
+
+    @property
+    def ordinary_count(self) -> i64:
+        """Return how many ordinary subscriptions there are."""
+        if self.many is not None:
+            return len(self.many.subscriptions)
+        return 0 if self.only is None else 1
+
+    @property
+    def groups(self) -> dict[str, SharedGroup]:
+        """The share groups by name. Read it; never change it."""
+        return _NO_GROUPS if self.many is None else self.many.groups
+
+    @property
+    def slow(self) -> i64:
+        """Count its subscribers that took the last run of publishes one by one, and not as the bytes that came in."""
+        many = self.many
+        if many is None:
+            return 0
+        count: i64 = len(many.subscriptions)
+        return many.slow if many.slow < count else count
+
+    def set_slow(self, count: i64) -> None:
+        """Remember how many of its subscribers did."""
+        if self.many is not None:
+            self.many.slow = count
+
+    @property
+    def empty(self) -> bool:
+        """True without any subscription, so that the filter can leave the trie."""
+        many = self.many
+        return self.only is None and (many is None or (not many.subscriptions and not many.groups))
+
+    @property
+    def subscriber_count(self) -> int:
+        """Return how many subscriptions hang here, members of share groups included."""
+        count: int = self.ordinary_count
+        for group in self.groups.values():
+            count += group.size
+        return count
+
+    def add(self, subscription: Subscription, group_name: str = "") -> None:
+        """Hang a subscription here, or in the share group of that name, which appears with its first member.
+
+        Cost: independent of how many are here. The subscription must hang nowhere yet.
+
+        Raises:
+            ValueError: it already hangs somewhere, or the entry is retired.
+        """
+        if subscription.entry is not None:
+            raise ValueError("the subscription already hangs at a topic filter")
+        many = self.many
+        if not self.topic_filter:
+            raise ValueError("the topic filter has left the trie")
+        if group_name:
+            if many is None:
+                many = self._become_many()
+            group = many.groups.get(group_name)
+            if group is None:
+                group = SharedGroup(group_name, self)
+                many.groups[group_name] = group
+            subscription.group = group
+            group.subscriptions += 1
+            group.add(subscription)
+            session = subscription.session
+            session.shared += 1
+            if session.memberships is None:
+                session.memberships = {}
+            session.memberships[subscription] = None
+        elif many is None and self.only is None:
+            subscription.slot = 0
+            self.only = subscription
+        else:
+            if many is None:
+                many = self._become_many()
+            subscription.slot = len(many.subscriptions)
+            many.subscriptions.append(subscription)
+        subscription.entry = self
+        self.version += 1
+
+    def discard(self, subscription: Subscription) -> bool:
+        """Take a subscription away; False when it does not hang here. Cost: independent of how many are here."""
+        if subscription.entry is not self:
+            return False
+        many = self.many
+        if many is None:
+            self.only = None
+        else:
+            group = subscription.group
+            if group is not None:
+                group.discard(subscription)
+                session = subscription.session
+                session.shared -= 1
+                if session.memberships is not None:
+                    del session.memberships[subscription]
+                group.subscriptions -= 1
+                if group.subscriptions == 0:
+                    del many.groups[group.name]
+            else:
+                _take_out(many.subscriptions, subscription)
+            if not many.groups and len(many.subscriptions) < 2:
+                # The slot of the one is 0, as that of one that never had company.
+                self.only = many.subscriptions[0] if many.subscriptions else None
+                self.many = None
+        self.version += 1
+        subscription.entry = None
+        subscription.group = None
+        return True
+
+    @property
+    def retired(self) -> bool:
+        """True if the filter has left the trie. The same filter may be there again, with another entry."""
+        return not self.topic_filter
+
+    def retire(self) -> None:
+        """Take no subscription any more: the trie calls this when the filter leaves it.
+
+        Raises:
+            ValueError: it has subscriptions.
+        """
+        many = self.many
+        if self.only is not None or (many is not None and (many.subscriptions or many.groups)):
+            raise ValueError(f"{self.topic_filter!r} has subscriptions")
+        # Routes that are cached may refer to it for a long time.
+        self.topic_filter = ""
+
+    def _become_many(self) -> Many:
+        many = Many()
+        only = self.only
+        if only is not None:
+            many.subscriptions.append(only)  # its slot is 0 already
+            self.only = None
+        self.many = many
+        return many
+
+
+def _take_out(members: list[Subscription], leaving: Subscription) -> None:
+    """Remove a subscription: the last one takes its slot."""
+    last = members.pop()
+    if last is not leaving:
+        members[leaving.slot] = last
+        last.slot = leaving.slot

@@ -1,0 +1,1 @@
+"""`canopy ctl`: inspects and controls a running broker over HTTP. Each module has one or a few commands."""

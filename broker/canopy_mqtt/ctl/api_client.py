@@ -1,0 +1,156 @@
+"""The HTTP client of the commands for a broker's API: one connection for each request, over TCP, TLS or a Unix socket.
+
+Promises: every foreseen failure is a `CtlError` of one line; no output and no error contains a password or a token.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+BASE: Final = "/api/v5"
+TIMEOUT: Final = 30.0
+"""Seconds that a broker has for each part of an answer."""
+
+PIECE: Final = 65_536
+
+
+class CtlError(Exception):
+    """The broker cannot be reached, or refuses the request."""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """An HTTP connection over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class ApiClient:
+    def __init__(self, url: str, token: str = "", user: str = "", password: str = "", ca: Path | None = None) -> None:
+        """`url`: http://, https:// or http+unix:///PATH. `ca`: the authority (PEM) for an https:// broker.
+
+        Raises:
+            CtlError: the URL is malformed, or the file cannot be read.
+        """
+        self.url = url
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise CtlError(f"{url}: {error}") from None
+        if parts.scheme not in ("http", "https", "http+unix"):
+            raise CtlError(f"{url}: not http://HOST[:PORT], https://HOST[:PORT] or http+unix:///PATH")
+        if not (parts.path if parts.scheme == "http+unix" else parts.hostname):
+            raise CtlError(f"{url}: names nothing to connect to")
+        self._scheme, self._host, self._path = parts.scheme, parts.hostname or "", parts.path
+        self._port = port or (8443 if parts.scheme == "https" else 8080)
+        self._context: ssl.SSLContext | None = None
+        if parts.scheme == "https":
+            try:
+                self._context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+                if ca is not None:
+                    # Its certificates are trusted as they stand: it may be that of the broker, of an authority.
+                    self._context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            except (OSError, ssl.SSLError) as error:
+                raise CtlError(f"{ca}: {error}") from None
+        self._headers = {"Accept": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        elif user:
+            self._headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+    def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """Send a request. Returns the answer as plain values, or None without one. Raises CtlError."""
+        data = b"".join(self.pieces(method, path, body, **query))
+        try:
+            return json.loads(data) if data else None
+        except ValueError:
+            raise CtlError(f"{self.url}: the answer is not JSON; is it Canopy?") from None
+
+    def pieces(self, method: str, path: str, body: Any = None, **query: Any) -> Iterator[bytes]:
+        """Yield an answer in pieces. `path` is below the API's; its parts have to be escaped by `named`.
+
+        Raises:
+            CtlError: the broker cannot be reached or refuses, or the answer is cut off.
+        """
+        connection = self._connection()
+        try:
+            yield from self._exchange(connection, method, path, body, query)
+        except TimeoutError:
+            raise CtlError(f"{self.url}: no answer within {TIMEOUT:g} s") from None
+        except (ConnectionRefusedError, FileNotFoundError):
+            raise CtlError(f"{self.url}: no broker listens there. {self._how_to_listen()}") from None
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise CtlError(f"{self.url}: {why}") from None
+        finally:
+            connection.close()
+
+    def _how_to_listen(self) -> str:
+        wanted = self.url if self._scheme == "http+unix" else f"{self._scheme}://{self._host}:{self._port}"
+        return (
+            f"Is it running, with HTTP switched on? canopy serve --set http.listen={wanted}, or in its settings: "
+            f'[http] listen = ["{wanted}"]. Another address: --url, --config, or CANOPY_URL'
+        )
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: Any, query: dict[str, Any]
+    ) -> Iterator[bytes]:
+        asked = {name: value for name, value in query.items() if value is not None}
+        target = BASE + path + (f"{'&' if '?' in path else '?'}{urlencode(asked)}" if asked else "")
+        headers = dict(self._headers)
+        sent: bytes | None = None
+        if body is not None:
+            sent = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        connection.request(method, target, sent, headers)
+        answer = connection.getresponse()
+        if answer.status >= 400:
+            raise _refusal(answer)
+        if "follow" in path and connection.sock is not None:
+            # Nothing may happen for as long as it likes.
+            connection.sock.settimeout(None)
+        while piece := answer.read1(PIECE):
+            yield piece
+
+    def lines(self, method: str, path: str, body: Any = None, **query: Any) -> Iterator[bytes]:
+        """Yield an answer line by line, each as soon as it arrives. Raises CtlError."""
+        rest = b""
+        for piece in self.pieces(method, path, body, **query):
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from whole
+        if rest:
+            yield rest
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._scheme == "http+unix":
+            return _UnixConnection(self._path)
+        if self._context is not None:
+            return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT, context=self._context)
+        return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT)
+
+
+def named(part: str) -> str:
+    return quote(part, safe="")
+
+
+def _refusal(answer: http.client.HTTPResponse) -> CtlError:
+    try:
+        known = json.loads(answer.read(PIECE))
+        return CtlError(str(known["message"]))
+    except (ValueError, KeyError, TypeError):
+        return CtlError(f"HTTP {answer.status} {answer.reason}")

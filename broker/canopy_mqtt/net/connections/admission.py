@@ -1,0 +1,183 @@
+"""Limits on connections: in all, from one address, and new ones a second.
+
+Owns `Admission`: the counts and the rate of connections of a broker, or of one of its listeners. A connection counts
+from its arrival until its protocol has ended (`leave`). One above a limit is kept until its CONNECT only to be refused;
+at most `HALF_OPEN_ROOM` such connections exist at a time, and further ones are closed at once, without an answer.
+Callers pass `now` in seconds of the loop's time, and the IP address as `host` ("": a Unix socket, which has none and
+is not counted by address).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.principal import network
+from canopy_mqtt.core.protocol.backpressure import TokenBucket
+
+HALF_OPEN_ROOM: Final = 128
+"""Connections above the limit that may wait for their CONNECT, and connections that exist only to be refused; any more
+are closed at once."""
+
+MAX_ADDRESSES: Final = 10_000
+"""Addresses with a token bucket at a time, about 2 MB: an attacker may own a whole IPv6 network."""
+
+TURNED_AWAY: Final = -1
+"""Answer of `arrive`: close the connection, there is no room even to refuse it."""
+
+
+class AddressBuckets:
+    """A token bucket for each IP address (IPv6: /64). The address that took none for longest is forgotten first, and
+    begins with a full bucket when it comes again."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self.by_address: dict[str, TokenBucket] = {}
+
+    def take(self, address: str, now: float, count: float = 1.0) -> bool:
+        """Take tokens of a `network`. False, and nothing was taken, if not all of them are there."""
+        buckets = self.by_address
+        bucket = buckets.pop(address, None)
+        if bucket is None:
+            if len(buckets) >= MAX_ADDRESSES:
+                del buckets[next(iter(buckets))]
+            bucket = TokenBucket(self._rate, self._burst)
+        buckets[address] = bucket
+        return bucket.try_take(now, count)
+
+
+class Admission:
+    """The connections of a broker, or of a listener, against limits; each limit of 0 is none.
+
+    Only a broker's counts refused connections, and has a limit with them (`in_all`) and a `rate`; only a listener's has
+    a limit without them (`most`), and a rate for each address.
+    """
+
+    def __init__(
+        self, most: int = 0, most_of_one: int = 0, rate: float = 0.0, rate_of_one: float = 0.0, in_all: int = 0
+    ) -> None:
+        """`most_of_one`: connections from one address; rates: new connections a second."""
+        self._most = most
+        self._most_of_one = most_of_one
+        self._rate = _bucket(rate)
+        self._rates = AddressBuckets(rate_of_one, max(rate_of_one, 1.0)) if rate_of_one > 0.0 else None
+        self._in_all = in_all
+        # Connections that arrived and whose protocol is not over, the refused among them.
+        self.open = 0
+        # Connections that were refused and have a socket still.
+        self.refused = 0
+        # Connections that were closed at once, since the monitor last read this (and set it to 0).
+        self.turned_away = 0
+        # The connections of each address (`network`) that count; where they are limited.
+        self.by_address: dict[str, int] = {}
+
+    def change(self, most: int, most_of_one: int, rate: float, hosts: Iterable[str]) -> None:
+        """Set other limits of a broker. `hosts`: the addresses of the connections that count now; those over a limit
+        stay."""
+        self._in_all = most + HALF_OPEN_ROOM if most > 0 else 0
+        self._rate = _bucket(rate)
+        self._most_of_one = most_of_one
+        self.by_address.clear()
+        for host in hosts:
+            self._add(host)
+
+    @property
+    def full(self) -> bool:
+        """True if one more connection has to be turned away, since there are too many in all."""
+        return 0 < self._in_all <= self.open
+
+    def arrive(self, host: str, now: float, own: Admission | None = None) -> int:
+        """Count a new connection, `own`: with its listener.
+
+        Returns 0 if it is accepted: it counts until `leave`. TURNED_AWAY: close it, it does not count. Else the reason
+        code for its CONNACK (0x97 too many of this address, 0x9F too many a second): it counts as refused, until
+        `readmit`, or until `leave_refused` and `refused_gone`.
+        """
+        code = TURNED_AWAY
+        if not self.full:
+            code = own.check(host, now) if own is not None else reason_codes.SUCCESS
+            if code == reason_codes.SUCCESS:
+                code = self.check(host, now)
+            if code != reason_codes.SUCCESS and self.refused >= HALF_OPEN_ROOM:
+                code = TURNED_AWAY
+        if code == TURNED_AWAY:
+            self.turned_away += 1
+            return code
+        if code != reason_codes.SUCCESS:
+            self.open += 1
+            self.refused += 1
+            return code
+        self._count(host)
+        if own is not None:
+            own._count(host)
+        return code
+
+    def check(self, host: str, now: float) -> int:
+        """Return the reason code for the CONNACK of a new connection, 0 to accept it."""
+        if self._rates is not None and host and not self._rates.take(network(host), now):
+            return reason_codes.CONNECTION_RATE_EXCEEDED
+        if not self.has_place(host):
+            return reason_codes.QUOTA_EXCEEDED
+        if self._rate is not None and not self._rate.try_take(now):
+            return reason_codes.CONNECTION_RATE_EXCEEDED
+        return reason_codes.SUCCESS
+
+    def has_place(self, host: str) -> bool:
+        """Return whether one more connection from this address is within the limits."""
+        if 0 < self._most <= self.open:
+            return False
+        return self._most_of_one == 0 or not host or self.by_address.get(network(host), 0) < self._most_of_one
+
+    def readmit(self, host: str, own: Admission | None = None) -> bool:
+        """Accept a refused connection that took the place of another one of its address. False: there is no room."""
+        if not self.has_place(host) or (own is not None and not own.has_place(host)):
+            return False
+        self.refused -= 1
+        self._add(host)
+        if own is not None:
+            own._count(host)
+        return True
+
+    def leave(self, host: str, own: Admission | None = None) -> None:
+        """Count an accepted connection no more, since its protocol is over."""
+        self.open -= 1
+        if self._most_of_one > 0 and host:
+            address = network(host)
+            count = self.by_address.pop(address) - 1
+            if count > 0:
+                self.by_address[address] = count
+        if own is not None:
+            own.leave(host)
+
+    def leave_refused(self) -> None:
+        """Count a refused connection no more, since its protocol is over."""
+        self.open -= 1
+
+    def refused_gone(self) -> None:
+        self.refused -= 1
+
+    def _count(self, host: str) -> None:
+        self.open += 1
+        self._add(host)
+
+    def _add(self, host: str) -> None:
+        if self._most_of_one > 0 and host:
+            address = network(host)
+            self.by_address[address] = self.by_address.get(address, 0) + 1
+
+
+def _bucket(rate: float) -> TokenBucket | None:
+    return TokenBucket(rate, max(rate, 1.0)) if rate > 0.0 else None
+
+
+def admission(most: int, most_of_one: int, rate: float, listeners: bool = False) -> Admission | None:
+    """Return the admission control of a broker; None where no limit asks for it, so that a connect pays nothing for it.
+
+    `listeners`: one of its listeners has limits.
+    """
+    if listeners or most > 0 or most_of_one > 0 or rate > 0.0:
+        in_all = most + HALF_OPEN_ROOM if most > 0 else 0
+        return Admission(most_of_one=most_of_one, rate=rate, in_all=in_all)
+    return None

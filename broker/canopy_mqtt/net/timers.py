@@ -1,0 +1,135 @@
+"""One coarse timer for all connections.
+
+Owns the times at which connections are checked: connect time-out, keep alive, stalled writes, closes. Promises: one
+event-loop timer in all, none while nothing is due; adding and removing cost a dictionary look-up; a check comes at most
+`RESOLUTION` late and never early. An item has at most one time, and is referenced no longer than it waits. An item
+whose check raises is told (`check_failed`) and not checked again; the others are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+RESOLUTION: Final = 0.1
+"""Seconds between two looks of the wheel while anything waits."""
+
+CHECKS: Final = 128
+"""Items that are looked at in one turn, each of which may end a connection: some milliseconds. The others follow at
+once, after whatever else the event loop has to do."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class WheelItem:
+    """An item of the wheel: its `check` is called at its time."""
+
+    def __init__(self) -> None:
+        # When it will be looked at (s, loop time); 0.0: not at all. The wheel's to change.
+        self.check_at = 0.0
+
+    def check(self, now: float) -> float:
+        """Check for time-outs; return the time of the next check (s, loop time), 0.0 for never."""
+        raise NotImplementedError
+
+    def check_failed(self, error: Exception) -> None:
+        """Called when the check has raised. Must not raise."""
+
+
+class TimerWheel:
+    """Buckets of connections by the time of their next check."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._buckets: dict[int, set[WheelItem]] = {}
+        # Slots whose time has come, as far as they have not been looked at.
+        self._due: deque[tuple[int, set[WheelItem]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last = 0
+
+    def __len__(self) -> int:
+        return sum([len(bucket) for bucket in self._buckets.values()]) + sum([len(bucket) for _, bucket in self._due])
+
+    def add(self, item: WheelItem, when: float) -> None:
+        """Check `item` at `when`, or earlier if that was agreed before."""
+        if 0.0 < item.check_at <= when:
+            return
+        self.remove(item)
+        if self._timer is None:
+            self._last = int(self._loop.time() / RESOLUTION)
+            self._timer = self._loop.call_later(RESOLUTION, self._turn)
+        # What is overdue has its turn with the next slot: the earlier ones have been.
+        when = max(when, (self._last + 0.5) * RESOLUTION)
+        item.check_at = when
+        bucket = self._buckets.get(_slot(when))
+        if bucket is None:
+            self._buckets[_slot(when)] = {item}
+        else:
+            bucket.add(item)
+
+    def remove(self, item: WheelItem) -> None:
+        """Check `item` no more."""
+        if item.check_at == 0.0:
+            return
+        slot = _slot(item.check_at)
+        item.check_at = 0.0
+        bucket = self._buckets.get(slot)
+        if bucket is not None:
+            bucket.discard(item)
+            if not bucket:
+                del self._buckets[slot]
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._buckets.clear()
+        self._due.clear()
+
+    def _turn(self) -> None:
+        # First: whatever a check does, another turn comes.
+        self._timer = self._loop.call_later(RESOLUTION, self._turn)
+        now = self._loop.time()
+        slot = int(now / RESOLUTION)
+        if slot - self._last > len(self._buckets):
+            # The clock was put forward: by days, perhaps.
+            passed = sorted([due for due in self._buckets if due <= slot])
+        else:
+            passed = [due for due in range(self._last + 1, slot + 1) if due in self._buckets]
+        for due in passed:
+            self._due.append((due, self._buckets.pop(due)))
+        self._last = slot
+        left = CHECKS
+        while self._due and left > 0:
+            due, bucket = self._due[0]
+            if not bucket:
+                self._due.popleft()
+                continue
+            left -= 1
+            item = bucket.pop()
+            # One that was removed or moved by the check of another says so.
+            if item.check_at == 0.0 or _slot(item.check_at) != due:
+                continue
+            item.check_at = 0.0
+            try:
+                again = item.check(now)
+                if again > 0.0:
+                    self.add(item, again)
+            except Exception as error:
+                item.check_failed(error)
+        if self._due:
+            self._rearm(0.0)
+        elif not self._buckets:
+            self._rearm(-1.0)
+
+    def _rearm(self, delay: float) -> None:
+        """Schedule the next turn in `delay` seconds; negative: none."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._loop.call_later(delay, self._turn) if delay >= 0.0 else None
+
+
+def _slot(when: float) -> int:
+    return int(when / RESOLUTION) + 1

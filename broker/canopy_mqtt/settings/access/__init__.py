@@ -1,0 +1,1 @@
+"""Sections about clients: authentication (`[[authenticator]]`, `[security]`) and rights (`[[rule]]`, `[access]`)."""

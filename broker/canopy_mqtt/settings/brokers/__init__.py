@@ -1,0 +1,1 @@
+"""The sections about other brokers: links, federation and presence."""

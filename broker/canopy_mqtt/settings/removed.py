@@ -1,0 +1,23 @@
+"""Sections of earlier versions, and the remedy for each.
+
+`validation` refuses settings with them, and prints the remedy.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ONE_PROCESS: Final = "Canopy runs as one process; to serve more clients, start several brokers and join them by links"
+ONE_BROKER: Final = "Canopy has no clusters; join two brokers by links"
+WHERE: Final = "(docs/cluster.md)"
+
+REMOVED: Final = {
+    "mesh": f"{ONE_BROKER} {WHERE}; remove the section [mesh]",
+    "workers": f"{ONE_PROCESS} {WHERE}; remove the section [workers]",
+}
+"""Section → remedy."""
+
+
+def removed(name: str) -> str | None:
+    """Return the remedy for a removed setting, by its full name; None: it is not a removed one."""
+    return REMOVED.get(name.partition(".")[0])

@@ -1,0 +1,174 @@
+"""All settings of one broker, and access to each by its full name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+from canopy_mqtt.settings.access.authenticators import AuthenticatorList
+from canopy_mqtt.settings.access.rules import Access, Rules
+from canopy_mqtt.settings.access.security import Security
+from canopy_mqtt.settings.brokers.upstream import Federation, Presence, Upstream
+from canopy_mqtt.settings.http import Http
+from canopy_mqtt.settings.listeners import Endpoint, Listener
+from canopy_mqtt.settings.sections import (
+    Alarms,
+    Limits,
+    Log,
+    Mqtt,
+    Otel,
+    Queue,
+    Recorder,
+    Retained,
+    Routing,
+    Session,
+    Shutdown,
+    Sys,
+    Top,
+    Tracing,
+)
+from canopy_mqtt.settings.store import Store
+from canopy_mqtt.settings.values import Address, Section, parse_listen, wrong
+
+PLUGIN: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+"""A module, and the name of an object in it."""
+
+
+def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
+    if not urls:
+        raise wrong("at least one listener")
+    seen: set[tuple[str, int]] = set()
+    for url in urls:
+        try:
+            address = parse_listen(url)
+        except ValueError as error:
+            raise PydanticCustomError("listen", '"{url}": {why}', {"url": url, "why": str(error)}) from None
+        if address[:2] in seen and address.port:
+            raise PydanticCustomError("listen", '"{url}" is listed twice', {"url": url})
+        seen.add(address[:2])
+    return tuple(urls)
+
+
+def _tables(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
+    names: set[str] = set()
+    places: set[Endpoint] = set()
+    for at, listener in enumerate(listeners):
+        if listener.label in names:
+            raise wrong("a name that no other listener has", f"[{at}].name", listener.label)
+        endpoint = listener.endpoint._replace(scheme="")
+        if endpoint in places and (endpoint.port or endpoint.path):
+            raise wrong("an address that no other listener has", f"[{at}].url", listener.url)
+        names.add(listener.label)
+        places.add(endpoint)
+    return tuple(listeners)
+
+
+def _links(links: Sequence[Upstream]) -> tuple[Upstream, ...]:
+    seen: set[str] = set()
+    for at, link in enumerate(links):
+        if link.name in seen:
+            raise wrong("a name that no other upstream has", f"[{at}].name", link.name)
+        seen.add(link.name)
+    return tuple(links)
+
+
+def _plugins(names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if not PLUGIN.fullmatch(name):
+            raise ValueError(f"{name!r} is not of the form module:attribute, such as my_company.mqtt:Hooks")
+    return tuple(names)
+
+
+class AllSettings(BaseModel):
+    """All settings of one broker, as a model. Other code uses `Settings`."""
+
+    # An error that repeats what it was given would repeat passwords.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    listen: Annotated[Sequence[str], AfterValidator(_listeners)] = ("mqtt://127.0.0.1:1883",)
+    """Addresses to listen on, as mqtt://HOST:PORT or ws://HOST:PORT. Port 0: any free port. Always a tuple after
+    validation. The default does not apply if there are `listener` tables."""
+    upstream: Annotated[Sequence[Upstream], AfterValidator(_links)] = ()
+    """Links to other brokers. Always a tuple after validation."""
+    authenticator: AuthenticatorList = ()
+    """The authenticators, in the order in which they are asked. Always a tuple after validation."""
+    listener: Annotated[Sequence[Listener], AfterValidator(_tables)] = ()
+    """Further addresses, each with its own settings. Always a tuple after validation."""
+    rule: Rules = ()
+    """Access rules: the first match decides. Always a tuple after validation."""
+    hooks: Annotated[Sequence[str], AfterValidator(_plugins)] = ()
+    """Plug-ins, each as module:attribute, in the order in which they are asked (docs/hooks.md). Always a tuple after
+    validation."""
+    limits: Limits = Limits()
+    mqtt: Mqtt = Mqtt()
+    access: Access = Access()
+    security: Security = Security()
+    session: Session = Session()
+    queue: Queue = Queue()
+    retained: Retained = Retained()
+    store: Store = Store()
+    routing: Routing = Routing()
+    federation: Federation = Federation()
+    presence: Presence = Presence()
+    sys: Sys = Sys()
+    http: Http = Http()
+    alarms: Alarms = Alarms()
+    top: Top = Top()
+    tracing: Tracing = Tracing()
+    otel: Otel = Otel()
+    recorder: Recorder = Recorder()
+    log: Log = Log()
+    shutdown: Shutdown = Shutdown()
+
+    @model_validator(mode="after")
+    def _apart(self) -> AllSettings:
+        """Check that no `listener` table uses an address of `listen`."""
+        both = len(self.listeners) > len(self.listener)
+        taken = {address[:2] for address in self.addresses} if both else set()
+        for at, listener in enumerate(self.listener):
+            here = listener.endpoint
+            if here.port and (here.host, here.port) in taken:
+                raise wrong(
+                    "an address that is not in listen; leave one of both out", f"listener[{at}].url", listener.url
+                )
+        return self
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """All listeners: those of `listen`, unless it is the default beside `listener` tables, and the tables."""
+        if self.listener and "listen" not in self.model_fields_set:
+            return tuple(self.listener)
+        return (*(Listener(url=url) for url in self.listen), *self.listener)
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple(parse_listen(url) for url in self.listen)
+
+
+def section_models() -> dict[str, type[Section]]:
+    """Return section name → model, in the order of the file."""
+    found: dict[str, type[Section]] = {}
+    for name, field in AllSettings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found[name] = field.annotation
+    return found
+
+
+def defaults() -> dict[str, Any]:
+    """Return every setting by its full name (``limits.max_packet_size``) with its default, in the order of the file."""
+    return flatten(AllSettings())
+
+
+def flatten(settings: AllSettings) -> dict[str, Any]:
+    """Return every setting by its full name with its value, in the order of the file."""
+    flat: dict[str, Any] = {}
+    for name, value in settings:
+        if isinstance(value, Section):
+            flat.update({f"{name}.{key}": item for key, item in value})
+        else:
+            flat[name] = value
+    return flat

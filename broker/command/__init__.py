@@ -1,1 +1,0 @@
-"""The `canopy` command, and what its commands have in common."""

@@ -1,1 +1,0 @@
-"""Reading settings: files, environment, messages for people, and checks of what settings would do."""

@@ -1,1 +1,0 @@
-"""A client's PUBLISH packets: routing and acknowledging them, topic aliases, and how fast they may come."""

@@ -1,1 +1,0 @@
-"""Retained messages: their tree with its limits (`store`), and the share of each client (`shares`)."""

@@ -1,4 +1,0 @@
-"""The most expensive topics and clients, in constant memory: a sample of publishes, and a pass over the subscribers.
-
-`routing` and `connection` report to it, and it asks nobody.
-"""

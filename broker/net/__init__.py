@@ -1,5 +1,0 @@
-"""The asyncio shell around the core: listeners, connections, writers, timers.
-
-Read `server` first, then `connections.connection` (reading and writing) and `scheduling.turns` (who continues in which
-round).
-"""

@@ -1,1 +1,0 @@
-"""What can be seen of a running broker. Everything here reads; nothing here changes how messages are routed."""

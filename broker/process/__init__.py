@@ -1,1 +1,0 @@
-"""A broker as a process of its own: event loop, signals, log, systemd."""

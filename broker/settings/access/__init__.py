@@ -1,1 +1,0 @@
-"""The sections about clients: who they are (`[[authenticator]]`, `[security]`) and what they may do (`[[rule]]`)."""

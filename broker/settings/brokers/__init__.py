@@ -1,1 +1,0 @@
-"""The sections about other brokers: links, their federation, and presence."""

@@ -1,4 +1,0 @@
-"""The links: their settings, reconnecting, reload, status.
-
-May import `filters` and `protocol`.
-"""

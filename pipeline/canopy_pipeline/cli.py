@@ -1,0 +1,290 @@
+"""The command: ``canopy pipeline``.
+
+Owns: which jobs there are, and the flags of each. A job imports what it computes with only when it runs, so that
+`canopy` starts without it. The same commands run under spark-submit: `spark-submit pipeline/canopy_pipeline/submit.py
+JOB …`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+import typer
+
+from canopy_mqtt.words import counted
+from canopy_pipeline.command_options import (
+    AllowOption,
+    InputOption,
+    OutputOption,
+    Run,
+    RunOption,
+    SinceOption,
+    SkipOption,
+    UntilOption,
+    Verdict,
+    close,
+    existing,
+    existing_file,
+    on_an_engine,
+    say,
+    seconds,
+    tell,
+    told,
+)
+from canopy_pipeline.errors import MisuseError
+
+app = typer.Typer(
+    name="pipeline",
+    help="Analyse records: traffic, routing, payloads as tables; by Spark or DuckDB.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+FolderOption = Annotated[
+    str,
+    typer.Option("--input", metavar="DIR", help="The recorder's folder, or s3://BUCKET/PREFIX.", callback=existing),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done.")]
+
+
+@app.callback()
+def pipeline() -> None:
+    """Analyse records: traffic, routing, payloads as tables; by Spark or DuckDB."""
+
+
+@app.command()
+@on_an_engine
+def rollup(
+    run: Run,
+    latency: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="Where to find the time at which a message was sent: mark (of canopy load), property:NAME (a user "
+            "property, in s, ms, µs or ns since 1970), none, or auto: mark if there is one.",
+        ),
+    ] = "auto",
+    since: SinceOption = None,
+    until: UntilOption = None,
+    run_id: RunOption = None,
+    update: Annotated[
+        bool,
+        typer.Option(
+            "--update",
+            help="Replace only the hours from --since to --until in the output, and keep the others: for a timer.",
+        ),
+    ] = False,
+) -> Verdict:
+    """Compute messages, bytes, sizes, publishers and latency for each topic and minute, and topic and hour."""
+    from canopy_pipeline.record.segments import Choice
+    from canopy_pipeline.rollup import rollup_job
+
+    choice = Choice((), since, until, run_id)
+    outcome = rollup_job.run(run.spark, run.inputs, run.output, latency, choice, run.skip_corrupt, tell, update)
+    return Verdict([outcome.line()], outcome.coverage)
+
+
+@app.command()
+@on_an_engine
+def tree(
+    run: Run,
+    hot: Annotated[int, typer.Option(metavar="N", help="List this many of the topics with most messages.")] = 100,
+    children: Annotated[
+        int, typer.Option(metavar="N", help="An explosion has at least this many children, ...")
+    ] = 1000,
+    growing: Annotated[int, typer.Option(metavar="N", help="... or this many, if new ones keep coming, ...")] = 100,
+    per_child: Annotated[
+        float, typer.Option(metavar="N", help="... and at most this many messages for each child.")
+    ] = 10.0,
+    steady: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of the time in which new children keep coming.")
+    ] = 0.75,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    run_id: RunOption = None,
+) -> Verdict:
+    """Compute messages, bytes, topics and children of each prefix; list hot topics and topic explosions."""
+    from canopy_pipeline.record.segments import Choice
+    from canopy_pipeline.tree import tree_job
+    from canopy_pipeline.tree.tree_transforms import Thresholds
+
+    limits = Thresholds(children, growing, per_child, steady)
+    choice = Choice((), since, until, run_id)
+    outcome = tree_job.run(run.spark, run.inputs, run.output, choice, limits, hot, run.skip_corrupt, tell)
+    return Verdict([outcome.line()], outcome.coverage)
+
+
+@app.command()
+@on_an_engine
+def oracle(run: Run, since: SinceOption = None, until: UntilOption = None, run_id: RunOption = None) -> Verdict:
+    """Check that the broker sent every message to the right clients, and to no other.
+
+    Works out from the recorded subscriptions and publishes who should receive what by the MQTT 5.0 specification, and
+    compares that with the recorded deliveries and drops. The recorder must run with `deliveries = true`. The exit code
+    is 1 if a delivery is missing, unexpected or wrong.
+    """
+    from canopy_pipeline.oracle import oracle_job
+
+    outcome = oracle_job.run(run.spark, run.inputs, run.output, run_id, run.skip_corrupt, tell, since, until)
+    return Verdict([outcome.line()], outcome.coverage, outcome.fine, outcome.notes)
+
+
+@app.command()
+@on_an_engine
+def plan(
+    run: Run,
+    traffic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIR",
+            help="The upstream broker's record; default: all inputs. Repeatable.",
+            callback=existing,
+        ),
+    ] = None,
+    max_filters: Annotated[
+        int | None, typer.Option(metavar="K", help="At most this many upstream filters for each broker.")
+    ] = None,
+    headroom: Annotated[
+        float,
+        typer.Option(
+            metavar="PERCENT",
+            help="Without --max-filters: allow unwanted bytes up to this percentage of the wanted bytes.",
+        ),
+    ] = 10.0,
+    subscriptions: Annotated[
+        Literal["any", "end"],
+        typer.Option(help="Subscriptions at any time, or only those at the end of the last run."),
+    ] = "any",
+) -> Verdict:
+    """Find a small set of upstream topic filters that covers the subscriptions of a broker's clients.
+
+    Each --input is the record of one downstream broker. Writes how many unwanted bytes each number of filters costs,
+    and for each broker a set of filters in the format of the upstream settings.
+    """
+    from canopy_pipeline.plan import plan_job
+
+    at_end = subscriptions == "end"
+    outcome = plan_job.run(
+        run.spark, run.inputs, run.output, traffic or (), max_filters, headroom, at_end, run.skip_corrupt, tell
+    )
+    notes = [f"{each.broker}: {note}" for each in outcome.plans for note in each.notes]
+    return Verdict([each.line() for each in outcome.plans], outcome.coverage, notes=notes)
+
+
+@app.command()
+@on_an_engine
+def report(run: Run) -> Verdict:
+    """Run rollup, tree, oracle and plan in one session, and write a page that links to theirs.
+
+    Omits oracle if deliveries were not recorded. The exit code is 1 if a job fails or finds faults, and 3 if parts of
+    the record are missing.
+    """
+    from canopy_pipeline.report import report_job
+
+    outcome = report_job.run(run.spark, run.inputs, run.output, run.skip_corrupt, tell)
+    return Verdict([f"{run.output.rstrip('/')}/index.html"], outcome.coverage, outcome.fine)
+
+
+@app.command()
+@told
+def tables(
+    inputs: InputOption,
+    output: OutputOption,
+    mapping: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="The mapping of topics to tables and of payloads to columns (docs/tables.md).",
+            callback=existing_file,
+        ),
+    ],
+    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help="parquet, delta or iceberg.")] = "parquet",
+    catalog: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Iceberg: a catalog of pyiceberg's configuration (default).")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Iceberg: namespace of the tables in the catalog (canopy).")
+    ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Follow the growing record until Ctrl-C, instead of ending at its end.")
+    ] = False,
+    every: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --stream: look for new segments this often, such as 10s.")
+    ] = None,
+    batch_events: Annotated[int, typer.Option(metavar="N", min=1, help="Sequence numbers in one commit.")] = 1_000_000,
+    skip_corrupt: SkipOption = False,
+    allow_gaps: AllowOption = False,
+) -> None:
+    """Write payloads to typed tables, by a mapping file. Each run continues where the previous one ended."""
+    if len(inputs) != 1:
+        raise MisuseError("--input: give one folder")
+    if every is not None and not stream:
+        raise MisuseError("--every needs --stream")
+    if format_ not in ("parquet", "delta", "iceberg"):
+        raise MisuseError(f"--format {format_}: parquet, delta or iceberg")
+    if format_ != "iceberg" and (catalog or namespace):
+        raise MisuseError("--catalog and --namespace need --format iceberg")
+    pause = seconds(every or "10s", "--every") if stream else None
+    from canopy_pipeline.tables.tables_job import TablesOptions, run
+
+    chosen = TablesOptions(
+        format_, batch_events, pause, skip_corrupt, allow_gaps, catalog or "default", namespace or "canopy"
+    )
+    outcome = run(inputs[0], output, mapping, chosen, say)
+    for line in outcome.lines():
+        typer.echo(line)
+    close(outcome.coverage, allow_gaps)
+
+
+@app.command()
+@told
+def compact(
+    folder: FolderOption,
+    older_than: Annotated[str, typer.Option(metavar="TIME", help="Only hours that ended this long ago.")] = "1h",
+    target_size: Annotated[str, typer.Option(metavar="SIZE", help="Largest size of a merged segment.")] = "128m",
+    remove_after: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Keep replaced segments for this long, for readers that use them and streams that are stopped.",
+        ),
+    ] = "1h",
+    dry_run: DryRunOption = False,
+    allow_gaps: AllowOption = False,
+) -> None:
+    """Merge small segments of past hours. Safe while the broker records; needs no Java."""
+    age = timedelta(seconds=seconds(older_than, "--older-than"))
+    after = timedelta(seconds=seconds(remove_after, "--remove-after"))
+    from canopy_pipeline.compact import compact_job
+    from canopy_pipeline.record.record_folder import size
+
+    outcome = compact_job.run(folder, age, size(target_size, "--target-size"), after, dry_run, say)
+    for place, number in outcome.merged:
+        typer.echo(f"{place}: {counted(number, 'segment')}")
+    typer.echo(outcome.line(dry_run))
+    close(outcome.coverage, allow_gaps, not outcome.refused)
+
+
+@app.command()
+@told
+def retention(
+    folder: FolderOption,
+    keep: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Remove segments whose last event is older, such as 7d.")
+    ] = None,
+    keep_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Remove the oldest until the others fit, such as 10g.")
+    ] = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Remove old segments, and list them in _manifests/removed.jsonl. Safe while the broker records; needs no Java."""
+    age = None if keep is None else timedelta(seconds=seconds(keep, "--keep"))
+    from canopy_pipeline.record.record_folder import size
+    from canopy_pipeline.retention import retention_job
+
+    room = None if keep_bytes is None else size(keep_bytes, "--keep-bytes")
+    for line in retention_job.run(folder, age, room, dry_run).lines(dry_run):
+        typer.echo(line)

@@ -1,0 +1,1 @@
+"""Job `compact` merges the small segments of past hours into few."""

@@ -1,0 +1,256 @@
+"""Merge small segments while the recorder writes and others read.
+
+Owns: which segments are merged: finished, vouched for, in a folder whose hour is over for `older_than`, smaller than
+the target, never the newest of all, and never one that is merged already.
+
+Promises: every segment's checksum and number of rows is checked before it is replaced, and rows stay in the order of
+their sequence numbers. A run that breaks off anywhere leaves the same rows to be read; the next one goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from canopy_mqtt.words import counted
+from canopy_pipeline.errors import PipelineError
+from canopy_pipeline.record.coverage import GAP, Coverage
+from canopy_pipeline.record.manifests import is_merged
+from canopy_pipeline.record.record_folder import UNFINISHED, RecordFolder, Segment, hour_end, manifest_of
+
+ROWS: Final = 128 * 1024
+BYTES: Final = 32 << 20
+"""Rows of a row group, and their bytes in memory, at which it is written: as the recorder does."""
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class CompactOutcome:
+    merged: list[tuple[str, int]] = field(default_factory=list)
+    """Merged segments, each with the number of segments that it replaces."""
+    rows: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    removed: int = 0
+    """Replaced segments that were removed."""
+    refused: int = 0
+    """Groups that could not be merged; the job has named each."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """The missing parts of the record, without the gaps that the recorder named."""
+
+    def line(self, dry_run: bool) -> str:
+        count = sum(number for _, number in self.merged)
+        would = "would merge" if dry_run else "merged"
+        after = "" if dry_run else f" -> {self.bytes_after:,}"
+        removed = "would remove" if dry_run else "removed"
+        return (
+            f"{would} {counted(count, 'segment')} into {len(self.merged):,} "
+            f"({counted(self.rows, 'row')}, {self.bytes_before:,}{after} bytes); "
+            f"{removed} {self.removed:,} that are replaced"
+        )
+
+
+def run(
+    path: str,
+    older_than: timedelta,
+    target: int,
+    remove_after: timedelta,
+    dry_run: bool = False,
+    say: Say = lambda _: None,
+    now: datetime | None = None,
+) -> CompactOutcome:
+    """Merge small segments, and remove those that were replaced long enough ago.
+
+    A merged segment stands for those that its manifest names in `replaces`; that manifest, renamed into place, is the
+    moment from which it does. Before that moment readers ignore it, from then on they ignore what it replaces, so that
+    at no time a row is seen twice or not at all. The replaced segments stay for a while (`remove_after`), for readers
+    that listed them before, and are removed by a later run.
+
+    Raises:
+        MisuseError: there is no such folder.
+        PipelineError: another job is at work there, or a manifest cannot be read.
+    """
+    record = RecordFolder(path)
+    outcome = CompactOutcome()
+    moment = now or datetime.now(UTC)
+    with record.locked():
+        if not dry_run:
+            record.settle("compact")
+            _tidy(record)
+        outcome.coverage = record.covered(record.told(), frozenset({GAP}))
+        segments = record.segments()
+        for group in groups(segments, moment, older_than, target):
+            try:
+                _merge(record, group, outcome, dry_run, now)
+            except PipelineError as error:
+                outcome.refused += 1
+                say(str(error))
+        if not dry_run:
+            record.settle("compact")
+        _remove(record, outcome, dry_run, moment - remove_after)
+    return outcome
+
+
+def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, target: int) -> list[list[Segment]]:
+    """Return the groups of segments to merge: neighbours of one folder, in their order, up to the target size."""
+    gone = {name for segment in segments for name in segment.replaces}
+    newest = max(segments, key=lambda segment: segment.to_seq).place if segments else ""
+    found: list[list[Segment]] = []
+    group: list[Segment] = []
+    for segment in segments:
+        if segment.place in gone:
+            continue
+        end = hour_end(segment.place)
+        old = end is not None and max(end, segment.last) + older_than <= now
+        small = old and segment.bytes < target and not segment.merged and segment.place != newest
+        full = sum(each.bytes for each in group) + segment.bytes > target
+        if group and (not small or full or segment.folder != group[-1].folder):
+            # What stays as it is ends a merged segment: that one holds no numbers of others in its midst.
+            found.append(group)
+            group = []
+        if small:
+            group.append(segment)
+    found.append(group)
+    return [each for each in found if len(each) > 1]
+
+
+def _tidy(record: RecordFolder) -> None:
+    """Remove the unfinished files of an interrupted run, which no reader looks at."""
+    for place in record.unfinished():
+        record.storage.remove(place)
+    vouched = {segment.place for segment in record.segments()}
+    for place in record.files():
+        if is_merged(place) and place not in vouched:
+            record.storage.remove(place)
+
+
+def _merge(
+    record: RecordFolder, group: list[Segment], outcome: CompactOutcome, dry_run: bool, now: datetime | None
+) -> None:
+    for earlier, later in pairwise(group):
+        if later.from_seq <= earlier.to_seq:
+            raise PipelineError(
+                f"{record.path}/{later.place}: its sequence numbers reach into those of {earlier.place}; not merged"
+            )
+    first, last = group[0], group[-1]
+    rows = sum(segment.rows for segment in group)
+    marked = hashlib.sha256("\n".join(segment.place for segment in group).encode()).hexdigest()[:8]
+    name = f"merged-{first.from_seq:015d}-{last.to_seq:015d}-{marked}.parquet"
+    place = f"{first.folder}/{name}"
+    if not dry_run:
+        draft = record.storage.draft(place, UNFINISHED)
+        _write(record, group, draft)
+        content = record.storage.read(draft)
+        outcome.bytes_after += len(content)
+        about = _manifest(group, place, len(content), hashlib.sha256(content).hexdigest(), now or datetime.now(UTC))
+        record.storage.publish(draft, place)
+        record.storage.write(manifest_of(place), json.dumps(about).encode())
+    outcome.rows += rows
+    outcome.bytes_before += sum(segment.bytes for segment in group)
+    outcome.merged.append((place, len(group)))
+
+
+def _write(record: RecordFolder, group: list[Segment], draft: str) -> None:
+    files = [_opened(record, segment) for segment in group]
+    try:
+        schema = pa.unify_schemas([file.schema_arrow for file in files])
+    except pa.ArrowException as error:
+        raise PipelineError(f"{record.path}/{group[0].folder}: segments of different columns: {error}") from error
+    with (
+        record.storage.open(draft) as stream,
+        pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True) as writer,
+    ):
+        waiting: list[pa.Table] = []
+        for segment, file in zip(group, files, strict=True):
+            for number in range(file.num_row_groups):
+                waiting.append(_filled(_ordered(record, segment, file, number), schema))
+                if sum(len(each) for each in waiting) >= ROWS or sum(each.nbytes for each in waiting) >= BYTES:
+                    writer.write_table(pa.concat_tables(waiting), row_group_size=ROWS)
+                    waiting.clear()
+        if waiting:
+            writer.write_table(pa.concat_tables(waiting), row_group_size=ROWS)
+
+
+def _filled(read: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Fill columns that an older segment lacks with nulls."""
+    for field_ in schema:
+        if field_.name not in read.column_names:
+            read = read.append_column(field_, pa.nulls(len(read), field_.type))
+    return read.select(schema.names).cast(schema)
+
+
+def _opened(record: RecordFolder, segment: Segment) -> Any:
+    """Open a segment after checking it against its manifest."""
+    where = f"{record.path}/{segment.place}"
+    try:
+        content = record.storage.read(segment.place)
+    except OSError as error:
+        raise PipelineError(f"{where}: cannot be read ({error}); its group is not merged") from error
+    if hashlib.sha256(content).hexdigest() != segment.said.get("sha256"):
+        raise PipelineError(f"{where}: not what its manifest's checksum says; its group is not merged")
+    try:
+        file = pq.ParquetFile(io.BytesIO(content))
+    except pa.ArrowException as error:
+        raise PipelineError(f"{where}: not a whole Parquet file; its group is not merged") from error
+    if file.metadata.num_rows != segment.rows:
+        raise PipelineError(
+            f"{where}: {file.metadata.num_rows} rows, and its manifest says {segment.rows}; its group is not merged"
+        )
+    return file
+
+
+def _ordered(record: RecordFolder, segment: Segment, file: Any, number: int) -> pa.Table:
+    read = file.read_row_group(number)
+    seq = read.column("seq").combine_chunks()
+    if len(seq) > 1 and not pc.all(pc.less(seq[:-1], seq[1:])).as_py():
+        raise PipelineError(f"{record.path}/{segment.place}: its rows are not in order; its group is not merged")
+    return read
+
+
+def _manifest(group: list[Segment], place: str, size: int, digest: str, now: datetime) -> dict[str, Any]:
+    kinds: Counter[str] = Counter()
+    for segment in group:
+        kinds.update(segment.said.get("kinds") or {})
+    first = min(group, key=lambda segment: segment.first)
+    last = max(group, key=lambda segment: segment.last)
+    return {
+        "format": 1,
+        "segment": place,
+        "run_id": group[0].said.get("run_id"),
+        "runs": list(dict.fromkeys(segment.said.get("run_id") for segment in group)),
+        "rows": sum(segment.rows for segment in group),
+        "from_seq": group[0].from_seq,
+        "to_seq": group[-1].to_seq,
+        "first_ts": first.said["first_ts"],
+        "last_ts": last.said["last_ts"],
+        "kinds": dict(kinds),
+        "bytes": size,
+        "sha256": digest,
+        "gaps": [gap for segment in group for gap in segment.said.get("gaps") or ()],
+        "replaces": [segment.place for segment in group],
+        "merged_at": now.isoformat(timespec="microseconds"),
+    }
+
+
+def _remove(record: RecordFolder, outcome: CompactOutcome, dry_run: bool, before: datetime) -> None:
+    """Remove segments that merged ones have replaced since before then."""
+    there = record.files()
+    for merged in record.segments():
+        if merged.merged_at is None or merged.merged_at > before:
+            continue
+        going = [place for place in merged.replaces if place in there]
+        if not dry_run:
+            record.drop(*going)
+        outcome.removed += len(going)

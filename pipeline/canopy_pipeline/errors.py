@@ -1,0 +1,70 @@
+"""The errors of a job, each one line for people.
+
+PipelineError            it could not be done: exit code 1
+├─ GoneError            a segment was removed while it was to be read
+├─ DamagedError         a segment is not what was written
+├─ UnreadError          a stream cannot find what it was to read next
+└─ MisuseError           it was asked for in a way that makes no sense: exit code 2
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INCOMPLETE: Final = 3
+"""The job is done over a record with missing parts: there are results, and they say so."""
+
+
+SCHEMES: Final = (
+    "Spark has no client for it; of S3 it reads s3a:// with --packages org.apache.hadoop:hadoop-aws:3.4.2, and what a "
+    "cluster brings"
+)
+
+
+class PipelineError(Exception):
+    """A job cannot be done; the message is one line that names the file or option, and the remedy."""
+
+    exit_code = FAILED
+
+
+class GoneError(PipelineError):
+    """A segment was removed while it was to be read."""
+
+
+class UnreadError(PipelineError):
+    """Numbers of a record that a stream has not read are gone, or were never there: it stops before them."""
+
+
+class DamagedError(PipelineError):
+    """A segment is not as it was written; the job uses nothing of it."""
+
+
+class MisuseError(PipelineError):
+    """The command line, or an option of the data source, is wrong."""
+
+    exit_code = MISUSED
+
+
+def foreseen() -> tuple[type[Exception], ...]:
+    """Return further errors that may stop a job without a fault of its program: of a disk, a storage, Spark itself."""
+    if sys.modules.get("pyspark") is None:
+        return (OSError,)
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+    from pyspark.errors import PySparkException
+
+    return (OSError, PySparkException, Py4JJavaError)
+
+
+def in_a_line(error: BaseException) -> str:
+    """Return an error as one line for people; of an error of Spark's, its first line."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
+    java = getattr(error, "java_exception", None)
+    text = str(java.toString() if java is not None else error)
+    if "No FileSystem for scheme" in text:
+        return f"{text.splitlines()[0]}: {SCHEMES}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,59 @@
+"""The output of a job, its tables and small files: any place that `storage` reaches.
+
+Owns: what may be an output, and the small files beside its tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.runtime.storage import Storage, local_path
+
+SUMMARY: Final = "summary.json"
+PAGE: Final = "index.html"
+
+
+def begin(place: Storage) -> None:
+    """Remove the page and summary of an earlier run. Readers go by the summary, which comes last: a run that breaks off
+    leaves none."""
+    for name in (SUMMARY, PAGE):
+        place.remove(name)
+
+
+def check(inputs: Sequence[str], output: str, option: str = "--output") -> None:
+    """Refuse a folder that cannot be written to, or that is part of an input: its tables would be read as events.
+
+    Raises:
+        MisuseError: it is a file, or lies in an input.
+        PipelineError: it cannot be written to.
+    """
+    place = local_path(output)
+    for path in inputs:
+        root = local_path(path)
+        if place is not None and root is not None:
+            inside = place.resolve().is_relative_to(root.resolve())
+        else:
+            inside = f"{output.rstrip('/')}/".startswith(f"{path.rstrip('/')}/")
+        if inside:
+            raise MisuseError(f"{option} {output}: lies in --input {path} and would be read as events; give another")
+    if place is None:
+        return
+    # The folder itself is made with its first table.
+    there = next(above for above in (place, *place.absolute().parents) if above.exists())
+    if not there.is_dir():
+        raise MisuseError(f"{option} {output}: {there} is a file; give a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PipelineError(f"{option} {output}: {there} cannot be written to; give another, or its permission")
+
+
+def finish(place: Storage, summary: dict[str, Any], page: str | None = None) -> None:
+    """Write page and summary beside the tables, which count from then on. Without a page, remove an old one."""
+    if page is None:
+        place.remove(PAGE)
+    else:
+        place.write(PAGE, page.encode())
+    place.write(SUMMARY, f"{json.dumps(summary, indent=2, ensure_ascii=False)}\n".encode())

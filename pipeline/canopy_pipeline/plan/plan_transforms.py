@@ -1,0 +1,79 @@
+"""The plan's view of recorded events: distinct topic filters, and traffic by topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from canopy_pipeline.matching import matches, unshared
+from canopy_pipeline.record.events_schema import PUBLISH, SUBSCRIBE, UNSUBSCRIBE
+from canopy_pipeline.runtime.engine import Window, f
+from canopy_pipeline.runtime.table_schema import Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CURVE: Final = Schema(
+    {
+        "broker": "string",
+        "filters": "int",
+        "over_bytes": "bigint",
+        "over_messages": "bigint",
+        "wanted_bytes": "bigint",
+        "wanted_messages": "bigint",
+        "recommended": "boolean",
+    }
+)
+"""Columns of the table `curve`: a row for each number of filters that folding passed through."""
+
+
+def subscribed(events: DataFrame, at_end: bool) -> DataFrame:
+    """Return the distinct topic filters, without `$share/name/`: all of the time, or those left at the end: (filter).
+
+    At the end of each run, that is: of one that was killed, what was there when it was.
+    """
+    kept = events.where(f.col("kind").isin(SUBSCRIBE, UNSUBSCRIBE) & f.col("topic_filter").isNotNull())
+    if at_end:
+        last_run = (
+            events.groupBy("run_id")
+            .agg(f.max("ts").alias("last"), f.max("seq").alias("last_seq"))
+            # Numbers go on from run to run: of two that ended at one time the later one counts.
+            .orderBy(f.desc("last"), f.desc("last_seq"))
+        )
+        turns = Window.partitionBy("client_id", "topic_filter").orderBy(f.desc("seq"))
+        kept = (
+            kept.join(f.broadcast(last_run.limit(1).select("run_id")), "run_id", "left_semi")
+            .withColumn("turn", f.row_number().over(turns))
+            .where("turn = 1")
+        )
+    return kept.where(f.col("kind") == SUBSCRIBE).select(unshared(f.col("topic_filter")).alias("filter")).distinct()
+
+
+def traffic(events: DataFrame) -> DataFrame:
+    """Count the publishes of each topic: (topic, messages, bytes), bytes being those of topic and payload.
+
+    Topics that begin with `$` are a broker's own; no broker forwards them.
+    """
+    published = events.where((f.col("kind") == PUBLISH) & ~f.col("topic").startswith("$"))
+    size = f.coalesce("size", f.lit(0)).cast("long") + f.octet_length("topic")
+    return published.groupBy("topic").agg(f.count("*").alias("messages"), f.sum(size).alias("bytes"))
+
+
+def matched(topics: DataFrame, filters: DataFrame) -> DataFrame:
+    """The rows of `topics` that at least one of the filters matches."""
+    found = matches(topics.select("topic"), filters).select("topic").distinct()
+    return topics.join(found, "topic", "left_semi")
+
+
+def unmatched(topics: DataFrame, filters: DataFrame) -> DataFrame:
+    """The rows of `topics` that none of the filters matches."""
+    found = matches(topics.select("topic"), filters).select("topic").distinct()
+    return topics.join(found, "topic", "left_anti")
+
+
+def cut(filters: DataFrame, depth: int) -> DataFrame:
+    """Cut filters with more than `depth` levels there, with a `#`; equal ones become one."""
+    levels = f.split("filter", "/")
+    short = f.concat(f.array_join(f.slice(levels, 1, depth), "/"), f.lit("/#"))
+    return filters.select(
+        f.when(f.size(levels) > depth + 1, short).otherwise(f.col("filter")).alias("filter")
+    ).distinct()

@@ -1,0 +1,389 @@
+"""The account of a record's sequence numbers: each is in a segment, removed, or missing.
+
+Owns the account: every number from 1 to the last is in one segment that is read, was removed by retention, or is in a
+finding: a gap that the recorder named, a segment that is missing, damaged or left out, an abandoned draft, a hole that
+nothing accounts for; or it is in two segments. The jobs account by what manifests say, and `canopy record verify` by
+what is in the files.
+
+Promises: it changes nothing in the folder. Numbers of two records in one folder do not fill each other's holes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from struct import Struct
+from struct import error as StructError  # noqa: N812
+from typing import Any, Final
+
+from canopy_pipeline.record.chosen_files import NAME, ChosenFiles
+from canopy_pipeline.record.coverage import (
+    COPY,
+    DAMAGED,
+    GAP,
+    HOLE,
+    LEFT_OUT,
+    MISSING,
+    MOVED,
+    STRANGE,
+    TWICE,
+    UNFINISHED,
+    UNVOUCHED,
+    Coverage,
+    Finding,
+)
+from canopy_pipeline.record.manifests import is_merged, numbers, removed, times
+from canopy_pipeline.runtime.storage import MANIFESTS, Storage
+
+SPANS: Final = "spans"
+"""In place of a manifest: the unbroken stretches of numbers in a segment."""
+BARE: Final = "bare"
+"""In place of a manifest: there is none."""
+
+_STATE: Final = Struct("<qq")
+_RUNNING: Final = 0
+_GAVE_UP: Final = 2
+"""`.recorder`: the last number that was given, and how the run ended (docs/recorder.md)."""
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """A stretch of accounted numbers, and the time of their events."""
+
+    first: int
+    last: int
+    rows: int
+    place: str
+    begin: datetime | None = None
+    end: datetime | None = None
+    runs: tuple[str, ...] = ()
+    """The runs of the broker that they are of, in order."""
+
+
+def account(
+    coverage: Coverage,
+    path: str,
+    chosen: ChosenFiles,
+    storage: Storage,
+    there: Mapping[str, int],
+    left_out: Mapping[str, str],
+    local: Path | None = None,
+) -> None:
+    """Add one record to a coverage: `there` are its files with their sizes in bytes, `left_out` those that count and
+    are not read, and why; `local`: the record's folder on this machine."""
+    _Account(coverage, path, chosen, there, left_out).settle(removed(storage), local)
+
+
+class _Account:
+    def __init__(
+        self,
+        coverage: Coverage,
+        path: str,
+        chosen: ChosenFiles,
+        there: Mapping[str, int],
+        left_out: Mapping[str, str],
+    ) -> None:
+        self.coverage = coverage
+        self.path = path.rstrip("/")
+        self.chosen = chosen
+        self.said = chosen.said
+        self.there = there
+        self.left_out = left_out
+        self.held: list[_Stretch] = []
+        """Segments, whether they are there or not."""
+        self.named: list[_Stretch] = []
+        """Gaps."""
+        self.dropped: list[_Stretch] = []
+        """The numbers that retention removed, and the gaps in them."""
+
+    def _aside(self) -> None:
+        """Add the files that do not count."""
+        for place, original in self.chosen.copies.items():
+            self._find(COPY, place, None, None, 0, f"holds the same as {original}: not read")
+        for place in self.chosen.strange:
+            self._find(STRANGE, place, None, None, 0, "is no segment of a recorder: not read")
+
+    def settle(self, gone: list[dict[str, Any]], local: Path | None) -> None:
+        """Find the numbers that are missing, and those that are there twice."""
+        for about in gone:
+            self._drop(about)
+        self._aside()
+        if self.said.vouched is None:
+            self._unknown()
+            return
+        loose = []
+        for place in self.chosen.read:
+            told = self.chosen.about(place)
+            if told is None or not self._segment(place, told) or BARE in told:
+                loose.append(place)
+        self._missing()
+        noted = _noted(local) if local is not None else None
+        self._loose(loose, noted is not None and noted[1] == _RUNNING and _at_work(local))
+        self.held.sort(key=lambda each: (each.first, each.last))
+        for gap in self.named:
+            if self._between(gap.first, gap.last):
+                self._find(
+                    GAP, None, gap.first, gap.last, gap.rows, f"the recorder lost {_numbers(gap.first, gap.last)}"
+                )
+        self._inner()
+        mixed = self._twice()
+        end = self._outer(self.held)
+        for run in sorted(mixed):
+            # Another record's numbers are in its holes.
+            self._outer([each for each in self.held if run in each.runs], run)
+        self.coverage.end = end
+        if noted is not None and noted[0] > end:
+            self._tail(end, noted[0], noted[1], local)
+        elif noted is None or noted[0] < end:
+            self.coverage.up_to.append(end)
+
+    def _segment(self, place: str, about: dict[str, Any]) -> bool:
+        """Add a segment that is there; return False if its manifest does not say enough."""
+        stretches = _stretches(place, about)
+        if not stretches:
+            self.said.spoilt.setdefault(place, "its manifest lacks numbers or times")
+            return False
+        self._hold(stretches, about)
+        first, last, rows = stretches[0].first, stretches[-1].last, sum(each.rows for each in stretches)
+        which = _numbers(first, last)
+        if not self.coverage.within(stretches[0].begin, stretches[0].end):
+            return True
+        if place in self.left_out:
+            self._find(LEFT_OUT, place, first, last, rows, f"left out: {self.left_out[place]} ({which})")
+            return True
+        self.coverage.segments += 1
+        self.coverage.events += rows
+        if self.there[place] != about.get("bytes"):
+            why = f"is {self.there[place]} bytes, and its manifest says {about.get('bytes')}"
+            self._find(DAMAGED, place, first, last, 0, why)
+        if (origin := self.chosen.origins.get(place)) is not None:
+            self._find(MOVED, place, first, last, 0, f"is read here, and its manifest says {origin} ({which})")
+        return True
+
+    def _hold(self, stretches: list[_Stretch], about: dict[str, Any]) -> None:
+        self.held += stretches
+        for first, last, lost in _gaps(about):
+            self.named.append(_Stretch(first, last, lost, stretches[0].place, runs=stretches[0].runs))
+
+    def _missing(self) -> None:
+        """Add the segments that manifests name and that are nowhere."""
+        accounted = {*self.there, *self.said.gone, *self.chosen.found}
+        going = {each.place for each in self.dropped}
+        for place, about in self.said.said.items():
+            if place in accounted or place in going or not (stretches := _stretches(place, about)):
+                continue
+            self._hold(stretches, about)
+            if self.coverage.within(stretches[0].begin, stretches[0].end):
+                first, last, rows = stretches[0].first, stretches[-1].last, sum(each.rows for each in stretches)
+                self._find(MISSING, place, first, last, rows, f"is not there ({_numbers(first, last)})")
+
+    def _drop(self, about: dict[str, Any]) -> None:
+        place, span = str(about.get("segment")), numbers(about)
+        bare = [] if span is None else [_Stretch(*span, int(about.get("rows") or 0), place)]
+        for stretch in _stretches(place, about) or bare:
+            self.dropped.append(stretch)
+            if self.coverage.within(stretch.begin, stretch.end):
+                self.coverage.removed += stretch.rows
+            for first, last, lost in _gaps(about):
+                self.dropped.append(_Stretch(first, last, lost, place, runs=stretch.runs))
+
+    def _unknown(self) -> None:
+        """Add segments of a record without any manifests."""
+        self.coverage.segments += len(self.chosen.read) - len(self.left_out)
+        for place, why in self.left_out.items():
+            self._find(LEFT_OUT, place, None, None, 0, f"left out: {why}")
+        why = f"{self.path}: no manifests: nobody can tell what is missing (copy {MANIFESTS} too)"
+        self.coverage.add(Finding(UNVOUCHED, None, None, None, 0, why))
+
+    def _loose(self, places: list[str], running: bool) -> None:
+        """Add the segments without a usable manifest; the recorder writes it after the segment."""
+        known, wanted = {each.place for each in self.held}, set(places)
+        last = max((each.last for each in self.held if each.place not in wanted), default=0)
+        firsts = sorted(each.first for each in self.held)
+        for place in places:
+            named = NAME.match(place.rpartition("/")[2])
+            first = int(named[1]) if named is not None else None
+            if first is not None and place not in known:
+                after = bisect_right(firsts, first)
+                # It goes on to where the next one begins, as far as anybody knows.
+                end = firsts[after] - 1 if after < len(firsts) else first
+                self.held.append(_Stretch(first, end, 0, place))
+            if place in self.left_out:
+                self._find(LEFT_OUT, place, first, None, 0, f"left out: {self.left_out[place]}")
+                continue
+            self.coverage.segments += place not in known
+            if running and first is not None and first > last and place not in self.said.spoilt:
+                continue
+            why = self.said.spoilt.get(place, "it has no manifest")
+            then = "the recorder's next start writes it" if place in known else "nobody can tell what it should hold"
+            self._find(UNVOUCHED, place, first, None, 0, f"{why}: {then}")
+
+    def _inner(self) -> None:
+        """Find numbers that a segment spans and does not hold, or holds although a gap names them."""
+        named, dropped = _Overlaps(self.named), _Overlaps(self.dropped)
+        firsts = [each.first for each in self.held]
+        for number, at in enumerate(self.held):
+            if not at.rows or not self.coverage.within(at.begin, at.end):
+                continue
+            short = at.last - at.first + 1 - at.rows - named.rows(at)
+            if is_merged(at.place):
+                # What was missing when it was merged, and is there again.
+                among = self.held[number + 1 : bisect_right(firsts, at.last)]
+                short -= sum(each.rows for each in among if each.last <= at.last)
+            which = _numbers(at.first, at.last)
+            if short < 0:
+                why = f"holds {-short:,} events of {which} that are named as lost, or are in another segment, too"
+                self._find(TWICE, at.place, at.first, at.last, -short, why)
+            elif short and (short := short - dropped.rows(at)) > 0:
+                why = f"lacks {short:,} events of {which}, and no gap names them"
+                self._find(HOLE, at.place, at.first, at.last, short, why)
+
+    def _twice(self) -> set[str]:
+        """Find numbers that are in two segments; return the runs whose numbers overlap another run's."""
+        mixed: set[str] = set()
+        reach: _Stretch | None = None
+        for each in self.held:
+            if reach is not None and each.first <= reach.last and each.rows and reach.rows:
+                # What lies in the midst of a merged one may be what was missing when that was made: `_inner` counts.
+                if not is_merged(reach.place) or each.last > reach.last or each.place == reach.place:
+                    last = min(each.last, reach.last)
+                    lost = min(last - each.first + 1, each.rows, reach.rows)
+                    where = "" if reach.place == each.place else f", and in {reach.place}"
+                    if self._between(each.first, last):
+                        why = f"{_are(_numbers(each.first, last))} in it{where or ' twice'}"
+                        self._find(TWICE, each.place, each.first, last, lost, why)
+                if reach.runs != each.runs:
+                    mixed.update(reach.runs, each.runs)
+            if reach is None or each.last > reach.last:
+                reach = each
+        return mixed
+
+    def _outer(self, held: Iterable[_Stretch], run: str = "") -> int:
+        """Numbers between all that is accounted for; the last one that is. `run`: of that run alone, and only what is
+        in another run's segments."""
+        others = [each for each in (*self.named, *self.dropped) if not run or run in each.runs]
+        known = [(each.first, each.last) for each in self.held] if run else []
+        end, before = 0, ""
+        for each in sorted((*held, *others), key=lambda each: each.first):
+            lost = each.first - end - 1
+            if lost > 0 and (not run or before):
+                hidden = not run or any(first <= end + 1 and last >= each.first - 1 for first, last in known)
+                if hidden and self._between(end + 1, each.first - 1):
+                    which = _numbers(end + 1, each.first - 1)
+                    of = f" of the run {run}" if run else ""
+                    why = f"{_are(which, of)} missing, and no gap names them"
+                    self._find(HOLE, None, end + 1, each.first - 1, lost, why)
+            if each.last > end:
+                end, before = each.last, each.place
+        return end
+
+    def _tail(self, end: int, last: int, ended: int, local: Path | None) -> None:
+        """Find numbers that the recorder gave and that are in no finished segment."""
+        if not self._between(end + 1, last):
+            return
+        which, lost = _numbers(end + 1, last), last - end
+        if ended == _RUNNING and _at_work(local):
+            self.coverage.open += lost
+        elif ended == _RUNNING:
+            why = f"{_are(which)} in no finished segment, and no recorder is at work (its next start names them)"
+            self._find(UNFINISHED, None, end + 1, last, lost, why)
+        elif ended == _GAVE_UP:
+            self._find(UNFINISHED, None, end + 1, last, lost, f"{_are(which)} not written: the recorder gave up")
+        else:
+            self._find(HOLE, None, end + 1, last, lost, f"{_are(which)} missing, and the recorder had written them")
+
+    def _find(self, kind: str, place: str | None, first: int | None, last: int | None, lost: int, why: str) -> None:
+        if kind != GAP and first is not None and (first if last is None else last) <= self.coverage.had:
+            return
+        where = f"{self.path}: " if place is None else f"{self.path}/{place}: "
+        self.coverage.add(Finding(kind, place, first, last, lost, where + why))
+
+    def _between(self, first: int, last: int) -> bool:
+        """Return True if events of these numbers, between their neighbours, may have happened in the wanted times."""
+        if self.coverage.since is None and self.coverage.until is None:
+            return True
+        ends = [each.end for each in self.held if each.last < first and each.end is not None]
+        begins = [each.begin for each in self.held if each.first > last and each.begin is not None]
+        # What lies inside of a segment happened in its time.
+        around = [each for each in self.held if each.first <= first and each.last >= last and each.begin and each.end]
+        if around:
+            return any(self.coverage.within(each.begin, each.end) for each in around)
+        return self.coverage.within(max(ends, default=None), min(begins, default=None))
+
+
+class _Overlaps:
+    """Stretches, to be asked for those that overlap another one; they do not overlap each other."""
+
+    def __init__(self, stretches: Iterable[_Stretch]) -> None:
+        self._all = sorted(stretches, key=lambda each: each.first)
+        self._firsts = [each.first for each in self._all]
+
+    def rows(self, at: _Stretch) -> int:
+        """Return the number of their events within another stretch, at most."""
+        begin = bisect_left(self._firsts, at.first)
+        if begin and self._all[begin - 1].last >= at.first:
+            begin -= 1
+        found = self._all[begin : bisect_right(self._firsts, at.last)]
+        return sum(min(each.rows, min(each.last, at.last) - max(each.first, at.first) + 1) for each in found)
+
+
+def _stretches(place: str, about: Mapping[str, Any]) -> list[_Stretch]:
+    """Return the numbers that a segment holds; empty if its manifest does not say."""
+    when = times(about)
+    if when is None:
+        return []
+    try:
+        runs = tuple(str(each) for each in about.get("runs") or [about.get("run_id")])
+        spans = about.get(SPANS)
+        if spans is not None:
+            return [_Stretch(first, last, last - first + 1, place, *when, runs) for first, last in spans]
+        _ = [*_gaps(about)]
+        return [_Stretch(int(about["from_seq"]), int(about["to_seq"]), int(about["rows"]), place, *when, runs)]
+    except (KeyError, ValueError, TypeError):
+        return []
+
+
+def _gaps(about: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
+    for gap in about.get("gaps") or ():
+        first, last, lost = (int(each) for each in gap)
+        yield first, last, lost
+
+
+def _noted(local: Path) -> tuple[int, int] | None:
+    """The last number that the recorder gave, and how its run ended; None in a copy."""
+    try:
+        last, ended = _STATE.unpack_from((local / ".recorder").read_bytes())
+    except (OSError, StructError):
+        return None
+    return last, ended
+
+
+def _at_work(local: Path | None) -> bool:
+    """Return True if a recorder holds the folder's lock."""
+    if local is None:
+        return False
+    try:
+        number = os.open(local / ".recorder", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Shared, and given back at once: two jobs that look do not see each other.
+        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(number)
+    return False
+
+
+def _numbers(first: int, last: int) -> str:
+    return f"number {first:,}" if first == last else f"numbers {first:,} to {last:,}"
+
+
+def _are(which: str, of: str = "") -> str:
+    return f"{which}{of} {'is' if which.startswith('number ') else 'are'}"

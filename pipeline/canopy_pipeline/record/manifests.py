@@ -1,0 +1,147 @@
+"""The manifests of a record: which segments there should be, which are replaced, which removed.
+
+Promises: a job reads each of them once. It names one that is spoilt; the spoilt manifest of a merged segment stops the
+job, since then it is not known which segments count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from canopy_pipeline.errors import PipelineError
+from canopy_pipeline.runtime.storage import MANIFESTS, File, Storage
+
+BUNDLE: Final = ".jsonl"
+"""`_manifests/date=…/hour=….jsonl`: all manifests of an hour, once more: in one call where each costs a way over the
+network. Those are read that are there by themselves; they do not change."""
+REMOVED: Final = f"{MANIFESTS}/removed.jsonl"
+
+
+@dataclass
+class Manifests:
+    """The contents of a record's manifests, by the place of the segment."""
+
+    said: dict[str, dict[str, Any]] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    """Segments that merged ones replace."""
+    vouched: set[str] | None = None
+    """Merged segments that are in force; None if there are no manifests at all."""
+    spoilt: dict[str, str] = field(default_factory=dict)
+    """Segments whose manifest cannot be read, and why."""
+
+
+def manifests(storage: Storage, known: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> Manifests:
+    """Read all manifests of a record except those `known` from an earlier look, which do not change.
+
+    Raises:
+        PipelineError: that of a merged segment cannot be read: then it is not known which segments count.
+    """
+    made = Manifests()
+    found = storage.files((".json", BUNDLE), MANIFESTS)
+    listed = [file for file in found if file.place.endswith(".json")]
+    if listed:
+        made.vouched = set()
+    with ThreadPoolExecutor(storage.calls) if storage.calls > 1 else nullcontext() as pool:
+        if pool is not None:
+            wanted = Counter(_hour(file) for file in listed if _segment(file) not in known)
+            bundles = [file for file in found if file.place.endswith(BUNDLE) and wanted[_hour(file)] > 1]
+            for lines in pool.map(partial(_bundled, storage), bundles):
+                known = {**lines, **known}
+        texts = (map if pool is None else pool.map)(partial(_about, storage, known), listed)
+        for file, about in zip(listed, texts, strict=True):
+            segment, merged = _segment(file), is_merged(file.place)
+            try:
+                if isinstance(about, Exception):
+                    raise about
+                if merged:
+                    made.gone.update(str(name) for name in about["replaces"])
+            except FileNotFoundError:
+                # Whoever removes a segment begins with its manifest.
+                continue
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                if merged:
+                    raise PipelineError(f"{file.path}: not a manifest of a merged segment") from error
+                made.spoilt[segment] = "its manifest cannot be read"
+                continue
+            if merged and made.vouched is not None:
+                made.vouched.add(segment)
+            made.said[segment] = about
+    return made
+
+
+def _segment(file: File) -> str:
+    return file.place.removeprefix(f"{MANIFESTS}/").removesuffix(".json") + ".parquet"
+
+
+def _hour(file: File) -> str:
+    """The hour of a manifest, or of a bundle of them."""
+    return file.place.removesuffix(BUNDLE) if file.place.endswith(BUNDLE) else file.place.rpartition("/")[0]
+
+
+def _bundled(storage: Storage, file: File) -> dict[str, dict[str, Any]]:
+    """Return the manifests in a bundle, by segment; none if it is unreadable, since each has a file of its own, too."""
+    found = {}
+    with suppress(OSError, ValueError):
+        for about in json_lines(storage.text(file.place)):
+            found[str(about.get("segment"))] = about
+    return found
+
+
+def _about(storage: Storage, known: Mapping[str, dict[str, Any]], file: File) -> dict[str, Any] | Exception:
+    """Return the content of a manifest, or the reason why it cannot be read."""
+    place = _segment(file)
+    if place in known:
+        return known[place]
+    try:
+        about = json.loads(storage.text(file.place))
+    except (OSError, ValueError) as error:
+        return error
+    return about if isinstance(about, dict) else ValueError("no JSON object")
+
+
+def numbers(about: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the first and the last sequence number of a segment by its manifest; None if it has none."""
+    first, last = about.get("from_seq"), about.get("to_seq")
+    return (first, last) if isinstance(first, int) and isinstance(last, int) else None
+
+
+def times(about: Mapping[str, Any]) -> tuple[datetime, datetime] | None:
+    """Return the times of the first and the last event of a segment by its manifest; None if it has none."""
+    try:
+        first, last = (datetime.fromisoformat(about[name]) for name in ("first_ts", "last_ts"))
+    except (KeyError, ValueError, TypeError):
+        return None
+    return first if first.tzinfo else first.replace(tzinfo=UTC), last if last.tzinfo else last.replace(tzinfo=UTC)
+
+
+def is_merged(place: str) -> bool:
+    """Return True if a place, of a segment or a manifest, is a merged segment's."""
+    return place.rpartition("/")[2].startswith("merged-")
+
+
+def removed(storage: Storage) -> list[dict[str, Any]]:
+    """Return the notes of retention on the segments that it removed."""
+    try:
+        return json_lines(storage.text(REMOVED))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    """The objects in lines of JSON, but for one that broke off when the machine went down."""
+    found = []
+    for line in text.splitlines():
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                found.append(entry)
+    return found

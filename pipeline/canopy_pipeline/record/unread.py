@@ -1,0 +1,191 @@
+"""The unread part of a growing record, above the number that a stream has reached: its files, and its missing numbers.
+
+Owns: the look at segments, manifests and the notes of retention. It reads no events.
+
+Promises: events that were merged meanwhile are found in the merged segment. Events that cannot be found again are a
+finding, and none is passed over silently.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from canopy_pipeline.errors import DamagedError, MisuseError, PipelineError
+from canopy_pipeline.record.account import account
+from canopy_pipeline.record.chosen_files import choose
+from canopy_pipeline.record.coverage import GAP, LEFT_OUT, MISSING, UNFINISHED, Coverage, Finding
+from canopy_pipeline.record.manifests import manifests, numbers, removed
+from canopy_pipeline.record.segments import fault
+from canopy_pipeline.runtime.storage import File, Storage, local_path
+
+SHOWN: Final = 5
+"""Findings that a stop names; there may be more."""
+
+
+@dataclass(frozen=True)
+class UnreadPart:
+    """The part of the record above the number that the stream has reached."""
+
+    files: list[File]
+    to: int
+    unread: list[tuple[int, int]]
+    """Numbers up to `to` that none of the files can hold; some are lost, and some may come back."""
+    findings: list[Finding]
+
+    @property
+    def surely(self) -> list[Finding]:
+        """The missing numbers that were not left out on request."""
+        return [each for each in self.findings if each.kind != LEFT_OUT]
+
+
+def named(findings: list[Finding]) -> list[str]:
+    """Return the first findings as lines for people."""
+    shown = [each.said for each in findings[:SHOWN]]
+    if len(findings) > SHOWN:
+        shown.append(f"{len(findings) - SHOWN:,} more")
+    return shown
+
+
+class Unread:
+    """One record, as a stream reads it."""
+
+    def __init__(self, source: str, recorded: Storage, skip_corrupt: bool = False) -> None:
+        self.source = source
+        self.recorded = recorded
+        self.skip_corrupt = skip_corrupt
+        # Manifests that were read: they do not change.
+        self._known: dict[str, dict[str, Any]] = {}
+        # Segments that span numbers which are missing, and do not hold them: merged after those were lost.
+        self._barren: set[str] = set()
+
+    def returned(self, unread: Sequence[tuple[int, int]]) -> list[tuple[File, int, int]]:
+        """Find numbers that no segment held when the stream came to them, and that are there now: files, and numbers.
+
+        Raises:
+            PipelineError: a segment cannot be read.
+        """
+        there = {file.place: file for file in self.recorded.files(".parquet")}
+        said = manifests(self.recorded, self._known)
+        self._known = said.said
+        chosen = choose(said, {place: file.size for place, file in there.items()}, self.recorded)
+        found = []
+        for place in chosen.read:
+            about = chosen.about(place) or {}
+            span = numbers(about)
+            if span is None or place in self._barren:
+                continue
+            among = [(max(first, span[0]), min(last, span[1])) for first, last in unread]
+            if not any(first <= last for first, last in among):
+                continue
+            if fault(self.recorded, there[place], about):
+                # Still, or again, not what was written: that is for who reads it to say.
+                continue
+            held = [each for first, last in among if first <= last for each in _held(self.recorded, place, first, last)]
+            found += [(there[place], first, last) for first, last in held]
+            if not held:
+                self._barren.add(place)
+        return found
+
+    def look(
+        self, through: int, to: int | None = None, most: int | None = None, begun: bool = True
+    ) -> UnreadPart | None:
+        """Look for events above the number `through`, up to `to` if that is given; return None if there are none.
+
+        `most`: at most so many numbers, or a single segment that has more. `begun`: True if the stream has read before;
+        segments that retention removed before its first read do not concern it.
+
+        Raises:
+            MisuseError: there are no manifests.
+            PipelineError: it is another record, or a segment cannot be read.
+        """
+        # Segments first: who removes one begins with its manifest.
+        there = {file.place: file for file in self.recorded.files(".parquet")}
+        said = manifests(self.recorded, self._known)
+        self._known = said.said
+        if there and said.vouched is None:
+            raise MisuseError(f"--input {self.source}: no manifests: a stream goes by them (copy _manifests too)")
+        gone = removed(self.recorded)
+        sizes = {place: file.size for place, file in there.items()}
+        chosen = choose(said, sizes, self.recorded)
+        spans = {place: span for place in chosen.read if (span := numbers(chosen.about(place) or {})) is not None}
+        told = [numbers(about) for place, about in said.said.items() if place not in said.gone]
+        ends = sorted({span[1] for span in (*told, *map(numbers, gone)) if span is not None})
+        end = ends[-1] if ends else 0
+        if end < through:
+            raise PipelineError(
+                f"--input {self.source}: the record ends at number {end:,}, and this stream has read up to "
+                f"{through:,}: another record; begin again with new folders"
+            )
+        if end == through and to is None:
+            return None
+        if to is None:
+            # Nothing is cut in two: what is missing is found once.
+            to = end if most is None else ends[max(bisect_right(ends, through + most) - 1, bisect_right(ends, through))]
+        files, left = [], {}
+        for place, span in spans.items():
+            if span[1] <= through or span[0] > to:
+                continue
+            why = fault(self.recorded, there[place], chosen.about(place))
+            if why and not self.skip_corrupt:
+                raise DamagedError(f"{there[place].path}: {why}; --skip-corrupt leaves it out")
+            if why:
+                left[place] = why
+            else:
+                files.append(there[place])
+        found = Coverage(had=through, ignored=frozenset({GAP, UNFINISHED}))
+        account(found, self.source, chosen, self.recorded, sizes, left, local=local_path(self.source))
+        findings = [each for each in found.findings if each.from_seq is not None and each.from_seq <= to]
+        if begun:
+            findings += self._removed(gone, there, through, to)
+        return UnreadPart(files, to, _between((spans[file.place] for file in files), through, to), findings)
+
+    def _removed(self, gone: list[dict[str, Any]], there: dict[str, File], through: int, to: int) -> list[Finding]:
+        """Return a finding for each stretch that retention removed before the stream read it."""
+        found = []
+        for about in gone:
+            span, place = numbers(about), str(about.get("segment"))
+            if span is not None and through < span[1] and span[0] <= to and place not in there:
+                rows = min(int(about.get("rows") or 0), span[1] - max(span[0] - 1, through))
+                why = f"{self.source}: retention removed numbers {span[0]:,} to {span[1]:,} before they were read"
+                found.append(Finding(MISSING, place, span[0], span[1], rows, why))
+        return found
+
+    def coverage(self, lost: Coverage, through: int) -> Coverage:
+        """Return the missing numbers: of the record as it is now, and of `lost`, from when the stream came to them."""
+        made = replace(lost, findings=[*lost.findings], kinds=Counter(lost.kinds), had=through)
+        there = {file.place: file.size for file in self.recorded.files(".parquet")}
+        said = manifests(self.recorded, self._known)
+        if there or said.said:
+            chosen = choose(said, there, self.recorded)
+            account(made, self.source, chosen, self.recorded, there, {}, local=local_path(self.source))
+        return made
+
+
+def _between(spans: Iterable[tuple[int, int]], through: int, to: int) -> list[tuple[int, int]]:
+    """The numbers above `through`, up to `to`, that are in none of these spans."""
+    found = []
+    for first, last in (*sorted(spans), (to + 1, to + 1)):
+        if first > through + 1:
+            found.append((through + 1, first - 1))
+        through = max(through, last)
+    return found
+
+
+def _held(recorded: Storage, place: str, first: int, last: int) -> list[tuple[int, int]]:
+    """The stretches of these numbers that a segment holds."""
+    import pyarrow.parquet as pq
+
+    found: list[tuple[int, int]] = []
+    with recorded.fs.open_input_file(place) as source, pq.ParquetFile(source) as opened:
+        for batch in opened.iter_batches(columns=["seq"]):
+            for number in batch.column(0).to_pylist():
+                if first <= number <= last:
+                    if found and found[-1][1] == number - 1:
+                        found[-1] = (found[-1][0], number)
+                    else:
+                        found.append((number, number))
+    return found

@@ -1,0 +1,1 @@
+"""Job `retention` removes old segments and lists them in the record."""

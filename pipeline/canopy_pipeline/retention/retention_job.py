@@ -1,0 +1,176 @@
+"""Remove whole old segments while the recorder writes.
+
+Owns: which go: those whose last event is older than `keep`; then the oldest, until the others fit in `keep_bytes`.
+Never the newest of all, never one that is unfinished or not vouched for by a manifest.
+
+Promises: what goes is written down first, a line for each in `_manifests/removed.jsonl` (sequence numbers, rows, times,
+checksum, why), so that removed is told from lost. Then the manifest goes, then the segment. What a merged segment
+replaced goes before it, or its rows would come back. A run that breaks off is finished by the next.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from canopy_mqtt.words import counted
+from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.record.manifests import REMOVED, json_lines
+from canopy_pipeline.record.record_folder import RecordFolder, Segment
+
+AGE: Final = "age"
+BYTES: Final = "bytes"
+TOGETHER: Final = 1_000
+"""Segments that are listed in one write where a write is expensive: the whole file is written again, or a commit goes
+with it."""
+
+
+@dataclass
+class RetentionOutcome:
+    """The segments that a run removed, or would remove."""
+
+    removed: list[tuple[Segment, str]] = field(default_factory=list)
+    """Segments, and why."""
+    left: int = 0
+    """Bytes of the segments that stay."""
+
+    def lines(self, dry_run: bool) -> list[str]:
+        """Return lines for people: the removed sequence numbers, and a sum."""
+        would = "would remove" if dry_run else "removed"
+        told = [
+            f"{would} {first:,} to {last:,}: {counted(rows, 'row')} in {counted(number, 'segment')}"
+            for first, last, rows, number in self.ranges()
+        ]
+        rows = sum(segment.rows for segment, _ in self.removed)
+        size = sum(segment.bytes for segment, _ in self.removed)
+        segments = counted(len(self.removed), "segment")
+        told.append(f"{would} {segments} ({counted(rows, 'row')}, {size:,} bytes); {self.left:,} bytes stay")
+        return told
+
+    def ranges(self) -> list[tuple[int, int, int, int]]:
+        """Return the removed stretches without a break: first and last number, rows, segments of each."""
+        found: list[tuple[int, int, int, int]] = []
+        for segment, _ in sorted(self.removed, key=lambda each: each[0].from_seq):
+            if found and segment.from_seq <= found[-1][1] + 1:
+                first, last, rows, number = found.pop()
+                found.append((first, max(last, segment.to_seq), rows + segment.rows, number + 1))
+            else:
+                found.append((segment.from_seq, segment.to_seq, segment.rows, 1))
+        return found
+
+
+def run(
+    path: str,
+    keep: timedelta | None,
+    keep_bytes: int | None = None,
+    dry_run: bool = False,
+    now: datetime | None = None,
+) -> RetentionOutcome:
+    """Remove segments older than `keep`, and the oldest of those beyond `keep_bytes`.
+
+    Raises:
+        MisuseError: there is no such folder, or nothing says what to keep.
+        PipelineError: another job is at work there, or a manifest cannot be read.
+    """
+    if keep is None and keep_bytes is None:
+        raise MisuseError("--keep or --keep-bytes: one of them must say what stays")
+    record = RecordFolder(path)
+    moment = now or datetime.now(UTC)
+    with record.locked():
+        if not dry_run:
+            record.settle("retention")
+            _finish(record)
+        segments = record.segments()
+        outcome = RetentionOutcome(chosen(segments, moment, keep, keep_bytes))
+        going = {segment.place for segment, _ in outcome.removed}
+        outcome.left = sum(segment.bytes for segment in segments if segment.place not in going)
+        if dry_run:
+            return outcome
+        together = 1 if record.local is not None and not record.is_table else TOGETHER
+        for at in range(0, len(outcome.removed), together):
+            going_now = outcome.removed[at : at + together]
+            record.storage.append(REMOVED, "\n".join(_line(segment, why, moment) for segment, why in going_now))
+            record.settle("retention")
+            _drop(
+                record, [name for each, _ in going_now for name in each.replaces], [each.place for each, _ in going_now]
+            )
+        if outcome.removed:
+            _empty(record, moment)
+    return outcome
+
+
+def chosen(
+    segments: Sequence[Segment], now: datetime, keep: timedelta | None, keep_bytes: int | None
+) -> list[tuple[Segment, str]]:
+    """Return the segments to remove, oldest first, each with the reason."""
+    replaced = {name for segment in segments for name in segment.replaces}
+    live = sorted((each for each in segments if each.place not in replaced), key=lambda each: (each.last, each.to_seq))
+    newest = max((each.to_seq for each in segments), default=0)
+    # What is replaced takes room too, until it goes.
+    room = sum(segment.bytes for segment in segments)
+    sizes = {segment.place: segment.bytes for segment in segments}
+    found: list[tuple[Segment, str]] = []
+    for segment in live:
+        if segment.to_seq == newest:
+            continue
+        if keep is not None and segment.last < now - keep:
+            why = AGE
+        elif keep_bytes is not None and room > keep_bytes:
+            why = BYTES
+        else:
+            continue
+        room -= segment.bytes + sum(sizes.get(name, 0) for name in segment.replaces)
+        found.append((segment, why))
+    return found
+
+
+def _drop(record: RecordFolder, replaced: Sequence[str], places: Sequence[str]) -> None:
+    record.drop(*replaced)
+    record.drop(*places)
+
+
+def _line(segment: Segment, why: str, now: datetime) -> str:
+    kept = ("segment", "run_id", "runs", "rows", "from_seq", "to_seq", "first_ts", "last_ts", "kinds", "sha256", "gaps")
+    told = {name: segment.said[name] for name in kept if name in segment.said}
+    told["segment"] = segment.place
+    more = {"replaces": list(segment.replaces)} if segment.replaces else {}
+    return json.dumps({"removed_at": now.isoformat(timespec="microseconds"), "why": why, **told, **more})
+
+
+def _finish(record: RecordFolder) -> None:
+    """Remove segments that an interrupted run listed and did not remove."""
+    there = record.files()
+    try:
+        lines = json_lines(record.storage.read(REMOVED).decode(errors="replace"))
+    except FileNotFoundError:
+        return
+    for said in lines:
+        try:
+            place, replaces = str(said["segment"]), [str(name) for name in said.get("replaces") or ()]
+        except (KeyError, TypeError):
+            continue
+        if place in there or any(name in there for name in replaces):
+            _drop(record, replaces, [place])
+
+
+def _empty(record: RecordFolder, now: datetime) -> None:
+    """Remove bundles of hours that are gone, and the folders of hours long over that have become empty; the recorder
+    makes no more files in them."""
+    for place in record.bundles():
+        record.storage.remove(place)
+    if record.local is None:
+        return
+    today = f"date={now - timedelta(days=1):%Y-%m-%d}"
+    for top in (record.local, record.local / "_manifests"):
+        for date in top.glob("date=*"):
+            if date.name >= today:
+                continue
+            for folder in (*date.glob("hour=*"), date):
+                try:
+                    folder.rmdir()
+                except OSError:
+                    # There is something in it.
+                    continue

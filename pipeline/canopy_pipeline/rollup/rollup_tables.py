@@ -1,0 +1,161 @@
+"""The folders of the rollup's tables, and the replacement of an hour.
+
+Promises: an hour of a table is one file (of the table of minutes: one for each ten of them), written aside and moved
+into its place, so that a reader of this machine finds the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from canopy_pipeline.errors import PipelineError
+from canopy_pipeline.rollup.rollup_transforms import CELLS, SUMMARY, publishers, summary
+from canopy_pipeline.runtime.engine import f
+from canopy_pipeline.runtime.storage import Storage, parquet, storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+MINUTES: Final = "minutes"
+HOURS: Final = "hours"
+PUBLISHERS: Final = "publishers"
+STAGING: Final = "_staging-"
+
+PARTITION: Final = ("date", "hour", "part")
+PART_MINUTES: Final = 10
+"""Minutes of a part of an hour: several tasks write an hour."""
+
+
+@dataclass(frozen=True)
+class Hours:
+    """Full hours, by the names of their folders: from `since` on, and before `until`."""
+
+    since: str = ""
+    until: str = "~"
+
+    def has(self, place: str) -> bool:
+        """Return True if an hour (date=…/hour=…) is one of them."""
+        return self.since <= place < self.until
+
+
+@dataclass(frozen=True)
+class PageRows:
+    """The rows that a page is made of."""
+
+    minutes: DataFrame
+    hours: DataFrame
+    rows: int
+    """Rows of the table of minutes."""
+
+
+class Tables:
+    """The tables of one output folder.
+
+    OUT/minutes/date=2026-11-21/hour=16/minutes-3.parquet     topic and minute, 16:30 to 16:39
+    OUT/hours/date=2026-11-21/hour=16/hours.parquet           topic and hour
+    OUT/publishers/date=2026-11-21/hour=16/publishers.parquet topic, client and hour
+    OUT/_staging-…/                                           being written; nobody reads it
+    """
+
+    def __init__(self, spark: SparkSession, output: str) -> None:
+        self.spark = spark
+        self.output = output
+        self.folder: Storage = storage(spark, output)
+        self._staging = f"{STAGING}{uuid.uuid4().hex[:8]}"
+
+    def tidy(self) -> None:
+        """Remove unfinished files of an earlier run, and of this one."""
+        for name in self.folder.names(""):
+            if name.startswith(STAGING):
+                self.folder.remove(name)
+
+    def shown(self, hours: Hours) -> PageRows | None:
+        """Return the rows for the page of these hours; None if the tables have none of them."""
+        minutes, whole = (self._rows(table, hours) for table in (MINUTES, HOURS))
+        return None if minutes is None or whole is None else PageRows(minutes, whole, minutes.count())
+
+    def _rows(self, table: str, hours: Hours) -> DataFrame | None:
+        paths = [self.folder.at(f"{table}/{place}") for place in self.places(table) if hours.has(place)]
+        return parquet(self.spark.read.schema(SUMMARY.ddl), *paths) if paths else None
+
+    def replace(self, cells: DataFrame, hours: Hours) -> None:
+        """Replace these hours in the tables by the tables of these cells."""
+        where = self.folder.at(f"{self._staging}/cells")
+        cells.write.mode("overwrite").option("compression", "zstd").parquet(where)
+        whole = parquet(self.spark.read.schema(CELLS.ddl), where)
+        for table, files in self._publish(whole).items():
+            for place in filter(hours.has, self.places(table)):
+                if not any(file.startswith(f"{place}/") for file in files):
+                    self.folder.remove(f"{table}/{place}")
+                    continue
+                for name in self.folder.names(f"{table}/{place}"):
+                    if name.endswith(".parquet") and f"{place}/{name}" not in files:
+                        self.folder.remove(f"{table}/{place}/{name}")
+
+    def _publish(self, cells: DataFrame) -> dict[str, set[str]]:
+        """Replace the files of these tables; return the new ones."""
+        timed = bool(cells.where(f.col("bucket").isNotNull()).limit(1).collect())
+        hours = {HOURS: summary(cells, "hour", timed), PUBLISHERS: publishers(cells)}
+        minutes = self.write(summary(cells, "minute", timed), MINUTES, "start", PARTITION)
+        staged = {table: self.write(rows, table, "start") for table, rows in hours.items()}
+        found = {table: self.move(files, table) for table, files in staged.items()}
+        return {MINUTES: self.move(minutes, MINUTES), **found}
+
+    def write(self, rows: DataFrame, table: str, at: str, by: Sequence[str] = ("date", "hour")) -> dict[str, str]:
+        """Write rows aside, one file for each hour, or part of one, of their time `at`; the files by their places."""
+        where = f"{self._staging}/{table}"
+        (
+            rows.withColumns(dict(zip(PARTITION, partition(at), strict=True)))
+            .drop(*(name for name in PARTITION if name not in by))
+            .repartition(*by)
+            .sortWithinPartitions(*by, "topic", at)
+            .write.mode("overwrite")
+            .option("compression", "zstd")
+            .partitionBy(*by)
+            .parquet(self.folder.at(where))
+        )
+        found: dict[str, str] = {}
+        for place in self.places(where, parts="part" in by):
+            names = [name for name in self.folder.names(f"{where}/{place}") if name.endswith(".parquet")]
+            names = [name for name in names if not name.startswith((".", "_"))]
+            if len(names) != 1:
+                raise PipelineError(f"{self.folder.at(where)}/{place}: Spark wrote {len(names)} files, not one")
+            found[place] = f"{where}/{place}/{names[0]}"
+        return found
+
+    def places(self, table: str, parts: bool = False) -> list[str]:
+        """The hours (date=…/hour=…) of a table, or their parts (…/part=…)."""
+        found = [
+            f"{date}/{hour}"
+            for date in self.folder.names(table)
+            if date.startswith("date=")
+            for hour in self.folder.names(f"{table}/{date}")
+            if hour.startswith("hour=")
+        ]
+        if not parts:
+            return found
+        return [
+            f"{hour}/{part}"
+            for hour in found
+            for part in self.folder.names(f"{table}/{hour}")
+            if part.startswith("part=")
+        ]
+
+    def move(self, files: dict[str, str], table: str) -> set[str]:
+        """Move staged files into their places, in place of the old ones; return their new names."""
+        found = set()
+        for place, file in files.items():
+            hour, _, part = place.partition("/part=")
+            name = f"{hour}/{table}-{part}.parquet" if part else f"{hour}/{table}.parquet"
+            self.folder.move(file, f"{table}/{name}")
+            found.add(name)
+        return found
+
+
+def partition(at: str) -> Sequence[Column]:
+    """Return the columns `PARTITION`, which give a row its place by its time."""
+    minutes = f.floor(f.minute(at) / PART_MINUTES)
+    return f.date_format(at, "yyyy-MM-dd"), f.date_format(at, "HH"), minutes

@@ -1,0 +1,307 @@
+"""Column expressions, windows and types as DuckDB's SQL.
+
+A text is a column's name where a function takes a column, and a value everywhere else, as in Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+TYPES: Final = {
+    "bigint": "BIGINT", "binary": "BLOB", "boolean": "BOOLEAN", "double": "DOUBLE", "int": "INTEGER",
+    "long": "BIGINT", "string": "VARCHAR", "timestamp": "TIMESTAMP WITH TIME ZONE", "tinyint": "TINYINT",
+    "smallint": "SMALLINT", "float": "FLOAT", "date": "DATE",
+}  # fmt: skip
+
+
+def quoted(name: str) -> str:
+    """A name, or one within another (`at.why`), or all of a struct's (`at.*`)."""
+    parts = name.split(".")
+    return ".".join("*" if part == "*" else '"' + part.replace('"', '""') + '"' for part in parts)
+
+
+def literal(value: Any) -> str:
+    """A Python value.
+
+    Raises:
+        TypeError: it is of a kind that no job uses.
+    """
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, int):
+        # Spark counts what does not fit 32 bits in 64.
+        return str(value) if -(2**31) <= value < 2**31 else f"CAST({value} AS BIGINT)"
+    if isinstance(value, float):
+        return f"CAST({value!r} AS DOUBLE)"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if hasattr(value, "isoformat"):
+        return f"CAST('{value.isoformat()}' AS TIMESTAMP WITH TIME ZONE)"
+    raise TypeError(f"no literal of {type(value).__name__}")
+
+
+def sql_type(wanted: str) -> str:
+    """A type that Spark's SQL names.
+
+    Raises:
+        KeyError: no job uses it.
+    """
+    if wanted.startswith("decimal"):
+        return wanted.upper()
+    outer, _, inner = wanted.partition("<")
+    if outer == "array":
+        return f"{sql_type(inner[:-1])}[]"
+    if outer == "struct":
+        fields = (each.partition(":") for each in parts(inner[:-1]))
+        return "STRUCT(" + ", ".join(f"{quoted(name)} {sql_type(kind)}" for name, _, kind in fields) + ")"
+    return TYPES[wanted]
+
+
+def columns_of(ddl: str) -> dict[str, str]:
+    """The columns of a schema that is written as Spark takes it: DuckDB's types by their names."""
+    named = (each.strip().partition(" ") for each in parts(ddl))
+    return {name.strip("`"): sql_type(kind) for name, _, kind in named}
+
+
+def parts(text: str) -> list[str]:
+    """Split a list at its commas, except those within brackets."""
+    return re.split(r",(?![^<(]*[>)])", text)
+
+
+class Column:
+    """An expression, and the name it has as a column of a frame."""
+
+    def __init__(self, sql: str, name: str = "", around: str = "{}") -> None:
+        self._sql = sql
+        self._name = name
+        self._around = around
+        """The SQL around the value of a window or of a group."""
+
+    @property
+    def sql(self) -> str:
+        return self._around.replace("{}", self._sql)
+
+    @property
+    def name(self) -> str:
+        return self._name or self.sql
+
+    @property
+    def shown(self) -> str:
+        """The expression in a list of columns."""
+        return self.sql if self.name == "*" else f"{self.sql} AS {quoted_whole(self.name)}"
+
+    def alias(self, name: str) -> Column:
+        return Column(self._sql, name, self._around)
+
+    def cast(self, wanted: str) -> Column:
+        return Column(f"CAST({self.sql} AS {sql_type(wanted)})", self._name)
+
+    def over(self, window: Spec) -> Column:
+        return Column(self._around.replace("{}", f"{self._sql} OVER ({window.sql})"))
+
+    def isNull(self) -> Column:  # noqa: N802
+        return Column(f"({self.sql} IS NULL)")
+
+    def isNotNull(self) -> Column:  # noqa: N802
+        return Column(f"({self.sql} IS NOT NULL)")
+
+    def eqNullSafe(self, other: Any) -> Column:  # noqa: N802
+        return Column(f"({self.sql} IS NOT DISTINCT FROM {value(other)})")
+
+    def isin(self, *values: Any) -> Column:
+        chosen = values[0] if len(values) == 1 and isinstance(values[0], list | tuple | set) else values
+        if not chosen:
+            return Column("FALSE")
+        return Column(f"({self.sql} IN ({', '.join(value(each) for each in chosen)}))")
+
+    def startswith(self, other: Any) -> Column:
+        return Column(f"starts_with({self.sql}, {value(other)})")
+
+    def endswith(self, other: Any) -> Column:
+        return Column(f"suffix({self.sql}, {value(other)})")
+
+    def rlike(self, pattern: str) -> Column:
+        return Column(f"regexp_matches({self.sql}, {literal(pattern)})")
+
+    def asc(self) -> Order:
+        """Return the rising order, nulls first."""
+        return Order(f"{self.sql} ASC NULLS FIRST")
+
+    def desc(self) -> Order:
+        """Return the falling order, nulls last."""
+        return Order(f"{self.sql} DESC NULLS LAST")
+
+    def __getitem__(self, name: str) -> Column:
+        return Column(f"struct_extract({self.sql}, {literal(name)})", name)
+
+    def __getattr__(self, name: str) -> Column:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self[name]
+
+    def _with(self, operator: str, other: Any) -> Column:
+        return Column(f"({self.sql} {operator} {value(other)})")
+
+    def _after(self, operator: str, other: Any) -> Column:
+        return Column(f"({value(other)} {operator} {self.sql})")
+
+    def __eq__(self, other: object) -> Column:  # type: ignore[override]  # an expression, as in Spark
+        return self._with("=", other)
+
+    def __ne__(self, other: object) -> Column:  # type: ignore[override]  # an expression, as in Spark
+        return self._with("<>", other)
+
+    __hash__ = None  # type: ignore[assignment]  # nor can Spark's be put in a set
+
+    def __lt__(self, other: Any) -> Column:
+        return self._with("<", other)
+
+    def __le__(self, other: Any) -> Column:
+        return self._with("<=", other)
+
+    def __gt__(self, other: Any) -> Column:
+        return self._with(">", other)
+
+    def __ge__(self, other: Any) -> Column:
+        return self._with(">=", other)
+
+    def __and__(self, other: Any) -> Column:
+        return self._with("AND", other)
+
+    def __or__(self, other: Any) -> Column:
+        return self._with("OR", other)
+
+    def __invert__(self) -> Column:
+        return Column(f"(NOT {self.sql})")
+
+    def __add__(self, other: Any) -> Column:
+        return self._with("+", other)
+
+    def __radd__(self, other: Any) -> Column:
+        return self._after("+", other)
+
+    def __sub__(self, other: Any) -> Column:
+        return self._with("-", other)
+
+    def __rsub__(self, other: Any) -> Column:
+        return self._after("-", other)
+
+    def __mul__(self, other: Any) -> Column:
+        return self._with("*", other)
+
+    def __rmul__(self, other: Any) -> Column:
+        return self._after("*", other)
+
+    def __truediv__(self, other: Any) -> Column:
+        return self._with("/", other)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a column has no truth of its own: & and | are for columns")
+
+
+class Case(Column):
+    """`when(…).when(…).otherwise(…)`: null if no condition holds."""
+
+    def __init__(self, branches: list[str]) -> None:
+        super().__init__(f"CASE {' '.join(branches)} END")
+        self._branches = branches
+
+    def when(self, condition: Column, then: Any) -> Case:
+        return Case([*self._branches, branch(condition, then)])
+
+    def otherwise(self, then: Any) -> Column:
+        return Column(f"CASE {' '.join(self._branches)} ELSE {value(then)} END")
+
+
+class Order:
+    """A column by which rows are put in order."""
+
+    def __init__(self, sql: str) -> None:
+        self.sql = sql
+
+
+class Spec:
+    """A window: which rows, in which order, and how far from each."""
+
+    def __init__(self, keys: tuple[str, ...] = (), orders: tuple[str, ...] = (), frame: str = "") -> None:
+        self._keys = keys
+        self._orders = orders
+        self._frame = frame
+
+    @property
+    def sql(self) -> str:
+        keys = f"PARTITION BY {', '.join(self._keys)}" if self._keys else ""
+        orders = f"ORDER BY {', '.join(self._orders)}" if self._orders else ""
+        return " ".join(part for part in (keys, orders, self._frame) if part)
+
+    def partitionBy(self, *by: Any) -> Spec:  # noqa: N802
+        return Spec(tuple(column(each).sql for each in by), self._orders, self._frame)
+
+    def orderBy(self, *by: Any) -> Spec:  # noqa: N802
+        return Spec(self._keys, tuple(order(each).sql for each in by), self._frame)
+
+    def rowsBetween(self, start: int, end: int) -> Spec:  # noqa: N802
+        return Spec(self._keys, self._orders, f"ROWS BETWEEN {_bound(start)} AND {_bound(end)}")
+
+    def rangeBetween(self, start: int, end: int) -> Spec:  # noqa: N802
+        return Spec(self._keys, self._orders, f"RANGE BETWEEN {_bound(start)} AND {_bound(end)}")
+
+
+class Window:
+    """The start of a window's definition."""
+
+    unboundedPreceding: Final = -(2**63)  # noqa: N815
+    unboundedFollowing: Final = 2**63 - 1  # noqa: N815
+    currentRow: Final = 0  # noqa: N815
+
+    @staticmethod
+    def partitionBy(*by: Any) -> Spec:  # noqa: N802
+        return Spec().partitionBy(*by)
+
+    @staticmethod
+    def orderBy(*by: Any) -> Spec:  # noqa: N802
+        return Spec().orderBy(*by)
+
+
+def _bound(at: int) -> str:
+    if at <= Window.unboundedPreceding:
+        return "UNBOUNDED PRECEDING"
+    if at >= Window.unboundedFollowing:
+        return "UNBOUNDED FOLLOWING"
+    return "CURRENT ROW" if at == 0 else f"{abs(at)} {'PRECEDING' if at < 0 else 'FOLLOWING'}"
+
+
+def quoted_whole(name: str) -> str:
+    """A name that has no parts."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def column(given: Any) -> Column:
+    """A column: by its name, or as it is; any other value as one."""
+    if isinstance(given, Column):
+        return given
+    if isinstance(given, str):
+        if given == "*":
+            return Column("*", "*")
+        return Column(quoted(given), given.rpartition(".")[2])
+    return Column(literal(given))
+
+
+def value(given: Any) -> str:
+    return given.sql if isinstance(given, Column) else literal(given)
+
+
+def branch(condition: Column, then: Any) -> str:
+    return f"WHEN {condition.sql} THEN {value(then)}"
+
+
+def order(given: Any) -> Order:
+    return given if isinstance(given, Order) else column(given).asc()
+
+
+def listed(columns: Iterable[Column]) -> str:
+    return ", ".join(each.shown for each in columns)

@@ -1,0 +1,140 @@
+"""The engine that computes the numbers: Spark, or DuckDB for a record of one machine.
+
+Owns: `f` and `Window`, by which the jobs write down what each number is, once; they are those of the engine that is at
+work. And the choice: `--engine auto` takes DuckDB where it is installed and the record is small.
+
+Promises: pages, summaries and exit codes are made by the same code, which does not know the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.runtime.spark_session import UNSAID, SparkOptions, spark_session, submitted
+from canopy_pipeline.runtime.storage import Local, local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession, Window
+    from pyspark.sql import functions as f
+
+AUTO: Final = "auto"
+SPARK: Final = "spark"
+DUCKDB: Final = "duckdb"
+ENGINES: Final = (AUTO, SPARK, DUCKDB)
+
+AUTO_BYTES: Final = 1 << 30
+"""Bytes of segments up to which `auto` takes DuckDB: about 20 million events with small payloads, of which it judges
+all deliveries in a minute of two cores, and in 2 GB. Beyond that Spark's start no longer counts, and its cores may."""
+
+_SPARK: Final = ("pyspark.sql.functions", "pyspark.sql.window")
+_DUCKDB: Final = ("canopy_pipeline.runtime.duck.functions", "canopy_pipeline.runtime.duck.columns")
+_modules: ContextVar[tuple[str, str]] = ContextVar("engine", default=_SPARK)
+"""Those of the engine at work, in this thread or task."""
+
+
+class _Chosen:
+    """`pyspark.sql.functions` (0) and `pyspark.sql.Window` (1), or what stands for them."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def __getattr__(self, name: str) -> Any:
+        module = import_module(_modules.get()[self._at])
+        return getattr(module.Window if self._at else module, name)
+
+
+if not TYPE_CHECKING:
+    f = _Chosen(0)
+    Window = _Chosen(1)
+
+
+def is_duckdb(spark: Any) -> bool:
+    return type(spark).__module__.startswith("canopy_pipeline.runtime.duck.")
+
+
+def chosen(engine: str, inputs: Sequence[str], output: str, options: SparkOptions = UNSAID) -> str:
+    """Return the engine of a job; `auto` chooses it by the input.
+
+    Raises:
+        MisuseError: there is no such engine, or it cannot do what is asked for.
+        PipelineError: it is not installed.
+    """
+    if engine not in ENGINES:
+        raise MisuseError(f"--engine {engine}: must be one of {', '.join(ENGINES)}")
+    there = find_spec("duckdb") is not None
+    remote = [path for path in (*inputs, output) if local_path(path) is None]
+    clustered = options.asked or submitted()
+    if engine == DUCKDB:
+        if clustered:
+            raise MisuseError("--engine duckdb: --master, --conf, --packages are for Spark; leave them out")
+        if remote:
+            raise MisuseError(f"--engine duckdb: {remote[0]} is not a folder of this machine; --engine spark reads it")
+        if not there:
+            raise PipelineError("--engine duckdb needs DuckDB: in a clone of Canopy, pip install '.[duckdb]'")
+        return DUCKDB
+    if engine == SPARK or not there or remote or clustered or _bytes(inputs) > AUTO_BYTES:
+        return SPARK
+    return DUCKDB
+
+
+def _bytes(inputs: Sequence[str]) -> int:
+    """Return the size of all segments in bytes, those included that a merged one replaces."""
+    folders = [place for path in inputs if (place := local_path(path)) is not None]
+    return sum(file.size for place in folders for file in Local(place).files(".parquet"))
+
+
+@contextmanager
+def session(
+    name: str,
+    engine: str,
+    inputs: Sequence[str],
+    output: str,
+    options: SparkOptions = UNSAID,
+    say: Callable[[str], None] = print,
+) -> Iterator[SparkSession]:
+    """Open a session of the chosen engine for one job, and say first which it is.
+
+    Raises:
+        MisuseError, PipelineError: as `chosen`, and as `canopy_pipeline.runtime.spark_session.spark_session`.
+    """
+    taken = chosen(engine, inputs, output, options)
+    say(f"engine: {taken}")
+    if taken == SPARK:
+        with spark_session(name, options) as spark:
+            yield spark
+        return
+    from canopy_pipeline.runtime.duck.duckdb_session import connected
+
+    with connected(options.memory) as made, at_work(DUCKDB):
+        yield cast("SparkSession", made)
+
+
+@contextmanager
+def at_work(engine: str) -> Iterator[None]:
+    """Let `f` and `Window` be those of an engine within the block."""
+    token = _modules.set(_DUCKDB if engine == DUCKDB else _SPARK)
+    try:
+        yield
+    finally:
+        _modules.reset(token)
+
+
+__all__ = [
+    "AUTO",
+    "DUCKDB",
+    "SPARK",
+    "Window",
+    "at_work",
+    "chosen",
+    "f",
+    "is_duckdb",
+    "session",
+]

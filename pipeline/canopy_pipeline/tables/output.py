@@ -1,0 +1,188 @@
+"""The output folder: its published files, the commit of a batch, and the progress through the record.
+
+Promises: a batch is in force exactly once, from its commit on, also after a crash. What was written for it and not
+committed is removed by the next start; what was committed and not moved is moved by it. One process at a time writes to
+a folder of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.record.coverage import Coverage, Finding
+from canopy_pipeline.record.locks import alone_with
+from canopy_pipeline.runtime.storage import Storage
+from canopy_pipeline.tables.staged import Staged
+
+IDENTITY: Final = "_tables.json"
+COMMITS: Final = "_commits"
+STAGING: Final = "_staging-"
+LOCK: Final = "_lock"
+
+
+@dataclass
+class Progress:
+    version: int = 0
+    """Batches that are done."""
+    through: int = 0
+    """The sequence number up to which everything was read, or is in `lost`."""
+    read: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    dead: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Dead letters by table and reason."""
+    births: list[Any] = field(default_factory=list)
+    lost: Coverage = field(default_factory=Coverage)
+    """The events that were missing when the stream came to them."""
+    unread: list[tuple[int, int]] = field(default_factory=list)
+    """Numbers up to `through` that no segment held then: read if they come back. At most `LISTED` stretches."""
+
+
+class Sink(Protocol):
+    """A sink makes the files of a committed batch part of its tables; a second call changes nothing."""
+
+    def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
+        """`files`: table, day, place of each; `about` says which batch it is."""
+
+
+class ParquetSink:
+    """Folders of Parquet: TABLE/date=2026-11-21/part-000000000001-00000.parquet."""
+
+    def __init__(self, place: Storage) -> None:
+        self.place = place
+
+    def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
+        del about
+        folders = {staged.rpartition("/")[0] for _, _, staged in files}
+        there = {f"{folder}/{name}" for folder in folders for name in self.place.names(folder)}
+        for number, (table, day, staged) in enumerate(files):
+            # One that is not there any more was moved before the machine stopped.
+            if staged in there:
+                self.place.move(staged, f"{table}/{day}/part-{version:012d}-{number:05d}.parquet")
+
+
+class Output:
+    def __init__(self, output: str, place: Storage) -> None:
+        self.output = output
+        self.place = place
+        self.done = Progress()
+
+    def belongs(self, about: dict[str, Any]) -> str:
+        """Check that the folder has these tables, and return their identity.
+
+        Raises:
+            MisuseError: these tables are of another mapping, or in another format.
+        """
+        try:
+            text = self.place.text(IDENTITY)
+        except FileNotFoundError:
+            # A hidden file may be what a killed run left of this one.
+            if [name for name in self.place.names("") if not name.startswith((STAGING, LOCK, "."))]:
+                raise MisuseError(
+                    f"--output {self.output}: something else is there; give a folder of its own"
+                ) from None
+            identity = {"format": 1, "stream": uuid.uuid4().hex, **about}
+            self.place.write(IDENTITY, f"{json.dumps(identity)}\n".encode())
+            return str(identity["stream"])
+        try:
+            found = dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
+        for name, value in about.items():
+            if found.get(name) != value:
+                raise MisuseError(
+                    f"--output {self.output}: these tables were begun with another {name}; give another folder"
+                )
+        return str(found["stream"])
+
+    def load(self, sink: Sink) -> None:
+        """Load the progress of the tables; publish a batch that was committed and not published.
+
+        Raises:
+            PipelineError: no commit can be read, and rows are in the tables.
+        """
+        names = sorted(self.place.names(COMMITS), reverse=True)
+        for name in names:
+            try:
+                said = json.loads(self.place.text(f"{COMMITS}/{name}"))
+            except ValueError:
+                # On some storages the last may be half written.
+                continue
+            lost = said["lost"]
+            self.done = Progress(
+                int(said["version"]), int(said["through"]), int(said["read"]), Counter(said["rows"]),
+                Counter({(table, reason): n for table, reason, n in said["dead"]}), said["births"],
+                Coverage(
+                    missing=int(lost["events"]),
+                    findings=[Finding(**each) for each in lost["findings"]],
+                    kinds=Counter(lost["kinds"]),
+                ),
+                [(int(first), int(last)) for first, last in said.get("unread", ())],
+            )  # fmt: skip
+            self._publish(sink, said)
+            break
+        else:
+            # The first may be half written: nothing is in the tables then.
+            if any(name.endswith(".json") and name != f"{1:012d}.json" for name in names):
+                raise PipelineError(f"{self.output}/{COMMITS}: no commit can be read; give another --output")
+        self.tidy()
+
+    def staging(self) -> str:
+        """Return a folder for a new batch, under the output."""
+        return f"{STAGING}{uuid.uuid4().hex[:8]}"
+
+    def commit(self, sink: Sink, staged: Staged, done: Progress, first: int, last: int) -> None:
+        """Put a batch in force; it is of the numbers `first` to `last`."""
+        lost = done.lost.summary()
+        said = {
+            "version": done.version,
+            "from": first,
+            "to": last,
+            "through": done.through,
+            "read": done.read,
+            "rows": dict(done.rows),
+            "dead": [[*key, count] for key, count in done.dead.items()],
+            "births": done.births,
+            "unread": done.unread,
+            "lost": {"events": done.lost.missing, "findings": lost["findings"], "kinds": lost["kinds"]},
+            "files": staged.files,
+        }
+        self.place.write(f"{COMMITS}/{done.version:012d}.json", f"{json.dumps(said)}\n".encode())
+        self.done = done
+        self._publish(sink, said)
+        # The one before stays, where this one should not be whole.
+        self.place.remove(f"{COMMITS}/{done.version - 2:012d}.json")
+        self.tidy()
+
+    def _publish(self, sink: Sink, said: dict[str, Any]) -> None:
+        files = [(str(table), str(day), str(place)) for table, day, place in said["files"]]
+        about = {"canopy.from_seq": str(said["from"]), "canopy.to_seq": str(said.get("to", said["through"]))}
+        sink.publish(int(said["version"]), files, about)
+
+    def tidy(self) -> None:
+        """Remove staged files: of an earlier run, or of a batch that is published."""
+        for name in self.place.names(""):
+            if name.startswith(STAGING):
+                self.place.remove(name)
+
+
+@contextmanager
+def alone(output: str, local: Path | None) -> Iterator[None]:
+    """Keep other processes of this machine from writing to the folder within the block.
+
+    Raises:
+        PipelineError: another one does.
+    """
+    if local is None:
+        yield
+        return
+    local.mkdir(parents=True, exist_ok=True)
+    with alone_with(local / LOCK, f"--output {output}: another process writes these tables"):
+        yield

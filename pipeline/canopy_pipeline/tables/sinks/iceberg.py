@@ -1,0 +1,164 @@
+"""Tables as Iceberg has them, in a catalog of pyiceberg's: each batch one commit of each table.
+
+Promises: a batch is in a table once: the commit sets a property of the table to the number of the batch, and one that
+is there already is not made again, also after its snapshot has expired. The snapshots' summaries say which sequence
+numbers they stand for. Nothing of the catalog's configuration is in an error: passwords stand in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.runtime.storage import Storage
+from canopy_pipeline.tables.plans import DATE, DEAD, DEAD_LETTERS, Plan
+from canopy_pipeline.tables.staged import rows
+
+TRIES: Final = 5
+"""The number of times that a commit is tried again if another writer of the table was quicker."""
+BYTES: Final = 64 << 20
+"""Bytes of rows, as Arrow has them, that become files at a time."""
+STREAM: Final = "canopy.stream"
+BATCH: Final = "canopy.batch"
+
+
+class IcebergSink:
+    """Tables of one namespace of a catalog. The output folder keeps what is written aside, and the commits."""
+
+    def __init__(self, place: Storage, stream: str, plans: Sequence[Plan], catalog: str, namespace: str) -> None:
+        """`catalog`: its name in pyiceberg's own configuration.
+
+        Raises:
+            MisuseError: pyiceberg is not there, or has no such catalog.
+            PipelineError: the catalog does not answer.
+        """
+        try:
+            import pyiceberg.catalog
+        except ModuleNotFoundError as error:
+            raise MisuseError(
+                f"--format iceberg needs {error.name}: in a clone of Canopy, pip install '.[iceberg]'"
+            ) from error
+        self._place = place
+        self._stream = stream
+        self._name = catalog
+        self._namespace = namespace
+        self._schemas = {plan.name: plan.arrow for plan in plans} | {DEAD_LETTERS: DEAD}
+        try:
+            self._catalog = pyiceberg.catalog.load_catalog(catalog)
+        except Exception as error:
+            raise MisuseError(
+                f"--catalog {catalog}: pyiceberg cannot use a catalog of that name ({type(error).__name__}); it is "
+                f"configured in .pyiceberg.yaml, or by PYICEBERG_CATALOG__{catalog.upper()}__URI and its neighbours"
+            ) from None
+        try:
+            self._catalog.create_namespace_if_not_exists(namespace)
+        except Exception as error:
+            raise self._told(f"namespace {namespace}", error) from None
+
+    def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
+        """A commit for each table that the batch has rows of.
+
+        Raises:
+            MisuseError: a table of that name is there and is another's.
+            PipelineError: the catalog does not take it; the next run does it again.
+        """
+        for name in dict.fromkeys(table for table, _, _ in files):
+            mine = [(day.partition("=")[2], place) for owner, day, place in files if owner == name]
+            try:
+                self._commit(name, version, mine, {**about, STREAM: self._stream, BATCH: str(version)})
+            except PipelineError:
+                raise
+            except Exception as error:
+                raise self._told(f"table {self._identifier(name)}", error) from None
+
+    def _commit(self, name: str, version: int, files: list[tuple[str, str]], about: dict[str, str]) -> None:
+        from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+        for left in reversed(range(TRIES)):
+            # Anew each time: what is there now says whether the batch is in it.
+            table = self._table(name)
+            if int(table.properties.get(BATCH, 0)) >= version:
+                return
+            try:
+                with table.transaction() as changes:
+                    for part in self._parts(files, table.schema().as_arrow()):
+                        changes.append(part, snapshot_properties=about)
+                    changes.set_properties({BATCH: str(version)})
+            except (CommitFailedException, CommitStateUnknownException):
+                if not left:
+                    raise
+            else:
+                return
+
+    def _table(self, name: str) -> Any:
+        from pyiceberg.partitioning import PartitionField, PartitionSpec
+        from pyiceberg.transforms import IdentityTransform
+
+        schema = _schema(self._schemas[name])
+        by_day = PartitionField(schema.find_field(DATE).field_id, 1000, IdentityTransform(), DATE)
+        table = self._catalog.create_table_if_not_exists(
+            self._identifier(name), schema, partition_spec=PartitionSpec(by_day), properties={STREAM: self._stream}
+        )
+        if table.properties.get(STREAM) != self._stream:
+            raise MisuseError(
+                f"--namespace {self._namespace}: its table {name} is not of these tables; give a namespace of its own"
+            )
+        return table
+
+    def _parts(self, files: list[tuple[str, str]], schema: Any) -> Iterator[Any]:
+        """The rows in tables of some tens of megabytes each: what pyiceberg writes is in memory."""
+        waiting: list[Any] = []
+        size = 0
+        for batch in rows(self._place, files, schema):
+            waiting.append(batch)
+            size += batch.nbytes
+            if size >= BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield pa.Table.from_batches(waiting)
+
+    def at(self, name: str) -> tuple[str, str]:
+        """Return a table's address: catalog, namespace and name, and its present metadata file."""
+        try:
+            table = self._catalog.load_table(self._identifier(name))
+        except Exception as error:
+            raise self._told(f"table {self._identifier(name)}", error) from None
+        quoted = ".".join(f'"{each}"' for each in (self._name, *self._namespace.split("."), name))
+        return quoted, str(table.metadata_location)
+
+    def _identifier(self, name: str) -> str:
+        return f"{self._namespace}.{name}"
+
+    def _told(self, what: str, error: Exception) -> PipelineError:
+        # Not its text: clients put addresses into it, with what stands in them.
+        return PipelineError(
+            f"--catalog {self._name}: {what}: {type(error).__name__}; what is not in the tables yet comes with the "
+            "next run"
+        )
+
+
+def _schema(arrow: Any) -> Any:
+    """The columns as Iceberg has them; the day is a date there."""
+    from pyiceberg import types as t
+    from pyiceberg.schema import Schema
+
+    kinds = {
+        "bool": t.BooleanType(), "int8": t.IntegerType(), "int32": t.IntegerType(), "int64": t.LongType(),
+        "double": t.DoubleType(), "string": t.StringType(), "binary": t.BinaryType(),
+        "timestamp[us, tz=UTC]": t.TimestamptzType(),
+    }  # fmt: skip
+    return Schema(
+        *(
+            t.NestedField(
+                number,
+                each.name,
+                t.DateType() if each.name == DATE else kinds[str(each.type)],
+                required=not each.nullable,
+            )
+            for number, each in enumerate(arrow, 1)
+        )
+    )

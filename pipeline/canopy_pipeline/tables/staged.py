@@ -1,0 +1,42 @@
+"""The files of a batch in the staging folder, before they are published."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from canopy_pipeline.runtime.storage import Storage
+from canopy_pipeline.tables.plans import DATE
+
+
+@dataclass
+class Staged:
+    """The staged files of a batch, and their counts."""
+
+    files: list[tuple[str, str, str]] = field(default_factory=list)
+    """Table, day (date=2026-11-21), and the file's place under the output folder."""
+    rows: Counter[str] = field(default_factory=Counter)
+    """By table."""
+    dead: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Dead letters by table and reason."""
+    read: int = 0
+    """Publishes."""
+
+
+def rows(place: Storage, files: Sequence[tuple[str, str]], schema: Any) -> Iterator[Any]:
+    """Yield the rows of files of one table (day and place of each) as record batches, with the day as a column."""
+    for day, staged in files:
+        with (
+            place.fs.open_input_file(staged) as source,
+            pq.ParquetFile(source, page_checksum_verification=True) as opened,
+        ):
+            for batch in opened.iter_batches():
+                days = pa.repeat(pa.scalar(day), batch.num_rows)
+                columns = [days if each == DATE else batch.column(each) for each in schema.names]
+                cast = [column.cast(each.type) for column, each in zip(columns, schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(cast, schema=schema)

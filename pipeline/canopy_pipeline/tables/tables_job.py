@@ -1,0 +1,308 @@
+"""The tables of a record: batch after batch, each exactly once, from wherever the one before ended.
+
+Owns: the order of a batch: look, decode, commit; and what is said at the end. A run is one over what is there, or goes
+on for ever; both are the same, and either goes on where the other stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from canopy_mqtt.words import counted
+from canopy_pipeline.errors import GoneError, MisuseError, UnreadError
+from canopy_pipeline.outputs import SUMMARY, begin, check
+from canopy_pipeline.record.coverage import LISTED, Coverage
+from canopy_pipeline.record.segments import Say, unsaid
+from canopy_pipeline.record.unread import Unread, UnreadPart, named
+from canopy_pipeline.runtime.storage import File, Local, Storage, local_path, storage
+from canopy_pipeline.tables.births import Births, newest
+from canopy_pipeline.tables.infer import Inferred
+from canopy_pipeline.tables.local import publishes, stage
+from canopy_pipeline.tables.mapping import Mapping, load
+from canopy_pipeline.tables.output import Output, ParquetSink, Progress, Sink, alone
+from canopy_pipeline.tables.payloads.bad_payload import LATE
+from canopy_pipeline.tables.plans import Plan
+from canopy_pipeline.tables.sinks.delta import DeltaSink
+from canopy_pipeline.tables.sinks.iceberg import IcebergSink
+from canopy_pipeline.tables.staged import Staged
+from canopy_pipeline.tables.views import iceberg_views, views
+
+PARQUET: Final = "parquet"
+DELTA: Final = "delta"
+ICEBERG: Final = "iceberg"
+BATCH: Final = 1_000_000
+"""Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
+
+
+@dataclass(frozen=True)
+class TablesOptions:
+    format: str = PARQUET
+    batch: int = BATCH
+    every: float | None = None
+    """Seconds between two looks; None: what is there, and end."""
+    skip_corrupt: bool = False
+    allow_gaps: bool = False
+    catalog: str = "default"
+    namespace: str = "canopy"
+    """Of Iceberg's tables: a catalog by its name in pyiceberg's configuration."""
+
+
+@dataclass(frozen=True)
+class TablesOutcome:
+    """The counts of the tables, with all batches before."""
+
+    output: str
+    done: Progress
+    plans: tuple[Plan, ...]
+    coverage: Coverage
+
+    @property
+    def rows(self) -> dict[str, int]:
+        return {plan.name: self.done.rows[plan.name] for plan in self.plans}
+
+    @property
+    def late(self) -> dict[str, int]:
+        """Dead letters that came too late, by table."""
+        return {table: count for (table, reason), count in self.done.dead.items() if reason == LATE}
+
+    def summary(self) -> dict[str, Any]:
+        dead: dict[str, dict[str, int]] = {}
+        for (table, reason), count in sorted(self.done.dead.items()):
+            dead.setdefault(table, {})[reason] = count
+        return {
+            "publishes": self.done.read,
+            "through": self.done.through,
+            "rows": self.rows,
+            "dead_letters": dead,
+            "late": self.late,
+            "coverage": self.coverage.summary(),
+        }
+
+    def lines(self) -> list[str]:
+        told = [f"{counted(self.done.read, 'publish', 'publishes')} up to number {self.done.through:,}: {self.output}"]
+        if not self.done.version:
+            told.append(
+                "no finished segment in the record yet (the recorder finishes one every minute, and at its stop)"
+            )
+        for name, rows in self.rows.items():
+            dead = {reason: n for (table, reason), n in sorted(self.done.dead.items()) if table == name}
+            why = ", ".join(f"{n:,} {reason}" for reason, n in dead.items())
+            told.append(
+                f"{name}: {counted(rows, 'row')}"
+                + (f"; {counted(sum(dead.values()), 'dead letter')} ({why})" if dead else "")
+            )
+        return told
+
+
+def run(
+    source: str,
+    output: str,
+    mapping: str,
+    options: TablesOptions | None = None,
+    say: Say = unsaid,
+) -> TablesOutcome:
+    """Bring the tables up to the record.
+
+    Raises:
+        MisuseError: the mapping or an option is wrong.
+        UnreadError: numbers are missing that were not read yet, and not `allow_gaps`.
+        PipelineError: a segment cannot be read.
+    """
+    chosen = options or TablesOptions()
+    recorded, place = storage(None, source), storage(None, output)
+    if not recorded.exists():
+        raise MisuseError(f"--input {source}: no such folder")
+    check([source], output)
+    with alone(output, place.local):
+        found = _pinned(load(mapping), Unread(source, recorded, chosen.skip_corrupt), say)
+        out = Output(output, place)
+        about = {"mapping": found.fingerprint(), "table_format": chosen.format}
+        if chosen.format == ICEBERG:
+            about |= {"catalog": chosen.catalog, "namespace": chosen.namespace}
+        identity = out.belongs(about)
+        begin(place)
+        job = _Job(
+            found,
+            out,
+            recorded,
+            source,
+            _sink(chosen, out, identity, found),
+            chosen,
+        )
+        return job.go(say)
+
+
+def _sink(options: TablesOptions, out: Output, identity: str, mapping: Mapping) -> Sink:
+    if options.format == PARQUET:
+        return ParquetSink(out.place)
+    if options.format == ICEBERG:
+        return IcebergSink(out.place, identity, mapping.plans, options.catalog, options.namespace)
+    if not isinstance(out.place, Local):
+        raise MisuseError("--format delta: --output must be a folder of this machine")
+    return DeltaSink(out.place, identity, mapping.plans)
+
+
+def _pinned(mapping: Mapping, unread: Unread, say: Say) -> Mapping:
+    """Return the mapping with all columns; infer and pin those that it does not name."""
+    if not mapping.open:
+        return mapping
+    sampled = {plan.name: (plan, Inferred(plan)) for plan in mapping.plans if plan.name in mapping.open}
+    wanted = set(sampled)
+    look = unread.look(0, begun=False)
+    for batch in publishes(unread.recorded, look.files if look else [], 0, look.to if look else 0):
+        columns = (batch.column(name).to_pylist() for name in ("topic", "payload"))
+        for topic, payload in zip(*columns, strict=True):
+            for name in [*wanted]:
+                plan, seen = sampled[name]
+                if topic is not None and plan.pattern.values(topic) is not None and not seen.take(payload):
+                    wanted.discard(name)
+        if not wanted:
+            break
+    for name, (plan, seen) in sampled.items():
+        text = seen.text()
+        if text is None:
+            raise MisuseError(
+                f"{mapping.path}: tables.{name}.pinned: no JSON object in the record under {plan.pattern.text}: "
+                "it cannot infer columns; set columns"
+            )
+        file = mapping.open[name]
+        Local(file.parent).write(file.name, text.encode())
+        say(f"{name}: columns inferred from {seen.messages:,} messages, and pinned in {file}")
+    return load(str(mapping.path))
+
+
+class _Job:
+    def __init__(
+        self,
+        mapping: Mapping,
+        out: Output,
+        recorded: Storage,
+        source: str,
+        sink: Sink,
+        options: TablesOptions,
+    ) -> None:
+        self.mapping = mapping
+        self.plans = mapping.plans
+        self.out = out
+        self.source = source
+        self.sink = sink
+        self.options = options
+        self.recorded = recorded
+        self.unread = Unread(source, recorded, options.skip_corrupt)
+
+    def go(self, say: Say) -> TablesOutcome:
+        """Batch after batch; until there is no more, or for ever."""
+        self.out.load(self.sink)
+        try:
+            while True:
+                begun = time.monotonic()
+                self._returned(say)
+                while self._batch(say):
+                    pass
+                if self.options.every is None:
+                    break
+                self._finish()
+                time.sleep(max(0.0, begun + self.options.every - time.monotonic()))
+        except KeyboardInterrupt:
+            say("stopped")
+            # What was committed and not moved yet is moved now.
+            self.out.load(self.sink)
+        return self._finish()
+
+    def _returned(self, say: Say) -> None:
+        """Read events that were missing when their numbers were read, and that are there now."""
+        done = self.out.done
+        if not done.unread:
+            return
+        for file, first, last in self.unread.returned(done.unread):
+            done = self.out.done
+            before = [entry for entry in done.births if int(entry[3]) < first]
+            births = Births.of(before, self.plans[0].limits)
+            staged = self._staged([file], first - 1, last, births)
+            births.settle()
+            now = self._added(staged)
+            now.births = newest(done.births, births.state())
+            now.lost = done.lost.without(first, last)
+            now.unread = [
+                part
+                for begin, end in done.unread
+                for part in ((begin, min(end, first - 1)), (max(begin, last + 1), end))
+                if part[0] <= part[1]
+            ]
+            self.out.commit(self.sink, staged, now, first, last)
+            read = counted(staged.read, "publish", "publishes")
+            say(f"batch {now.version}: {read}, numbers {first:,} to {last:,} that were missing")
+
+    def _staged(self, files: list[File], after: int, to: int, births: Births) -> Staged:
+        return stage(self.recorded, self.out.place, files, after, to, self.plans, births, self.out.staging())
+
+    def _added(self, staged: Staged) -> Progress:
+        """The progress with what a batch staged."""
+        done = self.out.done
+        rows, dead = Counter(done.rows), Counter(done.dead)
+        rows.update(staged.rows)
+        dead.update(staged.dead)
+        return replace(done, version=done.version + 1, read=done.read + staged.read, rows=rows, dead=dead)
+
+    def _batch(self, say: Say) -> bool:
+        """Read new events, up to a batch; return True if there were any."""
+        try:
+            return self._read(say)
+        except (GoneError, UnreadError):
+            # Something may have been merged between two looks: what is gone is in another file then.
+            return self._read(say)
+
+    def _read(self, say: Say) -> bool:
+        done = self.out.done
+        look = self.unread.look(done.through, most=self.options.batch, begun=done.version > 0)
+        if look is None:
+            return False
+        # What was missing before the first batch is named at the end, as by a job that is no stream.
+        if look.surely and done.version and not self.options.allow_gaps:
+            raise UnreadError(self._stopped(look))
+        births = Births.of(done.births, self.plans[0].limits)
+        staged = self._staged(look.files, done.through, look.to, births)
+        births.settle()
+        if births.refused:
+            say(f"{births.refused:,} births exceed limits.births: messages that refer to them are dead letters")
+        lost = replace(done.lost, findings=[*done.lost.findings], kinds=Counter(done.lost.kinds))
+        for each in look.findings:
+            lost.add(each)
+        now = self._added(staged)
+        now.through, now.births, now.lost = look.to, births.state(), lost
+        now.unread = [*done.unread, *look.unread][-LISTED:]
+        self.out.commit(self.sink, staged, now, done.through + 1, look.to)
+        say(f"batch {now.version}: {counted(staged.read, 'publish', 'publishes')}, up to number {look.to:,}")
+        return True
+
+    def _stopped(self, look: UnreadPart) -> str:
+        places = {"--input": self.source, "--output": self.out.output, "--mapping": str(self.mapping.path)}
+        options = " ".join(f"{name} {shlex.quote(value)}" for name, value in places.items())
+        at = f"the tables end before these events, at number {self.out.done.through:,}"
+        return "\n".join(
+            [
+                *named(look.surely),
+                f"{at}. Put the segments back and run it again, or continue without them (its last lines name them):",
+                f"canopy pipeline tables {options} --allow-gaps",
+            ]
+        )
+
+    def _finish(self) -> TablesOutcome:
+        coverage = self.unread.coverage(self.out.done.lost, self.out.done.through)
+        outcome = TablesOutcome(self.out.output, self.out.done, self.plans, coverage)
+        place = local_path(self.out.output)
+        written = [name for name, rows in self.out.done.rows.items() if rows]
+        where = self.out.output.rstrip("/") if place is None else str(place.absolute())
+        if isinstance(self.sink, IcebergSink):
+            made = iceberg_views(self.plans, {name: self.sink.at(name) for name in written})
+        else:
+            made = views(self.plans, where, self.options.format == DELTA, written)
+        for name, text in made.items():
+            self.out.place.write(name, text.encode())
+        self.out.place.write(SUMMARY, f"{json.dumps(outcome.summary(), indent=2)}\n".encode())
+        return outcome

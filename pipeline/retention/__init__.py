@@ -1,1 +1,0 @@
-"""Job `retention`: old segments dropped, and written down. `job` · `command`."""

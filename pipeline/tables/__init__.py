@@ -1,1 +1,0 @@
-"""From payloads to tables: a mapping file says which topics become which tables, and how payloads become columns."""

@@ -1,0 +1,104 @@
+"""`canopy init`: what it writes passes `canopy check-config` once the commands that it names have been called."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from canopy_mqtt.command import cli, initial_settings
+from canopy_mqtt.command.initial_settings import USES, settings_for
+from canopy_mqtt.settings.loader import load_settings
+from tests.support.runs import for_each
+
+
+def canopy(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments, prog_name="canopy")
+
+
+def commands(result: Result) -> list[list[str]]:
+    """The commands that it names, taken apart."""
+    assert result.exit_code == 0, result.output
+    return [
+        shlex.split(line, comments=True) for line in result.stdout.partition("next:\n")[2].splitlines() if line.strip()
+    ]
+
+
+@for_each("use", USES)
+def test_what_it_names_makes_settings_that_pass(use: str, tmp_path: Path) -> None:
+    # A folder whose name a shell and TOML have to be told.
+    folder = tmp_path / 'a "b'
+    folder.mkdir()
+    file = folder / "canopy.toml"
+    checked: Result | None = None
+    for command in commands(canopy("init", use, "--output", str(file))):
+        match command[0]:
+            case "openssl" | "install":
+                if shutil.which(command[0]) is None:
+                    pytest.skip(f"no {command[0]}")
+                subprocess.run(command, check=True, capture_output=True, timeout=60)
+            case "canopy" if command[1] == "passwd":
+                assert canopy(*command[1:], "-b", "secret").exit_code == 0
+            case "canopy" if command[1] == "check-config":
+                checked = canopy(*command[1:])
+            case "canopy" if command[1] == "serve":
+                break
+            case other:
+                assert other == "pip"
+    assert checked is not None
+    assert checked.exit_code == 0, checked.output
+    assert checked.stdout.startswith(f"{file}: OK\n")
+    assert "cannot be used" not in checked.stdout
+
+
+def test_the_commands_end_with_what_runs_it(tmp_path: Path) -> None:
+    file = tmp_path / "canopy.toml"
+    told = commands(canopy("init", "-o", str(file)))
+    assert told[:2] == [["canopy", "check-config", str(file)], ["canopy", "serve", "--config", str(file)]]
+
+
+def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+    file = tmp_path / "canopy.toml"
+    file.write_text("mine")
+    result = canopy("init", "edge", "--output", str(file))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"canopy: {file}: exists already, and was not changed\n"
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    result = canopy("init", "--output", str(tmp_path / "none" / "canopy.toml"))
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.endswith("cannot be written: No such file or directory\n")
+
+
+def test_a_use_that_there_is_not(tmp_path: Path) -> None:
+    result = canopy("init", "cloud", "--output", str(tmp_path / "canopy.toml"))
+    assert (result.exit_code, result.stderr) == (2, "canopy: cloud: allowed: dev, edge, public, recorder\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@for_each("use", USES)
+def test_on_standard_output_it_is_the_settings_alone(use: str, tmp_path: Path) -> None:
+    result = canopy("init", use, "-o", "-")
+    assert result.exit_code == 0
+    file = tmp_path / "canopy.toml"
+    file.write_text(result.stdout)
+    load_settings(file, environ={})
+
+
+def test_every_use_is_shipped() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    shipped = project["tool"]["setuptools"]["package-data"]["canopy_mqtt.settings.files"]
+    assert {use.file for use in USES.values()} | {"default.toml"} == set(shipped)
+
+
+def test_an_installation_without_them_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(initial_settings, "FOLDERS", (tmp_path,))
+    with pytest.raises(initial_settings.InitError, match=r"dev\.toml: missing; install Canopy again"):
+        settings_for("dev")

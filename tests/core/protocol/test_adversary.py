@@ -1,0 +1,166 @@
+"""Clients that mean harm, asked of the core alone, where the cost of a packet is counted and not timed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from canopy_mqtt.core.hooks import Origin
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.session.retained_stream import RetainedStream
+from canopy_mqtt.core.topics.match_cache import MatchCache
+from canopy_mqtt.core.topics.trie import create
+from tests.e2e import wire
+
+LARGEST_REMAINING: Final = 268_435_455
+"""Bytes behind the fixed header at most, section 2.1.4."""
+
+
+def channel(router: Router, connect: bytes) -> ServerProtocol:
+    """A connected client of a core without sockets; its CONNACK is taken."""
+    limits = router.limits
+    send_buffer = SendBuffer(router.peers.touched, router.counters, limits.live_messages, limits.live_bytes)
+    made = ServerProtocol(router, send_buffer, Origin("nowhere"))
+    made.receive(connect, 0.0)
+    send_buffer.take_batch(1 << 20, 0.0)
+    assert made.accepted
+    return made
+
+
+def running(client: ServerProtocol) -> list[RetainedStream]:
+    """The retained messages that are on their way to a client."""
+    session = client.session
+    assert session is not None
+    return [] if session.streams is None else list(session.streams.streams.values())
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_message_that_no_packet_of_the_receiver_can_hold(qos: int) -> None:
+    """The largest PUBLISH of 3.1.1 has no form in 5.0, where a byte of property length comes in."""
+    limits = Limits()
+    limits.live_bytes = 0
+    limits.session_bytes = 0
+    router = Router(limits)
+    receiver = channel(router, wire.connect("receiver"))
+    receiver.receive(wire.subscribe(1, [("t", qos)]), 1.0)
+    receiver.send_buffer.take_batch(1 << 20, 1.0)
+    size = LARGEST_REMAINING - 3 - (2 if qos else 0)
+    router.publish(Message(b"t", bytes(size), qos, False, b"", 0.0, "sender"), None)
+    assert receiver.send_buffer.take_batch(1 << 30, 1.0) == []
+    assert sum(router.counters.dropped) == 1
+
+
+@pytest.mark.crowd
+def test_a_new_filter_does_not_look_at_every_cached_topic() -> None:
+    """25 bytes that cost as much as the match cache is large, again and again."""
+    router = Router(Limits())
+    client = channel(router, wire.connect("c"))
+    for number in range(10_000):
+        router.publish(Message(b"d/%d/t" % number, b"", 0, False, b"", 0.0, ""), None)
+    pair = wire.subscribe(1, [("+/+/#", 0)]) + wire.unsubscribe(2, ["+/+/#"])
+    client.receive(pair * 20, 1.0)
+    assert router.cache.extended + router.cache.walked < 20 * 4_096
+
+
+@pytest.mark.crowd
+def test_a_subscribe_does_not_look_at_every_retained_message() -> None:
+    """What it does not find at once its writer goes on looking for, in its turns."""
+    router = Router(Limits())
+    client = channel(router, wire.connect("c"))
+    for number in range(10_000):
+        router.retain(Message(b"d/%d/t" % number, b"x", 0, True, b"", 0.0, ""))
+    client.receive(wire.subscribe(1, [("+/+/nothing", 0)]), 1.0)
+    steps = [stream.cursor().steps for stream in running(client)]
+    assert sum(steps) < 4_096
+    assert steps, "the walk was finished in one go"
+
+
+@pytest.mark.parametrize("between", [b"", wire.unsubscribe(2, ["#"])], ids=["replaced", "unsubscribed"])
+def test_retained_streams_do_not_pile_up_behind_a_shut_window(between: bytes) -> None:
+    router = Router(Limits())
+    client = channel(router, wire.connect("c", props=[(wire.RECEIVE_MAXIMUM, 1)]))
+    client.receive(wire.subscribe(1, [("q", 1)]), 1.0)
+    for number in range(3):
+        router.publish(Message(b"q", b"%d" % number, 1, False, b"", 0.0, ""), None)
+    router.retain(Message(b"r", b"x", 0, True, b"", 0.0, ""))
+    for _ in range(100):
+        client.receive(between + wire.subscribe(1, [("#", 1)]), 1.0)
+        client.send_buffer.take_batch(1 << 20, 1.0)
+    assert len(running(client)) <= 2
+
+
+@pytest.mark.parametrize("interval", [1, 60, 86_400, 4_294_967_295])
+def test_a_message_expiry_never_grows(interval: int) -> None:
+    """[MQTT-3.3.2-6]: (now + interval) - now is not always the interval, in binary fractions."""
+    for turn in range(2_000):
+        now = 1_000 + turn * 17.123
+        message = Message(b"t", b"", 0, False, b"", now + interval, "")
+        assert message.remaining_expiry(now) == interval
+        assert message.remaining_expiry(now + 0.5) == interval
+        assert message.remaining_expiry(now + interval) == 0
+        message.frame(True, 0, False, False, 0, (), message.remaining_expiry(now), 0, True)
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["in flight", "waiting"])
+def test_a_share_is_not_lost_with_a_member_who_unsubscribes(taken: bool) -> None:
+    """Section 4.8.2: what its session leaves unfinished is for another member, also after it unsubscribed."""
+    limits = Limits()
+    limits.max_inflight = 1
+    router = Router(limits)
+    share = wire.subscribe(1, [("$share/g/t", 1)])
+    leaving = channel(router, wire.connect("leaving"))
+    leaving.receive(share, 1.0)
+    for number in range(1 if taken else 2):
+        router.publish(Message(b"t", b"%d" % number, 1, False, b"", 0.0, ""), None)
+    if taken:
+        leaving.send_buffer.take_batch(1 << 20, 1.0)
+    staying = channel(router, wire.connect("staying"))
+    staying.receive(share, 1.0)
+    staying.send_buffer.take_batch(1 << 20, 1.0)
+    leaving.receive(wire.unsubscribe(2, ["$share/g/t"]), 1.0)
+    leaving.lost("connection-lost", 1.0)
+    assert "leaving" not in router.sessions
+    session = staying.session
+    assert session is not None
+    assert session.queued() == (1 if taken else 2)
+
+
+def test_levels_of_retained_topics_count_for_their_limit() -> None:
+    """127 levels in 255 bytes: the tree is most of what such a message takes."""
+    router = Router(Limits())
+    for number in range(10):
+        topic = b"/".join([b"%d" % number] + [b"a"] * 126)
+        router.retain(Message(topic, b"x", 0, True, b"", 0.0, ""))
+    assert router.retained_bytes >= 48 * router.retained.node_count
+    for number in range(10):
+        topic = b"/".join([b"%d" % number] + [b"a"] * 126)
+        router.retain(Message(topic, b"", 0, True, b"", 0.0, ""))
+    assert router.retained_bytes == 0
+
+
+def test_levels_of_cached_topics_count_for_their_limit() -> None:
+    cache = MatchCache(create("nodes"), 10_000, max_weight=1_000)
+    for number in range(100):
+        cache.store(b"/".join([b"%d" % number] + [b"a"] * 126))
+    assert cache._index.node_count <= 2_000
+
+
+def test_a_retained_message_does_not_keep_its_wire_forms() -> None:
+    """`retained.max_bytes` counts a payload once."""
+    router = Router(Limits())
+    for name, version, qos in (("a", 4, 0), ("b", 5, 0), ("c", 5, 1)):
+        client = channel(router, wire.connect(name, version=version))
+        client.receive(wire.subscribe(1, [("#", qos)], version=version), 1.0)
+    publisher = channel(router, wire.connect("p"))
+    publisher.receive(wire.publish("t", b"x" * 1_000, qos=1, packet_id=1, retain=True), 1.0)
+    for send_buffer in router.peers.send_buffers.values():
+        send_buffer.take_batch(1 << 20, 1.0)
+    kept = router.retained.get("t")
+    assert isinstance(kept, Message)
+    assert (kept.frame_v3, kept.frame_v5) == (None, None)
+    assert kept.payload() == b"x" * 1_000

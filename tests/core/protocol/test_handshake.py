@@ -1,0 +1,354 @@
+"""CONNECT and CONNACK: what is negotiated, what is refused, and gates that answer now or later."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import V5, V31, V311, Connack, Connect, Will
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.properties import NO_PROPERTIES
+from canopy_mqtt.core.hooks import FORBIDDEN, LATER, AccessControl, Origin, Ticket
+from canopy_mqtt.core.principal import Principal
+from tests.core.harness import Network, limits
+from tests.support.runs import for_each
+
+CONNACK_REASONS = {
+    0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B,
+    0x9C, 0x9D, 0x9F,
+}  # fmt: skip
+
+
+def test_the_properties_that_all_clients_of_3_1_1_share_stay_empty() -> None:
+    """Also beside clients of 5.0 who are told much, and whatever is answered."""
+    network = Network(limits(receive_maximum=7, max_qos=1))
+    for version in (V311, V5, V31):
+        client = network.client(f"c{version}", version)
+        assert client.subscribe("a/#", "$share/g/b", "c") == [0, 0, 0]
+        client.unsubscribe("a/#")
+        client.disconnect()
+    assert not NO_PROPERTIES
+
+
+class TestConnack:
+    """What an accepted CONNECT is told."""
+
+    def test_defaults_go_unsaid(self) -> None:
+        """A broker that limits nothing sends no limits [MQTT-3.1.4-5] [MQTT-3.2.2-1] [MQTT-3.2.2-8]."""
+        given = limits(receive_maximum=65_535, topic_alias_maximum=0, max_packet_size=268_435_460)
+        client = Network(given).client("c")
+        assert client.connack == Connack()
+
+    def test_limits_are_told(self) -> None:
+        """Everything that differs from the protocol's default is in the CONNACK [MQTT-3.2.2-9]."""
+        given = limits(
+            receive_maximum=7, max_qos=1, retain_available=0, max_packet_size=999, topic_alias_maximum=5,
+            max_keep_alive=30, max_session_expiry=60,
+        )  # fmt: skip
+        client = Network(given).client("c", keep_alive=31, expiry=61)
+        assert client.connack.properties.integers == {
+            0x11: 60, 0x13: 30, 0x21: 7, 0x22: 5, 0x24: 1, 0x25: 0, 0x27: 999,
+        }  # fmt: skip
+        assert client.wire.protocol.keep_alive == 30
+
+    @for_each(("asked", "limit", "used"), [(0, 0, 0), (10, 0, 10), (10, 60, 10), (0, 60, 60), (61, 60, 60)])
+    def test_keep_alive(self, asked: int, limit: int, used: int) -> None:
+        """The client's, unless the server sets its own and says so [MQTT-3.2.2-22]."""
+        client = Network(limits(max_keep_alive=limit)).client("c", keep_alive=asked)
+        assert client.wire.protocol.keep_alive == used
+        assert client.connack.properties.integers.get(0x13, asked) == used
+
+    @for_each("version", [V31, V311])
+    @for_each(("asked", "limit", "code"), [(0, 0, 0), (65_535, 0, 0), (60, 60, 0), (1, 60, 0), (0, 60, 5), (61, 60, 5)])
+    def test_keep_alive_of_those_who_cannot_be_told(self, version: int, asked: int, limit: int, code: int) -> None:
+        """3.1.1 has no Server Keep Alive: who asks for more than there is, or for none, is refused."""
+        client = Network(limits(max_keep_alive=limit)).idle("c", version)
+        assert client.connect(keep_alive=asked).reason_code == code
+        assert client.closed == (code != 0)
+        if not client.closed:
+            assert client.wire.protocol.keep_alive == asked
+
+    @for_each("accepted", [(V31,), (V311,), (V5,), (V31, V5), (V31, V311, V5)])
+    def test_versions(self, accepted: tuple[int, ...]) -> None:
+        """Others are told so in their own form [MQTT-3.1.2-2] [MQTT3-3.1.2-2]."""
+        network = Network()
+        network.router.limits.versions = accepted
+        for version in (V31, V311, V5):
+            client = network.idle(f"c{version}", version)
+            refused = 0x84 if version == V5 else 1
+            assert client.connect().reason_code == (0 if version in accepted else refused)
+            assert client.closed == (version not in accepted)
+
+    def test_identifiers_that_the_broker_makes(self) -> None:
+        """They begin with what the settings say, and the client is told [MQTT-3.2.2-16]."""
+        network = Network()
+        network.router.limits.auto_id_prefix = "auto/"
+        made = [network.client("") for _ in range(2)]
+        told = [client.connack.properties.strings[0x12] for client in made]
+        assert sorted(network.router.sessions) == sorted(told)
+        assert all(len(each) == 27 and each.startswith("auto/") for each in told)
+        assert len(set(told)) == 2
+
+    def test_311_gets_no_properties(self) -> None:
+        """Two bytes, and Session Present for 3.1.1 only."""
+        network = Network(limits(max_qos=1))
+        for version in (V31, V311):
+            client = network.client(f"c{version}", version, clean=False)
+            assert client.connack == Connack()
+            client.cut()
+            client.connect(clean=False)
+            assert client.connack.session_present == (version == V311)
+            client.cut()
+
+
+class TestClientIdentifier:
+    """Empty, long, odd."""
+
+    def test_empty_in_311(self) -> None:
+        """With Clean Session 1 one is made; with 0 it is refused with 0x02.
+
+        [MQTT3-3.1.3-7] [MQTT3-3.1.3-8] [MQTT3-3.2.2-5] [MQTT-3.2.2-7]
+        """
+        network = Network()
+        assert network.idle("", V311).connect(clean=True).reason_code == 0
+        for version, clean in ((V311, False), (V31, True), (V31, False)):
+            client = network.idle("", version)
+            assert client.connect(clean=clean).reason_code == 2
+            assert client.closed
+        assert len(network.router.sessions) == 1
+
+
+class TestRefusals:
+    """CONNECTs that the settings do not take."""
+
+    @for_each(("version", "codes"), [(V311, (5, 3, 3)), (V5, (0x87, 0x97, 0x89))])
+    def test_room_and_names(self, version: int, codes: tuple[int, int, int]) -> None:
+        """No anonymous clients, no room for sessions, no room for connections [MQTT-3.1.4-2] [MQTT3-4.8.0-2]."""
+        changes: list[dict[str, int]] = [{"allow_anonymous": 0}, {"max_sessions": 1}, {"max_connections": 1}]
+        for change, code in zip(changes, codes, strict=True):
+            network = Network(limits(**change))
+            network.client("first", user_name="u", password=b"p")
+            client = network.idle("second", version)
+            assert client.connect().reason_code == code
+            assert client.closed
+            assert len(network.router.sessions) == 1
+            # The one that is there may come back.
+            assert network.idle("first", version).connect(user_name="u").reason_code == 0
+
+    @for_each(
+        ("change", "will", "code"),
+        [
+            ("max_qos", Will("w", b"", 2), 0x9B),
+            ("retain_available", Will("w", b"", 0, True), 0x9A),
+            ("max_topic_levels", Will("w/w", b""), 0x90),
+        ],
+    )
+    def test_wills(self, change: str, will: Will, code: int) -> None:
+        """A will that could not be published is refused at once [MQTT-3.2.2-12] [MQTT-3.2.2-13]."""
+        network = Network(limits(**{change: 1 if change != "retain_available" else 0}))
+        client = network.idle("c")
+        assert client.connect(will=will).reason_code == code
+        assert client.closed
+        old = network.idle("o", V311)
+        old.connect(will=will)
+        assert old.closed
+        assert network.router.sessions == {}
+
+    def test_refused_while_connected_elsewhere(self) -> None:
+        """A refused CONNECT takes nothing over [MQTT-3.1.4-6]."""
+        network = Network(limits(allow_anonymous=0))
+        first = network.client("c", user_name="u")
+        second = network.idle("c")
+        assert second.connect().reason_code == 0x87
+        first.ping()
+
+
+class Keeper(AccessControl):
+    """A gate that says no to some, and `later` to others."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Ticket] = []
+        self.answer = 0
+
+    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
+        assert connect.version > 0
+        assert origin.address.startswith("client:")
+        if self.answer == LATER:
+            self.waiting.append(ticket)
+        return self.answer
+
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        del qos, retain
+        return not topic.startswith(f"no/{principal.client_id}/{principal.user_name}")
+
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
+        return FORBIDDEN if topic_filter.startswith(f"no/{principal.client_id}/{principal.user_name}") else qos
+
+
+class TestGate:
+    """Who may connect, publish and subscribe."""
+
+    def gated(self) -> tuple[Network, Keeper]:
+        """A network with a gate."""
+        network = Network()
+        keeper = Keeper()
+        network.router.access_control = keeper
+        return network, keeper
+
+    @for_each(("version", "code"), [(V311, 4), (V5, 0x86)])
+    def test_refused_at_once(self, version: int, code: int) -> None:
+        """The gate's reason code, in the form of the version [MQTT-3.1.4-2]."""
+        network, keeper = self.gated()
+        keeper.answer = 0x86
+        client = network.idle("c", version)
+        assert client.connect().reason_code == code
+        assert client.closed
+
+    @for_each(("pace", "version"), [*product((0, 1), (V311, V5))])
+    def test_later(self, pace: int, version: int) -> None:
+        """Packets that came with the CONNECT wait for the answer, and nothing is sent before it [MQTT-3.2.0-1]."""
+        network, keeper = self.gated()
+        network.pace = pace
+        keeper.answer = LATER
+        client = network.idle("c", version)
+        client.connect(settle=False)
+        client.post("t", b"x", 1)
+        client.send(p.Subscribe(9, [Request("t")]))
+        network.settle()
+        waiting = [client.wire.protocol.waiting]
+        assert client.packets == []
+        assert network.router.sessions == {}
+        [ticket] = keeper.waiting
+        ticket.answer(0)
+        network.settle()
+        waiting.append(client.wire.protocol.waiting)
+        assert waiting == [True, False]
+        assert [packet.kind for packet in client.packets] == [p.CONNACK, p.PUBACK, p.SUBACK]
+
+    @for_each(("version", "code"), [(V311, 5), (V5, 0x87)])
+    def test_later_no(self, version: int, code: int) -> None:
+        """A late refusal: nothing of what was sent meanwhile is acted on [MQTT-3.1.4-6]."""
+        network, keeper = self.gated()
+        witness = network.client("w")
+        witness.subscribe("#")
+        keeper.answer = LATER
+        client = network.idle("c", version)
+        client.connect(settle=False)
+        client.post("t", b"x")
+        network.settle()
+        keeper.waiting[0].answer(0x87)
+        network.settle()
+        assert client.connack.reason_code == code
+        assert client.closed
+        assert witness.take() == []
+        assert "c" not in network.router.sessions
+
+    def test_why_a_client_is_refused_is_for_the_log(self) -> None:
+        """The client hears the name of the reason code, and whoever reads the log the detail."""
+        network, keeper = self.gated()
+        keeper.answer = LATER
+        client = network.idle("c", V5)
+        client.connect(settle=False)
+        network.settle()
+        keeper.waiting[0].detail = "staff: wrong password" + "!" * 300
+        keeper.waiting[0].answer(0x86)
+        network.settle()
+        assert client.connack.properties.strings[0x1F] == "Bad User Name or Password"
+        assert client.wire.protocol.close_text == "staff: wrong password" + "!" * 235
+
+    def test_answer_after_the_end(self) -> None:
+        """Nothing happens when the connection ended meanwhile, or when it is answered twice."""
+        network, keeper = self.gated()
+        keeper.answer = LATER
+        client = network.idle("c")
+        client.connect()
+        client.cut()
+        keeper.waiting[0].answer(0)
+        assert network.router.sessions == {}
+        client.connect()
+        keeper.waiting[1].answer(0)
+        keeper.waiting[1].answer(0x87)
+        network.settle()
+        assert client.connack.reason_code == 0
+        client.ping()
+
+    def test_two_wait_for_the_same_name(self) -> None:
+        """The one that is admitted last takes over."""
+        network, keeper = self.gated()
+        keeper.answer = LATER
+        client = network.idle("c")
+        client.connect()
+        client.connect()
+        for ticket in keeper.waiting:
+            ticket.answer(0)
+        network.settle()
+        assert client.connack.reason_code == 0
+        assert client.ghosts[0].end == 0x8E
+        client.ping()
+
+    @for_each(("cause", "code"), [("connect-timeout", 0xA0), ("shutdown", 0x8B), ("keep-alive", 0x8D)])
+    def test_closed_while_waiting(self, cause: str, code: int) -> None:
+        """Before CONNACK there is no DISCONNECT, and a CONNACK has a reason of its own table.
+
+        [MQTT-3.14.0-1] [MQTT-3.2.2-8] [MQTT-3.2.0-1]
+        """
+        network, keeper = self.gated()
+        keeper.answer = LATER
+        client = network.idle("c")
+        client.connect()
+        client.wire.protocol.close(cause, code, "not today", network.now)
+        final_packet = client.wire.protocol.final_packet
+        assert final_packet == b"" or (final_packet[0] == 0x20 and final_packet[3] in CONNACK_REASONS - {0})
+
+    @for_each("version", [V311, V5])
+    def test_publish_and_subscribe(self, version: int) -> None:
+        """What the gate forbids is answered 0x87 where there is an answer, and has no effect; the connection stays."""
+        network, _ = self.gated()
+        witness = network.client("w")
+        witness.subscribe("#")
+        client = network.client("c", version, user_name="u")
+        for qos in (0, 1, 2):
+            client.publish("no/c/u", b"x", qos, retain=True)
+        client.publish("yes", b"y", 2)
+        assert witness.payloads() == [b"y"]
+        assert len(network.router.retained) == 0
+        assert client.outgoing == {}
+        expected = 0x87 if version == V5 else 0
+        assert [ack.reason_code for ack in client.acks(p.PUBACK)] == [expected]
+        assert client.acks(p.PUBREC)[0].reason_code == expected
+        refused = 0x87 if version == V5 else 0x80
+        assert client.subscribe("no/c/u/#", "$share/g/no/c/u", "yes") == [refused, refused, 0]
+
+
+class TestStrangers:
+    """Connections that speak something else, or another version."""
+
+    def test_bits_that_31_does_not_use(self) -> None:
+        """An old client that sets them is let in."""
+        client = Network().idle("p", V31)
+        client.dial()
+        client.raw(bytes.fromhex("100f00064d51497364700301000a000170"))
+        assert client.connack.reason_code == 0
+        assert not client.closed
+
+    @for_each(
+        ("first", "text"),
+        [
+            (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "looks like HTTP or WebSocket; this listener is plain MQTT"),
+            # Its first bytes are those of a PUBREC that has not come whole.
+            (b"PUT /x HTTP/1.1\r\n", "looks like HTTP or WebSocket; this listener is plain MQTT"),
+            (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "looks like TLS; this listener is plain MQTT"),
+            (b"PROXY TCP4 1.2.3.4", "looks like the PROXY protocol; this listener does not take it"),
+            (b"\r\n\r\n\x00\r\nQUIT\n", "looks like the PROXY protocol; this listener does not take it"),
+            (b"SSH-2.0-x", "looks like SSH; this listener is plain MQTT"),
+            (b"GEX", "the first packet is not CONNECT"),
+            (b"\x30", "the first packet is not CONNECT"),
+        ],
+    )
+    def test_what_it_looks_like(self, first: bytes, text: str) -> None:
+        """Ended at the first read, without an answer; the log can say what came [MQTT-3.1.0-1]."""
+        client = Network().idle("c")
+        client.dial()
+        client.raw(first)
+        protocol = client.wire.protocol
+        assert (protocol.close_cause, protocol.close_text, protocol.final_packet) == ("protocol-error", text, b"")

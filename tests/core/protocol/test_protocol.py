@@ -1,0 +1,315 @@
+"""One connection's packets: what is answered, what ends it, and that nobody else notices."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.packets import V5, V31, V311, Ack, Connect, Disconnect, Publish
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.hooks import Origin
+from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from tests.core.codec.wire_cases import CASES, MAX_PACKET_SIZE, Case
+from tests.core.harness import Network, limits, untouched
+from tests.support.frames import pending_size
+from tests.support.runs import for_each
+
+FROM_CLIENTS = [case for case in CASES if case.direction in ("c2s", "both")]
+
+
+def _first_bytes(network: Network, raw: bytes, pace: int) -> ServerProtocol:
+    """A connection that begins with these bytes."""
+    protocol = ServerProtocol(
+        network.router, SendBuffer(network.router.peers.touched, network.router.counters, 0, 0), Origin("somebody")
+    )
+    for read in [raw[at : at + 1] for at in range(len(raw))] if pace else [raw]:
+        protocol.receive(read, network.now)
+    assert protocol.send_buffer.take_batch(1 << 20, network.now) == []
+    network.router.peers.touched.clear()
+    return protocol
+
+
+def _check_refusal(case: Case, final_packet: bytes) -> None:
+    """What a refused CONNECT is told: nothing, or a CONNACK with the right code in the form of its version."""
+    if not final_packet:
+        return
+    decoder = Decoder(1 << 20, server=False, version=V311 if final_packet[1] == 2 else V5)
+    if b"MQTT\x05" in case.raw:
+        assert decoder.version == V5
+    elif case.reason != reason_codes.UNSUPPORTED_PROTOCOL_VERSION:
+        assert decoder.version == V311
+    decoder.feed(final_packet)
+    assert decoder.next_frame()
+    answer = decoder.packet()
+    assert isinstance(answer, p.Connack)
+    assert not answer.session_present
+    assert case.reason is not None
+    if decoder.version == V5:
+        assert answer.reason_code == case.reason
+    else:
+        # [MQTT3-3.1.4-1]: 3.1.1 has no code for a malformed CONNECT.
+        assert answer.reason_code == reason_codes.v3_connack(case.reason) > 0
+
+
+class TestWireCases:
+    """Every named wire case, sent to a channel among two other clients; each case names its statements."""
+
+    @pytest.mark.parametrize("pace", [0, 1])
+    @for_each("case", [one for one in FROM_CLIENTS if one.packet is None])
+    def test_bad(self, case: Case, pace: int) -> None:
+        """The connection ends with the case's reason code, and others go on.
+
+        [MQTT-4.13.1-1] [MQTT-3.1.4-1] [MQTT-3.1.4-2] [MQTT-3.2.2-6] [MQTT-3.2.2-7] [MQTT3-4.8.0-1]
+        [MQTT3-2.2.2-2] [MQTT3-3.1.4-1]
+        """
+        network = Network(limits(max_packet_size=MAX_PACKET_SIZE), pace=pace)
+        with untouched(network.client("witness"), network.client("publisher", V311)):
+            if case.version == 0:
+                protocol = _first_bytes(network, case.raw, pace)
+                _check_refusal(case, protocol.final_packet)
+            else:
+                client = network.client("c", case.version)
+                client.raw(case.raw)
+                protocol = client.wire.protocol
+                assert client.closed
+                assert client.end == (case.reason if case.version == V5 else -1)
+            assert protocol.close_cause in ("protocol-error", "refused", "not-allowed")
+            before = network.router.counters.packets_received
+            protocol.receive(b"\xc0\x00", network.now)  # [MQTT-3.1.4-6]: nothing more is acted on
+            assert network.router.counters.packets_received == before
+
+    @for_each("case", [one for one in FROM_CLIENTS if one.packet is not None])
+    def test_good(self, case: Case) -> None:
+        """A well-formed packet is answered, or ends the connection by the rules of the state; others go on."""
+        network = Network(limits(max_packet_size=MAX_PACKET_SIZE), pace=1)
+        with untouched(network.client("witness"), network.client("publisher", V311)):
+            version = case.version
+            packet = case.packet
+            if isinstance(packet, Connect):
+                client = network.idle("c", packet.version)
+                client.dial()
+            else:
+                client = network.client("c", version, expiry=10 if version == V5 else None)
+            client.raw(case.raw)
+            if isinstance(packet, Disconnect):
+                assert client.closed
+                assert client.end == -1
+            elif isinstance(packet, Connect):
+                needs_method = 0x15 in packet.properties.strings
+                nameless = not packet.client_id and not packet.clean_start and packet.version < V5
+                assert client.closed == (needs_method or nameless)
+            elif isinstance(packet, p.Auth):
+                assert client.end == 0x82  # [MQTT-4.12.0-7]
+            elif not isinstance(packet, Publish):
+                assert not client.closed
+
+
+class TestOrder:
+    """What may come when."""
+
+    def test_nothing_after_the_end_of_a_read(self) -> None:
+        """What follows a bad packet or a DISCONNECT in the same read is not acted on.
+
+        [MQTT-3.14.4-1] [MQTT-3.14.4-2]
+        """
+        network = Network()
+        witness = network.client("w")
+        witness.subscribe("t")
+        for last in (b"\xe0\x00", b"\x00\x00"):
+            network.client("c", V311).raw(b"\x30\x04\x00\x01t1" + last + b"\x30\x04\x00\x01t2")
+        assert witness.payloads() == [b"1", b"1"]
+
+    def test_connection_after_connection(self) -> None:
+        """Ends are counted by cause for the shell: each channel tells its own once."""
+        network = Network()
+        client = network.client("c")
+        client.disconnect()
+        assert client.wire.protocol.close_cause == "client-disconnect"
+        client.connect()
+        client.disconnect(0x04)
+        assert client.wire.protocol.close_cause == "client-disconnect-with-will"
+        client.connect()
+        client.cut()
+        assert client.wire.protocol.close_cause == "connection-lost"
+        client.wire.protocol.lost("stalled", network.now)
+        assert client.wire.protocol.close_cause == "connection-lost"
+
+
+class TestTurns:
+    """A read may hold more than one connection should be served at once."""
+
+    @pytest.mark.crowd
+    @pytest.mark.parametrize(("version", "qos"), [*product((V311, V5), (0, 1, 2))])
+    def test_nothing_is_lost_between_turns(self, version: int, qos: int) -> None:
+        """Thousands of messages in one read reach a receiver with little room, in order, though none may wait in it."""
+        network = Network(limits(live_messages=64, receive_maximum=65_535))
+        receiver, publisher = network.client("r"), network.client("p", version)
+        receiver.subscribe("t", qos=qos)
+        sent = [b"%d" % number for number in range(3_000)]
+        for payload in sent:
+            publisher.post("t", payload, qos)
+        network.settle()
+        assert receiver.payloads() == sent
+        assert network.router.counters.dropped_in_all() == 0
+        assert not publisher.wire.protocol.unfinished
+
+    @pytest.mark.crowd
+    def test_others_have_their_turn(self) -> None:
+        """A turn of a flood ends before all of it is through."""
+        network = Network()
+        flood = network.client("f", V311)
+        other = network.client("o")
+        other.subscribe("t")
+        for _ in range(20_000):
+            flood.post("t", b"x")
+        flood.wire.to_channel()
+        assert flood.wire.protocol.unfinished
+        other.send(p.Pingreq())
+        other.wire.to_channel()
+        other.wire.flush(1)
+        other.wire.to_client()
+        assert len(other.got(p.Pingresp)) == 1
+        network.settle()
+        assert len(other.take()) == 20_000
+
+    def test_311_client_that_does_not_read(self) -> None:
+        """It has no Receive Maximum to keep to; its publishes wait until it takes its acknowledgements."""
+        network = Network(limits(receive_maximum=10))
+        witness, client = network.client("w"), network.client("c", V311)
+        witness.subscribe("t", qos=1)
+        client.wire.frozen = True
+        for _ in range(100):
+            client.post("t", b"x", 1)
+        network.settle()
+        assert len(witness.take()) == 10
+        assert client.wire.protocol.throttled
+        client.wire.frozen = False
+        network.settle()
+        assert len(witness.take()) == 90
+        assert client.outgoing == {}
+
+    def test_end_in_the_middle(self) -> None:
+        """A connection that is given up between two turns does no more."""
+        network = Network()
+        flood, other = network.client("f", V311), network.client("o")
+        other.subscribe("t")
+        for _ in range(20_000):
+            flood.post("t", b"x")
+        flood.wire.to_channel()
+        network.wake()
+        flood.wire.protocol.lost("stalled", network.now)
+        flood.wire.protocol.go_on(network.now)
+        network.settle()
+        assert 0 < len(other.take()) < 20_000
+
+
+class TestReceiving:
+    """PUBLISH from a client."""
+
+    @for_each(("qos", "kind"), [(1, p.PUBACK), (2, p.PUBREC)])
+    def test_nobody_listens(self, qos: int, kind: int) -> None:
+        """Reason 0x10 in 5.0 when no subscription matches [MQTT-3.4.2-1] [MQTT-3.5.2-1]."""
+        network = Network()
+        client, old = network.client("c"), network.client("o", V311)
+        client.publish("t", b"x", qos)
+        assert [ack.reason_code for ack in client.acks(kind)] == [0x10]
+        old.publish("t", b"x", qos)
+        assert [ack.reason_code for ack in old.acks(kind)] == [0]
+        client.subscribe(Request("t", 1, no_local=True))
+        client.publish("t", b"x", qos)
+        assert client.acks(kind)[-1].reason_code == 0x10
+
+    def test_completed_though_expired(self) -> None:
+        """The exchange with the publisher goes to its end when the message has expired meanwhile [MQTT-4.3.3-13]."""
+        network = Network()
+        witness, client = network.client("w", clean=False, expiry=100), network.client("c")
+        witness.subscribe("t", qos=2)
+        witness.cut()
+        client.post("t", b"x", 2, expiry=1)
+        client.wire.to_channel()
+        network.advance(5)
+        assert [ack.reason_code for ack in client.acks(p.PUBCOMP)] == [0]
+        assert client.outgoing == {}
+        witness.connect(clean=False, expiry=100)
+        assert witness.take() == []
+
+    def test_receive_maximum_with_partial_writes(self) -> None:
+        """A client that keeps to two in flight is never accused, however its acknowledgements are batched.
+
+        [MQTT-3.3.4-7]
+        """
+        network = Network(limits(receive_maximum=4))
+        client, flood = network.client("c"), network.client("f")
+        client.subscribe("big")
+        link = client.wire
+        link.frozen = True
+        for _ in range(50):
+            flood.publish("big", b"x" * 100)
+        for number in range(400):
+            flood.publish("big", b"x" * 100)
+            if len(client.outgoing) < 2:
+                client.post("t", b"%d" % number, 1)
+                link.to_channel()
+            link.frozen, link.batch = False, 100
+            link.flush(1)
+            link.frozen = True
+            link.to_client()
+        assert not link.send_buffer.empty
+        assert len(client.acks(p.PUBACK)) > 8
+        assert not link.protocol.close_cause
+
+    @for_each("version", [V311, V5])
+    def test_system_topics_are_the_brokers(self, version: int) -> None:
+        """A client cannot publish to $SYS; the connection stays, others see nothing [MQTT3-3.3.5-2]."""
+        network = Network()
+        witness, client = network.client("w"), network.client("c", version)
+        witness.subscribe("$SYS/#")
+        for qos in (0, 1, 2):
+            client.publish("$SYS/broker/version", b"mine", qos)
+        assert witness.take() == []
+        assert not client.closed
+        assert client.outgoing == {}
+        codes = {ack.reason_code for ack in client.got(Ack) if ack.kind in (p.PUBACK, p.PUBREC)}
+        assert codes == ({0x87} if version == V5 else {0})
+
+    @for_each(("version", "code"), [(V311, -1), (V5, 0x95)])
+    def test_too_large(self, version: int, code: int) -> None:
+        """Refused by its declared length, before it has come [MQTT-3.2.2-15]."""
+        network = Network(limits(max_packet_size=100))
+        client = network.client("c", version)
+        client.raw(b"\x30\xff\xff\xff\x7f")
+        assert client.closed
+        assert client.end == code
+        assert pending_size(client.wire.protocol.decoder) < 100
+
+
+class TestSubscribing:
+    """SUBSCRIBE and UNSUBSCRIBE."""
+
+    @for_each("version", [V31, V311, V5])
+    def test_codes_in_order(self, version: int) -> None:
+        """One SUBACK with a code for each filter, in order; UNSUBACK likewise.
+
+        [MQTT-3.8.4-1] [MQTT-3.8.4-2] [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT-3.8.4-7] [MQTT-3.9.3-1] [MQTT-3.9.3-2]
+        [MQTT-2.2.1-6] [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.10.4-6] [MQTT-3.11.3-1] [MQTT-3.11.3-2] [MQTT3-3.9.3-2]
+        """
+        client = Network().client("c", version)
+        wanted = [Request(f"t/{number}", number % 3) for number in range(300)]
+        assert client.subscribe(*wanted) == [number % 3 for number in range(300)]
+        codes = client.unsubscribe("t/3", "t/none", "t/4", "t/3")
+        assert codes == ([0, 0x11, 0, 0x11] if version == V5 else [])
+        assert len(client.session.subscriptions) == 298
+        assert len(client.got(p.Unsuback)) == 1
+
+    def test_limits_per_filter(self) -> None:
+        """What the settings refuse has its own code; the others are subscribed [MQTT-3.9.3-2]."""
+        network = Network(limits(max_topic_levels=3, max_subscriptions_per_client=2, max_qos=1))
+        filters = ["a", "a/b/c/d", "b", "c", "a"]
+        client = network.client("c")
+        assert client.subscribe(*filters, qos=2) == [1, 0x8F, 1, 0x97, 1]  # [MQTT-3.2.2-10]
+        assert network.client("o", V311).subscribe(*filters, qos=2) == [1, 0x80, 1, 0x80, 1]

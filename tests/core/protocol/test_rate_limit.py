@@ -1,0 +1,379 @@
+"""Rates: what a bucket lets through, what a client that publishes too fast has to put up with, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import V5, V311
+from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.hooks import AccessControl, Origin
+from canopy_mqtt.core.protocol.backpressure import BREAK, MIN_HOLD, PublishLimit, TokenBucket
+from tests.core.harness import Client, Network, limits
+from tests.support.runs import for_each
+
+NOW = 1_000.0
+
+
+class TestTokenBucket:
+    """A rate and a burst."""
+
+    def test_begins_full(self) -> None:
+        """The burst is there at once, and after it the rate."""
+        bucket = TokenBucket(10.0, 5.0)
+        bucket.take(5.0, NOW)
+        assert bucket.ready_in(NOW) == 0.0
+        bucket.take(1.0, NOW)
+        assert bucket.ready_in(NOW) == pytest.approx(0.1)
+        assert bucket.ready_in(NOW + 0.04) == pytest.approx(0.06)
+        assert bucket.ready_in(NOW + 0.11) == 0.0
+
+    def test_a_large_take_goes_into_debt_once(self) -> None:
+        """However large it is, it is waited for and not refused."""
+        bucket = TokenBucket(10.0, 10.0)
+        bucket.take(110.0, NOW)
+        assert bucket.ready_in(NOW) == pytest.approx(10.0)
+
+    def test_no_more_than_the_burst_is_saved_up(self) -> None:
+        """Who was silent for a day has a burst, and not a day's worth."""
+        bucket = TokenBucket(10.0, 20.0)
+        bucket.take(20.0, NOW)
+        bucket.take(21.0, NOW + 86_400.0)
+        assert bucket.ready_in(NOW + 86_400.0) == pytest.approx(0.1)
+
+    def test_a_clock_that_stands_still_or_goes_back(self) -> None:
+        """Nothing is given for it."""
+        bucket = TokenBucket(10.0, 1.0)
+        bucket.take(2.0, NOW)
+        assert bucket.ready_in(NOW - 5.0) == pytest.approx(0.1)
+        assert bucket.ready_in(NOW) == pytest.approx(0.1)
+
+    def test_one_by_one(self) -> None:
+        """`take_one` gives whole tokens, and none on credit."""
+        bucket = TokenBucket(2.0, 3.0)
+        assert [bucket.try_take(NOW) for _ in range(5)] == [True, True, True, False, False]
+        assert not bucket.try_take(NOW + 0.4)
+        assert bucket.try_take(NOW + 0.6)
+        assert not bucket.try_take(NOW + 0.6)
+
+    @given(
+        rate=st.floats(0.1, 1e6),
+        burst=st.floats(1.0, 1e6),
+        steps=st.lists(st.tuples(st.floats(0.0, 10.0), st.integers(1, 100)), max_size=60),
+    )
+    def test_the_rate_holds_over_any_time(self, rate: float, burst: float, steps: list[tuple[float, int]]) -> None:
+        """Who waits when told to has never taken more than the burst, the time's worth, and one take on credit."""
+        bucket = TokenBucket(rate, burst)
+        now = NOW
+        taken = 0
+        for pause, count in steps:
+            now += pause + bucket.ready_in(now + pause)
+            assert taken <= (burst + (now - NOW) * rate) * (1 + 1e-9) + 1e-3
+            bucket.take(float(count), now)
+            taken += count
+
+
+class TestPublishLimit:
+    """Held back, and for how long."""
+
+    def test_within_the_limits(self) -> None:
+        """Nobody is held back."""
+        limit = PublishLimit(10.0, 1_000, 1.0)
+        assert [limit.published(1, 100, NOW) for _ in range(10)] == [0.0] * 10
+
+    def test_the_worse_of_both_counts(self) -> None:
+        """One packet too many, or many bytes too many: the client waits for both."""
+        assert PublishLimit(10.0, 1_000, 0.0).published(11, 10, NOW) == pytest.approx(NOW + 0.1)
+        assert PublishLimit(10.0, 1_000, 0.0).published(11, 3_000, NOW) == pytest.approx(NOW + 2.0)
+
+    def test_never_for_a_moment_only(self) -> None:
+        """A rate of a million is not kept by a million timers a second."""
+        limit = PublishLimit(1_000_000.0, 0, 0.0)
+        assert limit.published(1_000_001, 1, NOW) == pytest.approx(NOW + MIN_HOLD)
+
+    @for_each(("rate", "size", "code"), [(10.0, 0, 0x96), (0.0, 1_000, 0x97), (10.0, 1_000, 0x97)])
+    def test_patience(self, rate: float, size: int, code: int) -> None:
+        """Held back without a break until it is over: 0x96 for packets, 0x97 for bytes."""
+        limit = PublishLimit(rate, size, 5.0)
+        now = NOW
+        error: ProtocolError | None = None
+        while error is None:
+            assert now < NOW + 8.0
+            try:
+                until = limit.published(10, 1_001, now)
+                if until:
+                    now = until + BREAK / 2
+                    limit.released(now)
+            except ProtocolError as raised:
+                error = raised
+        assert error.reason_code == code
+        assert "PUBLISH packets a second for 5 s" in str(error)
+        assert now >= NOW + 5.0
+
+    def test_patience_ends_in_the_middle_of_a_long_hold(self) -> None:
+        """Who owes an hour is not held for an hour."""
+        limit = PublishLimit(10.0, 0, 5.0)
+        assert limit.published(36_010, 1, NOW) == NOW + 5.0
+        with pytest.raises(ProtocolError, match="more than 10 PUBLISH packets a second for 5 s"):
+            limit.released(NOW + 5.0)
+
+    def test_a_break_begins_anew(self) -> None:
+        """A second without being held back, again and again: it may go on like that for ever."""
+        limit = PublishLimit(10.0, 0, 5.0)
+        now = NOW
+        for _ in range(100):
+            until = limit.published(40, 1, now)
+            assert now < until < now + 5.0
+            limit.released(until)
+            now = until + BREAK + 0.01
+
+    def test_patience_without_end(self) -> None:
+        """0: for ever."""
+        limit = PublishLimit(10.0, 0, 0.0)
+        now = NOW
+        for _ in range(1_000):
+            now = limit.published(100, 1, now) or now
+            limit.released(now)
+        assert now > NOW + 9_000
+
+
+class TestChannel:
+    """A client's publishing, through the core."""
+
+    def pair(self, version: int = V5, **changes: int) -> tuple[Network, Client, Client]:
+        """A network, a publisher, and a subscriber that gets everything."""
+        network = Network(limits(**changes))
+        publisher, subscriber = network.client("p", version), network.client("s")
+        subscriber.subscribe("t/#", qos=2)
+        return network, publisher, subscriber
+
+    @for_each("qos", [0, 1, 2])
+    @for_each("version", [V311, V5])
+    def test_slowed_and_nothing_lost(self, version: int, qos: int) -> None:
+        """A burst of a second's worth, then the rate; all arrive, in order."""
+        network, publisher, subscriber = self.pair(version, max_publish_rate=10, publish_patience=0)
+        network.router.runs.most = 10  # as the server does
+        sent = [b"%d" % number for number in range(60)]
+        for number, payload in enumerate(sent):
+            publisher.post(f"t/{number % 3}", payload, qos)
+        network.settle()
+        # One on credit; with QoS 0 a run is taken whole, and is no longer than the burst.
+        assert 10 <= len(subscriber.inbox) <= 21
+        protocol = publisher.wire.protocol
+        assert protocol.unfinished
+        assert network.now < protocol.held_until <= network.now + 2.0
+        while len(subscriber.inbox) < 60:
+            before = len(subscriber.inbox)
+            network.advance(1.0)
+            assert len(subscriber.inbox) - before <= 21
+            assert network.now < 1_010.0
+        assert sorted(subscriber.payloads(), key=int) == sent
+        assert network.now >= 1_004.0
+        publisher.ping()
+        assert protocol.held_until == 0.0
+        assert not protocol.unfinished
+
+    def test_what_comes_while_it_is_held(self) -> None:
+        """A read that the shell could not stop waits like the rest."""
+        network, publisher, subscriber = self.pair(max_publish_rate=1, publish_patience=0)
+        publisher.publish("t", b"1", 1)
+        publisher.publish("t", b"2", 1)
+        protocol = publisher.wire.protocol
+        until = protocol.held_until
+        assert until - network.now == pytest.approx(1.0)
+        assert protocol.receive(b"\xc0\x00", network.now)
+        network.settle()
+        assert publisher.got(p.Pingresp) == []
+        assert len(publisher.acks(p.PUBACK)) == 2
+        assert (protocol.unfinished, protocol.held_until) == (True, until)
+        network.advance(1.0)
+        assert len(publisher.got(p.Pingresp)) == 1
+        assert subscriber.payloads() == [b"1", b"2"]
+
+    def test_held_with_nothing_left_to_read(self) -> None:
+        """The last packet of a read was one too many: until its time has come the client is not read from."""
+        network, publisher, subscriber = self.pair(max_publish_rate=2, publish_patience=0)
+        for _ in range(3):
+            publisher.publish("t", b"x", 1)
+        protocol = publisher.wire.protocol
+        assert (protocol.unfinished, protocol.held_until > network.now) == (True, True)
+        network.advance(0.6)
+        assert (protocol.unfinished, protocol.held_until) == (False, 0.0)
+        publisher.publish("t", b"y", 1)
+        assert subscriber.payloads() == [b"x", b"x", b"x", b"y"]
+
+    def test_bytes(self) -> None:
+        """Whole packets count, and nothing but publishes."""
+        network, publisher, subscriber = self.pair(max_publish_bytes=1_000, publish_patience=0)
+        for _ in range(30):
+            publisher.send(p.Subscribe(publisher.take_id(), [p.SubscriptionRequest("u/" + "x" * 100, 0)]))
+            publisher.ping()
+        assert publisher.wire.protocol.held_until == 0.0
+        for _ in range(4):
+            publisher.post("t", b"x" * 494, 1)
+        network.settle()
+        assert len(subscriber.take()) == 2
+        # 2 x 503 bytes.
+        assert publisher.wire.protocol.held_until - network.now == pytest.approx(0.006)
+        network.advance(0.01)
+        assert len(subscriber.take()) == 1
+        network.advance(0.5)
+        assert len(subscriber.take()) == 1
+
+    @for_each(("version", "end"), [(V5, 0x96), (V311, -1)])
+    def test_the_end_of_patience(self, version: int, end: int) -> None:
+        """DISCONNECT 0x96, in 3.1.1 a closed connection, and the will goes out."""
+        network = Network(limits(max_publish_rate=10, publish_patience=3))
+        publisher, subscriber = network.client("p", version, will=p.Will("t/will", b"gone")), network.client("s")
+        subscriber.subscribe("t/#", qos=1)
+        for number in range(200):
+            publisher.post("t", b"%d" % number, 1)
+        publisher.send(p.Pingreq())
+        for _ in range(29):
+            network.settle()
+            network.advance(0.1)
+        assert publisher.end == -2
+        network.advance(0.2)
+        assert publisher.end == end
+        assert publisher.got(p.Pingresp) == []
+        protocol = publisher.wire.protocol
+        assert (protocol.close_cause, protocol.unfinished) == ("protocol-error", False)
+        assert protocol.close_text == "more than 10 PUBLISH packets a second for 3 s"
+        payloads = subscriber.payloads()
+        assert payloads[-1] == b"gone"
+        assert payloads[:-1] == [b"%d" % number for number in range(len(payloads) - 1)]
+        assert 35 <= len(payloads) <= 45
+
+    def test_a_connection_that_is_held_may_be_taken_over(self) -> None:
+        """The end of a connection does not wait, and the next one begins without debt."""
+        network, publisher, subscriber = self.pair(max_publish_rate=1, publish_patience=0)
+        for _ in range(5):
+            publisher.post("t", b"x", 1)
+        network.settle()
+        old = publisher.wire.protocol
+        assert old.held_until > network.now
+        publisher.outgoing.clear()
+        publisher.connect()
+        assert old.close_cause == "taken-over"
+        subscriber.take()
+        publisher.publish("t", b"new", 1)
+        assert subscriber.payloads() == [b"new"]
+
+    def test_no_limit_no_object(self) -> None:
+        """Nothing is made for a limit that is not set."""
+        assert Network().client("c").wire.protocol.publish_limit is None
+
+
+class Asked(AccessControl):
+    """A gate that counts."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def admit(self, connect: p.Connect, origin: Origin, ticket: object) -> int:
+        """Let everybody in."""
+        del connect, origin, ticket
+        self.asked += 1
+        return 0
+
+
+class TestLoad:
+    """An event loop that lags, and the time of a batch."""
+
+    @for_each(("version", "code"), [(V311, 3), (V5, 0x89)])
+    def test_new_clients_are_refused(self, version: int, code: int) -> None:
+        """With 0x89 Server busy, before anything is done for them; those that are connected go on."""
+        network = Network(limits(max_loop_lag=2))
+        load = network.router.counters.load
+        there = network.client("there")
+        load.lag = 2.5
+        late = network.idle("late", version)
+        assert late.connect().reason_code == code
+        assert late.closed
+        assert list(network.router.sessions) == ["there"]
+        there.ping()
+        load.lag = 1.5
+        assert late.connect().reason_code == 0
+        # A beat that is overdue is lag too.
+        load.tick_due = network.now - 2.5
+        assert network.idle("later", version).connect().reason_code == code
+
+    def test_no_limit(self) -> None:
+        """0: never."""
+        network = Network(limits(max_loop_lag=0))
+        network.router.counters.load.lag = 1e9
+        network.client("c")
+
+    def test_the_gate_is_not_asked(self) -> None:
+        """What it does may be the most expensive part of a connect."""
+        network = Network(limits(max_loop_lag=2))
+        access_control = Asked()
+        network.router.access_control = access_control
+        network.router.counters.load.lag = 3.0
+        assert network.idle("c").connect().reason_code == 0x89
+        assert access_control.asked == 0
+        network.router.counters.load.lag = 0.0
+        network.client("c")
+        assert access_control.asked == 1
+
+    def test_everybody_who_calls_with_a_time_writes_it(self) -> None:
+        """`QueueTotals.now` is the time of the present batch."""
+        network = Network()
+        load = network.router.counters.load
+        client = network.client("c")
+        protocol = client.wire.protocol
+        protocol.receive(b"\xc0\x00", 2_000.0)
+        assert load.now == 2_000.0
+        protocol.go_on(2_001.0)
+        assert load.now == 2_001.0
+        protocol.refill(2_002.0)
+        assert load.now == 2_002.0
+        network.router.tick(2_003.0)
+        assert load.now == 2_003.0
+        protocol.admitted(0, 2_003.5)
+        protocol.close("shutdown", 0x8B, "", 2_004.0)
+        assert load.now == 2_004.0
+        protocol.lost("connection-lost", 2_005.0)
+        assert load.now == 2_005.0
+
+
+class TestCrowd:
+    """What the shell found out about a connection before its CONNECT."""
+
+    @for_each(("code", "text"), [(0x97, "from this address"), (0x9F, "too many new connections")])
+    @for_each("version", [V311, V5])
+    def test_refused(self, version: int, code: int, text: str) -> None:
+        """Told in CONNACK, with a reason; nothing is done for it."""
+        network = Network()
+        client = network.idle("c", version)
+        client.dial()
+        client.wire.protocol.refused = code
+        client.send(p.Connect("c", version))
+        network.settle()
+        assert client.connack.reason_code == (code if version == V5 else 3)
+        assert client.closed
+        if version == V5:
+            assert text in client.connack.properties.strings[0x1F]
+        assert network.router.sessions == {}
+        assert client.wire.protocol.close_cause == "refused"
+
+    @for_each(
+        ("code", "host", "accepted"),
+        [(0x97, "10.0.0.1", True), (0x97, "10.0.0.2", False), (0x9F, "10.0.0.1", False)],
+    )
+    def test_in_place_of_its_own_connection(self, code: int, host: str, accepted: bool) -> None:
+        """Over the limit of its address, a client may still take over a connection of that address."""
+        network = Network()
+        client = network.idle("c")
+        client.dial().protocol.origin.host = "10.0.0.1"
+        client.send(p.Connect("c", V5))
+        network.settle()
+        old = client.wire
+        client.dial().protocol.origin.host = host
+        client.wire.protocol.refused = code
+        client.send(p.Connect("c", V5))
+        network.settle()
+        assert client.connack.reason_code == (0 if accepted else code)
+        assert old.protocol.close_cause == ("taken-over" if accepted else "")

@@ -1,0 +1,556 @@
+"""What a subscriber may ask of its queue: every form of the question, and the answer to it.
+
+The wish is read from the user properties of SUBSCRIBE, bounded by what the administrator allows, told in the SUBACK,
+and kept with the subscription: over a second SUBSCRIBE, over a restart of the broker.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.packets import V5, V311, Suback
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.properties import REASON_STRING
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.queue_terms import (
+    DISCONNECT,
+    DROP_NEWEST,
+    DROP_OLDEST,
+    LATEST,
+    MAX_OPTION,
+    POLICIES,
+    UNSET,
+    BadQueueOptions,
+    QueueRule,
+    QueueTerms,
+    RequestedTerms,
+    SubscriptionQueue,
+    SubscriptionTerms,
+    grant,
+    granted_properties,
+    read_options,
+)
+from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.store import MemoryStore
+from tests.core.harness import Client, Network, limits
+from tests.core.recount import User, ask, burst, losses, numbers, user_wish
+from tests.store.observed import at_once
+from tests.store.places import rebooted
+from tests.support.restored import restore
+from tests.support.runs import for_each
+
+HOUR = 3_600
+
+GOOD_AGES = ["0", "1", "5", "0.5", "05", "0.0", "0.001", "123456.75", "4294967295", "4294967295.0"]
+BAD_AGES = [
+    "", " ", "-1", "-0", "+1", "1.", ".5", ".", "1.2.3", "1e3", "inf", "nan", "0x10", "1_000", "1,5", "five", " 5",
+    "5 ", "5s", "\u0665", "²", "1.\u0665", "4294967296", "4294967295.5", "9" * 17, "0" * 17, "9" * 1_000,
+]  # fmt: skip
+GOOD_DEPTHS = ["0", "1", "007", "100", "4294967295"]
+BAD_DEPTHS = ["", "-1", "1.0", "1.5", "1.", "1e2", "ten", "+3", " 3", "4294967296", "\u0663", "9" * 17]
+BAD_POLICIES = ["", "Latest", "LATEST", "latest ", "drop", "drop_oldest", "0", "3", "latest,drop-oldest"]
+BAD_NAMES = ["canopy-", "canopy-Queue", "canopy-queue ", "canopy-lost", "canopy-max-age-s", "canopy-maxage", "canopy-x"]
+
+
+class TestReading:
+    """`queue_terms.read_options`."""
+
+    def test_nothing_asked(self) -> None:
+        """Other user properties, and names that only resemble these, are none of our business."""
+        assert read_options([]) is None
+        assert (
+            read_options([("a", "b"), ("Canopy-queue", "latest"), ("canopy", "x"), ("xcanopy-queue", ""), ("", "")])
+            is None
+        )
+
+    @for_each("policy", range(4))
+    def test_policies(self, policy: int) -> None:
+        """Each by its name; nothing else was said."""
+        options = read_options([("other", "1"), ("canopy-queue", POLICIES[policy]), ("other", "2")])
+        assert options is not None
+        assert (options.policy, options.max_age, options.depth) == (policy, -1.0, UNSET)
+
+    @for_each("text", GOOD_AGES)
+    def test_ages(self, text: str) -> None:
+        options = read_options([("canopy-max-age", text)])
+        assert options is not None
+        assert (options.policy, options.max_age, options.depth) == (UNSET, float(text), UNSET)
+
+    @for_each("text", GOOD_DEPTHS)
+    def test_depths(self, text: str) -> None:
+        options = read_options([("canopy-depth", text)])
+        assert options is not None
+        assert (options.policy, options.max_age, options.depth) == (UNSET, -1.0, int(text))
+
+    @for_each(
+        "user",
+        [
+            *((("canopy-max-age", text),) for text in BAD_AGES),
+            *((("canopy-depth", text),) for text in BAD_DEPTHS),
+            *((("canopy-queue", text),) for text in BAD_POLICIES),
+            *(((name, "1"),) for name in BAD_NAMES),
+            (("canopy-depth", "1"), ("canopy-depth", "1")),
+            (("canopy-queue", "latest"), ("x", "y"), ("canopy-queue", "drop-oldest")),
+            (("canopy-queue", "latest"), ("canopy-depth", "1"), ("canopy-max-age", "1"), ("canopy-more", "1")),
+        ],
+    )
+    def test_what_means_nothing(self, user: tuple[User, ...]) -> None:
+        """The text is short, whatever the client wrote."""
+        with pytest.raises(BadQueueOptions) as caught:
+            read_options(list(user))
+        assert 0 < len(str(caught.value)) < 200
+        assert user[-1][0][:40] in str(caught.value)
+
+    @given(st.lists(st.tuples(st.text(max_size=8).map("canopy-".__add__) | st.text(), st.text(max_size=20))))
+    def test_anything_else(self, user: list[User]) -> None:
+        """A wish, none, or `BadQueueOptions`; and what is understood is within its bounds."""
+        try:
+            options = read_options(user)
+        except BadQueueOptions:
+            return
+        if options is None:
+            assert not any(name.startswith("canopy-") for name, _ in user)
+        else:
+            assert options.policy in (UNSET, 0, 1, 2, 3)
+            assert options.max_age == -1.0 or 0.0 <= options.max_age <= MAX_OPTION
+            assert options.depth == UNSET or 0 <= options.depth <= MAX_OPTION
+
+
+class TestGrant:
+    """`queue_terms.grant`: tighter than the administrator's bounds, never looser."""
+
+    @given(
+        options=st.builds(
+            RequestedTerms,
+            st.sampled_from((UNSET, 0, 1, 2, 3)),
+            st.sampled_from((-1.0, 0.0, 0.5, 5.0, 4_294_967_295.0)),
+            st.sampled_from((UNSET, 0, 1, 10, 4_294_967_295)),
+        ),
+        base=st.builds(
+            SubscriptionTerms, st.integers(0, 3), st.sampled_from((0.0, 2.0, 5.0)), st.sampled_from((0, 3, 10))
+        ),
+        live_messages=st.sampled_from((0, 5, 10_000)),
+        allowed=st.lists(st.integers(0, 3), unique=True, max_size=4).map(tuple),
+    )
+    def test_never_looser(
+        self, options: RequestedTerms, base: SubscriptionTerms, live_messages: int, allowed: tuple[int, ...]
+    ) -> None:
+        limits = Limits()
+        limits.subscriber_policies = allowed
+        granted = grant(options, limits, QueueTerms(0, 0.0, live_messages, 0, 0, 0), base)
+        if not allowed:
+            assert (granted.policy, granted.max_age, granted.depth) == (base.policy, base.max_age, base.depth)
+            return
+        assert granted.policy == (options.policy if options.policy in allowed else base.policy)
+        bounds = [age for age in (base.max_age, options.max_age) if age > 0]
+        assert granted.max_age == min(bounds, default=0.0)
+        depths = [depth for depth in (base.depth or live_messages, options.depth) if depth > 0]
+        assert granted.depth == min(depths, default=0)
+
+    @given(
+        st.integers(0, 3),
+        st.one_of(
+            st.floats(0.0, MAX_OPTION, allow_subnormal=False),
+            st.decimals(0, MAX_OPTION, places=3).map(float),
+            st.sampled_from([1_234_567.0, 100_000.5, 0.000001, 1e-5, float(MAX_OPTION)]),
+        ),
+        st.integers(0, MAX_OPTION),
+    )
+    def test_what_is_told_can_be_asked(self, policy: int, max_age: float, depth: int) -> None:
+        """The answer has the form of the question, and says what was granted, to the millisecond."""
+        told = dict(granted_properties(SubscriptionTerms(policy, max_age, depth)))
+        assert list(told) == ["canopy-queue", "canopy-max-age", "canopy-depth"]
+        whole, _, rest = told["canopy-max-age"].partition(".")
+        assert (whole + rest).isdigit(), told
+        assert float(told["canopy-max-age"]) == pytest.approx(max_age, abs=0.001)
+        assert told["canopy-queue"] == POLICIES[policy]
+        assert told["canopy-depth"] == str(depth)
+
+    @for_each("text", [text for text in GOOD_AGES if float(text)])
+    def test_what_was_asked_comes_back(self, text: str) -> None:
+        """And asked again, it is understood as the same."""
+        client = Network().client("c")
+        answer = ask(client, "t", user=user_wish(max_age=text))
+        told = dict(answer.properties.user)["canopy-max-age"]
+        again = ask(client, "t", user=user_wish(max_age=told))
+        assert again.reason_codes == [0]
+        assert float(told) == float(text)
+
+
+def granted(answer: Suback) -> list[User]:
+    return answer.properties.user
+
+
+def sub_queue(client: Client, topic_filter: str) -> SubscriptionQueue | None:
+    return client.session.subscriptions[topic_filter].sub_queue
+
+
+class TestSuback:
+    """What the client is answered."""
+
+    def test_what_was_granted(self) -> None:
+        """All three, also where less was asked; nothing where nothing was asked [MQTT-3.8.4-5]."""
+        network = Network()
+        client = network.client("c")
+        answer = ask(client, "t", "u/#", qos=1, user=[("mine", "x"), ("canopy-queue", "latest")])
+        assert answer.reason_codes == [1, 1]
+        assert granted(answer) == [
+            ("canopy-queue", "latest"),
+            ("canopy-max-age", "0"),
+            ("canopy-depth", str(network.router.limits.live_messages)),
+        ]
+        assert not ask(client, "v", user=[("mine", "x")]).properties
+        assert not ask(client, "v").properties
+
+    def test_clamped(self) -> None:
+        """To the bounds of the settings, of the client's rules and of the subscription's."""
+        limits = Limits()
+        limits.queue_max_age = 60.0
+        limits.live_messages = 500
+        limits.subscriber_policies = (DROP_NEWEST, DROP_OLDEST)
+        limits.rules = (
+            QueueRule(client_id="slow*", live_messages=50),
+            QueueRule(topic_filter="r/#", max_age=5.0, depth=10, policy=DROP_OLDEST),
+        )
+        network = Network(limits)
+        asked = user_wish("latest", "1000", "1000")
+        for name, topic_filter, expected in (
+            ("c", "t", ("drop-newest", "60", "500")),
+            ("slow1", "t", ("drop-newest", "60", "50")),
+            ("c", "r/1", ("drop-oldest", "5", "10")),
+            ("slow1", "r/+", ("drop-oldest", "5", "10")),
+        ):
+            answer = ask(network.client(name), topic_filter, user=asked)
+            assert answer.reason_codes == [0]
+            assert tuple(value for _, value in granted(answer)) == expected
+        assert granted(ask(network.client("c"), "r/1", user=user_wish("drop-newest", "0", "0"))) == [
+            ("canopy-queue", "drop-newest"),
+            ("canopy-max-age", "5"),
+            ("canopy-depth", "10"),
+        ]
+
+    def test_several_filters(self) -> None:
+        """Where they differ, one set for each filter that was granted, in order; a refused one has none."""
+        limits = Limits()
+        limits.rules = (QueueRule(topic_filter="r/#", depth=10),)
+        limits.max_topic_levels = 3
+        network = Network(limits)
+        client = network.client("c")
+        asked = user_wish("latest", depth="1000")
+        answer = ask(client, "r/1", "a/b/c/d", "t", "r/2", user=asked)
+        assert answer.reason_codes == [0, reason_codes.TOPIC_FILTER_INVALID, 0, 0]
+        assert [value for name, value in granted(answer) if name == "canopy-depth"] == ["10", "1000", "10"]
+        assert len(granted(answer)) == 9
+        assert [value for name, value in granted(ask(client, "r/1", "r/2", user=asked)) if name == "canopy-depth"] == [
+            "10"
+        ]
+
+    def test_bad_wishes_are_told_though_nothing_may_be_chosen(self) -> None:
+        """A value that means nothing is a mistake of the client, whatever the administrator allows."""
+        network = Network()
+        network.router.limits.subscriber_policies = ()
+        assert ask(network.client("c"), "t", user=user_wish("fastest")).reason_codes == [0x83]
+
+    @for_each("max_packet", range(30, 140, 3))
+    def test_no_longer_than_the_client_takes(self, max_packet: int) -> None:
+        """The properties are left out before that [MQTT-3.9.2-1] [MQTT-3.9.2-2]; the wish holds all the same."""
+        network = Network()
+        client = network.client("c", max_packet=max_packet)
+        # The judge looks at the size of each packet.
+        answer = ask(client, "t", user=user_wish("latest"))
+        assert answer.reason_codes == [0]
+        assert granted(answer) == [] or len(granted(answer)) == 3
+        made = sub_queue(client, "t")
+        assert made is not None
+        assert made.policy == LATEST
+        bad = ask(client, "t", user=user_wish("f" * 1_000))
+        assert bad.reason_codes == [0x83]
+
+    def test_an_own_reason_string_is_short(self) -> None:
+        """Whatever the client wrote, and in whatever letters."""
+        network = Network()
+        client = network.client("c")
+        for text in ("x" * 60_000, "\u4e2d" * 20_000, "\U0001f642" * 15_000):
+            answer = ask(client, "t", user=[("canopy-" + text, "1")])
+            assert answer.reason_codes == [0x83]
+            assert len(answer.properties.strings[REASON_STRING].encode()) < 1_000
+
+    def test_qos_is_judged_as_ever(self) -> None:
+        """A wish changes nothing in what else is granted [MQTT-3.8.4-7]."""
+        limits = Limits()
+        limits.max_qos = 1
+        limits.max_subscriptions_per_client = 2
+        client = Network(limits).client("c")
+        answer = ask(client, "a", "b", "c", qos=2, user=user_wish("latest"))
+        assert answer.reason_codes == [1, 1, reason_codes.QUOTA_EXCEEDED]
+        assert len(granted(answer)) == 3
+
+
+class TestAgain:
+    """Subscribing again [MQTT-3.8.4-3]."""
+
+    def waiting(self) -> tuple[Network, Client, Client]:
+        """Two messages wait under `latest`."""
+        network = Network()
+        publisher, client = network.client("p"), network.client("c", receive_maximum=1)
+        ask(client, "t/#", qos=1, user=user_wish("latest"))
+        client.answering = False
+        publisher.publish("t/filler", b"", 1)
+        client.take()
+        publisher.publish("t/a", b"a1", 1)
+        publisher.publish("t/b", b"b1", 1)
+        return network, publisher, client
+
+    def finish(self, client: Client) -> list[bytes]:
+        client.answering = True
+        client.answer()
+        return client.payloads()
+
+    def test_the_same_wish_keeps_the_account(self) -> None:
+        """What waits can still be replaced."""
+        _, publisher, client = self.waiting()
+        before = sub_queue(client, "t/#")
+        ask(client, Request("t/#", 1, retain_handling=2), user=user_wish("latest"))
+        assert sub_queue(client, "t/#") is before
+        publisher.publish("t/a", b"a2", 1)
+        assert self.finish(client) == [b"a2", b"b1"]
+
+    @for_each("user", [user_wish("drop-newest"), user_wish(max_age="9"), []])
+    def test_another_wish_is_for_what_comes(self, user: list[User]) -> None:
+        """What waits stays where it is; none at all gives the client's own terms."""
+        _, publisher, client = self.waiting()
+        ask(client, Request("t/#", 1), user=user)
+        for payload in (b"a2", b"a3"):
+            publisher.publish("t/a", payload, 1)
+        assert self.finish(client) == [b"a1", b"b1", b"a2", b"a3"]
+        assert losses(client.session) == {}
+
+    def test_a_refused_one_changes_nothing(self) -> None:
+        """0x83: the subscription that was there is there still, on its terms."""
+        _, publisher, client = self.waiting()
+        before = sub_queue(client, "t/#")
+        ask(client, "t/#", qos=2, user=user_wish("fastest"))
+        assert sub_queue(client, "t/#") is before
+        assert client.session.subscriptions["t/#"].qos == 1
+        publisher.publish("t/a", b"a2", 1)
+        assert self.finish(client) == [b"a2", b"b1"]
+
+    def test_gone_and_back(self) -> None:
+        """An UNSUBSCRIBE forgets the wish."""
+        _, publisher, client = self.waiting()
+        client.unsubscribe("t/#")
+        client.subscribe("t/#", qos=1)
+        assert sub_queue(client, "t/#") is None
+        publisher.publish("t/a", b"a2", 1)
+        assert self.finish(client) == [b"a1", b"b1", b"a2"]
+
+    def test_over_connections(self) -> None:
+        """The wish is the subscription's, and so the session's: also when a 3.1.1 client takes it up."""
+        network = Network()
+        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
+        client.judge.enabled = False
+        ask(client, "t", qos=1, user=user_wish("latest"))
+        for version in (V5, V311, V5):
+            client.cut()
+            for payload in numbers(3):
+                publisher.publish("t", payload, 1)
+            client.version = version
+            client.connect(clean=False, expiry=HOUR if version == V5 else None)
+            assert client.payloads() == [b"0002"]
+
+
+class TestRestart:
+    """A broker that starts again on what a store kept."""
+
+    def restarted(self, network: Network, store: MemoryStore, limits: Limits) -> Network:
+        """Another broker, a moment later."""
+        made = Network(limits)
+        made.now = network.now + 1
+        saved = at_once(store.load())
+        made.router.journal = store.journal
+        restore(made.router, saved, made.now)
+        made.router.tick(made.now)
+        return made
+
+    def world(self, limits: Limits) -> tuple[Network, MemoryStore, Client]:
+        network = Network(limits)
+        store = MemoryStore(rebooted(lambda: network.now))
+        at_once(store.open(lambda: network.now))
+        network.router.journal = store.journal
+        return network, store, network.client("c", clean=False, expiry=HOUR)
+
+    def test_a_wish_is_kept(self) -> None:
+        """And what of it may be had is judged anew."""
+        limits = Limits()
+        network, store, client = self.world(limits)
+        ask(client, "t", "$share/g/s", qos=1, user=user_wish("latest", "50", "7"))
+        ask(client, "u", qos=1, user=user_wish("disconnect"))
+        client.subscribe("v", qos=1)
+        client.cut()
+        limits.subscriber_policies = (DROP_NEWEST, LATEST)
+        limits.queue_max_age = 5.0
+        made = self.restarted(network, store, limits)
+        subscriptions = made.session("c").subscriptions
+        for name in ("t", "$share/g/s"):
+            kept = subscriptions[name].sub_queue
+            assert kept is not None
+            assert kept.same(LATEST, 5.0, 7)
+            assert kept.options is not None
+            assert (kept.options.policy, kept.options.max_age, kept.options.depth) == (LATEST, 50.0, 7)
+        kept = subscriptions["u"].sub_queue
+        assert kept is not None
+        assert kept.same(DROP_NEWEST, 5.0, limits.live_messages)
+        assert kept.options is not None
+        assert kept.options.policy == DISCONNECT
+        assert subscriptions["v"].sub_queue is None
+
+    def test_it_holds(self) -> None:
+        """For what comes after the restart."""
+        limits = Limits()
+        network, store, client = self.world(limits)
+        ask(client, "t", qos=1, user=user_wish("latest"))
+        client.cut()
+        made = self.restarted(network, store, limits)
+        publisher = made.client("p")
+        for payload in numbers(5):
+            publisher.publish("t", payload, 1)
+        back = made.idle("c")
+        back.connect(clean=False, expiry=HOUR)
+        assert back.payloads() == [b"0004"]
+
+    def test_a_forgotten_wish_stays_forgotten(self) -> None:
+        """The last SUBSCRIBE is what counts."""
+        limits = Limits()
+        network, store, client = self.world(limits)
+        ask(client, "t", qos=1, user=user_wish("latest"))
+        ask(client, "t", qos=1)
+        client.cut()
+        made = self.restarted(network, store, limits)
+        assert made.session("c").subscriptions["t"].sub_queue is None
+
+    def test_what_waited_still_ages(self) -> None:
+        """Queues that were restored keep to the client's terms; their time begins anew."""
+        limits = Limits()
+        limits.queue_max_age = 5.0
+        network, store, client = self.world(limits)
+        publisher = network.client("p")
+        client.subscribe("t", qos=1)
+        client.cut()
+        for payload in numbers(3):
+            publisher.publish("t", payload, 1)
+        made = self.restarted(network, store, limits)
+        assert made.session("c").queued() == 3
+        made.advance(6)
+        made.router.sweep(made.now)
+        assert losses(made.session("c")) == {"age": 3}
+
+    def test_the_place_is_kept(self) -> None:
+        """A queue comes back in its order, also where something in it was renewed (`restore`)."""
+        limits = Limits()
+        limits.queue_policy = LATEST
+        network, store, client = self.world(limits)
+        publisher = network.client("p")
+        client.subscribe("t/#", qos=1)
+        client.cut()
+        for topic, payload in (("t/a", b"a1"), ("t/b", b"b1"), ("t/a", b"a2")):
+            publisher.publish(topic, payload, 1)
+        made = self.restarted(network, store, limits)
+        back = made.idle("c")
+        back.connect(clean=False, expiry=HOUR)
+        assert back.payloads() == [b"a2", b"b1"]
+
+    def test_rules_by_user_name(self) -> None:
+        """A restored session has no user name until its client is back; then the rules for that user hold again."""
+        limits = Limits()
+        limits.rules = (
+            QueueRule(user="kiosk*", topic_filter="t/#", policy=LATEST),
+            QueueRule(user="kiosk*", session_messages=3),
+        )
+        network = Network(limits)
+        store = MemoryStore(rebooted(lambda: network.now))
+        at_once(store.open(lambda: network.now))
+        network.router.journal = store.journal
+        client = network.client("c", clean=False, expiry=HOUR, user_name="kiosk7")
+        client.subscribe("t/a", qos=1)
+        assert sub_queue(client, "t/a") is not None
+        client.cut()
+        made = self.restarted(network, store, limits)
+        back = made.idle("c")
+        back.connect(clean=False, expiry=HOUR, user_name="kiosk7")
+        assert made.session("c").queue.max_messages == 3
+        kept = sub_queue(back, "t/a")
+        assert kept is not None
+        assert kept.policy == LATEST
+
+
+@for_each(("trie", "cache"), list(product(("nodes", "compact"), (0, 16))))
+def test_with_each_trie(trie: str, cache: int) -> None:
+    """Terms are found with the subscription, however it is found, and change at once."""
+    network = Network(None, 0, trie, cache)
+    assert isinstance(network.router, Router)
+    publisher, client = network.client("p"), network.client("c")
+    for user, kept in ((user_wish("latest"), 1), ([], 4), (user_wish(depth="2"), 2)):
+        ask(client, "t/+", user=user)
+        client.subscribe("t/1/#")
+        client.unsubscribe("t/1/#")
+        for _ in range(2):
+            client.wire.frozen = True
+            burst(publisher, "t/1", numbers(4))
+            client.wire.frozen = False
+            network.settle()
+            assert len(client.take()) == kept
+
+
+def fresh(client: Client) -> bool:
+    """Whether the shell is told that something loses its worth."""
+    return client.wire.send_buffer.fresh
+
+
+class TestTerms:
+    def test_subscribing_again_keeps_or_replaces_the_terms(self) -> None:
+        client = Network().client("c")
+        ask(client, "t", user=[("canopy-queue", "latest")])
+        first = sub_queue(client, "t")
+        assert first is not None
+        ask(client, "t", user=[("canopy-queue", "latest")])
+        assert sub_queue(client, "t") is first
+        ask(client, "t", user=[("canopy-depth", "3")])
+        second = sub_queue(client, "t")
+        assert second is not None
+        assert (second.policy, second.depth) == (DROP_NEWEST, 3)
+        ask(client, "t")
+        assert sub_queue(client, "t") is None
+        assert client.session.fresh_sub_queues == 0
+
+    def test_the_shell_is_told_what_loses_its_worth(self) -> None:
+        client = Network().client("c")
+        assert not fresh(client)
+        ask(client, "t", user=[("canopy-depth", "5")])
+        assert not fresh(client)
+        ask(client, "t", user=[("canopy-max-age", "5")])
+        assert fresh(client)
+        client.unsubscribe("t")
+        assert client.session.fresh_sub_queues == 0
+
+    def test_overlapping_subscriptions_wait_once_on_terms_that_one_of_them_has(self) -> None:
+        network = Network(limits(live_messages=100))
+        client, publisher = network.client("c"), network.client("p")
+        ask(client, "t/#", user=[("canopy-depth", "2")])
+        ask(client, "t/+", user=[("canopy-depth", "4")])
+        client.wire.frozen = True
+        for number in range(8):
+            publisher.publish("t/1", bytes((number,)))
+        # "t/#" sorts first.
+        assert client.wire.send_buffer.messages == 2
+        client.wire.frozen = False
+        network.settle()
+        client.subscribe("#")
+        client.wire.frozen = True
+        for number in range(8):
+            publisher.publish("t/1", bytes((number,)))
+        assert client.wire.send_buffer.messages == 8

@@ -1,0 +1,368 @@
+"""Which rule is whose: patterns, order, and what a rule says nothing about; against the rules said once more.
+
+Also what a rule does to a client that comes with another user name, and that a rule with a topic filter speaks of
+subscriptions and of no client's queue.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canopy_mqtt.core.codec.packets import SubscriptionRequest
+from canopy_mqtt.core.jobs import TERMS_WORK, TURN_WORK
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.message import OVERHEAD
+from canopy_mqtt.core.queues.queue_terms import (
+    DISCONNECT,
+    DROP_NEWEST,
+    DROP_OLDEST,
+    LATEST,
+    UNSET,
+    QueueRule,
+    QueueTerms,
+    SubscriptionTerms,
+    queue_terms,
+    sub_queue_terms,
+    subscription_rules,
+)
+from canopy_mqtt.core.queues.queue_totals import UNLIMITED
+from tests.core import naive
+from tests.core.harness import Network, limits
+from tests.core.recount import ask, burst, losses, numbers, user_wish
+from tests.support.runs import for_each
+
+HOUR = 3_600
+CLIENTS = ("a", "ab", "Ab", "b[c]", "a\nb", "")
+USERS = (None, "a", "kiosk1", "KIOSK1", "")
+PATTERNS = ("", "a", "a*", "*", "?", "[ab]*", "[!a]*", "kiosk*", "*1", "b[[]c]")
+FILTERS = ("", "a/#", "a/+", "+/b", "#", "$x/#")
+CLIENT_BOUNDS = ("live_messages", "live_bytes", "session_messages", "session_bytes")
+
+
+def shell(pattern: str, text: str | None) -> bool:
+    """Whether a shell pattern matches a whole text; an empty pattern is not looked at. Said without `fnmatch`."""
+    if not pattern:
+        return True
+    if text is None:
+        return False
+    parts = re.findall(r"\[!?.[^]]*\]|.", pattern, re.DOTALL)
+    spelled = {"*": ".*", "?": "."}
+    expression = "".join(
+        spelled.get(part) or ("[^" + part[2:] if part[:2] == "[!" else part if len(part) > 1 else re.escape(part))
+        for part in parts
+    )
+    return re.fullmatch(expression.replace("[[]", r"\["), text, re.DOTALL) is not None
+
+
+class Plain:
+    """A rule as it stands in the settings."""
+
+    def __init__(self, client_id: str, user: str, topic_filter: str, effects: dict[str, float]) -> None:
+        self.client_id = client_id
+        self.user = user
+        self.topic_filter = topic_filter
+        self.effects = effects
+
+    def __repr__(self) -> str:
+        return f"{self.client_id!r} {self.user!r} {self.topic_filter!r} {self.effects}"
+
+    def made(self) -> QueueRule:
+        effects: dict[str, int] = {name: int(value) for name, value in self.effects.items() if name != "max_age"}
+        return QueueRule(
+            self.client_id, self.user, self.topic_filter, max_age=self.effects.get("max_age", -1.0), **effects
+        )
+
+    def matches(self, client_id: str, user: str | None) -> bool:
+        return shell(self.client_id, client_id) and shell(self.user, user)
+
+
+plain_rules = st.builds(
+    Plain,
+    st.sampled_from(PATTERNS),
+    st.sampled_from(PATTERNS),
+    st.sampled_from(FILTERS),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "policy": st.integers(0, 3),
+            "max_age": st.sampled_from((0.0, 2.5)),
+            "depth": st.sampled_from((0, 7)),
+            "live_messages": st.sampled_from((0, 3)),
+            "live_bytes": st.sampled_from((0, 300)),
+            "session_messages": st.sampled_from((0, 4)),
+            "session_bytes": st.sampled_from((0, 400)),
+        },
+    ),
+)
+
+
+@given(
+    rules=st.lists(plain_rules, max_size=6),
+    client_id=st.sampled_from(CLIENTS),
+    user=st.sampled_from(USERS),
+    policy=st.integers(0, 3),
+)
+def test_a_clients_terms(rules: list[Plain], client_id: str, user: str | None, policy: int) -> None:
+    """All that match apply in their order, and a later one wins for what it names; those with a topic filter do not."""
+    given_limits = limits(queue_policy=policy, queue_max_age=9, live_messages=11, session_bytes=12_000)
+    given_limits.rules = tuple(rule.made() for rule in rules)
+    expected: dict[str, float] = {"policy": policy, "max_age": 9.0}
+    expected |= {name: getattr(given_limits, name) for name in CLIENT_BOUNDS}
+    for rule in rules:
+        if not rule.topic_filter and rule.matches(client_id, user):
+            expected |= {name: value for name, value in rule.effects.items() if name != "depth"}
+    terms = queue_terms(given_limits, client_id, user)
+    assert {name: getattr(terms, name) for name in expected} == expected
+
+
+@given(
+    rules=st.lists(plain_rules, max_size=6),
+    client_id=st.sampled_from(CLIENTS),
+    user=st.sampled_from(USERS),
+    topic_filter=st.one_of(
+        st.sampled_from([name for name in FILTERS if name]), naive.topic_filters.filter("/#".__ne__)
+    ),
+)
+def test_a_subscriptions_terms(rules: list[Plain], client_id: str, user: str | None, topic_filter: str) -> None:
+    """Beginning with the client's; then the rules about subscriptions that are its own and cover the filter."""
+    given_limits = Limits()
+    given_limits.rules = tuple(rule.made() for rule in rules)
+    terms = QueueTerms(DISCONNECT, 4.0, 1, 2, 3, 4)
+    expected: dict[str, float] = {"policy": DISCONNECT, "max_age": 4.0, "depth": 0}
+    for rule in rules:
+        if rule.topic_filter and naive.covers(rule.topic_filter, topic_filter) and rule.matches(client_id, user):
+            expected |= {name: value for name, value in rule.effects.items() if name in expected}
+    mine = subscription_rules(given_limits, client_id, user)
+    assert set(mine) <= set(given_limits.rules)
+    found = sub_queue_terms(mine, topic_filter, terms)
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+def test_a_later_rule_takes_a_bound_away() -> None:
+    """0 is a word like any other: it wins over what came before."""
+    given_limits = Limits()
+    given_limits.rules = (
+        QueueRule(client_id="*", live_messages=1, live_bytes=2, session_messages=3, session_bytes=4, max_age=5.0),
+        QueueRule(topic_filter="#", depth=6, max_age=7.0, policy=LATEST),
+        QueueRule(client_id="c", live_messages=0, live_bytes=0, session_messages=0, session_bytes=0, max_age=0.0),
+        QueueRule(topic_filter="t/#", depth=0, max_age=0.0, policy=DROP_NEWEST),
+    )
+    for client_id, bounds, age in (("c", [0, 0, 0, 0], 0.0), ("d", [1, 2, 3, 4], 5.0)):
+        terms = queue_terms(given_limits, client_id, None)
+        assert [getattr(terms, name) for name in CLIENT_BOUNDS] == bounds
+        assert terms.max_age == age
+        for topic_filter, expected in (("t/1", (DROP_NEWEST, 0.0, 0)), ("u", (LATEST, 7.0, 6))):
+            found = sub_queue_terms(subscription_rules(given_limits, client_id, None), topic_filter, terms)
+            assert (found.policy, found.max_age, found.depth) == expected
+
+
+@for_each(
+    ("pattern", "text", "expected"),
+    [
+        ("display-*", "display-7", True),
+        ("display-*", "display-", True),
+        ("display-*", "Display-7", False),
+        ("display-*", "my-display-7", False),
+        ("display-?", "display-77", False),
+        ("*", "a\nb", True),
+        ("a", "a\n", False),
+        ("[", "[", True),
+        ("a.c", "abc", False),
+        ("[a-c]x", "bx", True),
+        ("[!a-c]x", "bx", False),
+        ("[ab]", "b", True),
+        ("é*", "école", True),
+    ],
+)
+def test_patterns(pattern: str, text: str, expected: bool) -> None:
+    """The whole text, case-sensitive, on every system."""
+    assert QueueRule(client_id=pattern).applies_to(text, None) == expected
+    assert QueueRule(user=pattern).applies_to("anything", text) == expected
+
+
+def test_anonymous_clients_match_no_user_pattern() -> None:
+    """Not even `*`."""
+    assert not QueueRule(user="*").applies_to("c", None)
+    assert QueueRule(user="*").applies_to("c", "u")
+    assert not QueueRule(client_id="c", user="*").applies_to("c", None)
+    assert not QueueRule(client_id="d", user="*").applies_to("c", "u")
+    assert QueueRule(topic_filter="#").applies_to("c", None)
+
+
+def test_bounds_hold_for_the_clients_meant() -> None:
+    """Live and session bounds, by client identifier; 0 takes a bound away."""
+    given_limits = limits(live_messages=4, session_messages=4)
+    given_limits.rules = (
+        QueueRule(client_id="small", live_messages=2, session_messages=3),
+        QueueRule(client_id="large", live_messages=0, session_messages=0),
+    )
+    network = Network(given_limits)
+    publisher = network.client("p")
+    names = {"small": (2, 3), "other": (4, 4), "large": (10, 10)}
+    clients = {name: network.client(name, clean=False, expiry=HOUR) for name in names}
+    for client in clients.values():
+        client.subscribe("t", qos=1)
+        client.wire.frozen = True
+    burst(publisher, "t", numbers(10))
+    for name, (live, _) in names.items():
+        assert clients[name].session.queued() == live
+        clients[name].cut()
+    burst(publisher, "t", numbers(10), qos=1)
+    for name, (_, kept) in names.items():
+        assert network.session(name).queued() == kept
+    assert network.session("large").queue.max_messages == UNLIMITED
+
+
+def test_bytes_hold_for_the_clients_meant() -> None:
+    """The same in bytes."""
+    given_limits = Limits()
+    given_limits.rules = (QueueRule(client_id="small", live_bytes=100, session_bytes=OVERHEAD + 136),)
+    network = Network(given_limits)
+    publisher, client = network.client("p"), network.client("small", clean=False, expiry=HOUR)
+    client.subscribe("t", qos=1)
+    client.wire.frozen = True
+    burst(publisher, "t", numbers(10, 20))
+    assert 0 < client.wire.send_buffer.bytes <= 100
+    assert set(losses(client.session)) == {"full-bytes"}
+    client.cut()
+    burst(publisher, "t", numbers(10, 20), qos=1)
+    assert 0 < client.wire.protocol.router.sessions["small"].queue.bytes <= OVERHEAD + 136
+
+
+@pytest.mark.parametrize("wished", [False, True])
+def test_a_topic_rule_is_about_subscriptions(wished: bool) -> None:
+    """Those whose filter it covers; the client's other messages wait as ever. Shared ones are meant by their filter."""
+    given_limits = Limits()
+    given_limits.rules = (QueueRule(topic_filter="s/+", policy=LATEST), QueueRule(topic_filter="s/1", depth=1))
+    network = Network(given_limits)
+    publisher, client = network.client("p"), network.client("c")
+    user = user_wish(depth="5000") if wished else ()
+    for topic_filter, policy, depth in (
+        ("s/1", LATEST, 1),
+        ("s/2", LATEST, None),
+        ("$share/g/s/+", LATEST, None),
+        ("s/#", None, None),
+        ("#", None, None),
+        ("u", None, None),
+        ("s/1/2", None, None),
+    ):
+        ask(client, topic_filter, user=user)
+        sub_queue = client.session.subscriptions[topic_filter].sub_queue
+        if policy is None and not wished:
+            assert sub_queue is None
+        else:
+            assert sub_queue is not None
+            assert sub_queue.policy == (DROP_NEWEST if policy is None else policy)
+            assert sub_queue.depth == depth or (5_000 if wished else UNLIMITED)
+        client.unsubscribe(topic_filter)
+    client.subscribe("s/1")
+    client.subscribe("u")
+    client.wire.frozen = True
+    burst(publisher, "s/1", numbers(3))
+    burst(publisher, "u", numbers(3))
+    client.wire.frozen = False
+    network.settle()
+    assert client.payloads() == [b"0002", *numbers(3)]
+
+
+def test_a_topic_rule_that_says_what_holds_anyway() -> None:
+    """It costs nothing: no account of its own."""
+    given_limits = limits(queue_policy=DROP_OLDEST)
+    given_limits.rules = (QueueRule(topic_filter="#", policy=DROP_OLDEST, max_age=0.0),)
+    client = Network(given_limits).client("c")
+    client.subscribe("t")
+    assert client.session.subscriptions["t"].sub_queue is None
+
+
+@pytest.mark.parametrize("first", [None, "plain", "latest"])
+@pytest.mark.parametrize("second", [None, "plain", "latest"])
+def test_another_user_takes_the_session_up(first: str | None, second: str | None) -> None:
+    """The terms are those of the user who is there; what waited goes on as it stood."""
+    given_limits = Limits()
+    given_limits.any_user_takes_over = True
+    given_limits.rules = (QueueRule(user="latest", policy=LATEST),)
+    network = Network(given_limits)
+    publisher = network.client("p")
+    client = network.client("c", clean=False, expiry=HOUR, user_name=first)
+    client.subscribe("t", qos=1)
+    client.connect(clean=False, expiry=HOUR, user_name=second)
+    client.cut()
+    burst(publisher, "t", numbers(3), qos=1)
+    kept = numbers(3)[-1:] if second == "latest" else numbers(3)
+    assert network.session("c").queued() == len(kept)
+    client.connect(clean=False, expiry=HOUR, user_name=first)
+    assert client.payloads() == kept
+
+
+@pytest.mark.parametrize(("first", "second", "kept"), [(None, "kiosk", 1), ("kiosk", None, 4)])
+def test_another_user_of_overlapping_subscriptions(first: str | None, second: str | None, kept: int) -> None:
+    """Also for a topic that has been routed before: what was worked out for it is not used again."""
+    given_limits = Limits()
+    given_limits.any_user_takes_over = True
+    given_limits.rules = (QueueRule(user="kiosk", topic_filter="t/#", policy=LATEST),)
+    network = Network(given_limits)
+    publisher = network.client("p")
+    client = network.client("c", clean=False, expiry=HOUR, user_name=first)
+    client.subscribe("t/#")
+    client.subscribe("t/+")
+    publisher.publish("t/1", b"")
+    client.connect(clean=False, expiry=HOUR, user_name=second)
+    client.take()
+    client.wire.frozen = True
+    for payload in numbers(4):
+        publisher.publish("t/1", payload)
+    client.wire.frozen = False
+    network.settle()
+    assert client.payloads() == numbers(4)[-kept:]
+
+
+def test_very_many_subscriptions_get_their_queues_in_turns() -> None:
+    """Those of a session that another user takes up, also where its connection ends meanwhile."""
+    given_limits = Limits()
+    given_limits.any_user_takes_over = True
+    given_limits.rules = (QueueRule(user="kiosk", topic_filter="t/#", policy=LATEST),)
+    network = Network(given_limits)
+    client = network.client("c", clean=False, expiry=HOUR, user_name="other")
+    count = 3 * TURN_WORK // TERMS_WORK
+    for number in range(count):
+        name = f"t/{number}"
+        network.router.subscribe(client.session, "", name, SubscriptionRequest(name, 0), 0)
+    session = client.session
+
+    def renewed() -> int:
+        return sum(each.sub_queue is not None for each in session.subscriptions.values())
+
+    client.connect(clean=False, expiry=HOUR, user_name="kiosk", settle=False)
+    client.wire.to_channel()
+    most = TURN_WORK // TERMS_WORK
+    assert 0 < renewed() <= most
+    client.connect(clean=False, expiry=HOUR, user_name="kiosk", settle=False)
+    client.wire.to_channel()
+    before = renewed()
+    while client.wire.protocol.unfinished:
+        client.wire.go_on()
+        assert renewed() - before <= most
+        before = renewed()
+    assert before == count
+    client.cut()
+    client.connect(clean=False, expiry=HOUR, user_name="kiosk", settle=False)
+    client.wire.to_channel()
+    assert not client.wire.protocol.unfinished
+
+
+def test_nothing_said() -> None:
+    """A rule leaves alone what it does not name."""
+    rule = QueueRule(client_id="c")
+    assert {rule.policy, rule.depth, *(getattr(rule, name) for name in CLIENT_BOUNDS)} == {UNSET}
+    assert rule.max_age == -1.0
+    given_limits = Limits()
+    given_limits.rules = (rule, QueueRule(topic_filter="#"))
+    terms = queue_terms(given_limits, "c", None)
+    assert terms.live_messages == given_limits.live_messages
+    found = sub_queue_terms(subscription_rules(given_limits, "c", None), "t", QueueTerms(LATEST, 3.0, 1, 1, 1, 1))
+    assert isinstance(found, SubscriptionTerms)
+    assert (found.policy, found.max_age, found.depth) == (LATEST, 3.0, 0)

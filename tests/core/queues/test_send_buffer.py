@@ -1,0 +1,578 @@
+"""The buffer of one connection: bounds, order, causes, batches, the ledger, and its end; and the same against a list.
+
+The buffer stands alone here, with all that can be in it: QoS 0 frames, several in one piece, deliveries made late,
+QoS 1 in flight, control packets. The list knows each message; the buffer knows sums.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.packets import V5, Publish
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.drop_causes import (
+    ACCEPTED,
+    AGE,
+    DROP_CAUSES,
+    EXPIRED,
+    FULL_BYTES,
+    FULL_MESSAGES,
+    GLOBAL,
+    TOO_LARGE,
+)
+from canopy_mqtt.core.queues.delivery import SENT, Delivery
+from canopy_mqtt.core.queues.losses import Ledger
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
+from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST
+from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES, MIN_GAPS, SendBuffer
+from tests.core.recount import frames
+from tests.support.runs import examples
+
+PING = b"\xd0\x00"
+NOW = 100.0
+ALL = 1 << 30
+
+
+def buffer(max_messages: int = 0, max_bytes: int = 0, v5: bool = True) -> SendBuffer:
+    """Return a buffer of its own."""
+    made = SendBuffer([], Counters(), max_messages, max_bytes)
+    made.v5 = v5
+    return made
+
+
+def frame(number: int = 0, size: int = 0) -> bytes:
+    """A QoS 0 frame that can be told from others."""
+    return message(number, size).qos0_frame(False)
+
+
+def message(number: int = 0, size: int = 0, expires_at: float = 0.0, qos: int = 0, topic: bytes = b"t") -> Message:
+    """A message that can be told from others."""
+    return Message(topic, bytes((number,)) + b"x" * size, qos, False, b"", expires_at, "p")
+
+
+def late(number: int = 0, size: int = 0, expires_at: float = 0.0, qos: int = 0) -> Delivery:
+    """A delivery whose frame is made when it is taken."""
+    made = Delivery(message(number, size, expires_at, qos), qos, False, (), None)
+    if qos:
+        made.packet_id = number + 1
+        made.state = SENT
+    return made
+
+
+def decoded(batch: list[bytes]) -> list[Publish]:
+    """The PUBLISH packets of a batch."""
+    decoder = Decoder(1 << 20, server=False, version=V5)
+    decoder.feed(b"".join(batch))
+    found = []
+    while decoder.next_frame():
+        if decoder.header & 0xF0 == 0x30:
+            found.append(decoder.publish())
+    return found
+
+
+class TestBounds:
+    """Never more than the limits, and nothing dropped in silence."""
+
+    def test_too_large_for_the_peer(self) -> None:
+        """What exceeds the peer's Maximum Packet Size is not queued [MQTT-3.1.2-24]."""
+        box = buffer()
+        box.max_packet = len(frame(0, 20))
+        assert box.offer(frame(0, 20)) == ACCEPTED
+        assert box.offer(frame(0, 21)) == TOO_LARGE
+        exact = late(0, 20)
+        box.max_packet = len(exact.message.qos0_frame(True))
+        assert box.offer_late(exact) == ACCEPTED
+        assert box.offer_late(late(0, 21)) == TOO_LARGE
+
+    @pytest.mark.parametrize(("aliases", "expiring"), [*product((0, 5), (False, True))])
+    def test_never_larger_than_the_peer_takes(self, aliases: int, expiring: bool) -> None:
+        """Whatever is added when the frame is made (expiry, alias) counts too [MQTT-3.1.2-24]."""
+        for size in range(20, 60):
+            box = buffer()
+            box.max_packet = 50
+            box.name_topics(OutgoingTopics(aliases))
+            box.offer_late(late(0, size, NOW + 50 if expiring else 0.0))
+            box.offer_late(late(0, size, NOW + 50 if expiring else 0.0))
+            assert all(len(each) <= 50 for each in box.take_batch(1 << 20, NOW))
+
+    @pytest.mark.parametrize("expiring", [False, True])
+    def test_an_alias_keeps_nothing_back(self, expiring: bool) -> None:
+        """What fits without a topic alias is sent without one: only what cannot fit is discarded [MQTT-3.1.2-25]."""
+        expires_at = NOW + 50 if expiring else 0.0
+        sent: list[list[int]] = []
+        for aliases in (0, 5):
+            box = buffer()
+            box.max_packet = 60
+            box.name_topics(OutgoingTopics(aliases))
+            # From the largest down: one that goes without its alias has not set it.
+            for size in range(80, 10, -1):
+                made = message(0, size, expires_at, topic=b"some/topic")
+                box.offer_late(Delivery(made, 0, False, (), None))
+            written = box.take_batch(1 << 20, NOW)
+            assert all(len(each) <= 60 for each in written)
+            packets = decoded(written)
+            sent.append([len(packet.payload) for packet in packets])
+            if aliases > 0:
+                shape = [(packet.topic, packet.topic_alias) for packet in packets]
+                assert shape == [(b"some/topic", 0)] * 3 + [(b"some/topic", 1)] + [(b"", 1)] * (len(shape) - 4)
+        assert sent[0] == sent[1]
+
+    def test_control_is_never_dropped(self) -> None:
+        """Acknowledgements pass full queues, keep their place, and are not counted as messages."""
+        box = buffer(max_messages=1, max_bytes=100)
+        box.control(b"\x40\x02\x00\x01")
+        box.offer(frame(1))
+        box.control(PING)
+        assert box.offer(frame(2)) == FULL_MESSAGES
+        box.control(PING)
+        assert box.take_batch(1 << 20, NOW) == [b"\x40\x02\x00\x01", frame(1), PING, PING]
+        assert box.control_bytes == 0
+
+    def test_congested(self) -> None:
+        """A peer that sends and does not read is noticed, and forgiven when it reads."""
+        box = buffer()
+        seen = []
+        for _ in range(MAX_CONTROL_BYTES // 2):
+            box.control(PING)
+        seen.append(box.congested)
+        box.control(PING)
+        seen.append(box.congested)
+        while not box.empty:
+            box.take_batch(100, NOW)
+        seen.append(box.congested)
+        assert seen == [False, True, False]
+
+
+class TestOrder:
+    """First in, first out, whatever the kind."""
+
+    @given(st.lists(st.sampled_from(("frame", "late", "quality", "control")), max_size=30), st.integers(1, 60))
+    def test_any_mixture_in_any_batches(self, kinds: list[str], step: int) -> None:
+        """Batches of any size give the same order and the same bytes as one."""
+        boxes = buffer(), buffer()
+        for box in boxes:
+            for number, kind in enumerate(kinds):
+                if kind == "frame":
+                    box.offer(message(number).qos0_frame(True))
+                elif kind == "late":
+                    box.offer_late(late(number))
+                elif kind == "quality":
+                    box.push(late(number, qos=1))
+                else:
+                    box.control(bytes((0x40, 2, 1, number)))
+        whole = boxes[0].take_batch(1 << 20, NOW)
+        parts: list[bytes] = []
+        while not boxes[1].empty:
+            batch = boxes[1].take_batch(step, NOW)
+            assert batch
+            assert sum(map(len, batch[:-1])) < step
+            parts += batch
+        assert whole == parts
+        assert len(whole) == len(kinds)
+        for box in boxes:
+            assert (box.messages, box.bytes, box.control_bytes, box.in_flight_messages, box.again) == (0, 0, 0, 0, 0)
+            assert box.taken == box.offered == len(kinds) - kinds.count("control")
+
+    def test_expiry_is_made_last(self) -> None:
+        """The interval in the frame is that of the moment of writing [MQTT-3.3.2-6]."""
+        box = buffer()
+        box.offer_late(late(0, 0, NOW + 90))
+        [packet] = decoded(box.take_batch(1 << 20, NOW + 30))
+        assert packet.message_expiry == 60
+
+    def test_expired_is_deleted(self) -> None:
+        """What expired while it waited is dropped by that cause, and a QoS 1 or 2 delivery handed back.
+
+        [MQTT-3.3.2-5]
+        """
+        box = buffer()
+        deliveries = [late(number, 0, NOW + 1, number) for number in range(3)]
+        box.offer_late(deliveries[0])
+        box.push(deliveries[1])
+        box.push(deliveries[2])
+        box.offer_late(late(9))
+        assert [packet.payload for packet in decoded(box.take_batch(1 << 20, NOW + 2))] == [b"\x09"]
+        assert box.take_expired() == deliveries[1:]
+        assert box.expired is None
+        assert box.dropped is not None
+        assert box.dropped[EXPIRED] == 3
+
+    def test_once_sent_expiry_no_longer_counts(self) -> None:
+        """A delivery that was sent before is sent again though it expired [MQTT-4.3.3-7] [MQTT-3.3.1-1]."""
+        box = buffer()
+        again = late(1, 0, NOW + 1, 2)
+        again.attempts = 1
+        box.push(again)
+        [packet] = decoded(box.take_batch(1 << 20, NOW + 5))
+        assert (packet.dup, packet.qos, packet.packet_id) == (True, 2, 2)
+
+    def test_aliases(self) -> None:
+        """At most so many aliases as the client takes, from 1 up; each is set before it is used [MQTT-3.1.2-26]."""
+        box = buffer()
+        box.name_topics(OutgoingTopics(2))
+        for topic in (b"a", b"b", b"c", b"a", b"b", b"c"):
+            box.offer_late(Delivery(message(0, topic=topic), 0, False, (), None))
+        got = [(packet.topic, packet.topic_alias) for packet in decoded(box.take_batch(1 << 20, NOW))]
+        assert got == [(b"a", 1), (b"b", 2), (b"c", 0), (b"", 1), (b"", 2), (b"c", 0)]
+
+    def test_no_aliases(self) -> None:
+        """None where the client takes none [MQTT-3.1.2-27]."""
+        box = buffer()
+        box.offer_late(late(1))
+        box.offer_late(late(1))
+        assert [packet.topic_alias for packet in decoded(box.take_batch(1 << 20, NOW))] == [0, 0]
+
+
+class Item:
+    """Something that waits: its bytes on the wire, and what it counts for."""
+
+    def __init__(self, wire: bytes, size: int, kind: str, delivery: Delivery | None = None) -> None:
+        self.wire = wire
+        self.size = size
+        self.kind = kind  # "frame", "late", "quality" or "control"
+        self.delivery = delivery
+
+
+class Line(RuleBasedStateMachine):
+    """See the top of this file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.items: list[Item] = []
+        self.lost: Counter[int] = Counter()
+        self.offered = self.taken = 0
+        self.now = 100.0
+
+    @initialize(
+        max_messages=st.sampled_from((0, 3, 40)), max_bytes=st.sampled_from((0, 300, 3_000)), oldest=st.booleans()
+    )
+    def begin(self, max_messages: int, max_bytes: int, oldest: bool) -> None:
+        """With one of the two policies that a live queue knows by itself."""
+        self.counters = Counters()
+        self.box = SendBuffer([], self.counters, max_messages, max_bytes)
+        self.box.ledger = Ledger("c", self.counters)
+        self.box.limit(DROP_OLDEST if oldest else DROP_NEWEST, max_messages, max_bytes)
+        self.oldest = oldest
+        self.max_messages = max_messages or ALL
+        self.max_bytes = max_bytes or ALL
+
+    def message(self, size: int, qos: int = 0) -> Message:
+        self.count += 1
+        return Message(b"t", b"%05d" % self.count + b"x" * size, qos, False, b"", 0.0, "p")
+
+    def messages(self) -> list[Item]:
+        return [item for item in self.items if item.kind != "control"]
+
+    def size(self) -> int:
+        return sum(item.size for item in self.messages())
+
+    def full(self, size: int) -> int:
+        """Why something does not fit; ACCEPTED when it does."""
+        if len(self.messages()) + 1 > self.max_messages:
+            return FULL_MESSAGES
+        return FULL_BYTES if self.messages() and self.size() + size > self.max_bytes else ACCEPTED
+
+    def shed_first(self) -> Item | None:
+        for at, item in enumerate(self.items):
+            if item.kind in ("frame", "late"):
+                del self.items[at]
+                return item
+        return None
+
+    def offered_one(self, item: Item, answer: int | None) -> None:
+        """What a list makes of it."""
+        self.offered += 1
+        cause = self.full(item.size)
+        # Nothing goes for what has no room beside what is in flight.
+        stays = [each for each in self.items if each.kind == "quality"]
+        fits = sum(each.size for each in stays) + item.size <= self.max_bytes and len(stays) < self.max_messages
+        if cause != ACCEPTED and self.oldest and fits:
+            while self.full(item.size) != ACCEPTED and self.shed_first() is not None:
+                self.lost[cause] += 1
+        left = self.full(item.size)
+        if left == ACCEPTED:
+            self.items.append(item)
+        else:
+            self.lost[cause] += 1
+        if answer is not None:
+            assert (answer == ACCEPTED) == (left == ACCEPTED)
+
+    @rule(sizes=st.lists(st.sampled_from((0, 40, 200)), min_size=1, max_size=6))
+    def offer(self, sizes: list[int]) -> None:
+        """QoS 0 frames one by one."""
+        for size in sizes:
+            frame = self.message(size).qos0_frame(False)
+            self.offered_one(Item(frame, len(frame), "frame"), self.box.offer(frame))
+
+    @rule(count=st.integers(2, 9), size=st.sampled_from((0, 40)))
+    def offer_run(self, count: int, size: int) -> None:
+        """Several in one piece: as if they came one by one."""
+        run = [self.message(size).qos0_frame(False) for _ in range(count)]
+        self.box.offer_run(b"".join(run), count, len(run[0]))
+        for frame in run:
+            self.offered_one(Item(frame, len(frame), "frame"), None)
+
+    @rule(sizes=st.lists(st.sampled_from((0, 40, 200)), min_size=1, max_size=6))
+    def offer_late(self, sizes: list[int]) -> None:
+        """QoS 0 deliveries."""
+        for size in sizes:
+            made = Delivery(self.message(size), 0, False, (), None)
+            item = Item(made.message.qos0_frame(False), made.message.size, "late", made)
+            self.offered_one(item, self.box.offer_late(made))
+
+    @rule(size=st.sampled_from((0, 40)))
+    def push(self, size: int) -> None:
+        """QoS 1, in flight: only where there is room."""
+        made = Delivery(self.message(size, 1), 1, False, (), None)
+        made.packet_id, made.state = self.count % 65_535 + 1, SENT
+        room = self.box.has_room(made.message.size)
+        assert room == (self.full(made.message.size) == ACCEPTED)
+        if room:
+            # The sum has it from the session on.
+            load = self.counters.load
+            load.messages += 1
+            load.bytes += made.message.size
+            self.box.push(made)
+            wire = made.message.qos12_frame(False, 1, made.packet_id)
+            self.items.append(Item(wire, made.message.size, "quality", made))
+            self.offered += 1
+
+    @rule()
+    def control(self) -> None:
+        """Never refused."""
+        self.box.control(PING)
+        self.items.append(Item(PING, 0, "control"))
+
+    @rule(messages=st.integers(0, 12), size=st.integers(0, 400))
+    def shed(self, messages: int, size: int) -> None:
+        """From the front, QoS 0 alone, until both are met."""
+        self.box.shed(messages, size, GLOBAL)
+        while messages > 0 or size > 0:
+            item = self.shed_first()
+            if item is None:
+                break
+            self.lost[GLOBAL] += 1
+            messages -= 1
+            size -= item.size
+
+    @rule(number=st.integers(0, 50), times=st.integers(1, 40))
+    def shed_one(self, number: int, times: int) -> None:
+        """From anywhere."""
+        for _ in range(times):
+            late = [item for item in self.items if item.kind == "late"]
+            if late:
+                item = late[number % len(late)]
+                assert item.delivery is not None
+                self.box.shed_one(item.delivery, AGE)
+                self.items.remove(item)
+                self.lost[AGE] += 1
+
+    @rule(size=st.sampled_from((1, 60, 500, ALL)))
+    def take(self, size: int) -> None:
+        """The front of the line, in order: whole, or about so much of it."""
+        batch = self.box.take_batch(size, self.now)
+        got = list(frames(b"".join(batch)))
+        wanted = [item.wire for item in self.items]
+        assert got == wanted[: len(got)]
+        assert got or not wanted
+        total = sum(map(len, got))
+        # A piece is not cut, and holds 2,000 bytes at most here.
+        assert len(got) == len(wanted) or size <= total <= size + 2_500
+        self.taken += sum(item.kind != "control" for item in self.items[: len(got)])
+        for item in self.items[: len(got)]:
+            if item.kind == "quality":
+                # Acknowledged at once, so that the sum lets it go.
+                self.counters.load.messages -= 1
+                self.counters.load.bytes -= item.size
+        del self.items[: len(got)]
+        if not self.items:
+            # Gaps at the end may be left.
+            self.box.take_batch(ALL, self.now)
+            assert self.box.empty
+
+    @rule(seconds=st.sampled_from((0.0, 1.5)))
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+        self.counters.load.now = self.now
+
+    @invariant()
+    def accounts(self) -> None:
+        """The list's sums are the buffer's."""
+        if not hasattr(self, "box"):
+            return
+        box = self.box
+        assert (box.messages, box.bytes) == (len(self.messages()), self.size())
+        assert (box.offered, box.taken) == (self.offered, self.taken)
+        found = {cause: count for cause, count in enumerate(box.dropped or [0] * len(DROP_CAUSES)) if count}
+        if self.oldest:
+            # A run makes room for all of itself at once; which bound was to blame then is one for all.
+            assert _full_joined(found) == _full_joined(self.lost)
+        else:
+            assert found == +self.lost
+        assert self.counters.dropped == (box.dropped or [0] * len(DROP_CAUSES))
+        load = self.counters.load
+        assert (load.messages, load.bytes) == (box.messages, box.bytes)
+        # Gaps are bounded by what is there.
+        assert len(box.items) <= 2 * (len(self.items) + MIN_GAPS) + 2
+        assert box.waited(self.now) >= 0.0
+        if not self.messages():
+            assert box.waited(self.now) == 0.0
+
+    def teardown(self) -> None:
+        """All that is left comes out, in order."""
+        if hasattr(self, "box"):
+            self.take(ALL)
+            assert self.items == []
+            self.accounts()
+
+
+def _full_joined(lost: dict[int, int]) -> Counter[int]:
+    found = Counter(lost)
+    found[FULL_MESSAGES] += found.pop(FULL_BYTES, 0)
+    return +found
+
+
+TestLine = Line.TestCase
+TestLine.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
+
+
+class TestTime:
+    """How long things wait, without a clock for each."""
+
+    def box(self) -> tuple[SendBuffer, Counters]:
+        counters = Counters()
+        return SendBuffer([], counters, 0, 0), counters
+
+    def put(self, box: SendBuffer, counters: Counters, now: float, number: int = 0) -> None:
+        counters.load.now = now
+        box.offer(Message(b"t", b"%d" % number, 0, False, b"", 0.0, "p").qos0_frame(False))
+
+    def test_a_stuck_queue(self) -> None:
+        """The first that came is watched for as long as it stands there."""
+        box, counters = self.box()
+        assert box.waited(100.0) == 0.0
+        self.put(box, counters, 10.0)
+        self.put(box, counters, 15.0)
+        assert box.waited(10.0) == 0.0
+        assert box.waited(17.5) == 7.5
+        box.take_batch(ALL, 20.0)
+        assert box.delay == 10.0
+        assert box.waited(21.0) == 0.0
+
+    def test_one_that_is_behind_but_moves(self) -> None:
+        """The last wait that was measured stands until the next is longer, or nothing waits."""
+        box, counters = self.box()
+        for number in range(4):
+            self.put(box, counters, 10.0 + number, number)
+        box.take_batch(1, 20.0)
+        assert box.delay == 10.0
+        assert box.waited(20.0) == 10.0
+        assert box.waited(25.0) == 10.0
+        assert box.waited(40.0) == 20.0
+        box.take_batch(ALL, 41.0)
+        assert box.waited(50.0) == 0.0
+        self.put(box, counters, 50.0)
+        box.take_batch(ALL, 50.5)
+        assert box.delay == 0.5
+
+    @given(
+        st.lists(
+            st.one_of(st.sampled_from(("put", "shed", "late", "one")), st.integers(1, 60), st.floats(0.1, 5.0)),
+            max_size=40,
+        )
+    )
+    def test_never_more_than_the_truth(self, steps: list[str | int | float]) -> None:
+        """What is said is never longer than what some message has waited; a queue that stands still is not overlooked.
+
+        Where something is shed, one that is watched may count as if it waited still: only the second holds then.
+        """
+        box, counters = self.box()
+        now = 10.0
+        # When each thing that waits came; the longest wait of what has gone.
+        came: list[float] = []
+        longest = 0.0
+        stuck_since = now
+        late: list[Delivery] = []
+        for step in steps:
+            if isinstance(step, float):
+                now += step
+                counters.load.now = now
+            elif isinstance(step, int):
+                before = box.messages
+                box.take_batch(step, now)
+                gone = before - box.messages
+                longest = max([longest, *(now - at for at in came[:gone])])
+                del came[:gone]
+                late = [one for one in late if one in box.items]
+                if gone:
+                    stuck_since = now
+            elif step == "shed":
+                before = box.messages
+                box.shed(2, 0, GLOBAL)
+                del came[: before - box.messages]
+                late = [one for one in late if one in box.items]
+            elif step == "put":
+                self.put(box, counters, now)
+                came.append(now)
+            elif step == "late" or not late:
+                made = Delivery(Message(b"t", b"", 0, False, b"", 0.0, "p"), 0, False, (), None)
+                counters.load.now = now
+                box.offer_late(made)
+                late.append(made)
+                came.append(now)
+            if came:
+                oldest = now - came[0]
+                assert "shed" in steps or box.waited(now) <= max(oldest, longest) + 1e-9
+                assert box.waited(now) >= min(oldest, now - stuck_since) - 1e-9
+            else:
+                assert box.waited(now) == 0.0
+
+
+class TestGaps:
+    """Shedding costs the same however much waits."""
+
+    @pytest.mark.parametrize("others", [0, 5])
+    def test_a_long_life(self, others: int) -> None:
+        """Thousands are shed from the middle of a line that never moves; its list stays short."""
+        counters = Counters()
+        box = SendBuffer([], counters, 0, 0)
+        for _ in range(others):
+            box.control(PING)
+        stays = Delivery(Message(b"stays", b"", 0, False, b"", 0.0, "p"), 0, False, (), None)
+        box.offer_late(stays)
+        for number in range(5_000):
+            goes = Delivery(Message(b"t", b"%d" % number, 0, False, b"", 0.0, "p"), 0, False, (), None)
+            box.offer_late(goes)
+            box.shed_one(goes, AGE)
+            assert len(box.items) <= 2 * MIN_GAPS + others + 2
+        assert (box.messages, box.dropped_in_all()) == (1, 5_000)
+        # What was shed is held by nobody.
+        assert goes.message.topic == b""
+        batch = box.take_batch(ALL, 1.0)
+        assert batch == [PING] * others + [stays.message.qos0_frame(False)]
+        assert box.empty
+
+    def test_nothing_but_gaps(self) -> None:
+        """The writer takes nothing, and the line is empty then."""
+        box = SendBuffer([], Counters(), 0, 0)
+        made = Delivery(Message(b"t", b"", 0, False, b"", 0.0, "p"), 0, False, (), None)
+        box.offer_late(made)
+        box.shed_one(made, AGE)
+        assert box.take(ALL, 1.0) == b""
+        assert box.empty
+        frame = Message(b"t", b"", 0, False, b"", 0.0, "p").qos0_frame(False)
+        box.offer(frame)
+        box.shed(1, 0, AGE)
+        box.offer(frame)
+        assert box.take(ALL, 1.0) == frame
+        assert (box.messages, box.bytes, box.offered, box.taken) == (0, 0, 3, 1)

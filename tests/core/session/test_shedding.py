@@ -1,0 +1,729 @@
+"""The bound over all queues: who gives, how much, how often somebody looks, and what happens when nobody can give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from canopy_mqtt.core.codec.packets import V5, V311
+from canopy_mqtt.core.drop_causes import ACCEPTED
+from canopy_mqtt.core.jobs import ROUND_WORK, SHED_LOOK_WORK, SHED_WORK
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.message import OVERHEAD, Message
+from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.session.shedding import AHEAD, PART, PIECE, RETRY, ROUND_SECONDS, GlobalLimiter
+from tests.core.harness import Client, Network, limits
+from tests.core.recount import Found, ask, burst, check, losses, numbers, user_wish
+from tests.support.runs import examples
+
+HOUR = 3_600
+
+SMALL = Message(b"t", b"", 1, False, b"", 0.0, "p")
+
+
+class Sessions(dict[str, Session]):
+    """A map of sessions that counts how often somebody looks at all of them."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        """All of them."""
+        self.looks += 1
+        return super().__iter__()
+
+
+def counted(network: Network) -> Sessions:
+    """Have the looks of a network's shedder counted. Before the first session."""
+    sessions = Sessions()
+    network.router.sessions = network.router.session_table.sessions = sessions
+    load = network.router.counters.load
+    load.reliever = GlobalLimiter(sessions, load)
+    return sessions
+
+
+def receivers(network: Network, fills: list[int], away: bool = False, size: int = 0) -> list[Client]:
+    """Clients that do not read, or are away, with so many messages waiting for each."""
+    publisher = network.client("filler")
+    made = []
+    for number, fill in enumerate(fills):
+        client = network.client(f"c{number}", V5 if number % 2 else V311, clean=False, **_expiry(number))
+        client.subscribe(f"own/{number}", qos=1)
+        client.subscribe("all", qos=1)
+        if away:
+            client.cut()
+        else:
+            client.wire.frozen = True
+        # One read each: what came in one piece to an empty queue is on its way, and gives nothing.
+        for payload in numbers(fill, size):
+            publisher.publish(f"own/{number}", payload, 1 if away else 0)
+        made.append(client)
+    return made
+
+
+def _expiry(number: int) -> dict[str, int]:
+    return {"expiry": HOUR} if number % 2 else {}
+
+
+def waiting(network: Network, client: Client) -> int:
+    return network.session(client.client_id).queued()
+
+
+def is_level(before: list[int], after: list[int]) -> bool:
+    """Whether nobody gave anything while a fuller one had more than is left to those who gave."""
+    gave = [left for had, left in zip(before, after, strict=True) if left < had]
+    return not gave or max(after) <= min(gave) + 1
+
+
+class TestLevel:
+    """The fullest give first, down to a common level."""
+
+    @given(
+        fills=st.lists(st.one_of(st.just(0), st.integers(2, 30)), min_size=1, max_size=6),
+        away=st.booleans(),
+        arriving=st.integers(1, 5),
+    )
+    @settings(max_examples=examples(60), deadline=None)
+    def test_messages(self, fills: list[int], away: bool, arriving: int) -> None:
+        network = Network()
+        clients = receivers(network, fills, away)
+        load = network.router.counters.load
+        load.max_messages = load.messages or 1
+        publisher = network.client("p")
+        newcomer = network.client("new")
+        newcomer.subscribe("new")
+        newcomer.wire.frozen = True
+        # The first is let through in any case.
+        publisher.publish("new", b"")
+        before = [waiting(network, client) for client in clients]
+        assert before == fills
+        beyond = load.messages + arriving - load.max_messages
+        for payload in numbers(arriving):
+            publisher.publish("new", payload)
+        after = [waiting(network, client) for client in clients]
+        assert is_level(before, after)
+        assert load.messages <= load.max_messages + 1
+        assert waiting(network, newcomer) + sum(losses(newcomer.session).values()) == arriving + 1
+        check(network, network.router.sessions.values())
+        lost = sum(sum(losses(network.session(client.client_id)).values()) for client in clients)
+        assert sum(before) - sum(after) == lost
+        # Who gave, gave for what came, and a little ahead: at most one look for each message, and one message of each
+        # for the sake of a level.
+        assert lost <= max(0, beyond) * (2 + load.max_messages // PART + len(fills))
+        for client in clients:
+            assert set(losses(network.session(client.client_id))) <= {"global"}
+
+    @pytest.mark.parametrize("away", [False, True])
+    def test_bytes(self, away: bool) -> None:
+        """What counts is what they take, and not how many they are."""
+        network = Network()
+        small, large = receivers(network, [40, 0], away)
+        publisher = network.client("p")
+        burst(publisher, "own/1", numbers(10, 3_000), 1 if away else 0)
+        load = network.router.counters.load
+        load.max_bytes = load.bytes + 50
+        burst(publisher, "own/0", numbers(5), 1 if away else 0)
+        assert waiting(network, small) == 45
+        assert losses(network.session(large.client_id))["global"] >= 1
+        assert load.bytes <= load.max_bytes
+
+    def test_the_oldest_of_a_queue(self) -> None:
+        """Each gives what has waited longest in it."""
+        network = Network()
+        clients = receivers(network, [10, 20, 30])
+        load = network.router.counters.load
+        load.max_messages = load.messages
+        publisher = network.client("p")
+        burst(publisher, "all", numbers(1))
+        for client, count in zip(clients, (10, 20, 30), strict=True):
+            kept = waiting(network, client)
+            client.wire.frozen = False
+            network.settle()
+            assert client.payloads() == [*numbers(count), b"0000"][-kept:]
+
+    def test_live_and_away_alike(self) -> None:
+        """One bound, one level."""
+        network = Network()
+        publisher = network.client("p")
+        live, away = network.client("live"), network.client("away", clean=False, expiry=HOUR)
+        live.subscribe("live")
+        away.subscribe("away", qos=1)
+        live.wire.frozen = True
+        away.cut()
+        burst(publisher, "live", numbers(40))
+        burst(publisher, "away", numbers(40), 1)
+        load = network.router.counters.load
+        load.max_messages = load.messages
+        burst(publisher, "live", numbers(1))
+        assert abs(waiting(network, live) - waiting(network, away)) <= 2
+        assert losses(network.session("live")).keys() == losses(network.session("away")).keys() == {"global"}
+        away.connect(clean=False, expiry=HOUR)
+        got = away.payloads()
+        assert got == numbers(40)[-len(got) :]
+
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            DROP_NEWEST,
+            pytest.param(
+                DROP_OLDEST,
+            ),
+            DISCONNECT,
+        ],
+    )
+    def test_the_newcomers_own_queue(self, policy: int) -> None:
+        """It may be the fullest itself; whatever its own policy is, the oldest of it make room."""
+        network = Network(limits(queue_policy=policy, total_messages=32))
+        publisher, client = network.client("p"), network.client("c")
+        client.subscribe("t")
+        client.wire.frozen = True
+        burst(publisher, "t", numbers(100))
+        assert client.wire.protocol.close_cause == ""
+        client.wire.frozen = False
+        network.settle()
+        got = client.payloads()
+        assert got == numbers(100)[-len(got) :]
+        assert 32 - 32 // PART - 1 <= len(got) <= 32
+        assert losses(client.session) == {"global": 100 - len(got)}
+
+    def test_with_accounts_and_a_store(self) -> None:
+        """Lanes are told of what is shed from them, and under `latest` the topic may wait again."""
+        network = Network()
+        publisher = network.client("p")
+        clients = []
+        for number, policy in enumerate(("latest", "drop-oldest", "drop-newest")):
+            client = network.client(f"c{number}", clean=False, expiry=HOUR)
+            ask(client, "t/#", qos=1, user=user_wish(policy, "50", "30"))
+            clients.append(client)
+            client.wire.frozen = True
+        clients[1].cut()
+        for number in range(20):
+            publisher.publish(f"t/{number}", b"old", number % 2)
+        load = network.router.counters.load
+        load.max_messages = load.messages
+        for number in range(40):
+            publisher.publish(f"t/{number % 20}", b"new", number // 20 % 2)
+            check(network, network.router.sessions.values())
+            assert load.messages <= load.max_messages
+
+
+class TestInFlight:
+    """What is in flight is not touched."""
+
+    def stuck(self, bound: int) -> tuple[Network, Client, list[Client]]:
+        """All there is room for is in flight, one message each to clients that do not acknowledge."""
+        network = Network(limits(total_messages=bound))
+        publisher = network.client("p")
+        clients = []
+        for number in range(bound):
+            client = network.client(f"c{number}", clean=False, expiry=HOUR)
+            client.subscribe(f"t/{number}", qos=2)
+            client.subscribe("all", qos=1)
+            client.answering = False
+            publisher.publish(f"t/{number}", b"", 2)
+            assert len(client.take()) == 1
+            clients.append(client)
+        return network, publisher, clients
+
+    def test_nothing_can_give(self) -> None:
+        """What arrives is dropped, whoever it is for; what is in flight is acknowledged in peace [MQTT-4.4.0-1].
+
+        But one message is let through to a client with nothing before it.
+        """
+        network, publisher, clients = self.stuck(4)
+        other = network.client("other")
+        other.subscribe("u", qos=1)
+        other.wire.frozen = True
+        for qos in (0, 1, 0):
+            publisher.publish("u", b"u", qos)
+            publisher.publish("all", b"", 1)
+        assert losses(other.session) == {"global": 2}
+        for client in clients:
+            assert losses(client.session) == {"global": 3}
+        check(network, network.router.sessions.values())
+        for client in clients:
+            client.answering = True
+            client.answer()
+        other.wire.frozen = False
+        network.settle()
+        assert other.payloads() == [b"u"]
+        publisher.publish("u", b"again", 1)
+        publisher.publish("all", b"again", 1)
+        for client in [other, *clients]:
+            assert client.payloads() == [b"again"]
+
+    def test_no_more_than_half(self) -> None:
+        """To clients that read and do not acknowledge: the rest waits where it can be shed."""
+        network = Network(limits(total_messages=40))
+        publisher = network.client("p")
+        clients = [network.client(f"c{number}", receive_maximum=100) for number in range(3)]
+        for client in clients:
+            client.subscribe("t", qos=1)
+            client.answering = False
+        for payload in numbers(30):
+            publisher.publish("t", payload, 1)
+        load = network.router.counters.load
+        assert load.inflight <= 20 + len(clients)
+        assert load.messages <= 40 + len(clients)
+        check(network, network.router.sessions.values())
+        for client in clients:
+            client.answering = True
+            client.answer()
+        for client in clients:
+            got = client.payloads()
+            assert got == sorted(got)
+            assert got[-1:] == numbers(30)[-1:]
+            assert len(got) + losses(client.session)["global"] == 30
+        assert load.messages == 0
+
+    def test_one_with_little_in_flight_goes_on(self) -> None:
+        """However much others leave unacknowledged: several of its messages may be on their way."""
+        network = Network(limits(total_messages=4_000))
+        publisher = network.client("p")
+        hogs = [network.client(f"hog{number}", receive_maximum=1_000) for number in range(4)]
+        for hog in hogs:
+            hog.subscribe("t", qos=1)
+            hog.answering = False
+        for payload in numbers(600):
+            publisher.publish("t", payload, 1)
+        load = network.router.counters.load
+        assert load.inflight >= 2_000
+        reader = network.client("reader")
+        reader.subscribe("own", qos=1)
+        reader.answering = False
+        for payload in numbers(15):
+            publisher.publish("own", payload, 1)
+        assert reader.payloads() == numbers(15)
+        check(network, network.router.sessions.values())
+
+    def test_released_messages_hold_their_place(self) -> None:
+        """QoS 2 takes room until PUBCOMP [MQTT-4.3.3-6]."""
+        network, _, clients = self.stuck(2)
+        load = network.router.counters.load
+        for client in clients:
+            client.answer()
+        assert (load.messages, load.inflight) == (2, 2)
+        for client in clients:
+            client.answering = True
+            client.answer()
+        assert (load.messages, load.bytes, load.inflight, load.inflight_bytes) == (0, 0, 0, 0)
+
+    def test_it_gives_nothing_for_what_it_cannot_help(self) -> None:
+        """When all that waits would not be enough, nobody loses anything for a message that is dropped anyway."""
+        network = Network(limits(total_bytes=2_000))
+        publisher, stuck, waits = network.client("p"), network.client("stuck"), network.client("waits")
+        stuck.subscribe("big", qos=1)
+        stuck.answering = False
+        publisher.publish("big", b"x" * 1_500, 1)
+        waits.subscribe("small")
+        waits.wire.frozen = True
+        for payload in numbers(5):
+            publisher.publish("small", payload)
+        publisher.publish("big", b"x" * 1_000, 1)
+        assert losses(stuck.session) == {"global": 1}
+        assert losses(waits.session) == {}
+
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_larger_than_all_there_is(self, qos: int) -> None:
+        """One message that is larger than the bound costs itself alone, and not everybody what waits for them."""
+        network = Network(limits(total_bytes=5_000))
+        publisher, target = network.client("p"), network.client("target")
+        target.subscribe("big", qos=1)
+        target.answering = False
+        clients = receivers(network, [5, 9, 2])
+        target.wire.frozen = True
+        publisher.publish("big", b"goes first", qos)
+        publisher.publish("big", b"x" * 6_000, qos)
+        assert [losses(client.session) for client in clients] == [{}, {}, {}]
+        assert losses(target.session) == {"global": 1}
+
+    def test_a_look_in_vain_for_one_is_no_refusal_for_others(self) -> None:
+        """The next message, which is small, finds room at the cost of the fullest, at once."""
+        network = Network()
+        publisher, target = network.client("p"), network.client("target")
+        target.subscribe("big", qos=1)
+        target.subscribe("small", qos=1)
+        [full] = receivers(network, [50])
+        load = network.router.counters.load
+        load.max_bytes = load.bytes + 2 * OVERHEAD - 118
+        target.wire.frozen = True
+        publisher.publish("small", b"goes first", 1)
+        publisher.publish("big", b"x" * 6_000, 1)
+        publisher.publish("small", b"", 1)
+        assert losses(target.session) == {"global": 1}
+        assert target.session.queued() == 2
+        assert 0 < losses(full.session)["global"] < 25
+
+
+class TestCost:
+    """Looks at all sessions, counted."""
+
+    def world(self, bound: int) -> tuple[Network, Sessions, Client]:
+        network = Network(limits(total_messages=bound))
+        sessions = counted(network)
+        return network, sessions, network.client("p")
+
+    @pytest.mark.parametrize("policy", [DROP_NEWEST, LATEST])
+    def test_looks_are_rare(self, policy: int) -> None:
+        """One for each sixteenth of the bound that arrives, whatever the number of messages."""
+        network, sessions, publisher = self.world(320)
+        network.router.limits.queue_policy = policy
+        clients = []
+        for number in range(4):
+            client = network.client(f"c{number}")
+            client.subscribe(f"t/{number}/#")
+            client.wire.frozen = True
+            clients.append(client)
+        looks = 0
+        for turn in range(1_000):
+            before = sessions.looks
+            publisher.publish(f"t/{turn % 4}/{turn}", b"")
+            looks += sessions.looks - before
+        load = network.router.counters.load
+        assert load.messages <= 320
+        shed = sum(losses(client.session)["global"] for client in clients)
+        assert shed == 1_000 - load.messages
+        assert 0 < looks <= 1 + (1_000 - 320) // (320 // PART)
+
+    def test_very_many_sessions_are_looked_at_in_pieces(self) -> None:
+        """Meanwhile the fullest so far gives for what comes; then the fullest of all, which is the last one."""
+        network, _, _ = self.world(0)
+        load = network.router.counters.load
+        limiter = load.reliever
+        assert isinstance(limiter, GlobalLimiter)
+        message = Message(b"t", b"", 1, False, b"", 0.0, "p")
+        last = ROUND_WORK // SHED_LOOK_WORK + 999
+        waiting = dict.fromkeys(range(last + 1), 1) | {5: 20, last: 400}
+        made = []
+        for number, count in waiting.items():
+            session = Session(f"c{number}", 0, 0, network.router.counters)
+            network.router.adopt(session)
+            for _ in range(count):
+                session.deliver(message, 1, False, (), None)
+            made.append(session)
+        load.max_messages = load.messages
+        first = True
+        while made[-1].queue.messages == 400:
+            load.round += 1
+            before = limiter.work
+            for _ in range(3):
+                assert made[7].deliver(message, 1, False, (), None) == ACCEPTED
+                assert load.messages <= load.max_messages
+            assert limiter.work - before <= ROUND_WORK + SHED_WORK * PIECE
+            if first:
+                assert made[5].queue.messages == 17
+                first = False
+        assert {session.queue.messages for number, session in enumerate(made[:-1]) if number not in (5, 7)} == {1}
+
+    @pytest.mark.crowd
+    @pytest.mark.parametrize("by_messages", [True, False])
+    def test_what_one_round_drops_is_bounded(self, by_messages: bool) -> None:
+        """Among 100,000 messages, whatever comes for whom: a message of a megabyte takes the place of 4,000."""
+        network, _, _ = self.world(0)
+        load = network.router.counters.load
+        limiter = load.reliever
+        assert isinstance(limiter, GlobalLimiter)
+        small = Message(b"t", b"", 1, False, b"", 0.0, "p")
+        made = [Session(f"c{number}", 0, 0, network.router.counters) for number in range(10)]
+        for session in made:
+            network.router.adopt(session)
+            for _ in range(10_000):
+                session.deliver(small, 1, False, (), None)
+        if by_messages:
+            load.max_messages = load.messages
+        else:
+            load.max_bytes = load.bytes
+        large = Message(b"t", b"x" * 1_000_000, 1, False, b"", 0.0, "p")
+        for _ in range(10):
+            load.round += 1
+            before, work = load.messages, limiter.work
+            assert made[1].deliver(small, 1, False, (), None) == ACCEPTED
+            assert before - load.messages <= AHEAD + PIECE
+            for number in range(100):
+                made[number % 10].deliver(small if by_messages else large, 1, False, (), None)
+            assert limiter.work - work <= ROUND_WORK + SHED_WORK * PIECE + 2 * len(made)
+            assert load.messages <= load.max_messages
+            assert load.bytes <= load.max_bytes
+
+    def full(self, count: int) -> tuple[Network, GlobalLimiter, list[Session]]:
+        """Sessions with so many messages each, which are as many as there may be."""
+        network, _, _ = self.world(0)
+        load = network.router.counters.load
+        limiter = load.reliever
+        assert isinstance(limiter, GlobalLimiter)
+        made = [Session(f"c{number}", 0, 0, network.router.counters) for number in range(10)]
+        for session in made:
+            network.router.adopt(session)
+            for _ in range(count):
+                session.deliver(SMALL, 1, False, (), None)
+        load.max_messages = load.messages
+        return network, limiter, made
+
+    def test_the_work_is_charged_to_whoever_publishes(self) -> None:
+        """In the units in which turns are counted: a full broker is no free work for those who fill it."""
+        network, limiter, made = self.full(1_000)
+        before, work = network.router.budget.used, limiter.work
+        for number in range(500):
+            made[number % 10].deliver(SMALL, 1, False, (), None)
+        assert sum(losses(session)["global"] for session in made) >= 500
+        assert network.router.budget.used - before == limiter.work - work >= 500 * SHED_WORK
+
+    def test_one_with_little_waiting_is_not_refused_for_what_others_have(self) -> None:
+        """Also when the work of the round is used up; and all who have little have a sixteenth beyond the bound."""
+        network, _, made = self.full(2_000)
+        load = network.router.counters.load
+        bound = load.max_messages
+        new = [Session(f"new{number}", 0, 0, network.router.counters) for number in range(10)]
+        for session in new:
+            network.router.adopt(session)
+        for _ in range(2 * ROUND_WORK // SHED_WORK):
+            made[0].deliver(SMALL, 1, False, (), None)
+        assert losses(made[0])["global"] > ROUND_WORK // SHED_WORK
+        for session in new:
+            for _ in range(25):
+                assert session.deliver(SMALL, 1, False, (), None) == ACCEPTED
+            assert losses(session) == {}
+        for session in new:
+            for _ in range(1_000):
+                session.deliver(SMALL, 1, False, (), None)
+        assert load.messages <= bound + bound // PART
+
+    def test_all_reads_of_a_round_share_what_it_drops(self) -> None:
+        """Each read has a time of its own; a new round is counted by the shell, or comes with a later time."""
+        network, limiter, made = self.full(2_000)
+        load = network.router.counters.load
+        for elapsed in (0.0, ROUND_SECONDS, 2 * ROUND_SECONDS):
+            load.now = elapsed
+            work = limiter.work
+            for _ in range(ROUND_WORK // SHED_WORK):
+                load.now += ROUND_SECONDS / ROUND_WORK
+                made[0].deliver(SMALL, 1, False, (), None)
+                made[1].deliver(SMALL, 1, False, (), None)
+            assert ROUND_WORK <= limiter.work - work <= ROUND_WORK + SHED_WORK * PIECE
+        load.round += 1
+        assert made[0].deliver(SMALL, 1, False, (), None) == ACCEPTED
+
+    def test_what_a_look_has_found_is_given_all_of_it(self) -> None:
+        """Also where that is less than it looked for, which puts off the next look and not the giving."""
+        network = Network()
+        load = network.router.counters.load
+        made = network.router.sessions
+        for number in range(3 * AHEAD):
+            made[f"c{number}"] = Session(f"c{number}", 0, 0, network.router.counters)
+        message = Message(b"t", b"", 1, False, b"", 0.0, "p")
+        for _ in range(2 * AHEAD):
+            assert made["c0"].deliver(message, 1, False, (), None) == ACCEPTED
+        # As much as would have them give some for each session; it is elsewhere, and nobody's to give.
+        load.messages += 100 * AHEAD
+        load.max_messages = load.messages
+        for _ in range(2 * AHEAD):
+            load.round += 1
+            assert made["c1"].deliver(message, 1, False, (), None) == ACCEPTED
+        assert load.messages <= load.max_messages
+        assert losses(made["c0"]) == {"global": 2 * AHEAD}
+
+    def test_looks_in_vain_are_rare(self) -> None:
+        """Where nothing can be shed, at most one in `RETRY` seconds, however much arrives."""
+        network, sessions, publisher = self.world(4)
+        clients = []
+        for number in range(4):
+            client = network.client(f"c{number}")
+            client.subscribe("t", qos=1)
+            client.answering = False
+            clients.append(client)
+        publisher.publish("t", b"", 1)
+        before = sessions.looks
+        for turn in range(3):
+            for _ in range(50):
+                publisher.publish("t", b"", 1)
+            assert sessions.looks - before == turn + 1
+            network.now += RETRY * 1.5
+        for client in clients:
+            assert losses(client.session) == {"global": 150}
+            client.take()
+            client.answering = True
+            client.answer()
+        publisher.publish("t", b"room again", 1)
+        for client in clients:
+            assert client.payloads() == [b"room again"]
+
+    def test_without_a_bound_nobody_looks(self) -> None:
+        """0: unlimited."""
+        network, sessions, publisher = self.world(0)
+        client = network.client("c")
+        client.subscribe("t")
+        client.wire.frozen = True
+        before = sessions.looks
+        burst(publisher, "t", numbers(2_000))
+        assert sessions.looks == before
+        assert client.session.queued() == 2_000
+
+    @pytest.mark.crowd
+    def test_shedding_one_by_one_leaves_no_trail(self) -> None:
+        """Gaps do not outnumber what waits, but for a few: neither in a live queue nor in a session's."""
+        network = Network(limits(queue_policy=LATEST, queue_max_age=5))
+        publisher = network.client("p")
+        live, away = network.client("live"), network.client("away", clean=False, expiry=HOUR)
+        live.subscribe("#")
+        away.subscribe("#", qos=1)
+        live.wire.frozen = True
+        away.cut()
+        for turn in range(1_500):
+            publisher.publish(f"stays/{turn % 3}", b"", 1)
+            publisher.publish(f"goes/{turn}", b"", 1)
+            network.now += 1
+            network.router.sweep(network.now)
+        send_buffer = live.wire.send_buffer
+        pending = network.session("away").queue.pending
+        assert pending is not None
+        assert send_buffer.messages <= 10
+        assert network.session("away").queue.messages <= 10
+        assert len(send_buffer.items) <= 200
+        assert len(pending) <= 200
+        check(network, network.router.sessions.values())
+
+
+class TestRetained:
+    """Retained messages are read at the receiver's pace, also when all queues together are full."""
+
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_a_stream_goes_on(self, qos: int) -> None:
+        """One at a time, beyond the bound; all arrive, and nobody gives for it."""
+        network = Network(limits(total_messages=6))
+        publisher = network.client("p")
+        for number in range(12):
+            publisher.publish(f"r/{number}", b"retained", qos, retain=True)
+        [full] = receivers(network, [6])
+        reader = network.client("reader")
+        reader.subscribe("r/#", qos=qos)
+        assert len(reader.take()) == 12
+        assert waiting(network, full) == 6
+
+    @pytest.mark.parametrize("qos", [0, 1, 2])
+    def test_each_has_one_beyond_the_bound(self, qos: int) -> None:
+        """One message for each client, whether it does not read or does not acknowledge."""
+        network = Network(limits(total_messages=6))
+        publisher = network.client("p")
+        for number in range(30):
+            publisher.publish(f"r/{number}", b"retained", qos, retain=True)
+        for number in range(3):
+            reader = network.client(f"reader{number}", receive_maximum=20)
+            reader.answering = False
+            if number == 2:
+                reader.wire.frozen = True
+                reader.raw(b"\x82\x09\x00\x07\x00\x00\x03r/#" + bytes((qos,)))
+            else:
+                reader.subscribe("r/#", qos=qos)
+        load = network.router.counters.load
+        assert load.messages <= 6 + 3
+        check(network, network.router.sessions.values())
+
+
+class TestEnds:
+    """Whoever goes gives all back."""
+
+    @given(
+        ends=st.lists(st.sampled_from(("cut", "clean", "expire", "thaw", "disconnect")), min_size=4, max_size=4),
+        fill=st.integers(0, 12),
+    )
+    @settings(max_examples=examples(30), deadline=None)
+    def test_the_sum_returns_to_nothing(self, ends: list[str], fill: int) -> None:
+        network = Network(limits(total_messages=25, total_bytes=4_000))
+        clients = receivers(network, [fill] * 4)
+        publisher = network.client("p")
+        burst(publisher, "all", numbers(fill, 30), 1)
+        known = set(network.router.sessions.values())
+        for client, end in zip(clients, ends, strict=True):
+            if end == "cut":
+                client.cut()
+            elif end == "clean":
+                client.connect(clean=True)
+            elif end == "disconnect":
+                client.disconnect()
+            elif end == "thaw":
+                client.wire.frozen = False
+                network.settle()
+            known.update(network.router.sessions.values())
+            check(network, known)
+        network.advance(2 * HOUR)
+        for client in clients:
+            client.connect(clean=True)
+        load = network.router.counters.load
+        assert (load.messages, load.bytes) == (0, 0)
+        assert all(Found(session).messages == 0 for session in network.router.sessions.values())
+
+
+def test_unlimited_by_name() -> None:
+    """The core's own default is no bound; the settings have one."""
+    given_limits = Limits()
+    assert (given_limits.total_messages, given_limits.total_bytes) == (0, 0)
+    load = Network().router.counters.load
+    assert load.has_room(1 << 40, 1 << 50)
+
+
+def test_who_has_nothing_waiting_gets_the_next_message_in_any_case() -> None:
+    """One large message to many who keep up is in memory once, though it is counted for each of them."""
+    network = Network(limits(total_bytes=20_000))
+    publisher = network.client("p")
+    clients = [network.client(f"c{number}") for number in range(30)]
+    for client in clients:
+        client.subscribe("t", qos=1)
+    for qos in (0, 1):
+        publisher.publish("t", bytes(5_000), qos=qos)
+    assert [len(client.inbox) for client in clients] == [2] * 30
+    assert network.router.counters.dropped_in_all() == 0
+
+
+class TestFair:
+    """Whose account is below its fair share loses nothing that waits in its sessions."""
+
+    @pytest.mark.parametrize("live", [False, True])
+    def test_many_small_queues_of_one_do_not_empty_the_queue_of_another(self, live: bool) -> None:
+        """One with many sessions, or with a connection that does not read, is not spared for the sake of its others."""
+        network = Network(limits(total_bytes=200_000))
+        publisher = network.client("p")
+        victim = network.idle("victim")
+        victim.host = "10.0.0.1"
+        victim.connect(clean=False, expiry=HOUR)
+        victim.subscribe("victim", qos=1)
+        victim.cut()
+        burst(publisher, "victim", numbers(20, 1_000), 1)
+        hogs = []
+        for number in range(100):
+            hog = network.idle(f"hog{number}")
+            hog.host = "10.0.0.2"
+            hog.connect(clean=False, expiry=HOUR)
+            hog.subscribe("hog", qos=0 if live else 1)
+            if live:
+                hog.wire.frozen = True
+            else:
+                hog.cut()
+            hogs.append(hog)
+        burst(publisher, "hog", numbers(40, 200), 0 if live else 1)
+        router = network.router
+        assert router.counters.load.bytes <= 200_000
+        # Its queue is the fullest of all.
+        assert waiting(network, victim) == 20
+        assert live or max(waiting(network, hog) for hog in hogs) < 20
+        assert sum(losses(network.session(hog.client_id)).get("global", 0) for hog in hogs) > 1_000
+        check(network, router.sessions.values())
+
+    def test_above_its_share_it_gives(self) -> None:
+        """An account alone gives from its fullest queue, as one of two that holds more."""
+        network = Network(limits(total_bytes=100_000))
+        publisher = network.client("p")
+        for name, host in (("a", "10.0.0.1"), ("b", "10.0.0.2")):
+            client = network.idle(name)
+            client.host = host
+            client.connect(clean=False, expiry=HOUR)
+            client.subscribe(name, qos=1)
+            client.cut()
+        burst(publisher, "a", numbers(200, 1_000), 1)
+        assert 50 < waiting(network, network.idle("a")) < 100
+        burst(publisher, "b", numbers(200, 1_000), 1)
+        one, other = waiting(network, network.idle("a")), waiting(network, network.idle("b"))
+        assert abs(one - other) <= 8
+        check(network, network.router.sessions.values())

@@ -1,0 +1,19 @@
+"""Causes of ends: they differ, and one of them spares the will."""
+
+from __future__ import annotations
+
+from canopy_mqtt.core import causes
+from tests.support.runs import for_each
+
+ENDS = {name: value for name, value in vars(causes).items() if name.isupper() and isinstance(value, str)}
+
+
+def test_causes_are_distinct() -> None:
+    """Logs and totals tell them apart."""
+    assert len(set(ENDS.values())) == len(ENDS) > 5
+
+
+@for_each("cause", sorted(ENDS.values()))
+def test_which_end_spares_the_will(cause: str) -> None:
+    """Only the client's DISCONNECT 0x00 does [MQTT-3.1.2-8] [MQTT-3.14.4-3]."""
+    assert causes.publishes_will(cause) == (cause != "client-disconnect")

@@ -1,0 +1,101 @@
+"""Several edges below one broker, and edges below edges: everything reaches everybody who asked for it, once.
+
+Owns: branches under the same prefix, wildcards that reach into several branches, and trees of three levels.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.links.network import NOBODY, V5, Net, Place, codes, link, pairs
+
+
+async def test_one_message_from_above_reaches_all_children_of_all_branches(net: Net, upstream: Place) -> None:
+    """Three branches, each with children whose filters differ and all match."""
+    above = await net.join(upstream, "above")
+    edges = [await net.edge(link(upstream, aggregate=["site/#"], client_id=f"edge{number}")) for number in range(3)]
+    children = [
+        await net.join(edge, f"child{number}", topic_filter)
+        for edge in edges
+        for number, topic_filter in enumerate(["site/7/cmd", "site/+/cmd", "site/#", "site/7/+"])
+    ]
+    await net.down(above, *children)
+    await above.publish("site/7/cmd", b"all", qos=1)
+    await above.publish("site/8/cmd", b"some", qos=1)
+    for number, found in enumerate(await net.down(above, *children)):
+        some = [("site/8/cmd", b"some")] if number % 4 in (1, 2) else []
+        assert pairs(found) == [("site/7/cmd", b"all"), *some]
+
+
+async def test_branches_under_one_prefix_do_not_shadow_each_other(net: Net, upstream: Place) -> None:
+    """Both have the same aggregate; the end of one's demand leaves the other's alone."""
+    above = await net.join(upstream, "above")
+    left = await net.edge(link(upstream, aggregate=["site/7/#"], client_id="left"))
+    right = await net.edge(link(upstream, aggregate=["site/7/#"], client_id="right"))
+    a = await net.join(left, "a", "site/7/a")
+    b = await net.join(right, "b", "site/7/b")
+    await net.down(above, a, b)
+    await above.publish("site/7/a", b"for a", qos=1)
+    await above.publish("site/7/b", b"for b", qos=1)
+    found_a, found_b = await net.down(above, a, b)
+    assert (pairs(found_a), pairs(found_b)) == ([("site/7/a", b"for a")], [("site/7/b", b"for b")])
+    await a.unsubscribe("site/7/a")
+    await net.down(above, a)
+    await above.publish("site/7/b", b"again", qos=1)
+    ((message,),) = await net.down(above, b)
+    assert message.payload == b"again"
+
+
+async def test_from_branch_to_branch(net: Net, upstream: Place) -> None:
+    """A message that one edge sends up comes down at the other, once, and not at the first again."""
+    left = await net.edge(link(upstream, publish=["#"], client_id="left"))
+    right = await net.edge(link(upstream, aggregate=["site/#"], client_id="right"))
+    reader = await net.join(right, "reader", "site/1/#")
+    own = await net.join(left, "own", "site/#")
+    above = await net.join(upstream, "above")
+    await net.down(above, reader, own)
+    writer = await net.join(left, "writer")
+    for number in range(5):
+        await writer.publish("site/1/x", b"%d" % number, qos=1)
+    await net.up(writer, above)
+    for found in await net.down(above, reader, own):
+        assert pairs(found) == [("site/1/x", b"%d" % number) for number in range(5)]
+
+
+async def test_three_levels(net: Net, upstream: Place) -> None:
+    """Leaf, mid and root: down from the root, up from the leaf, and both at the one in the middle."""
+    mid = await net.edge(link(upstream, aggregate=["site/#"], publish=["#"], client_id="mid"))
+    leaf = await net.edge(link(mid, aggregate=["site/7/#"], publish=["#"]))
+    root_client = await net.join(upstream, "root", "report/#")
+    mid_client = await net.join(mid, "mid-client", "report/#", "site/#")
+    leaf_client = await net.join(leaf, "leaf-client", "site/7/cmd", "report/#")
+    await net.down(root_client, leaf_client)
+    await net.down(root_client, mid_client)
+    for number in range(3):
+        await root_client.publish("site/7/cmd", b"down %d" % number, qos=1)
+    ((*got,),) = await net.down(root_client, leaf_client)
+    assert pairs(got) == [("site/7/cmd", b"down %d" % number) for number in range(3)]
+    ((*got,),) = await net.down(root_client, mid_client)
+    assert pairs(got) == [("site/7/cmd", b"down %d" % number) for number in range(3)]
+    for number in range(3):
+        await leaf_client.publish("report/7", b"up %d" % number, qos=2)
+    up = [("report/7", b"up %d" % number) for number in range(3)]
+    for found in await net.up(leaf_client, root_client, mid_client):
+        assert pairs(found) == up
+    # Its own subscription brings the publisher one copy, at its own broker; nothing comes back down.
+    ((*got,),) = await net.down(root_client, leaf_client)
+    assert pairs(got) == up
+
+
+@pytest.mark.parametrize("kind", V5)
+async def test_three_levels_take_back_what_nobody_wants(net: Net, kind: str) -> None:
+    """The end of a demand at the leaf ends it at the root."""
+    upstream = await net.upstream(kind)
+    mid = await net.edge(link(upstream, aggregate=["site/#"], client_id="mid"))
+    leaf = await net.edge(link(mid, aggregate=["site/7/#"]))
+    above = await net.join(upstream, "above")
+    child = await net.join(leaf, "child", "site/7/a")
+    await net.down(above, child)
+    assert await above.publish("site/7/a", b"x", qos=1) == 0
+    await child.disconnect()
+    await codes(above, NOBODY, "site/7/a")

@@ -1,0 +1,390 @@
+"""The judge of histories: a broker that keeps every promise is found to, and each broken promise is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canopy_load.ledger.checker import Verdict, check
+from canopy_load.ledger.history import (
+    Connect,
+    Delivery,
+    Ended,
+    History,
+    Look,
+    Ping,
+    Publish,
+    Stream,
+    Subscribe,
+    Unsubscribe,
+)
+from tests.support.runs import for_each
+
+SEEN: Stream = ("p", "t/a", 1)
+
+
+class Story:
+    """A history that is told in order: each step takes a second, and what is asked for is answered in half of one."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.time = 0.0
+        self.open: dict[str, int] = {}
+        self.sequences: dict[Stream, int] = {}
+
+    def _next(self) -> tuple[float, float]:
+        self.time += 1
+        return self.time, self.time + 0.5
+
+    def connect(self, client: str, present: bool = False, answered: bool = True, **more: object) -> int:
+        began, ended = self._next()
+        made = self.history.add(Connect(client=client, began=began, present=present, **more))  # type: ignore[arg-type]
+        if answered:
+            made.ok(ended)
+            self.open[client] = made.number
+        return made.number
+
+    def subscribe(self, client: str, topic_filter: str, qos: int = 1, no_local: bool = False) -> None:
+        began, ended = self._next()
+        self.history.add(
+            Subscribe(client=client, began=began, topic_filter=topic_filter, qos=qos, no_local=no_local)
+        ).ok(ended)
+
+    def unsubscribe(self, client: str, topic_filter: str) -> None:
+        began, ended = self._next()
+        self.history.add(Unsubscribe(client=client, began=began, topic_filter=topic_filter)).ok(ended)
+
+    def publish(self, outcome: str = "ok", topic: str = "t/a", qos: int = 1, **more: object) -> tuple[Stream, int]:
+        began, ended = self._next()
+        stream = ("p", topic, qos)
+        sequence = self.sequences.get(stream, 0)
+        self.sequences[stream] = sequence + 1
+        made = self.history.add(
+            Publish(client="p", began=began, topic=topic, qos=qos, sequence=sequence, **more)  # type: ignore[arg-type]
+        )
+        if outcome == "ok":
+            made.ok(ended)
+        elif outcome == "fail":
+            made.fail(ended)
+        return stream, sequence
+
+    def comes(self, client: str, message: tuple[Stream, int], qos: int | None = None, **more: object) -> None:
+        stream, sequence = message
+        qos = stream[2] if qos is None else qos
+        self.history.add(
+            Delivery(client=client, at=self._next()[0], stream=stream, sequence=sequence, qos=qos, **more)  # type: ignore[arg-type]
+        )
+
+    def ends(self, client: str, own: bool = False, code: int | None = None) -> None:
+        at = self._next()[0]
+        self.history.add(Ended(client=client, at=at, connection=self.open.pop(client), own=own, code=code))
+
+    def look(self, found: dict[str, tuple[Stream, int]], node: str = "n1") -> None:
+        self.history.add(Look(client="look", at=self._next()[0], node=node, found=found))
+
+    def judged(self) -> Verdict:
+        return check(self.history)
+
+    def broken(self) -> list[str]:
+        return [each.promise for each in self.judged().findings]
+
+
+def subscribed(*clients: str, topic_filter: str = "t/#", qos: int = 2) -> Story:
+    """Clients that are connected and subscribed, with sessions that are kept."""
+    story = Story()
+    for client in clients:
+        story.connect(client)
+        story.subscribe(client, topic_filter, qos)
+    return story
+
+
+def test_a_history_in_which_all_is_well() -> None:
+    story = subscribed("s")
+    first = story.publish(qos=2)
+    story.comes("s", first)
+    story.ends("s")
+    second = story.publish(qos=2, retain=True)
+    story.connect("s", present=True)
+    story.comes("s", second)
+    story.look({"t/a": second})
+
+    verdict = story.judged()
+
+    assert verdict.findings == []
+    assert verdict.unjudged == {}
+    assert verdict.checked["lost"] == 2
+    assert verdict.checked["twice"] == 2
+    assert verdict.checked["retained, the last"] == 1
+    assert verdict.waits == {"Connect": 0.5, "Subscribe": 0.5, "Publish": 0.5}
+    assert len(story.history.dumps().splitlines()) == len(story.history.events)
+
+
+@for_each("qos", [1, 2])
+def test_acknowledged_and_lost(qos: int) -> None:
+    story = subscribed("s")
+    story.publish(qos=qos)
+
+    (found,) = story.judged().findings
+
+    assert (found.promise, found.client) == ("lost", "s")
+    assert found.statement == {1: "[MQTT-4.3.2-1]", 2: "[MQTT-4.3.3-1]"}[qos]
+    assert found.operations == (1, 2), "the SUBSCRIBE and the PUBLISH show it"
+
+
+def test_what_is_lost_of_a_session_that_was_away() -> None:
+    story = subscribed("s")
+    story.ends("s")
+    story.publish()
+    story.connect("s", present=True)
+    assert story.broken() == ["lost"]
+
+
+@for_each(
+    "changed",
+    [
+        lambda story: story.publish("unknown"),
+        lambda story: story.publish("fail"),
+        lambda story: story.publish(qos=0),
+        lambda story: story.publish(topic="u"),
+        lambda story: (story.unsubscribe("s", "t/#"), story.publish()),
+    ],
+)
+def test_what_need_not_come(changed: Callable[[Story], object]) -> None:
+    story = subscribed("s")
+    changed(story)
+    verdict = story.judged()
+    assert (verdict.findings, verdict.unjudged) == ([], {})
+
+
+def test_what_was_published_before_the_suback_and_by_oneself_need_not_come() -> None:
+    story = Story()
+    story.publish()
+    story.connect("s")
+    story.subscribe("s", "t/#", qos=0)
+    story.connect("p")
+    story.subscribe("p", "t/#", no_local=True)
+    story.publish()
+    assert story.broken() == []
+
+
+@for_each(
+    "changed",
+    [
+        lambda story: story.ends("s"),
+        lambda story: story.connect("s", clean=True),
+        lambda story: (story.connect("s", clean=True, answered=False), story.connect("s", present=True)),
+        lambda story: story.unsubscribe("s", "t/#"),
+    ],
+)
+def test_what_nobody_can_say_is_unjudged(changed: Callable[[Story], object]) -> None:
+    """Published, and then: away at the end, a new session, perhaps a new session, no longer subscribed."""
+    story = subscribed("s")
+    story.publish()
+    changed(story)
+    verdict = story.judged()
+    assert verdict.findings == []
+    assert verdict.unjudged["lost"] == 1
+
+
+def test_twice() -> None:
+    story = subscribed("s")
+    message = story.publish(qos=2)
+    story.comes("s", message)
+    story.comes("s", message)
+    assert story.broken() == ["twice"]
+
+
+def test_what_may_come_twice() -> None:
+    """QoS 1; two filters that match; published anew in another session; as the answer to a SUBSCRIBE."""
+    story = subscribed("s")
+    one = story.publish()
+    story.comes("s", one)
+    story.comes("s", one)
+    anew = story.publish(qos=2, again=True)
+    story.comes("s", anew)
+    story.comes("s", anew)
+    story.subscribe("s", "+/a", qos=2)
+    both = story.publish(qos=2)
+    for retained in (False, False, True):
+        story.comes("s", both, retained=retained)
+    assert story.broken() == []
+
+
+def test_order_is_that_of_first_deliveries_of_one_stream() -> None:
+    story = subscribed("s")
+    first, second, other = story.publish(), story.publish(), story.publish(qos=2)
+    for message in (other, first, second, first):
+        story.comes("s", message)
+    assert story.broken() == []
+    third, fourth = story.publish(), story.publish()
+    story.comes("s", fourth)
+    story.comes("s", third)
+    assert story.broken() == ["order"]
+
+
+@for_each(
+    ("promise", "changed"),
+    [
+        ("as sent", lambda story: story.comes("s", (SEEN, 7))),
+        ("altered", lambda story: story.comes("s", story.publish(), intact=False)),
+        ("QoS", lambda story: story.comes("s", story.publish(), qos=2)),
+        ("asked for", lambda story: story.comes("s", story.publish(topic="u"))),
+        ("refused", lambda story: story.comes("s", story.publish("fail"))),
+        ("too early", lambda story: story.comes("s", story.publish(not_before=99.0))),
+    ],
+)
+def test_what_should_not_have_come_so(promise: str, changed: Callable[[Story], object]) -> None:
+    story = subscribed("s")
+    changed(story)
+    assert story.broken() == [promise]
+
+
+@for_each("qos", [1, 2])
+def test_a_group_has_each_message_once(qos: int) -> None:
+    story = subscribed("a", "b", topic_filter="$share/g/t/#")
+    one, two = story.publish(qos=qos), story.publish(qos=qos)
+    story.comes("a", two)
+    story.comes("a", one)
+    assert story.broken() == [], "order is not promised to a group"
+    story.comes("b", one)
+    assert story.broken() == ["to two members"]
+    story.publish(qos=qos)
+    assert story.broken() == ["lost to a group", "to two members"]
+
+
+def test_a_group_is_given_again_what_a_member_did_not_acknowledge() -> None:
+    story = subscribed("a", "b", topic_filter="$share/g/t/#")
+    message = story.publish()
+    story.comes("a", message)
+    story.ends("a")
+    story.comes("b", message)
+    assert story.broken() == []
+
+
+def test_what_went_to_a_member_whose_session_ended_is_unjudged() -> None:
+    story = subscribed("a", "b", topic_filter="$share/g/t/#")
+    story.publish(qos=2)
+    story.connect("a", clean=True)
+    verdict = story.judged()
+    assert verdict.findings == []
+    assert verdict.unjudged["lost to a group"] == 1
+
+
+def test_retained_is_never_older_than_what_was_acknowledged() -> None:
+    story = Story()
+    old = story.publish(retain=True)
+    story.look({"t/a": old})
+    new = story.publish(retain=True)
+    unknown = story.publish("unknown", retain=True)
+    story.look({"t/a": new})
+    story.look({"t/a": unknown})
+    assert story.broken() == []
+    story.look({"t/a": old})
+    assert story.broken() == ["retained, the last"]
+
+
+def test_what_is_removed_is_gone_and_nothing_else_is() -> None:
+    story = Story()
+    old = story.publish(retain=True)
+    story.publish(retain=True, clears=True)
+    story.look({})
+    assert story.broken() == []
+    story.look({"t/a": old})
+    assert "retained, the last" in story.broken()
+
+    story = Story()
+    story.publish(retain=True)
+    story.look({})
+    story.look({"t/a": (SEEN, 9)})
+    assert story.broken().count("retained, the last") == 2
+
+
+def test_retained_is_the_same_at_every_node() -> None:
+    story = Story()
+    one, two = story.publish("unknown", retain=True), story.publish("ok", retain=True)
+    story.history.events[0].outcome = "ok"  # type: ignore[attr-defined]
+    story.history.events[0].ended = 2.2  # type: ignore[attr-defined]
+    story.look({"t/a": one}, "n1")
+    story.look({"t/a": two}, "n2")
+    assert story.broken() == ["retained, the same"], "each may be the last, for they were under way together"
+
+
+@for_each(
+    ("promise", "changed"),
+    [
+        ("session", lambda story: story.connect("s")),
+        ("session", lambda story: story.connect("s", clean=True, present=True)),
+        ("session", lambda story: story.connect("new", present=True)),
+    ],
+)
+def test_a_session_that_is_gone_or_made_up(promise: str, changed: Callable[[Story], object]) -> None:
+    story = subscribed("s")
+    story.ends("s")
+    changed(story)
+    assert story.broken() == [promise]
+
+
+def test_a_session_that_ends_with_its_connection() -> None:
+    story = Story()
+    story.connect("s", keeps=False)
+    story.ends("s")
+    story.connect("s", keeps=False)
+    assert story.broken() == []
+    story.connect("s")
+    assert story.judged().unjudged["session"] == 1, "it took over one that was to end"
+
+
+def test_a_connection_is_over_when_another_one_has_its_identifier() -> None:
+    story = Story()
+    before = story.connect("s")
+    story.connect("s", present=True)
+    assert story.broken() == []
+    story.history.add(Ping(client="s", began=story.time + 1, connection=before)).ok(story.time + 2)
+    assert story.broken() == ["one connection"]
+
+
+@for_each(("code", "broken"), [(0x8E, []), (None, []), (0x8B, ["told 0x8E"])])
+def test_a_connection_that_is_taken_over_is_told_so(code: int | None, broken: list[str]) -> None:
+    story = Story()
+    before = story.connect("s")
+    story.connect("s", present=True)
+    story.history.add(Ended(client="s", at=story.time + 0.2, connection=before, code=code))
+    assert story.broken() == broken
+
+
+STEPS = st.lists(st.sampled_from(["publish 1", "publish 2", "unknown", "leave", "back", "clean", "unsubscribe"]))
+
+
+@given(STEPS, st.integers(0, 100))
+def test_a_broker_that_keeps_its_promises_is_found_to_and_one_that_loses_is_not(steps: list[str], lose: int) -> None:
+    """A model of a broker with one durable subscriber; it forgets its message number `lose`."""
+    story = subscribed("s")
+    here, heard, waiting, due = True, True, list[tuple[Stream, int]](), list[tuple[Stream, int]]()
+    for step in [*steps, "back"]:
+        if step in ("publish 1", "publish 2", "unknown"):
+            message = story.publish("unknown" if step == "unknown" else "ok", qos=2 if step == "publish 2" else 1)
+            if heard:
+                due.append(message)
+                if step != "unknown" and len(due) - 1 == lose:
+                    continue
+                waiting.append(message)
+        elif step == "leave" and here:
+            story.ends("s")
+            here = False
+        elif step in ("back", "clean") and not here:
+            story.connect("s", present=step == "back", clean=step == "clean")
+            here = True
+            if step == "clean":
+                heard, waiting, due = False, [], []
+        elif step == "unsubscribe" and here and heard:
+            story.unsubscribe("s", "t/#")
+            heard, due = False, []
+        while here and waiting:
+            story.comes("s", waiting.pop(0))
+    forgot = lose < len(due) and story.history.events[0] is not None
+    lost = forgot and any(
+        (each.stream, each.sequence) == due[lose] and each.outcome == "ok" for each in story.history.of(Publish)
+    )
+    assert story.broken() == (["lost"] if lost else [])
