@@ -204,7 +204,7 @@ class Link:
             self.cut = True
             self.up.clear()
             self.down.clear()
-            self.protocol.lost(cause, self.network.now)
+            self.protocol.end(cause, self.network.now)
 
 
 def _reads(data: bytes, pace: int) -> Iterator[bytes]:
@@ -259,9 +259,12 @@ class Network:
                 self.links = [link for link in self.links if not (link.cut or (link.finished and link.client.closed))]
 
     def wake(self) -> bool:
-        """Wake the writers of the send buffers that were touched, each once."""
+        """Wake the writers of the send buffers that were touched, or whose protocols are over, each once."""
         touched = self.router.peers.touched
-        listed = list(touched)
+        ended = [
+            link.send_buffer for link in self.links if link.protocol.close_cause and not (link.finished or link.cut)
+        ]
+        listed = list(dict.fromkeys([*touched, *ended]))
         touched.clear()
         moved = False
         for send_buffer in listed:

@@ -27,7 +27,7 @@ from canopy_mqtt.core.routing.retained import RetainedMessage
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import bytes_of, is_empty
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.subscription import SUB_QUEUE_BYTES, subscription_bytes
+from canopy_mqtt.core.topics.subscription import DELAY_BYTES, SUB_QUEUE_BYTES, SUBSCRIPTION_BYTES, group_bytes
 from tests.core.harness import Client, Network, bag
 from tests.core.judge import Judge
 from tests.support.losses import dropped_by_cause
@@ -168,10 +168,14 @@ def check_accounts(router: Router) -> None:
     for session in (*router.sessions.values(), *router.table._leaving):
         for subscription in session.subscriptions.values():
             assert subscription.entry is not None
-            group = "" if subscription.group is None else subscription.group.name
-            size = subscription_bytes(subscription.topic_filter, group) + int(subscription.entry.cost)
+            size = SUBSCRIPTION_BYTES + int(subscription.entry.cost)
+            if subscription.group is not None:
+                size += group_bytes(subscription.topic_filter, subscription.group.name)
             size += SUB_QUEUE_BYTES if subscription.sub_queue is not None else 0
             add(session.account.owner.name, FILTERS, size)
+    for session in router.sessions.values():
+        if session.requested_delays is not None:
+            add(session.account.owner.name, FILTERS, DELAY_BYTES * len(session.requested_delays.of_filters))
     giving: Counter[str] = Counter()
     for node in router.retained.matching("#"):
         message = node.value

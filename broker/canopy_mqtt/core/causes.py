@@ -1,7 +1,4 @@
-"""The causes for which a connection ends, as logs and `$SYS` name them.
-
-Owns the names, and which causes suppress the will.
-"""
+"""The causes for which a connection ends, as logs and `$SYS` name them."""
 
 from __future__ import annotations
 
@@ -82,11 +79,6 @@ EVICTIONS: Final = frozenset(
     }
 )
 """The ends that the broker decided on, against the client's will."""
-
-
-def publishes_will(cause: str) -> bool:
-    """Return whether the will is published on this end [MQTT-3.1.2-8] [MQTT-3.1.2-10] [MQTT-3.14.4-3]."""
-    return cause != CLIENT_DISCONNECT
 
 
 REFUSED_PACKETS: Final = (PROTOCOL_ERROR, NOT_ALLOWED)

@@ -130,7 +130,7 @@ class Rounds:
     # -- after each batch ----------------------------------------------------------------------------------------------
 
     def after_batch(self, now: float = 0.0) -> None:
-        """Wake the writers that a batch touched, and schedule the router's next call.
+        """Wake the writers that a batch touched, schedule the router's next call, and count what the batch has caused.
 
         `now`: when the batch came, where that is known; to ask the clock costs as much as to route a message.
         """
@@ -154,6 +154,8 @@ class Rounds:
         due = self._deadlines.next_due()
         if due != self._due_at:
             self._arm(due)
+        if self.budget.used >= self._noted_at:
+            self.charge()
 
     def _wake(self, send_buffers: list[SendBuffer], now: float) -> None:
         """Wake the writer of each buffer, once for all messages of a batch."""
@@ -173,7 +175,7 @@ class Rounds:
     # -- what was done -------------------------------------------------------------------------------------------------
 
     def charge(self) -> None:
-        """Count what clients have caused: after each read, and whatever else is theirs."""
+        """Count what clients have caused, where no batch of theirs ends (`after_batch`)."""
         if self.budget.used >= self._noted_at:
             self._note()
             left: i64 = self._began + ROUND_WORK - self.budget.used
@@ -201,6 +203,10 @@ class Rounds:
     def spent(self) -> bool:
         """True if this round has no room for more than a little."""
         return self.budget.used >= self._began + ROUND_WORK and not self.ending
+
+    def may_end(self, waiting: i64) -> bool:
+        """Return whether this round has room for the end of a client with so many waiting messages."""
+        return self.ending or (waiting < MUCH and self.budget.used < self._began + ROUND_WORK)
 
     def _note(self) -> None:
         if not self._noted and not self._running:

@@ -136,7 +136,7 @@ class TestOrder:
         client.connect()
         client.cut()
         assert client.wire.protocol.close_cause == "connection-lost"
-        client.wire.protocol.lost("stalled", network.now)
+        client.wire.protocol.end("stalled", network.now)
         assert client.wire.protocol.close_cause == "connection-lost"
 
 
@@ -202,7 +202,7 @@ class TestTurns:
             flood.post("t", b"x")
         flood.wire.to_channel()
         network.wake()
-        flood.wire.protocol.lost("stalled", network.now)
+        flood.wire.protocol.end("stalled", network.now)
         flood.wire.protocol.go_on(network.now)
         network.settle()
         assert 0 < len(other.take()) < 20_000

@@ -335,7 +335,7 @@ class TestLoad:
         protocol.admitted(0, 2_003.5)
         protocol.close("shutdown", 0x8B, "", 2_004.0)
         assert load.now == 2_004.0
-        protocol.lost("connection-lost", 2_005.0)
+        protocol.end("connection-lost", 2_005.0)
         assert load.now == 2_005.0
 
 

@@ -13,8 +13,8 @@ from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
-from canopy_mqtt.core.routing.giving_way import session_room
 from canopy_mqtt.core.routing.retained import RetainedMessage, account_name
+from canopy_mqtt.core.routing.session_table import session_room
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import check_accounts
 from tests.support.runs import examples
@@ -410,7 +410,7 @@ def test_a_fleet_that_shares_its_filters_is_counted_by_what_all_use() -> None:
     network = town(max_filter_bytes=1_000_000)
     router = network.router
     shared = [f"fleet/{number}" + "/x" * 20 + "/+" for number in range(10)]
-    for number in range(300):
+    for number in range(400):
         client = come(network, f"a{number}", "alice")
         if any(code >= 0x80 for code in client.subscribe(*shared)):
             break

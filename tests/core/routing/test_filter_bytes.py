@@ -10,18 +10,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from canopy_mqtt.core.codec.packets import V5, V311
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.topics.subscription import (
+    DELAY_BYTES,
     ENTRY_BYTES,
     GROUP_BYTES,
     SUB_QUEUE_BYTES,
     SUBSCRIPTION_BYTES,
-    subscription_bytes,
+    group_bytes,
     text_bytes,
 )
 from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODE_BYTES, NODES, create
 from canopy_mqtt.core.topics.trie_compact import PREFIX_BYTES
 from tests.core import naive
 from tests.core.harness import Client, Network, limits
-from tests.core.recount import ask, user_wish
+from tests.core.recount import ask, check_accounts, user_wish
 from tests.support.runs import examples
 
 QUOTA_EXCEEDED = 0x97
@@ -151,13 +152,33 @@ def test_groups_and_queues_of_their_own_count() -> None:
     client = network.client("c")
     ask(client, "a")
     plain = client.session.account.filters
-    assert plain == SUBSCRIPTION_BYTES + ENTRY_BYTES + 2
+    assert plain == SUBSCRIPTION_BYTES + ENTRY_BYTES + 1
     ask(client, "a", user=user_wish("latest"))
     assert client.session.account.filters == plain + SUB_QUEUE_BYTES
     ask(client, "a")
     assert client.session.account.filters == plain
     ask(client, "$share/g/a")
     assert client.session.account.filters >= 2 * plain + GROUP_BYTES
+
+
+def test_delays_that_are_requested_count() -> None:
+    """Each filter whose SUBSCRIBE requests one, until it requests none, or the subscription or the connection ends."""
+    network = Network()
+    client = network.client("c", expiry=100)
+    ask(client, "a", "b", "c")
+    plain = client.session.account.filters
+    whole = network.router.table.bytes
+    ask(client, "a", "b", "c", user=[("canopy-delay", "20ms")])
+    ask(client, "a", user=[("canopy-delay", "30ms")])
+    assert client.session.account.filters == plain + 3 * DELAY_BYTES
+    assert network.router.table.bytes == whole + 3 * DELAY_BYTES
+    check_accounts(network.router)
+    ask(client, "b")
+    assert client.session.account.filters == plain + 2 * DELAY_BYTES
+    client.unsubscribe("c")
+    client.cut()
+    assert client.session.account.filters < plain
+    check_accounts(network.router)
 
 
 def test_a_filter_that_has_left_is_not_spelt_any_more() -> None:
@@ -215,8 +236,9 @@ class Accounts(RuleBasedStateMachine):
         for session in router.sessions.values():
             counted = 0
             for name, subscription in session.subscriptions.items():
-                group_name = "" if subscription.group is None else subscription.group.name
-                size = subscription_bytes(name, group_name)
+                size = SUBSCRIPTION_BYTES
+                if subscription.group is not None:
+                    size += group_bytes(name, subscription.group.name)
                 size += SUB_QUEUE_BYTES if subscription.sub_queue is not None else 0
                 everything += size
                 assert subscription.entry is not None
@@ -226,7 +248,7 @@ class Accounts(RuleBasedStateMachine):
                 assert one.bytes <= cost
                 # The entry keeps its cost; and the comparison for a whole packet never says too little.
                 assert subscription.entry.cost == cost
-                assert size + cost <= router.table.max_cost(1, len(name)) + SUB_QUEUE_BYTES
+                assert size + cost <= router.trie.max_cost(1, len(name)) + SUB_QUEUE_BYTES
                 counted += size + cost
             assert session.account.filters == counted
         assert router.table.own_bytes == everything

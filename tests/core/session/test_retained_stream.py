@@ -368,7 +368,8 @@ def test_acknowledgements_share_one_turn() -> None:
     streams = subscriber.session.streams
     assert streams is not None
     [stream] = streams.streams.values()
-    cursor = stream.cursor()
+    cursor = stream.walk
+    assert cursor is not None
     before = cursor.steps
     for packet in acks:
         subscriber.send(Ack(PUBACK, packet.packet_id))

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from canopy_mqtt.core.codec import topic_names
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.subscription import FilterEntry, Subscription
-from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODES, UNCOMPACTED, NodeTrie, Trie, create
+from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODES, NodeTrie, Trie, create
 from canopy_mqtt.core.topics.trie_compact import CompactTrie
 from tests.core import naive
 from tests.core.codec.test_topic_names import EXAMPLES
@@ -23,11 +23,7 @@ from tests.support.sessions import any_session
 Make = Callable[[], Trie]
 
 
-def make_plain() -> Trie:
-    return CompactTrie(compaction=False)
-
-
-MAKERS: dict[str, Make] = {"nodes": NodeTrie, "compact": CompactTrie, "compact-plain": make_plain}
+MAKERS: dict[str, Make] = {"nodes": NodeTrie, "compact": CompactTrie}
 
 
 @pytest.fixture(params=MAKERS)
@@ -208,7 +204,7 @@ def test_cost_does_not_depend_on_how_many_filters_there_are(make: Make) -> None:
 
 
 def test_cost_in_the_table_of_emqx() -> None:
-    """`device/{id}/+/{number}/#`: levels × 2 + 2 look-ups with compaction are the bound; there are three."""
+    """`device/{id}/+/{number}/#`: levels × 2 + 2 look-ups are the bound; there are three."""
     trie = devices(CompactTrie, 1_000)
     topic = "device/3/foo/7/bar"
     assert names(trie.match(topic)) == ["device/3/+/7/#"]
@@ -244,7 +240,7 @@ def test_a_topic_that_nothing_can_match_is_cheap(make: Make) -> None:
 
 @pytest.mark.crowd
 def test_many_shapes_cost_no_more_than_the_topic_is_deep() -> None:
-    """With compaction: filters of a thousand depths, and a short topic looks only for those that could match it."""
+    """Filters of a thousand depths in the compact layout: a short topic looks only for those that could match it."""
     trie = filled(CompactTrie, ["a/" * depth + tail for depth in range(1, 1_000) for tail in ("+", "#", "+/b", "+/#")])
     for levels in (1, 2, 5, 10):
         topic = "/".join(["x"] * levels)
@@ -285,8 +281,7 @@ def test_the_worst_topic_costs_what_the_filters_put_there(make: Make, depth: int
 
 def test_depth_needs_no_recursion(make: Make) -> None:
     """A thousand times the depth that anybody uses, in the topic and in the filters."""
-    # Without compaction every level is a key, and memory grows with the square of the depth.
-    depth = 4_000 if make is make_plain else 60_000
+    depth = 60_000
     topic = "/" * depth
     filters = ["/" * depth + "+", "/" * (depth - 1) + "#", "+" + "/" * depth, "/" * (depth - 1) + "+/+"]
     trie = make()
@@ -303,12 +298,9 @@ def test_depth_needs_no_recursion(make: Make) -> None:
 
 
 def test_layouts_by_name() -> None:
-    assert set(LAYOUTS) == {NODES, COMPACT, UNCOMPACTED}
+    assert set(LAYOUTS) == {NODES, COMPACT}
     assert type(create(NODES)) is NodeTrie
-    for layout in (COMPACT, UNCOMPACTED):
-        made = create(layout)
-        assert isinstance(made, CompactTrie)
-        assert made.compaction == (layout == COMPACT)
+    assert type(create(COMPACT)) is CompactTrie
     with pytest.raises(ValueError, match="compact, nodes"):
         create("b-tree")
 
@@ -336,9 +328,9 @@ class Routing(RuleBasedStateMachine):
         for cache, held in zip(self.caches, self.held, strict=True):
             old = held.get(key)
             if old is not None and old.entry is not None:
-                old.entry.discard(old)
+                cache.discard(old.entry, old)
             subscription = Subscription(any_session(), topic_filter, qos)
-            cache.insert(topic_filter).add(subscription, group)
+            cache.add(topic_filter, subscription, group)
             held[key] = subscription
         self.model[key] = qos
 
@@ -352,9 +344,8 @@ class Routing(RuleBasedStateMachine):
             subscription = held.pop(key)
             entry = subscription.entry
             assert entry is not None
-            entry.discard(subscription)
-            if entry.empty:
-                assert cache.remove(entry.topic_filter)
+            cache.discard(entry, subscription)
+            assert entry.empty == entry.retired
 
     @rule(tried=st.lists(naive.topic_names, min_size=1, max_size=6))
     def publish(self, tried: list[str]) -> None:
@@ -382,9 +373,7 @@ class Routing(RuleBasedStateMachine):
             for subscription in held.values():
                 entry = subscription.entry
                 assert entry is not None
-                entry.discard(subscription)
-                if entry.empty:
-                    cache.remove(entry.topic_filter)
+                cache.discard(entry, subscription)
             assert len(cache.trie) == 0
             assert cache.trie.nodes == 0
 

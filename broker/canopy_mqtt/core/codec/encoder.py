@@ -50,16 +50,19 @@ _NAME_AND_LEVEL: Final[dict[int, bytes]] = {
 _SHORT_ACKS: Final = [b"", b"", b"", b"", b"\x40\x02", b"\x50\x02", b"\x62\x02", b"\x70\x02"]  # [MQTT-3.6.1-1]
 
 
-def _packet_id(value: int) -> bytes:
-    if value < 1 or value > 65_535:
-        raise ValueError(f"a packet identifier of {value}")
-    number: i64 = value
-    return BYTE[number >> 8] + BYTE[number & 255]
-
-
 def _frame(header: int, body: bytes) -> bytes:
     size: i64 = len(body)
     return BYTE[header] + (BYTE[size] if size < 128 else varint(size)) + body
+
+
+def _numbered(header: int, packet_id: int, rest: bytes) -> bytes:
+    """A packet whose variable header begins with a packet identifier."""
+    number: i64 = packet_id
+    if number < 1 or number > 65_535:
+        raise ValueError(f"a packet identifier of {packet_id}")
+    size: i64 = len(rest) + 2
+    start = BYTE[header] + (BYTE[size] if size < 128 else varint(size))
+    return start + BYTE[number >> 8] + BYTE[number & 255] + rest
 
 
 def ack(kind: int, packet_id: int, reason: int = 0, version: int = packets.V311) -> bytes:
@@ -159,11 +162,11 @@ def encode(packet: Packet, version: int) -> bytes:
     if isinstance(packet, Subscribe):
         return _subscribe(packet, version)
     if isinstance(packet, Suback):
-        return _suback(packet, version)
+        return suback(packet.packet_id, packet.reason_codes, packet.properties, version)
     if isinstance(packet, Unsubscribe):
         return _unsubscribe(packet, version)
     if isinstance(packet, Unsuback):
-        return _unsuback(packet, version)
+        return unsuback(packet.packet_id, packet.reason_codes, packet.properties, version)
     if isinstance(packet, Connect):
         return _connect(packet)
     if isinstance(packet, Connack):
@@ -193,7 +196,7 @@ def _ack(packet: Ack, version: int) -> bytes:
         raise ValueError(f"{packet.kind} is no acknowledgement of a publish")
     header = packet.kind << 4 | (2 if packet.kind == packets.PUBREL else 0)
     section = properties.encode(packet.properties, packet.kind)
-    return _frame(header, _packet_id(packet.packet_id) + bytes((packet.reason_code,)) + section)
+    return _numbered(header, packet.packet_id, bytes((packet.reason_code,)) + section)
 
 
 def _connect(packet: Connect) -> bytes:
@@ -249,7 +252,7 @@ def _subscribe(packet: Subscribe, version: int) -> bytes:
     """Section 3.8; before 5.0 only the QoS of the options is written."""
     if not packet.requests:  # [MQTT-3.8.3-2]
         raise ValueError("SUBSCRIBE without a topic filter")
-    parts = [_packet_id(packet.packet_id), _section(packet.properties, packets.SUBSCRIBE, version)]
+    parts = [_section(packet.properties, packets.SUBSCRIBE, version)]
     for request in packet.requests:
         options = _qos(request.qos)
         if version >= 5:
@@ -262,37 +265,31 @@ def _subscribe(packet: Subscribe, version: int) -> bytes:
                 options |= 8
         parts.append(text(request.topic_filter))
         parts.append(bytes((options,)))
-    return _frame(0x82, b"".join(parts))
+    return _numbered(0x82, packet.packet_id, b"".join(parts))
 
 
-def _suback(packet: Suback, version: int) -> bytes:
+def suback(packet_id: int, codes: list[int], held: Properties, version: int) -> bytes:
     """Section 3.9, codes in the order of the filters [MQTT-3.9.3-1]; before 5.0 every failure is 0x80
     [MQTT3-3.9.3-2]."""
-    codes = packet.reason_codes
     if version < 5:
-        codes = [code if code < 0x80 else 0x80 for code in codes]
-    section = b"" if version < 5 else b"\0"
-    if version >= 5 and packet.properties is not NO_PROPERTIES:
-        section = properties.encode(packet.properties, packets.SUBACK)
-    return _frame(0x90, _packet_id(packet.packet_id) + section + bytes(codes))
+        return _numbered(0x90, packet_id, bytes([code if code < 0x80 else 0x80 for code in codes]))
+    section = b"\0" if held is NO_PROPERTIES else properties.encode(held, packets.SUBACK)
+    return _numbered(0x90, packet_id, section + bytes(codes))
 
 
 def _unsubscribe(packet: Unsubscribe, version: int) -> bytes:
     """Section 3.10."""
     if not packet.topic_filters:  # [MQTT-3.10.3-2]
         raise ValueError("UNSUBSCRIBE without a topic filter")
-    parts = [_packet_id(packet.packet_id), _section(packet.properties, packets.UNSUBSCRIBE, version)]
+    parts = [_section(packet.properties, packets.UNSUBSCRIBE, version)]
     for topic_filter in packet.topic_filters:
         parts.append(text(topic_filter))
-    return _frame(0xA2, b"".join(parts))
+    return _numbered(0xA2, packet.packet_id, b"".join(parts))
 
 
-def _unsuback(packet: Unsuback, version: int) -> bytes:
+def unsuback(packet_id: int, codes: list[int], held: Properties, version: int) -> bytes:
     """Section 3.11, codes in the order of the filters [MQTT-3.11.3-1]."""
-    if version < 5:
-        return _frame(0xB0, _packet_id(packet.packet_id))
-    section = properties.encode(packet.properties, packets.UNSUBACK)
-    return _frame(0xB0, _packet_id(packet.packet_id) + section + bytes(packet.reason_codes))
+    return _numbered(0xB0, packet_id, b"" if version < 5 else properties.encode(held, packets.UNSUBACK) + bytes(codes))
 
 
 def _reason(header: int, code: int, held: Properties, kind: int) -> bytes:

@@ -26,6 +26,16 @@ beyond U+FFFF takes four bytes for each."""
 # Packets whose fixed header flags must be 0b0010 (section 2.1.3), as a mask of `1 << kind`.
 _FLAGS_0010: Final = 1 << packets.PUBREL | 1 << packets.SUBSCRIBE | 1 << packets.UNSUBSCRIBE
 
+# By first byte, 1 for those that are right in every version: PUBLISH with a QoS, and the other types with their flags.
+_RIGHT: Final = bytes(
+    [
+        header & 6 != 6
+        if header >> 4 == packets.PUBLISH
+        else header >> 4 not in (0, packets.AUTH) and header & 15 == (_FLAGS_0010 >> (header >> 4) & 1) << 1
+        for header in range(256)
+    ]
+)
+
 
 class Frames:
     """Splits incoming bytes into packets.
@@ -159,7 +169,7 @@ class Frames:
             if digit == 0:  # [MQTT-1.5.5-1]
                 raise MalformedPacket("a remaining length that is longer than it needs to be")
         kind: i64 = header >> 4
-        if kind != 3 or header & 6 == 6:
+        if _RIGHT[header] == 0:
             self._check_header(header)
         end: i64 = body + length
         if end - start > self.max_packet_size:  # [MQTT-3.2.2-15]

@@ -89,7 +89,7 @@ def build(header: int, topic: bytes, packet_id: int, section: bytes, payload: by
     if length > MAX_FIELD:
         raise ValueError(f"a topic of {length} bytes: at most {MAX_FIELD} can be written")
     size = 2 + length + len(identifier) + len(section) + len(payload)
-    start = BYTE[header] + varint(size)
+    start = BYTE[header] + (BYTE[size] if size < 128 else varint(size))
     return b"".join((start, BYTE[length >> 8], BYTE[length & 255], topic, identifier, section, payload))
 
 

@@ -82,7 +82,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
         router.retained_store.put(message.topic.decode(), message, router.accounts.named(kept.account))
         if steps.over():
             yield
-    # The client that has been away for longest comes first, as where room is made (`routing.giving_way`).
+    # The client that has been away for longest comes first, as where room is made (`routing.session_table`).
     saved.sessions.sort(key=_gone_for)
     while saved.sessions:
         record = saved.sessions.pop()

@@ -52,7 +52,6 @@ def end(protocol: ServerProtocol) -> None:
     A request of QoS 2 stays known by its identifier: sent again on the session's next connection it gets its PUBREC,
     and is not routed again [MQTT-4.3.3-10].
     """
-    protocol.earlier_qos2 = None
     held = protocol.held_answers
     if held is not None:
         protocol.held_answers = None

@@ -44,9 +44,9 @@ from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import UNSET, BadQueueOptions, granted_delay, read_delay
 from canopy_mqtt.core.queues.requests import AskedLink
 from canopy_mqtt.core.refusals import ACCESS_CONTROL, MOUNT, WILL
-from canopy_mqtt.core.routing.giving_way import session_room
 from canopy_mqtt.core.routing.links import ANOTHER, LINK, ONLY_BRIDGES, PROGRAM, UPLINKS, announced
 from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.routing.session_table import session_room
 from canopy_mqtt.core.session.session import Session
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _exchanged(protocol: ServerProtocol, authentication: Authentication, now: fl
         # The shell is to look: the credentials may expire at another time. Asking for a turn is how it does.
         protocol.renewed = True
         protocol.unfinished = True
-    control_packets.send(protocol, answer)
+    control_packets.send(protocol.send_buffer, encode(answer, protocol.version))
 
 
 def _ask(protocol: ServerProtocol, connect: Connect, proved: Principal | None, now: float) -> None:
@@ -231,7 +231,7 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
     delay = _requested_delay(connect, limits)
     connack = _connack(protocol, connect, expiry, delay)
     if connack is None:
-        protocol.end(REFUSED, "the CONNACK does not fit the client's Maximum Packet Size")
+        protocol.end(REFUSED, now, "the CONNACK does not fit the client's Maximum Packet Size")
         return
     principal = _identify(protocol, connect, now)
     will = connect.will

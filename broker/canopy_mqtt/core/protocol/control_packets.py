@@ -8,42 +8,31 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.encoder import encode
-from canopy_mqtt.core.codec.packets import V5, V311, Connack, Disconnect, Packet, Suback
-from canopy_mqtt.core.codec.properties import NO_PROPERTIES, REASON_STRING, SERVER_REFERENCE, Properties
+from canopy_mqtt.core.codec.packets import V5, V311, Connack, Disconnect, Packet
+from canopy_mqtt.core.codec.properties import REASON_STRING, SERVER_REFERENCE, Properties
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.protocol.phases import ADMITTING, AUTHENTICATING, CONNECTED
 from canopy_mqtt.core.queues.held import send_promise
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
+    from canopy_mqtt.core.queues.send_buffer import SendBuffer
 
 
-def send(protocol: ServerProtocol, packet: Packet, kept: bool = False) -> None:
+def send(send_buffer: SendBuffer, packet: bytes, kept: bool = False) -> None:
     """Queue a control packet. One that the client cannot take ends the connection [MQTT-3.1.2-24].
 
     `kept`: it says that something was done of which a journal was told: it leaves when that is committed.
 
-    A SUBACK goes without its properties where the client takes less [MQTT-3.9.2-1] [MQTT-3.9.2-2], or wants none: its
-    Request Problem Information was 0 [MQTT-3.1.2-29]; of our answers only CONNACK and DISCONNECT have any besides.
-
     Raises:
         ProtocolError: 0x95.
     """
-    send_buffer = protocol.send_buffer
-    raw = encode(packet, protocol.version)
-    if (
-        isinstance(packet, Suback)
-        and packet.properties is not NO_PROPERTIES
-        and (not protocol.wants_problems or len(raw) > send_buffer.max_packet)
-    ):
-        packet.properties = NO_PROPERTIES
-        raw = encode(packet, protocol.version)
-    if len(raw) > send_buffer.max_packet:
+    if len(packet) > send_buffer.max_packet:
         raise ProtocolError("the answer exceeds the client's Maximum Packet Size", reason_codes.PACKET_TOO_LARGE)
     if kept:
-        send_promise(send_buffer, raw, True)
+        send_promise(send_buffer, packet, True)
     else:
-        send_buffer.control(raw)
+        send_buffer.control(packet)
 
 
 def last(protocol: ServerProtocol, phase: i64, reason_code: int, text: str) -> bytes:

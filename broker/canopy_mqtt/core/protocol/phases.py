@@ -96,7 +96,7 @@ def action(phase: i64, kind: i64) -> i64:
 
 
 def follow(phase: i64, to: i64) -> i64:
-    """The phase `to`, when it may follow `phase`.
+    """The phase `to`, when it may follow `phase`. CLOSED follows each: `ServerProtocol.end` need not ask.
 
     Raises:
         RuntimeError: it may not: a fault of this program.

@@ -74,15 +74,6 @@ def start(protocol: ServerProtocol, max_aliases: int) -> None:
         protocol.max_plain_payload = router.limits.max_payload_size or LARGEST_PACKET
 
 
-def end(protocol: ServerProtocol) -> None:
-    """Forget what was allowed, and the topic aliases: the connection is over."""
-    protocol.allowed_as = None
-    aliases = protocol.aliases
-    if aliases is not None:
-        protocol.aliases = None
-        aliases.discard()
-
-
 # -- the hot path ------------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 Owns the state of a connection, moves it through its phases (`phases`) and hands its packets to their functions
 (`connect`, `publish`, `acknowledge`, `subscribe`), in bounded turns: the rest of a read waits until other connections
 have had a turn. An invalid packet ends this connection with the reason code of its error, and affects no other. The
-shell calls `receive`, `go_on`, `lost` and `close`; after each of them `close_cause` says whether the connection has
+shell calls `receive`, `go_on`, `end` and `close`; after each of them `close_cause` says whether the connection has
 ended, and `final_packet` what is still to be written.
 """
 
@@ -199,19 +199,49 @@ class ServerProtocol(Peer):
             self._answered = True
             self._turn(reason_code, now, work)
 
-    def lost(self, cause: str, now: float, text: str = "") -> None:
-        """End a connection that is lost or given up: nothing more is written [MQTT-3.1.2-8]. `text`: for the log."""
-        self.end(cause, text)
-        self.router.peers.drain(self.router, now)
+    def end(self, cause: str, now: float, text: str = "") -> None:
+        """End the protocol, once, and apply that among the peers; nothing more is queued [MQTT-3.1.2-8].
+
+        What the connection owns goes. The shell calls this for a connection that is lost or given up. `text`: for the
+        log.
+        """
+        router = self.router
+        if self.state != CLOSED:
+            self.state = CLOSED
+            self.close_cause = cause
+            self.close_text = text
+            session = self.session
+            router.budget.used += HELD_WORK * self.send_buffer.messages
+            # First the core hears of the end, whatever raises then.
+            if session is not None:
+                self.session = None
+                router.peers.post(PeerDisconnected(session, self.send_buffer, cause))
+                if router.tap is not None:
+                    router.tap.disconnected(session.client_id, self.origin.address, cause)
+            else:
+                self.send_buffer.close()
+            if self.connect is not None or self.answer_later is not None:
+                connect.forget(self)
+            self.authentication = None
+            self.allowed_as = None
+            self.earlier_qos2 = None
+            if self.filters_busy:
+                subscribe.end_packet(self)
+            if self.held_answers is not None or self.requests is not None:
+                acknowledge.end(self)
+            if self.aliases is not None:
+                self.aliases.discard()
+                self.aliases = None
+        router.peers.drain(router, now)
 
     def close(self, cause: str, reason_code: int, text: str, now: float) -> None:
         """End the connection from this side, with a DISCONNECT if the protocol has one."""
         if self.state == CLOSED:
             return
         phase = self.state
-        self.end(cause, text)
+        self.end(cause, now, text)
         self.final_packet = control_packets.last(self, phase, reason_code, text)
-        self.router.peers.drain(self.router, now)
+        self.send_buffer.report_end()
 
     def take_over(self, now: float) -> None:
         """End it for another connection of the client [MQTT-3.1.4-3], in 3.1.1 without a packet [MQTT3-3.1.4-2]."""
@@ -288,6 +318,8 @@ class ServerProtocol(Peer):
                         taken: i64 = acknowledge.on_acknowledgement(self, kind, now)
                         budget.used += PACKET_WORK * (taken - 1)
                         counters.packets_received += taken - 1
+                    elif action == phases.FILTERS:
+                        subscribe.step(self, now)
                     else:
                         self._act(action, now)
                 else:
@@ -298,7 +330,7 @@ class ServerProtocol(Peer):
                             raise ProtocolViolation(phases.ERRORS[refused])
                     break
         except ProtocolError as error:
-            self._fail(error)
+            self._fail(error, now)
         self.messages_received += counters.messages_received - self._received_before
         if peers.events or load.overflowed:
             peers.drain(router, now)
@@ -364,12 +396,9 @@ class ServerProtocol(Peer):
     # -- packets -------------------------------------------------------------------------------------------------------
 
     def _act(self, action: i64, now: float) -> None:
-        """Act on the current frame, which is neither a PUBLISH nor an acknowledgement, as its phase has it."""
+        """Act on the current frame, a packet for which `_turn` has no shorter way, as its phase has it."""
         if action >= phases.NOT_CONNECT:
             raise ProtocolViolation(phases.ERRORS[action])
-        if action == phases.FILTERS:
-            subscribe.begin(self, now)
-            return
         packet = self.decoder.packet()
         if action == phases.PING:
             self.send_buffer.control(PINGRESP)  # [MQTT-3.12.4-1]
@@ -382,38 +411,11 @@ class ServerProtocol(Peer):
             if session is not None:
                 connect.change_expiry(packet, session, self.requested_expiry, self.router.limits)
             if packet.reason_code == reason_codes.SUCCESS or session is None:
-                self.end(CLIENT_DISCONNECT, "")
+                self.end(CLIENT_DISCONNECT, now)
             else:
-                self.end(CLIENT_DISCONNECT_WITH_WILL, reason_codes.name(packet.reason_code))
+                self.end(CLIENT_DISCONNECT_WITH_WILL, now, reason_codes.name(packet.reason_code))
 
-    # -- the end -------------------------------------------------------------------------------------------------------
-
-    def end(self, cause: str, text: str) -> None:
-        """End the protocol once: what the connection owns goes, and the router hears of it. `text`: for the log."""
-        if self.state == CLOSED:
-            return
-        self.state = phases.follow(self.state, CLOSED)
-        self.close_cause = cause
-        self.close_text = text
-        session = self.session
-        self.router.budget.used += HELD_WORK * self.send_buffer.messages
-        # First the core hears of the end, whatever raises then.
-        if session is not None:
-            self.session = None
-            self.router.peers.post(PeerDisconnected(session, self.send_buffer, cause))
-        else:
-            self.send_buffer.close()
-        self.send_buffer.report_end()
-        if session is not None and self.router.tap is not None:
-            self.router.tap.disconnected(session.client_id, self.origin.address, cause)
-        connect.forget(self)
-        self.authentication = None
-        if self.filters_busy:
-            subscribe.end_packet(self)
-        acknowledge.end(self)
-        publish.end(self)
-
-    def _fail(self, error: ProtocolError) -> None:
+    def _fail(self, error: ProtocolError, now: float) -> None:
         """Answer an error of the peer with its reason code and end the connection (section 4.13).
 
         It ends whether or not there is an answer that can be sent [MQTT-4.13.1-1] [MQTT-4.13.2-1] [MQTT3-4.8.0-1], and
@@ -425,13 +427,13 @@ class ServerProtocol(Peer):
             text += f": raise {LARGER if self.state == CONNECTED else LARGER_CONNECT}"
         if self.state == CONNECTED and not self.v5 and isinstance(error, (Refused, PacketTooLarge)):
             # Only 5.0 clients are told of the limits that hold for them, in CONNACK.
-            self.end(NOT_ALLOWED, text)
+            self.end(NOT_ALLOWED, now, text)
             return
         self.router.counters.protocol_errors += 1
         if self.state == CONNECTED:
             if self.v5:
                 self.final_packet = control_packets.disconnect(self, error.reason_code, text)
-            self.end(PROTOCOL_ERROR, text)
+            self.end(PROTOCOL_ERROR, now, text)
             return
         if self.state == CLOSED:
             return
@@ -445,4 +447,4 @@ class ServerProtocol(Peer):
             text = error.detail[:MAX_TEXT]
         elif self.question is not None:
             text = self.question.detail[:MAX_TEXT] or text
-        self.end(REFUSED if isinstance(error, Refused) else PROTOCOL_ERROR, text)
+        self.end(REFUSED if isinstance(error, Refused) else PROTOCOL_ERROR, now, text)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec import encoder, reason_codes
 from canopy_mqtt.core.codec.filter_list import FilterList
-from canopy_mqtt.core.codec.packets import Packet, Suback, SubscriptionRequest, Unsuback
+from canopy_mqtt.core.codec.packets import SubscriptionRequest
 from canopy_mqtt.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPTION_IDENTIFIER, Properties
 from canopy_mqtt.core.codec.reason_codes import ProtocolError, Refused
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, level_count, outer_filter, parse_shared
@@ -44,8 +44,8 @@ from canopy_mqtt.core.queues.queue_terms import (
     read_options,
 )
 from canopy_mqtt.core.refusals import MOUNT, STORE, SUBSCRIBE
-from canopy_mqtt.core.routing.giving_way import filter_room
 from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.routing.session_table import filter_room
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
 
@@ -58,15 +58,6 @@ MAX_FILTER_SHOWN: Final = 64
 MAX_TOLD: Final = 256
 """Filters of one SUBSCRIBE whose queue options are told one by one; beyond, a SUBACK would be many times as large as
 its SUBSCRIBE, and it tells none. Where all are alike they are told once, however many there are."""
-
-
-def begin(protocol: ServerProtocol, now: float) -> None:
-    """Take the decoder's current frame, a SUBSCRIBE or UNSUBSCRIBE, and take the first step of what it asks for."""
-    session = protocol.session
-    assert session is not None
-    protocol.filter_packet = FilterPacket(protocol.decoder.filters(), session, protocol.router)
-    protocol.filters_busy = True
-    step(protocol, now)
 
 
 def resume(protocol: ServerProtocol, now: float) -> None:
@@ -108,12 +99,16 @@ def end_packet(protocol: ServerProtocol) -> None:
 
 
 def step(protocol: ServerProtocol, now: float) -> None:
-    """Go on until the turn is over; answer the packet when all of it was acted on."""
+    """Go on until the turn is over; answer the packet when all of it was acted on.
+
+    Where nothing has begun, begin with the decoder's current frame: a SUBSCRIBE or UNSUBSCRIBE.
+    """
     session = protocol.session
     assert session is not None
+    budget = protocol.router.budget
     review = protocol.review
     if review is not None:
-        if review.step(protocol.router.budget):
+        if review.step(budget):
             end_packet(protocol)
             if protocol.resumes:
                 session.go_on(now)
@@ -121,36 +116,31 @@ def step(protocol: ServerProtocol, now: float) -> None:
                 raise ProtocolError("a subscription is not allowed any more", reason_codes.NOT_AUTHORIZED)
         return
     packet = protocol.filter_packet
-    assert packet is not None
-    if not packet.step(protocol.router.budget):
+    if packet is None:
+        packet = FilterPacket(protocol.decoder.filters(), session, protocol.router)
+        protocol.filter_packet = packet
+        protocol.filters_busy = True
+    if not packet.step(budget):
         return
     protocol.filter_packet = None
     protocol.filters_busy = False
-    answer = packet.answer()
-    # [MQTT-3.8.4-1] [MQTT-3.10.4-4]; nothing was done that would have to be kept first, where it was refused.
-    kept = session.journal is not None and not packet.is_refused()
-    control_packets.send(protocol, answer, kept)
-    if session.streams is not None and isinstance(answer, Suback):
-        _start_streams(protocol, session, now)
-
-
-def _start_streams(protocol: ServerProtocol, session: Session, now: float) -> None:
-    """Send the first retained messages at once, if this turn has room for them; the others go at the receiver's pace,
-    as its writer fetches them."""
-    budget = protocol.router.budget
+    packet.answer(protocol)
     send_buffer = protocol.send_buffer
-    if budget.used + STREAM_WORK > budget.end:
-        send_buffer.schedule_flush()
+    if session.streams is None or not packet.subscribes:
         return
-    before = send_buffer.messages
-    again = session.pump(now)
-    budget.used += STREAM_WORK + OBJECT_WORK * (send_buffer.messages - before)
-    if again:
-        send_buffer.schedule_flush()
+    # The first retained messages go at once, if this turn has room for them; the others at the receiver's pace, as its
+    # writer fetches them.
+    if budget.used + STREAM_WORK <= budget.end:
+        before = send_buffer.messages
+        again = session.fill(now)
+        budget.used += STREAM_WORK + OBJECT_WORK * (send_buffer.messages - before)
+        if not again:
+            return
+    send_buffer.schedule_flush()
 
 
 class FilterPacket(Job):
-    """Processes one SUBSCRIBE or UNSUBSCRIBE: call `step` until all filters are processed, then send `answer`.
+    """Processes one SUBSCRIBE or UNSUBSCRIBE: call `step` until all filters are processed, then `answer`.
 
     To drop it in between leaves the session with the filters that were acted on until then.
     """
@@ -163,6 +153,7 @@ class FilterPacket(Job):
                 and is to be refused: its UNSUBACK has no code for that.
         """
         self._filters = filters
+        self.subscribes = filters.subscribes
         self._session = session
         self._router = router
         # What stands before the client's filters here (`topic_names.outer_filter`).
@@ -217,10 +208,6 @@ class FilterPacket(Job):
             or len(session.rules) > 0
         )
 
-    def is_refused(self) -> bool:
-        """Return whether nothing was done, since it cannot be kept now."""
-        return self._refusal != 0
-
     def step(self, budget: Budget) -> bool:
         """Act on filters until the turn is over. Return True when all is done.
 
@@ -231,18 +218,20 @@ class FilterPacket(Job):
         filters = self._filters
         controls = router.limits.control_characters
         while not self._checked:
-            if filters.position < filters.end:
-                if budget.used >= budget.end:
-                    return False
-                filters.next()
-                filters.check(controls)
-                self._count += 1
-                budget.used += CHECK_WORK + (filters.filter_end - filters.filter_at >> LENGTH_SHIFT)
-            else:
-                filters.position = filters.start
+            if budget.used >= budget.end:
+                return False
+            filters.next()
+            filters.check(controls)
+            self._count += 1
+            budget.used += CHECK_WORK + (filters.filter_end - filters.filter_at >> LENGTH_SHIFT)
+            if filters.position >= filters.end:
                 self._checked = True
+                if self._count > 1:
+                    filters.position = filters.start
+                    filters.next()
+        # From here on the current filter is the first one that was not acted on.
         if self._bad_options or self._refusal > 0:
-            if filters.subscribes and filters.next():
+            if filters.subscribes:
                 code = self._refusal or reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
                 self._refused(filters.topic_filter(), code, self._bad_options or STORE, self._count)
             return True
@@ -251,14 +240,13 @@ class FilterPacket(Job):
         length: i64 = len(self._mount)
         self._room = table.room(router.limits, self._session)
         characters: i64 = self._count * length + filters.end - filters.start
-        self._roomy = table.max_cost(self._count, characters) <= self._room
+        self._roomy = router.trie.max_cost(self._count, characters) <= self._room
         each: i64 = FILTER_WORK + (i64(table.count) >> MANY_FILTERS_SHIFT)
         if self._heard:
             each += TOLD_WORK
-        while filters.position < filters.end:
+        while True:
             if budget.used >= budget.end:
                 return False
-            filters.next()
             budget.used += each + (length + filters.filter_end - filters.filter_at >> LENGTH_SHIFT)
             if filters.subscribes:
                 self._subscribe()
@@ -267,7 +255,9 @@ class FilterPacket(Job):
                 found = name is not None and router.unsubscribe(self._session, name)
                 # Answered also where there was none [MQTT-3.10.4-5].
                 self._codes.append(reason_codes.SUCCESS if found else reason_codes.NO_SUBSCRIPTION_EXISTED)
-        return True
+            if filters.position >= filters.end:
+                return True
+            filters.next()
 
     def _subscribe(self) -> None:
         """Subscribe to the current filter, if that may be, with one reason code [MQTT-3.8.4-5] [MQTT-3.8.4-6].
@@ -304,7 +294,8 @@ class FilterPacket(Job):
             router.subscribe(session, group, topic_filter, request, self._identifier, sub_queue, options)
             delay = self._delay
             if delay != UNSET or session.requested_delays is not None:
-                router.peers.request_delay(session, name, delay if router.limits.subscriber_policies else UNSET)
+                kept = session.subscriptions[name].topic_filter  # the string that its filter has already
+                router.peers.request_delay(session, kept, delay if router.limits.subscriber_policies else UNSET)
             if options is not None or delay != UNSET:
                 self._tell(self._granted(None if options is None else sub_queue))
             # A QoS that the server does not have may be asked for; less is granted [MQTT-3.2.2-10].
@@ -350,11 +341,11 @@ class FilterPacket(Job):
         if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
             self._why = "limits.max_topic_levels"
             return reason_codes.TOPIC_FILTER_INVALID
-        known = name in session.subscriptions
-        if 0 < limits.max_subscriptions_per_client <= len(session.subscriptions) and not known:
+        subscriptions = session.subscriptions
+        if 0 < limits.max_subscriptions_per_client <= len(subscriptions) and name not in subscriptions:
             self._why = "limits.max_subscriptions_per_client"
             return reason_codes.QUOTA_EXCEEDED
-        if group and 0 < limits.max_shared_subscriptions_per_client <= session.shared and not known:
+        if group and 0 < limits.max_shared_subscriptions_per_client <= session.shared and name not in subscriptions:
             # Each of its groups is a delivery of its own: with 10,000 groups at "#", every PUBLISH is 10,000.
             self._why = "limits.max_shared_subscriptions_per_client"
             return reason_codes.QUOTA_EXCEEDED
@@ -380,8 +371,7 @@ class FilterPacket(Job):
 
     def _has_room(self, name: str, group: str, topic_filter: str) -> bool:
         """Return whether there is room for a filter, else say why in `_why`; exact bytes are asked near the bounds."""
-        table = self._router.table
-        most: i64 = table.max_cost(1, len(name))
+        most: i64 = self._router.trie.max_cost(1, len(name))
         if most <= self._room:
             self._room -= most
             return True
@@ -398,27 +388,43 @@ class FilterPacket(Job):
         if granted != told[0]:
             self._alike = False
 
-    def answer(self) -> Packet:
-        """Make the one SUBACK or UNSUBACK [MQTT-3.10.4-6], with the packet identifier [MQTT-2.2.1-6] [MQTT-3.8.4-2].
+    def answer(self, protocol: ServerProtocol) -> None:
+        """Send the one SUBACK or UNSUBACK [MQTT-3.10.4-6], with the packet identifier [MQTT-2.2.1-6] [MQTT-3.8.4-2].
 
         A SUBACK has User Properties where the client asked for a queue of its own, with what was granted, and a Reason
-        String where that was not to be understood (0x83), or where a filter was refused for a part of it alone; the
-        caller leaves both out where the client does not want them or cannot take so much [MQTT-3.9.2-1] [MQTT-3.9.2-2].
-        An UNSUBACK has neither [MQTT-3.11.2-1] [MQTT-3.11.2-2].
+        String where that was not to be understood (0x83), or where a filter was refused for a part of it alone. It goes
+        without both where the client takes less [MQTT-3.9.2-1] [MQTT-3.9.2-2], or wants none: its Request Problem
+        Information was 0 [MQTT-3.1.2-29]. An UNSUBACK has neither [MQTT-3.11.2-1] [MQTT-3.11.2-2].
+
+        Raises:
+            ProtocolError: the client cannot take it (0x95).
         """
         packet_id = self._filters.packet_id
+        version = protocol.version
+        codes = self._codes
+        # [MQTT-3.8.4-1] [MQTT-3.10.4-4]; nothing was done that would have to be kept first, where it was refused.
+        kept = self._session.journal is not None and self._refusal == 0
         if self._refusal > 0:
             codes = [self._refusal] * self._count
-            return Suback(packet_id, codes) if self._filters.subscribes else Unsuback(packet_id, codes)
-        if not self._filters.subscribes:
-            return Unsuback(packet_id, self._codes)
-        told = self._told
-        if not (self._bad_options or self._part or told):
-            return Suback(packet_id, self._codes, NO_PROPERTIES)
+        elif self._bad_options:
+            codes = [reason_codes.IMPLEMENTATION_SPECIFIC_ERROR] * self._count
+        if not self.subscribes:
+            packet = encoder.unsuback(packet_id, codes, NO_PROPERTIES, version)
+        else:
+            told = protocol.wants_problems and self._refusal == 0
+            told = told and bool(self._bad_options or self._part or self._told)
+            packet = encoder.suback(packet_id, codes, self._properties() if told else NO_PROPERTIES, version)
+            if told and len(packet) > protocol.send_buffer.max_packet:
+                packet = encoder.suback(packet_id, codes, NO_PROPERTIES, version)
+        control_packets.send(protocol.send_buffer, packet, kept)
+
+    def _properties(self) -> Properties:
+        """Return the properties of the SUBACK: what is told of the filters."""
         properties = Properties()
+        told = self._told
         if self._bad_options:
             properties.strings[REASON_STRING] = self._bad_options
-            return Suback(packet_id, [reason_codes.IMPLEMENTATION_SPECIFIC_ERROR] * self._count, properties)
+            return properties
         if self._part:
             properties.strings[REASON_STRING] = (
                 f'a rule denies a part of the filter "{self._part[:MAX_FILTER_SHOWN]}": subscribe to narrower ones'
@@ -427,7 +433,7 @@ class FilterPacket(Job):
         if self._alike or self._told_count <= MAX_TOLD:
             for each in told[:1] if self._alike else told:
                 properties.user.extend(each)
-        return Suback(packet_id, self._codes, properties)
+        return properties
 
 
 def _lower(session: Session, subscription: Subscription, qos: int, router: Router) -> None:

@@ -161,24 +161,24 @@ class RequestedDelays:
     def __init__(self) -> None:
         self.smallest: i64 = UNSET
         # Of each topic filter ("": of the CONNECT), and how many request each delay.
-        self._of_filters: dict[str, int] = {}
+        self.of_filters: dict[str, int] = {}
         self._counts: dict[int, int] = {}
 
     @property
     def acknowledgements(self) -> bool:
         """Return whether the CONNECT requested one: then PUBACKs may wait as well."""
-        return "" in self._of_filters
+        return "" in self.of_filters
 
     def request(self, topic_filter: str, delay: int) -> None:
         """Note the delay that is requested for a topic filter from now on. `UNSET`: none."""
         counts = self._counts
-        before = self._of_filters.pop(topic_filter, UNSET)
+        before = self.of_filters.pop(topic_filter, UNSET)
         if before != UNSET:
             counts[before] -= 1
             if counts[before] == 0:
                 del counts[before]
         if delay != UNSET:
-            self._of_filters[topic_filter] = delay
+            self.of_filters[topic_filter] = delay
             counts[delay] = counts.get(delay, 0) + 1
         if self.smallest not in counts or 0 <= delay < self.smallest:
             self.smallest = min(counts) if counts else UNSET

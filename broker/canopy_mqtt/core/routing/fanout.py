@@ -8,11 +8,21 @@ among them and every subscription identifier [MQTT-3.3.4-2] [MQTT-3.3.4-3]; each
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.drop_causes import ACCEPTED, EXCLUDED, FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
+from canopy_mqtt.core.drop_causes import (
+    ACCEPTED,
+    EXCLUDED,
+    FULL_BYTES,
+    FULL_MESSAGES,
+    GLOBAL,
+    NO_QUOTA,
+    NOT_AUTHORIZED,
+    SESSION_ENDED,
+)
 from canopy_mqtt.core.hooks import Recorder
 from canopy_mqtt.core.jobs import (
     BROADCASTS,
@@ -20,6 +30,7 @@ from canopy_mqtt.core.jobs import (
     MISS_LEVEL_WORK,
     MISS_WORK,
     OBJECT_WORK,
+    REASSIGNING,
     WAITING_OBJECTS,
     Budget,
     Job,
@@ -27,6 +38,7 @@ from canopy_mqtt.core.jobs import (
 )
 from canopy_mqtt.core.permissions import Permissions
 from canopy_mqtt.core.persistence.journal import Journal
+from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import NEAR_LONGEST, Message
 from canopy_mqtt.core.queues.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.requests import RequestMessage
@@ -65,6 +77,9 @@ TOOK: Final = 1 << 32
 MAX_BROADCASTS: Final = 8
 """Messages that are on their way to very many, each with a list of them. Clients wait before they publish another;
 links and the broker itself do not: for one more of theirs, the first in line goes at once to all who wait for it."""
+
+AT_ONCE: Final = 512
+"""Unfinished messages that other members get in the call in which one leaves: half a millisecond."""
 
 MAX_MEMBERS_TRIED: Final = 16
 """Connected members of a share group that are asked whether they have room, for one message."""
@@ -112,25 +127,21 @@ class Fanout(Job):
             if route.as_of != self._changes.count or route.stamp != stamp:
                 if not asking and stamp != NO_FILTERS:
                     return None
-                self._refresh(route, stamp)
+                self.budget.used += refresh(route, self._cache, permissions, stamp, self.at_once)
         return route
 
-    def find_route(self, topic: bytes) -> Route:
-        """Return the route of a topic with its present recipients, from the cache or from the trie."""
-        route = self.route(topic)
-        if route is None:
-            # Filters that a client chose decide how far the trie is walked: the publisher pays for it in turns.
-            trie = self.table.trie
-            before = trie.probes
-            route = self._cache.store(topic)
-            walked = trie.probes - before + MISS_LEVEL_WORK * topic.count(b"/") + (len(topic) >> MISS_LENGTH_SHIFT)
-            self.budget.used += MISS_WORK + walked
-            permissions = self.permissions
-            self._refresh(route, NO_FILTERS if permissions is None else permissions.delivery_stamp())
+    def new_route(self, topic: bytes) -> Route:
+        """Return the route of a topic that is not cached, from the trie, with its present recipients."""
+        # Filters that a client chose decide how far the trie is walked: the publisher pays for it in turns.
+        trie = self.table.trie
+        before = trie.probes
+        route = self._cache.store(topic)
+        walked = trie.probes - before + MISS_LEVEL_WORK * topic.count(b"/") + (len(topic) >> MISS_LENGTH_SHIFT)
+        self.budget.used += MISS_WORK + walked
+        permissions = self.permissions
+        stamp: i64 = NO_FILTERS if permissions is None else permissions.delivery_stamp()
+        self.budget.used += refresh(route, self._cache, permissions, stamp, self.at_once)
         return route
-
-    def _refresh(self, route: Route, stamp: i64) -> None:
-        self.budget.used += refresh(route, self._cache, self.permissions, stamp, self.at_once)
 
     # -- one message ---------------------------------------------------------------------------------------------------
 
@@ -365,7 +376,7 @@ class Fanout(Job):
                 everyone = broadcast.found()
                 route = broadcast.route
                 if everyone is not None and verdicts is None:
-                    self._refresh(route, NO_FILTERS)
+                    budget.used += refresh(route, self._cache, self.permissions, NO_FILTERS, self.at_once)
                     if not route.built and route.version == broadcast.version:
                         install(route, self._cache, everyone)
                 return
@@ -469,3 +480,112 @@ def _has_none_queued(session: Session) -> bool:
 def _connected(group: SharedGroup, verdicts: Verdicts) -> Subscription | None:
     """Return the member whose turn it is, of the connected ones that may have the message."""
     return None if group.connected.count == 0 else verdicts.permitted(group, group.connected).next_member(verdicts)
+
+
+class Unfinished(Job):
+    """Gives the unfinished messages of a leaving member of shared subscriptions to other members (section 4.8.2).
+
+    A few are given at once, the rest in turns, while they count as waiting. With a store, all are given at once: each
+    message always has an owner.
+    """
+
+    def __init__(self, fanout: Fanout, totals: QueueTotals, jobs: Scheduler) -> None:
+        """`fanout` knows which member is next."""
+        self._fanout = fanout
+        self._totals = totals
+        self._jobs = jobs
+        # What waits for another member, and whose it was.
+        self._line: deque[tuple[Session, Delivery]] = deque()
+        self.at_once: i64 = AT_ONCE
+
+    def share_out(self, session: Session) -> None:
+        """Give what a leaving member of shared subscriptions did not finish to another member that is connected.
+
+        Where there is none it stays: the client may come back for it.
+        """
+        groups: set[SharedGroup] = set()
+        for group in _groups(session):
+            if self._present(group).has_connected():
+                groups.add(group)
+        self._take(session, groups)
+
+    def end(self, session: Session) -> None:
+        """Give the unfinished messages of a session that is over to other members, connected or not."""
+        groups: set[SharedGroup] = set()
+        for group in _groups(session):
+            if self._present(group).has_member():
+                groups.add(group)
+        self._take(session, groups)
+
+    def _take(self, session: Session, groups: set[SharedGroup]) -> None:
+        if not groups:
+            return
+        totals = self._totals
+        deliveries = session.take_shared(groups)
+        most: i64 = len(deliveries)
+        if most > self.at_once and self._fanout.journal is None:
+            most = self.at_once
+        for delivery in deliveries[:most]:
+            self._hand_on(delivery, session)
+        for delivery in deliveries[most:]:
+            totals.messages += 1
+            totals.bytes += delivery.message.size
+            self._line.append((session, delivery))
+        if self._line:
+            self._jobs.submit(REASSIGNING, self)
+
+    def step(self, budget: Budget) -> bool:
+        """Hand on messages, those of the members that left first before others."""
+        line = self._line
+        totals = self._totals
+        while line and not budget.spent():
+            session, delivery = line.popleft()
+            totals.messages -= 1
+            totals.bytes -= delivery.message.size
+            self._hand_on(delivery, session)
+        return not line
+
+    def _hand_on(self, delivery: Delivery, session: Session) -> None:
+        """Give one message to a member; if there is none who may have it, back to whose it was, or count it as lost."""
+        fanout = self._fanout
+        fanout.budget.used += OBJECT_WORK
+        message = delivery.message
+        assert delivery.group is not None
+        group = self._present(delivery.group)
+        verdicts = fanout.verdicts(message.topic)
+        chosen = fanout.choose(group, message, verdicts)
+        if chosen is not None:
+            other = chosen.session
+            # As this member's subscription has it, and not as that of the member who left it behind [MQTT-3.3.1-12].
+            retain = message.retain and chosen.retain_as_published
+            other.deliver(
+                message,
+                share_qos(message, chosen, verdicts),
+                retain,
+                subscription_identifiers(chosen),
+                group,
+                chosen.sub_queue,
+            )
+        elif session.ended:
+            session.offered += 1
+            session.drop(NOT_AUTHORIZED if group.has_member() else SESSION_ENDED)
+        elif verdicts is not None and not verdicts.may(session):
+            session.offered += 1
+            session.drop(NOT_AUTHORIZED)
+        else:
+            qos = delivery.qos if verdicts is None else verdicts.lowered_qos(session, delivery.qos)
+            session.deliver(message, qos, delivery.retain, delivery.identifiers, group, delivery.sub_queue)
+
+    def _present(self, group: SharedGroup) -> SharedGroup:
+        """The group of that name at that filter now: it may have lost all its members and come back since."""
+        if group.size > 0:
+            return group
+        entry = self._fanout.table.trie.find(group.topic_filter)
+        found = None if entry is None else entry.groups.get(group.name)
+        return group if found is None else found
+
+
+def _groups(session: Session) -> list[SharedGroup]:
+    """The share groups of which a message is not finished in a session, also those that it has left since."""
+    unfinished = session.inflight.values() + session.queue.waiting()
+    return list({each.group: None for each in unfinished if each.group is not None})

@@ -17,8 +17,9 @@ from canopy_mqtt.core.jobs import PLACING, Budget, Job, Scheduler
 from canopy_mqtt.core.queues.queue_terms import RequestedDelays
 from canopy_mqtt.core.queues.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.subscription import Subscription
+from canopy_mqtt.core.topics.subscription import DELAY_BYTES, Subscription
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.limits import Limits
@@ -48,8 +49,9 @@ class PeerDisconnected:
 class ConnectedPeers(Job):
     """The connected peers, and the events that change them; as a job, who may take shared messages."""
 
-    def __init__(self, load: QueueTotals, jobs: Scheduler) -> None:
+    def __init__(self, load: QueueTotals, jobs: Scheduler, table: SubscriptionTable) -> None:
         self._load = load
+        self._table = table
         self._jobs = jobs
         self.send_buffers: dict[Session, SendBuffer] = {}
         # Send buffers that got something since the shell last looked: it wakes their writers once for each read.
@@ -83,7 +85,9 @@ class ConnectedPeers(Job):
             requested = RequestedDelays()
             session.requested_delays = requested
             self.delays += 1
+        before = len(requested.of_filters)
         requested.request(topic_filter, delay)
+        self._table.charge(session, DELAY_BYTES * (len(requested.of_filters) - before))
 
     def post(self, event: PeerConnected | PeerDisconnected) -> None:
         """Queue an event; it takes effect at the next `drain`."""
@@ -122,6 +126,7 @@ class ConnectedPeers(Job):
             session.detach(event.send_buffer)
             session.send_buffer = None
             if session.requested_delays is not None:
+                self._table.charge(session, -DELAY_BYTES * len(session.requested_delays.of_filters))
                 session.requested_delays = None
                 self.delays -= 1
             session.connected = False

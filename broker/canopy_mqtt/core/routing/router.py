@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.accounts import Accounts
-from canopy_mqtt.core.causes import publishes_will
+from canopy_mqtt.core.causes import CLIENT_DISCONNECT
 from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.deadlines import Deadlines
@@ -39,14 +39,13 @@ from canopy_mqtt.core.queues.queue_totals import bound
 from canopy_mqtt.core.queues.requests import Request, RequestMessage, WaitingRequests
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.bursts import RunFinder
-from canopy_mqtt.core.routing.fanout import Fanout
+from canopy_mqtt.core.routing.fanout import Fanout, Unfinished
 from canopy_mqtt.core.routing.links import BridgeStates
 from canopy_mqtt.core.routing.peers import ConnectedPeers, PeerConnected, PeerDisconnected
 from canopy_mqtt.core.routing.queue_limits import QueueLimits
 from canopy_mqtt.core.routing.retained import RetainedStore
 from canopy_mqtt.core.routing.session_table import SessionTable
 from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
-from canopy_mqtt.core.routing.unfinished import Unfinished
 from canopy_mqtt.core.routing.wills import HeldWill, WillQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.session.shedding import GlobalLimiter
@@ -81,7 +80,7 @@ class Router:
         self.cache.controls = limits.control_characters
         self.runs = RunFinder(self.fanout, limits.live_messages, limits.live_bytes)
         load = self._load
-        self.peers = ConnectedPeers(load, self.jobs)
+        self.peers = ConnectedPeers(load, self.jobs, self.table)
         self.session_table = SessionTable(self.accounts)
         self.sessions = self.session_table.sessions
         self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.accounts)
@@ -179,7 +178,10 @@ class Router:
             # The lower of this and the granted QoS is the granted one, for live and retained messages alike.
             message.qos = 2
         fanout = self.fanout
-        count = fanout.forward(fanout.find_route(message.topic), message, origin)
+        route = fanout.route(message.topic)
+        if route is None:
+            route = fanout.new_route(message.topic)
+        count = fanout.forward(route, message, origin) if route.tapped else fanout.deliver(route, message, origin)
         # Without RETAIN no retained message is touched [MQTT-3.3.1-8].
         if message.retain:
             self.retained_store.retain(message, origin, True)
@@ -321,6 +323,7 @@ class Router:
         if session is not None:
             if session.send_buffer is not None:
                 raise RuntimeError("the session is still connected")
+            self.deadlines.cancel(session)
             if clean_start:
                 self.wills.called_off(session, now)
                 self.end_session(session, now)
@@ -329,7 +332,6 @@ class Router:
                 # Back in time: the delayed will is not sent [MQTT-3.1.3-9].
                 self.wills.forget(session)
                 session.expires_at = 0.0
-                self.deadlines.cancel(session)
         self.wills.back(client_id, None if principal is None else principal.user_name, now)
         if session is None:
             session = self.session_table.make(client_id, self.limits, self.counters, principal)
@@ -370,7 +372,7 @@ class Router:
         """
         session = event.session
         self.budget.used += END_WORK
-        if not publishes_will(event.cause):
+        if event.cause == CLIENT_DISCONNECT:  # [MQTT-3.1.2-8] [MQTT-3.1.2-10] [MQTT-3.14.4-3]
             self.wills.forget(session)
         expiry = session.expiry_interval
         if expiry == 0 and not session.bridge_state:
@@ -416,7 +418,8 @@ class Router:
         if session.made_queue is not None:
             self.budget.used += HELD_WORK * session.made_queue.in_memory
         session.end()
-        self.deadlines.cancel(session)
+        if session.expiry_interval != 0:  # else it ends with its connection, and never had a deadline
+            self.deadlines.cancel(session)
         self.session_table.remove(session)
         self.table.end(session)
         if self.event_listener is not None:

@@ -22,12 +22,10 @@ from canopy_mqtt.core.queues.queue_totals import UNLIMITED, QueueTotals
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.subscription import (
-    GROUP_BYTES,
     SUB_QUEUE_BYTES,
     SUBSCRIPTION_BYTES,
-    FilterEntry,
     Subscription,
-    subscription_bytes,
+    group_bytes,
 )
 from canopy_mqtt.core.topics.trie import create
 
@@ -76,33 +74,30 @@ class SubscriptionTable(Job):
 
         `name` as the client wrote it, `topic_filter` without `$share/name/`.
         """
-        return subscription_bytes(name, group_name) + self.trie.cost(topic_filter)
+        own: i64 = SUBSCRIPTION_BYTES + (group_bytes(name, group_name) if group_name else 0)
+        return own + self.trie.cost(topic_filter)
 
-    def own_room(self, limits: Limits, session: Session) -> i64:
-        """Bytes that the client's next subscriptions may take, by its own bounds and that of its user."""
+    def room(self, limits: Limits, session: Session, own: bool = False) -> i64:
+        """Return the bytes that a client's next subscriptions may surely take by its bounds, its user's, and what is
+        fair. `own`: whatever is fair.
+        """
         account = session.account
         left: i64 = account.max_bytes
         if left < UNLIMITED:
             left -= account.bytes
         if limits.max_filter_bytes_per_client > 0:
-            own: i64 = limits.max_filter_bytes_per_client - account.filters
-            if own < left:
-                left = own
+            most: i64 = limits.max_filter_bytes_per_client - account.filters
+            if most < left:
+                left = most
         if limits.max_user_bytes > 0 and not account.owner.internal:
-            own = limits.max_user_bytes - account.owner.bytes
-            if own < left:
-                left = own
-        return left
-
-    def room(self, limits: Limits, session: Session) -> i64:
-        """Bytes that the client's next subscriptions may surely take, also by what is fair."""
-        left: i64 = self.own_room(limits, session)
-        if limits.max_filter_bytes > 0:
-            fair: i64 = self._room.left_in_pieces(
-                session.account.owner, limits.max_filter_bytes, self.own_bytes + self.trie.bytes
-            )
-            if fair < left:
-                left = fair
+            most = limits.max_user_bytes - account.owner.bytes
+            if most < left:
+                left = most
+        if limits.max_filter_bytes > 0 and not own:
+            used: i64 = self.own_bytes + self.trie.bytes
+            most = self._room.left_in_pieces(account.owner, limits.max_filter_bytes, used)
+            if most < left:
+                left = most
         return left
 
     def is_fair(self, limits: Limits, session: Session, cost: i64) -> bool:
@@ -111,13 +106,6 @@ class SubscriptionTable(Job):
             return True
         fair: i64 = self._room.left(session.account.owner, limits.max_filter_bytes, int(self.bytes))
         return cost <= fair
-
-    def max_cost(self, filters: i64, characters: i64) -> i64:
-        """Return the maximum cost of subscriptions to this number of names, of this length together.
-
-        A client with this much room has room for all of them: then none is looked at by itself.
-        """
-        return filters * (SUBSCRIPTION_BYTES + GROUP_BYTES) + 8 * characters + self.trie.max_cost(filters, characters)
 
     def add(self, session: Session, subscription: Subscription, group_name: str, topic_filter: str) -> None:
         """Add a new subscription of a session to its filter. The present turn is charged."""
@@ -130,11 +118,14 @@ class SubscriptionTable(Job):
         outdated: i64 = cache.outdated
         held: i64 = self.trie.bytes
         entry = cache.add(topic_filter, subscription, group_name)
+        if not group_name:
+            # The string that its filter has already: all subscriptions to it have one between them.
+            subscription.topic_filter = entry.topic_filter
         walked: i64 = cache.walked + cache.extended - before
         nodes: i64 = self.trie.bytes - held >> NODE_SHIFT
         self._budget.used += walked + nodes + OUTDATED_WORK * (cache.outdated - outdated)
         session.subscriptions[subscription.topic_filter] = subscription
-        self._account(subscription, group_name, entry, 1)
+        self._account(subscription, entry.cost, 1)
         if self.listener is not None and not session.upstream:
             self.listener.wanted(topic_filter)
 
@@ -143,13 +134,16 @@ class SubscriptionTable(Job):
         before = subscription.sub_queue
         subscription.set_sub_queue(sub_queue)
         if before is None or sub_queue is None:
-            change = SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES
-            self.own_bytes += change
-            account = subscription.session.account
-            account.filters += change
-            account.fit()
-            self._room.change(account.owner, change)
+            self.charge(subscription.session, SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES)
         self.touch(subscription)
+
+    def charge(self, session: Session, change: int) -> None:
+        """Count bytes more, or less, that belong to subscriptions which a session has already."""
+        self.own_bytes += change
+        account = session.account
+        account.filters += change
+        account.fit()
+        self._room.change(account.owner, change)
 
     def touch(self, subscription: Subscription) -> None:
         """The options of a subscription have changed in place."""
@@ -163,13 +157,10 @@ class SubscriptionTable(Job):
         """
         entry = subscription.entry
         assert entry is not None
-        group = subscription.group
         topic_filter = entry.topic_filter
-        self._account(subscription, "" if group is None else group.name, entry, -1)
-        self.cache.discard(entry, subscription)
+        self._account(subscription, entry.cost, -1)
         held: i64 = self.trie.bytes
-        if entry.only is None and entry.many is None:
-            self.cache.remove(topic_filter)
+        self.cache.discard(entry, subscription)
         if self.listener is not None and not subscription.session.upstream:
             self.listener.unwanted(topic_filter)
         return held - self.trie.bytes
@@ -221,26 +212,22 @@ class SubscriptionTable(Job):
                 leaving.popleft()
 
     def _end_some(self, session: Session, most: i64) -> i64:
+        """Take away up to `most` subscriptions of a session that is over. Return as how many they count."""
         subscriptions = session.subscriptions
         done: i64 = 0
         while subscriptions and done < most:
             _, subscription = subscriptions.popitem()
-            done += self._end(session, subscription)
+            if self.tap is not None:
+                self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
+            freed: i64 = self.drop(subscription)
+            if subscription.sub_queue is not None:
+                self._totals.aging.pop(subscription.sub_queue, None)
+            done += 1 + (freed >> DROP_NODES)
         if not subscriptions:
             # An empty dict keeps the room that it had; a route may refer to the session until it is refreshed.
             session.subscriptions = {}
         self._budget.used += DROP_WORK * done
         return done
-
-    def _end(self, session: Session, subscription: Subscription) -> i64:
-        """Take away one of a session that is over. How many it counts as."""
-        if self.tap is not None:
-            self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
-        freed: i64 = self.drop(subscription)
-        sub_queue = subscription.sub_queue
-        if sub_queue is not None:
-            self._totals.aging.pop(sub_queue, None)
-        return 1 + (freed >> DROP_NODES)
 
     def _end_namesake(self, client_id: str, name: str) -> None:
         """Record the end of a subscription before the next one of that name."""
@@ -248,19 +235,23 @@ class SubscriptionTable(Job):
             if session.client_id == client_id:
                 subscription = session.subscriptions.pop(name, None)
                 if subscription is not None:
-                    self._end(session, subscription)
+                    # The last one is the next to go.
+                    session.subscriptions[name] = subscription
+                    self._end_some(session, 1)
 
-    def _account(self, subscription: Subscription, group_name: str, entry: FilterEntry, change: i64) -> None:
-        """Count a subscription that has come (`change` 1) or goes (-1)."""
-        size: i64 = subscription_bytes(subscription.topic_filter, group_name)
+    def _account(self, subscription: Subscription, filter_bytes: i64, change: i64) -> None:
+        """Count a subscription that has come (`change` 1) or goes (-1), and its filter on its client's account."""
+        size: i64 = SUBSCRIPTION_BYTES
+        group = subscription.group
+        if group is not None:
+            size += group_bytes(subscription.topic_filter, group.name)
+            self.shared_count += change
         if subscription.sub_queue is not None:
             size += SUB_QUEUE_BYTES
         self.count += change
-        if group_name:
-            self.shared_count += change
         self.own_bytes += change * size
         account = subscription.session.account
-        size += entry.cost
+        size += filter_bytes
         account.filters += change * size
         if account.queue is not None or account.window is not None:
             account.fit()

@@ -8,7 +8,7 @@ others wait until its writer has had a turn. A store forgets it in the call of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -31,6 +31,9 @@ from canopy_mqtt.core.session.session import Session
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.routing.router import Router
+
+DOLLAR: Final = 0x24
+"""The first byte of the topics that are not a client's."""
 
 
 class DueWill:
@@ -238,7 +241,11 @@ class WillQueue(Job):
 
     def _send(self, message: Message, session: Session | None, principal: Principal) -> None:
         """Publish it, unless its client, who is `principal`, may do that no more: it could when it connected."""
-        if is_system(message.topic) and not self._bridge_states.may_send_will(message.topic, message.publisher):
+        if (
+            message.topic[0] == DOLLAR
+            and is_system(message.topic)
+            and not self._bridge_states.may_send_will(message.topic, message.publisher)
+        ):
             return
         permissions = self.permissions
         if permissions is not None and not permissions.asked.may_publish(

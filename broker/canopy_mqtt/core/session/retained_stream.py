@@ -55,24 +55,14 @@ class RetainedStream:
         """`epochs`: how often access control has said other things (`Permissions`); -1: it filters nothing."""
         self.subscription = subscription
         self.tree = tree
-        self._youngest = tree.youngest
+        self.youngest = tree.youngest
         # What was published later went to the session as a live message, unless access control barred it then.
         self._since: i64 = tree.published
         self._epochs: i64 = epochs
-        # Made when it is the stream's turn: thousands may wait for theirs, each a few bytes.
+        # Over the topics that its filter matches. Made when it is the stream's turn: thousands may wait for theirs.
         self.walk: RetainedCursor | None = None
         # Taken from the cursor and not sent yet: the last one goes first.
         self.ahead: list[TopicNode] = []
-
-    def cursor(self) -> RetainedCursor:
-        """Return the walk over the topics that its filter matches; the first call begins it."""
-        cursor = self.walk
-        if cursor is None:
-            entry = self.subscription.entry
-            assert entry is not None
-            cursor = RetainedCursor(self.tree, entry.topic_filter, self._youngest)
-            self.walk = cursor
-        return cursor
 
     def was_live(self, node: TopicNode, epochs: i64) -> bool:
         """Return whether the session was offered a topic's message when it was published."""
@@ -85,7 +75,7 @@ class RetainedStream:
     def restart(self, tree: RetainedTree, epochs: i64) -> None:
         """Begin again, with what there is now."""
         self.tree = tree
-        self._youngest = tree.youngest
+        self.youngest = tree.youngest
         self._since = tree.published
         self._epochs = epochs
         self.walk = None
@@ -176,7 +166,9 @@ class RetainedStreams:
             if not stream.ahead:
                 cursor = stream.walk
                 if cursor is None:
-                    cursor = stream.cursor()
+                    entry = subscription.entry
+                    assert entry is not None
+                    cursor = stream.walk = RetainedCursor(stream.tree, entry.topic_filter, stream.youngest)
                 if not cursor.done:
                     before = cursor.steps
                     nodes = cursor.take(AHEAD)
@@ -229,13 +221,11 @@ class RetainedStreams:
         assert self._node is not None
         self._current.ahead.append(self._node)
 
-    def tell_ended(self, journal: Journal | None) -> None:
-        """Tell the session's journal, if there is one, which streams have come to their end since the last time."""
-        if self.ended:
-            if journal is not None:
-                for topic_filter in self.ended:
-                    journal.streamed(self._client_id, topic_filter)
-            self.ended = {}
+    def tell_ended(self, journal: Journal) -> None:
+        """Tell the session's journal which streams have come to their end since the last time."""
+        for topic_filter in self.ended:
+            journal.streamed(self._client_id, topic_filter)
+        self.ended = {}
 
     def send(self, delivery: Delivery, send_buffer: SendBuffer, window: SendWindow | None) -> int:
         """Send a delivery of what `next` gave: ACCEPTED, the cause of its drop, or NO_ROOM.

@@ -518,7 +518,9 @@ class Session:
             self.offered += 1
             if cause != ACCEPTED:
                 self.drop(cause)
-        if streams.ended:
+        if self.journal is None:
+            streams.ended.clear()
+        elif streams.ended:
             streams.tell_ended(self.journal)
         if not streams.streams:
             self.streams = None

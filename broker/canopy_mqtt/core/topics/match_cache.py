@@ -76,7 +76,7 @@ class Remains:
 
 
 class MatchCache:
-    """A trie with a cache of its results. Insert and remove filters here, not in the trie behind it.
+    """A trie with a cache of its results. Subscriptions, and with them filters, come and go here, not in the trie.
 
     Promises:
     - An answer is always what the trie would say now. A route holds live entries: subscribers that come and go at a
@@ -214,18 +214,16 @@ class MatchCache:
         while self.weight > self.max_weight:
             self._evict(route)
 
-    def insert(self, topic_filter: str) -> FilterEntry:
-        """Return the entry of a filter, created if it does not exist; the routes that it matches get it too."""
+    def add(self, topic_filter: str, subscription: Subscription, group_name: str = "") -> FilterEntry:
+        """Hang a subscription at its filter (`FilterEntry.add`), and count the change; return the filter's entry.
+
+        A filter that is new comes into the trie, and into the routes that it matches.
+        """
         trie = self.trie
         before: i64 = trie.count
         entry = trie.insert(topic_filter)
-        if trie.count != before and self.routes:
+        if trie.count != before and self._index.leads_to(topic_filter):
             self._extend(entry)
-        return entry
-
-    def add(self, topic_filter: str, subscription: Subscription, group_name: str = "") -> FilterEntry:
-        """Hang a subscription at its filter (`FilterEntry.add`), and count the change; return the filter's entry."""
-        entry = self.insert(topic_filter)
         entry.add(subscription, group_name)
         changes = self.changes
         changes.count += 1
@@ -234,12 +232,21 @@ class MatchCache:
         return entry
 
     def discard(self, entry: FilterEntry, subscription: Subscription) -> None:
-        """Take a subscription away from its entry (`FilterEntry.discard`), and count the change."""
+        """Take a subscription away from its entry (`FilterEntry.discard`), and count the change.
+
+        The filter leaves the trie with its last subscription.
+        """
         changes = self.changes
         changes.count += 1
         if changes.kept:
             changes.remember(entry, subscription.session if subscription.group is None else None)
         entry.discard(subscription)
+        if entry.only is None and entry.many is None:
+            self.trie.remove(entry.topic_filter)
+            if self._wide:
+                for number, wide in list(self._wide.items()):
+                    if wide is entry:
+                        del self._wide[number]
 
     def touch(self, entry: FilterEntry, subscription: Subscription) -> None:
         """Count a change of a subscription's options in place."""
@@ -248,23 +255,6 @@ class MatchCache:
         changes.count += 1
         if changes.kept:
             changes.remember(entry, subscription.session if subscription.group is None else None)
-
-    def remove(self, topic_filter: str) -> bool:
-        """Remove a filter from the trie; False if it is not there.
-
-        Raises:
-            ValueError: it has subscriptions.
-        """
-        removed = self.trie.remove(topic_filter)
-        changes = self.changes
-        changes.count += 1
-        if changes.kept:
-            changes.remember(None, None)
-        if self._wide:
-            for number, entry in list(self._wide.items()):
-                if entry.retired:
-                    del self._wide[number]
-        return removed
 
     @property
     def left(self) -> int:

@@ -28,18 +28,28 @@ MAX_TAKERS: Final = 16
 
 SUBSCRIPTION_BYTES: Final = 256
 """Bytes that are counted for a `Subscription`, with its place in its session's dict and in the list of its filter;
-without its spelling. These figures, and those of the trie, are upper bounds of what was measured in a compiled broker,
-so that a limit on their sum is a limit on the growth of the process. A filter's levels are by far the largest part: 128
-levels of one character are 256 bytes on the wire and up to 40 KB in the trie."""
+its name is the string of its filter, which the trie counts. These figures, and those of the trie, are upper bounds of
+what was measured in a compiled broker, so that a limit on their sum is a limit on the growth of the process. A filter's
+levels are by far the largest part: 128 of one character are 256 bytes on the wire and up to 40 KB in the trie."""
 
 SUB_QUEUE_BYTES: Final = 1_024
 """The queue of a subscription that has terms of its own, with the order of what waits there."""
+
+DELAY_BYTES: Final = 128
+"""The delay that a client requests for a subscription, while it is connected."""
 
 GROUP_BYTES: Final = 768
 """A share group with its lists, and the set in which its filter keeps groups; without its name."""
 
 ENTRY_BYTES: Final = 192
 """A `FilterEntry` and its place in a dict of the trie; without its spelling."""
+
+MAX_BYTES: Final = SUBSCRIPTION_BYTES + GROUP_BYTES + ENTRY_BYTES
+"""Bytes that a subscription to a filter of its own counts at most, without what is spelt and the nodes of the trie."""
+
+MAX_SPELLINGS: Final = 16
+"""Bytes that a character of such a filter counts at most: four in the name of the subscription, as many in that of its
+group, and twice as many in the trie."""
 
 
 _is_ascii: Final = str.isascii  # looked up by its name, it would take as long as all else about a new filter's size
@@ -51,12 +61,9 @@ def text_bytes(text: str) -> i64:
     return size if size == 0 or _is_ascii(text) else 4 * size
 
 
-def subscription_bytes(name: str, group_name: str) -> i64:
-    """Return the bytes that are counted for a subscription beside its filter. `name` is as the client wrote it."""
-    size: i64 = SUBSCRIPTION_BYTES + (len(name) if _is_ascii(name) else 4 * len(name))
-    if group_name:
-        size += GROUP_BYTES + text_bytes(group_name)
-    return size
+def group_bytes(name: str, group_name: str) -> i64:
+    """Return the bytes that a shared subscription counts for more than another. `name` is as the client wrote it."""
+    return GROUP_BYTES + text_bytes(group_name) + text_bytes(name)
 
 
 class Subscription(Recipient):

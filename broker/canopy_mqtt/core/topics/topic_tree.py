@@ -101,17 +101,9 @@ class Children:
 
     def __init__(self) -> None:
         self.children: dict[str, TopicNode] = {}
+        # In order of birth, dead ones perhaps among them. The list only grows, until it is replaced.
         self.ordered: list[TopicNode] | None = None
         self.dead: int = 0
-
-    def in_order(self) -> list[TopicNode]:
-        """The children in order of birth, dead ones perhaps among them. The list only grows, until it is replaced."""
-        ordered = self.ordered
-        if ordered is None:
-            ordered = list(self.children.values())  # a dict keeps the order of insertion, which is that of birth
-            self.ordered = ordered
-            self.dead = 0
-        return ordered
 
     def insert(self, child: TopicNode) -> None:
         self.children[child.level] = child
@@ -323,11 +315,37 @@ class RetainedCursor:
             budget = STEPS_LEAST
         frames = self._frames
         ready = self._ready
-        root = self._root
-        if root is not None:
-            self._root = None
-            self._enter(root, 0)
+        levels = self._levels
+        # A node that the filter's first `at` levels lead to, from where the walk goes on.
+        entered = self._root
+        at = 0
+        self._root = None
         while True:
+            while entered is not None:
+                # Literal levels of the filter are followed without a frame for each.
+                self.steps += 1
+                budget -= 1
+                node = entered
+                entered = None
+                if at == len(levels):
+                    ready.append(node)
+                    break
+                level = levels[at]
+                below = node.below
+                if level == "#":
+                    if at > 0:
+                        ready.append(node)  # "a/#" matches "a"
+                    if below is not None:
+                        frames.append(Frame(node, 0, True))
+                elif level == "+":
+                    if below is not None:
+                        frames.append(Frame(node, at, False))
+                elif isinstance(below, TopicNode):
+                    if below.level == level:
+                        entered = below
+                elif below is not None:
+                    entered = below.children.get(level)
+                at += 1
             while ready:
                 if len(found) >= limit:
                     return found
@@ -351,7 +369,10 @@ class RetainedCursor:
             elif below is not None:
                 ordered = below.ordered
                 if ordered is None:
-                    ordered = below.in_order()
+                    # A dict keeps the order of insertion, which is that of birth.
+                    ordered = list(below.children.values())
+                    below.ordered = ordered
+                    below.dead = 0
                 index = frame.index
                 after = frame.after
                 if index > len(ordered) or (index > 0 and ordered[index - 1].born != after) or (index == 0 < after):
@@ -375,42 +396,8 @@ class RetainedCursor:
                 if child.below is not None:
                     frames.append(Frame(child, 0, True))
             else:
-                before = self.steps
-                self._enter(child, frame.at + 1)
-                budget -= self.steps - before  # literal levels of the filter are followed without a frame for each
-
-    def _enter(self, node: TopicNode, at: int) -> None:
-        """Go on from a node that the filter's first `at` levels lead to."""
-        levels = self._levels
-        while True:
-            self.steps += 1
-            if at == len(levels):
-                self._ready.append(node)
-                return
-            level = levels[at]
-            below = node.below
-            if level == "#":
-                if at > 0:
-                    self._ready.append(node)  # "a/#" matches "a"
-                if below is not None:
-                    self._frames.append(Frame(node, 0, True))
-                return
-            if level == "+":
-                if below is not None:
-                    self._frames.append(Frame(node, at, False))
-                return
-            if isinstance(below, TopicNode):
-                if below.level != level:
-                    return
-                node = below
-            elif below is not None:
-                child = below.children.get(level)
-                if child is None:
-                    return
-                node = child
-            else:
-                return
-            at += 1
+                entered = child
+                at = frame.at + 1
 
 
 def _first_after(ordered: list[TopicNode], born: i64) -> int:

@@ -12,13 +12,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.topics.subscription import ENTRY_BYTES, FilterEntry, text_bytes
+from canopy_mqtt.core.topics.subscription import ENTRY_BYTES, MAX_BYTES, MAX_SPELLINGS, FilterEntry, text_bytes
 from canopy_mqtt.core.topics.trie_compact import CompactTrie
 
 NODES: Final = "nodes"
 COMPACT: Final = "compact"
-UNCOMPACTED: Final = "uncompacted"
-LAYOUTS: Final[tuple[str, ...]] = (COMPACT, NODES, UNCOMPACTED)
+LAYOUTS: Final[tuple[str, ...]] = (COMPACT, NODES)
 
 NODE_BYTES: Final = 352
 """Bytes that are counted for a node of the trie, with a dict for one child and the string of its level."""
@@ -32,8 +31,8 @@ def create(layout: str) -> Trie:
     """
     if layout == NODES:
         return NodeTrie()
-    if layout in (COMPACT, UNCOMPACTED):
-        return CompactTrie(layout == COMPACT)
+    if layout == COMPACT:
+        return CompactTrie()
     raise ValueError(f"no trie layout {layout!r}: there are {', '.join(LAYOUTS)}")
 
 
@@ -169,8 +168,11 @@ class NodeTrie:
         return size + text_bytes(topic_filter) + (topic_filter.count("/") + 1) * NODE_BYTES
 
     def max_cost(self, filters: i64, characters: i64) -> i64:
-        """Return the maximum cost of this number of filters, which have this number of characters together."""
-        return filters * (ENTRY_BYTES + NODE_BYTES) + characters * (8 + NODE_BYTES)
+        """Return the maximum cost of this number of subscriptions, whose names have this number of characters together.
+
+        A client with this much room has room for all of them: then none is looked at by itself.
+        """
+        return filters * (MAX_BYTES + NODE_BYTES) + characters * (MAX_SPELLINGS + NODE_BYTES)
 
     def find(self, topic_filter: str) -> FilterEntry | None:
         """Return the entry of a filter, or None. The filter is looked up as a string, not matched."""

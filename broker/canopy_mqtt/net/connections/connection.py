@@ -134,8 +134,7 @@ class Connection(Endpoint):
             if eventful:
                 self._after_turn(now)
             else:
-                self.rounds.after_batch(now)
-            rounds.charge()
+                rounds.after_batch(now)
             if len(data) >= FULL_READ and self.stream.reading:
                 # There is more: uvloop would read on, up to 32 times, before it looks at any other connection.
                 self.stream.pause_reading()
@@ -359,13 +358,45 @@ class Connection(Endpoint):
         found: i64 = ends.TABLE[(self.state << 3) + event]
         if found == 0:
             return
-        if found & ends.Q and not in_turn and not self._has_room():
-            self._put_off_end(event, cause, code, text)
-            return
+        if found & ends.Q and not in_turn and not self.protocol.close_cause:
+            # The end of the protocol takes longer the more messages wait.
+            session = self.protocol.session
+            waiting: i64 = self.send_buffer.messages
+            if session is not None and session.made_queue is not None:
+                waiting += session.made_queue.messages
+            if not self.rounds.may_end(waiting):
+                self._put_off_end(event, cause, code, text)
+                return
         # First: what the actions cause finds the connection in its next state.
         self.state = found & ends.STATE
+        stream = self.stream
+        batch = False
         try:
-            self._act(found, event, cause, code, text)
+            if found & ends.P:
+                batch = self._end_protocol(event, cause, code, text)
+            if found & ends.T:
+                self.rounds.wheel.add(self, self.ended_at + LINGER)
+            if found & ends.S and stream.reading:
+                stream.transport.pause_reading()
+            if found & ends.W:
+                # Nothing comes after the last packet [MQTT-3.14.4-1], and the connection ends with it [MQTT-3.14.4-2].
+                sending = self.protocol.accepted and self.protocol.close_cause in causes.REFUSED_PACKETS
+                if not stream.finish(self.protocol.final_packet, True, sending):
+                    self.state = ends.CLOSING
+            if found & ends.C:
+                stream.transport.close()
+            if found & ends.X:
+                stream.abort()
+            if found & ends.F:
+                self._forget()
+            if found & ends.E:
+                raise RuntimeError(f"{ends.EVENTS[event]} in the state {ends.STATES[self.state]}")
+            if self.state > FLUSHING:
+                stream.full = True  # nothing is written any more
+            elif not stream.full and (self.writer is None or self._asleep is not None) and self._write_turn():
+                self._wake_writer()
+            if batch:
+                self.rounds.after_batch()
         except Exception as error:
             self._fault(error)
             self.end(ABORT)
@@ -395,48 +426,6 @@ class Connection(Endpoint):
         if event in (PEER_CLOSED, SOCKET_LOST):
             self.stream.full = True  # nothing is written any more
 
-    def _has_room(self) -> bool:
-        """Return whether this round has room for the end of the protocol, which takes longer the more messages wait."""
-        protocol = self.protocol
-        if protocol.close_cause:
-            return True
-        rounds = self.rounds
-        session = protocol.session
-        waiting: i64 = self.send_buffer.messages
-        if session is not None:
-            waiting += session.waiting_messages()
-        return not rounds.spent and (waiting < MUCH or rounds.ending)
-
-    def _act(self, found: i64, event: i64, cause: str, code: int, text: str) -> None:
-        """Do the actions of a cell of the table, in their order."""
-        stream = self.stream
-        batch = False
-        if found & ends.P:
-            batch = self._end_protocol(event, cause, code, text)
-        if found & ends.T:
-            self.rounds.wheel.add(self, self.ended_at + LINGER)
-        if found & ends.S and stream.reading:
-            stream.transport.pause_reading()
-        if found & ends.W:
-            # Nothing comes after the last packet [MQTT-3.14.4-1], and the connection ends with it [MQTT-3.14.4-2].
-            sending = self.protocol.accepted and self.protocol.close_cause in causes.REFUSED_PACKETS
-            if not stream.finish(self.protocol.final_packet, True, sending):
-                self.state = ends.CLOSING
-        if found & ends.C:
-            stream.transport.close()
-        if found & ends.X:
-            stream.abort()
-        if found & ends.F:
-            self._forget()
-        if found & ends.E:
-            raise RuntimeError(f"{ends.EVENTS[event]} in the state {ends.STATES[self.state]}")
-        if self.state > FLUSHING:
-            stream.full = True  # nothing is written any more
-        elif not stream.full and (self.writer is None or self._asleep is not None) and self._write_turn():
-            self._wake_writer()
-        if batch:
-            self.rounds.after_batch()
-
     def _end_protocol(self, event: i64, cause: str, code: int, text: str) -> bool:
         """End the protocol, and count the connection no more, whatever raises and whatever becomes of the socket.
 
@@ -455,25 +444,24 @@ class Connection(Endpoint):
                         self._write_batch(now)
                     protocol.close(cause, code, text, now)
                 else:
-                    protocol.lost(cause, now, text)
+                    protocol.end(cause, now, text)
             except Exception as error:
                 self._fault(error)
                 try:
                     # The core was informed first: it has the rest of the events.
-                    protocol.lost(cause, now, text)
+                    protocol.end(cause, now, text)
                 except Exception as another:
                     self._fault(another)
         try:
             if self.held > 0:
                 self.table.partial.remove(self)
-            protocol.decoder.clear()
+                protocol.decoder.clear()
             if self._throttle is not None:
                 self._throttle.cancel()
                 self._throttle = None
             self.table.ended(self)
         except Exception as error:
             self._fault(error)
-        rounds.charge()
         return informed
 
     def _forget(self) -> None:
@@ -514,7 +502,6 @@ class Connection(Endpoint):
             # Thousands may be answered at once, and each may have sent a whole read after its CONNECT.
             self.protocol.admitted(reason_code, now, self.rounds.work)
             self._after_resume(now)
-            self.rounds.charge()
         except Exception as error:
             self.failed(error)
 
