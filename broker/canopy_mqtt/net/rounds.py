@@ -205,7 +205,7 @@ class Rounds:
         return self.budget.used >= self._began + ROUND_WORK and not self.ending
 
     def may_end(self, waiting: i64) -> bool:
-        """Return whether this round has room for the end of a client with so many waiting messages."""
+        """Return whether this round has room for the end of a client with this number of waiting messages."""
         return self.ending or (waiting < MUCH and self.budget.used < self._began + ROUND_WORK)
 
     def _note(self) -> None:

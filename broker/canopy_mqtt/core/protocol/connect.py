@@ -239,17 +239,7 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
     check_client(connect, principal, router)
     session, present = _open_session(protocol, connect, principal, expiry, now)
     if left_out and will is not None:
-        router.counters.refusals.note(
-            session.ledger,
-            principal,
-            WILL,
-            will.topic,
-            reason_codes.NOT_AUTHORIZED,
-            now,
-            left_out,
-            will.qos,
-            will.retain,
-        )
+        session.refused(WILL, will.topic, reason_codes.NOT_AUTHORIZED, left_out, will.qos, will.retain)
     # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]
     # [MQTT3-3.2.2-1]. In 3.1 the byte is reserved.
     protocol.session_present = connack.session_present = present and connect.version != V31

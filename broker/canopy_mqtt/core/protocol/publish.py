@@ -403,7 +403,11 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
     # 3.1.1 has no code for a refusal: the message goes nowhere and is acknowledged as usual [MQTT3-3.3.5-2].
     reason, why = refusal(router, session, topic, qos, publish.retain, len(publish.payload))
     if reason >= 0x80:
-        _refused(session, publish, topic or publish.topic, reason, why, router, now)
+        if not why:
+            router.counters.denied_publishes += 1
+        elif why == MAX_PAYLOAD_SIZE:
+            router.counters.oversized += 1
+        session.refused(PUBLISH, (topic or publish.topic).decode(), reason, why, publish.qos, publish.retain)
     # A message that has been here is accepted: its sender has done nothing wrong, and each receiver has had it.
     elif publish.properties and has_looped(visited(publish.properties), router.broker_id, limits.hop_limit):
         router.counters.looped += 1
@@ -419,7 +423,7 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
         if hook is not None:
             changed = hook.publish(session.principal, message, False)
             if changed is None:
-                _refused(session, publish, topic, hook.reason_code, "a plug-in", router, now)
+                session.refused(PUBLISH, topic.decode(), hook.reason_code, "a plug-in", publish.qos, publish.retain)
                 if qos > 0:
                     acknowledge.answer(protocol, qos, packet_id, hook.reason_code)
                 return
@@ -486,27 +490,6 @@ def _reason(protocol: ServerProtocol, count: int) -> int:
     if count == REFUSED_BY_ALL and protocol.router.limits.tell_publisher:
         return reason_codes.QUOTA_EXCEEDED
     return reason_codes.SUCCESS
-
-
-def _refused(
-    session: Session, publish: Publish, topic: bytes, reason_code: int, why: str, router: Router, now: float
-) -> None:
-    """Remember that a publish was refused: 3.1.1 has no way to tell its client."""
-    if not why:
-        router.counters.denied_publishes += 1
-    elif why == MAX_PAYLOAD_SIZE:
-        router.counters.oversized += 1
-    router.counters.refusals.note(
-        session.ledger,
-        session.principal,
-        PUBLISH,
-        topic.decode(),
-        reason_code,
-        now,
-        why,
-        publish.qos,
-        publish.retain,
-    )
 
 
 def _mounted(protocol: ServerProtocol, topic: bytes, publish: Publish) -> bytes:

@@ -233,7 +233,8 @@ class FilterPacket(Job):
         if self._bad_options or self._refusal > 0:
             if filters.subscribes:
                 code = self._refusal or reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
-                self._refused(filters.topic_filter(), code, self._bad_options or STORE, self._count)
+                why = self._bad_options or STORE
+                self._session.refused(SUBSCRIBE, filters.topic_filter(), code, why, count=self._count)
             return True
         # Meanwhile no other client subscribes. The most that all filters of the packet can take is compared once.
         table = router.table
@@ -271,7 +272,7 @@ class FilterPacket(Job):
         name = self._named(request.topic_filter) if self._mount else request.topic_filter
         if name is None:
             router.counters.denied_subscriptions += 1
-            self._refused(request.topic_filter, reason_codes.NOT_AUTHORIZED, MOUNT)
+            session.refused(SUBSCRIBE, request.topic_filter, reason_codes.NOT_AUTHORIZED, MOUNT)
             self._codes.append(reason_codes.NOT_AUTHORIZED if session.v5 else reason_codes.V3_SUBACK_FAILURE)
             return
         request.topic_filter = name
@@ -301,7 +302,8 @@ class FilterPacket(Job):
             # A QoS that the server does not have may be asked for; less is granted [MQTT-3.2.2-10].
             code = min(request.qos, router.limits.max_qos)
         else:
-            self._refused(name, code, self._why)
+            # 3.1.1 tells its client no reason, and many clients show none.
+            session.refused(SUBSCRIBE, name, code, self._why)
             if not session.v5:
                 code = reason_codes.V3_SUBACK_FAILURE
         self._codes.append(code)
@@ -313,21 +315,6 @@ class FilterPacket(Job):
         if self._delay != UNSET and send_buffer is not None and send_buffer.peer is not None:
             granted.append(granted_delay(send_buffer.peer.max_delay()))
         return granted
-
-    def _refused(self, topic_filter: str, reason_code: int, why: str, count: int = 1) -> None:
-        """Remember that a filter was refused: 3.1.1 tells its client no reason, and many clients show none."""
-        session = self._session
-        router = self._router
-        router.counters.refusals.note(
-            session.ledger,
-            session.principal,
-            SUBSCRIBE,
-            topic_filter,
-            reason_code,
-            router.counters.load.now,
-            why,
-            count=count,
-        )
 
     def _judge(self, request: SubscriptionRequest, group: str, topic_filter: str) -> int:
         """Return 0, or the reason code with which a well-formed filter is refused; `_why` says what refused it.
@@ -489,14 +476,7 @@ class SubscriptionReview(Job):
         if granted < 0:
             router.budget.used += FILTER_WORK + TOLD_WORK
             self.ended += 1
-            router.counters.refusals.note(
-                session.ledger,
-                session.principal,
-                SUBSCRIBE,
-                name,
-                reason_codes.NOT_AUTHORIZED,
-                router.counters.load.now,
-            )
+            session.refused(SUBSCRIBE, name, reason_codes.NOT_AUTHORIZED)
             router.unsubscribe(session, name)
         elif granted < i64(subscription.qos):
             router.budget.used += FILTER_WORK + TOLD_WORK

@@ -602,13 +602,5 @@ class BarredList:
             counters.denied_deliveries += self._messages
             session = sessions.get(principal.client_id)
             if session is not None and session.principal is principal:
-                counters.refusals.note(
-                    session.ledger,
-                    principal,
-                    RECEIVE,
-                    barred.topic.decode(),
-                    reason_codes.NOT_AUTHORIZED,
-                    counters.load.now,
-                    count=self._messages,
-                )
+                session.refused(RECEIVE, barred.topic.decode(), reason_codes.NOT_AUTHORIZED, count=self._messages)
         return True

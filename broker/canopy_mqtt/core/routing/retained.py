@@ -104,18 +104,7 @@ class RetainedStore:
             session = self._sessions.get(message.publisher)
             if session is not None:
                 # The message goes to subscribers, and its publisher is told nothing.
-                counters = self._counters
-                counters.refusals.note(
-                    session.ledger,
-                    session.principal,
-                    RETAIN,
-                    topic,
-                    reason_codes.QUOTA_EXCEEDED,
-                    counters.load.now,
-                    refused_by,
-                    message.qos,
-                    True,
-                )
+                session.refused(RETAIN, topic, reason_codes.QUOTA_EXCEEDED, refused_by, message.qos, True)
             return False
         message = self.put(topic, message, account, published)  # whatever its QoS
         if self.journal is not None and not is_system(message.topic):

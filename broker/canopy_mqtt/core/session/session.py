@@ -646,6 +646,21 @@ class Session:
         """Messages written to a transport for the first time, including the present connection."""
         return self.delivered + (0 if self.send_buffer is None else self.send_buffer.taken)
 
+    def refused(
+        self,
+        kind: int,
+        topic: str,
+        reason_code: int,
+        why: str = "",
+        qos: int = 0,
+        retain: bool = False,
+        count: int = 1,
+    ) -> None:
+        """Remember that something of its client was refused, of which 3.1.1 may have no way to tell it (`Refusals`)."""
+        self._counters.refusals.note(
+            self.ledger, self.principal, kind, topic, reason_code, self.totals.now, why, qos, retain, count
+        )
+
     def drop(self, cause: int) -> int:
         """Count an offered message as dropped. Returns the cause."""
         self.ledger.lost(cause, 1)
