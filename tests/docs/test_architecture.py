@@ -52,7 +52,7 @@ MAX_CALLS = {
     "QoS 0 PUBLISH to one subscriber": 23,
     "QoS 1 PUBLISH to an absent session": 34,
     "SUBSCRIBE that two retained messages match": 81,
-    "lost connection with a will": 59,
+    "lost connection with a will": 58,
 }
 """Calls of the broker's functions for one packet of each way (`tests.support.called.counted`)."""
 

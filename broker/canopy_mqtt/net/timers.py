@@ -27,8 +27,9 @@ class WheelItem:
     """An item of the wheel: its `check` is called at its time."""
 
     def __init__(self) -> None:
-        # When it will be looked at (s, loop time); 0.0: not at all. The wheel's to change.
+        # When it will be looked at (s, loop time); 0.0: not at all. And the number of its slot. The wheel's to change.
         self.check_at = 0.0
+        self.slot = 0
 
     def check(self, now: float) -> float:
         """Check for time-outs; return the time of the next check (s, loop time), 0.0 for never."""
@@ -62,10 +63,12 @@ class TimerWheel:
             self._timer = self._loop.call_later(RESOLUTION, self._turn)
         # What is overdue has its turn with the next slot: the earlier ones have been.
         when = max(when, (self._last + 0.5) * RESOLUTION)
+        slot = int(when / RESOLUTION) + 1
         item.check_at = when
-        bucket = self._buckets.get(_slot(when))
+        item.slot = slot
+        bucket = self._buckets.get(slot)
         if bucket is None:
-            self._buckets[_slot(when)] = {item}
+            self._buckets[slot] = {item}
         else:
             bucket.add(item)
 
@@ -73,13 +76,12 @@ class TimerWheel:
         """Check `item` no more."""
         if item.check_at == 0.0:
             return
-        slot = _slot(item.check_at)
         item.check_at = 0.0
-        bucket = self._buckets.get(slot)
+        bucket = self._buckets.get(item.slot)
         if bucket is not None:
             bucket.discard(item)
             if not bucket:
-                del self._buckets[slot]
+                del self._buckets[item.slot]
 
     def close(self) -> None:
         if self._timer is not None:
@@ -110,7 +112,7 @@ class TimerWheel:
             left -= 1
             item = bucket.pop()
             # One that was removed or moved by the check of another says so.
-            if item.check_at == 0.0 or _slot(item.check_at) != due:
+            if item.check_at == 0.0 or item.slot != due:
                 continue
             item.check_at = 0.0
             try:
@@ -129,7 +131,3 @@ class TimerWheel:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = self._loop.call_later(delay, self._turn) if delay >= 0.0 else None
-
-
-def _slot(when: float) -> int:
-    return int(when / RESOLUTION) + 1
