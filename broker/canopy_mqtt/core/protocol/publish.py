@@ -25,7 +25,7 @@ from canopy_mqtt.core.codec.reason_codes import (
     Refused,
     TopicAliasInvalid,
 )
-from canopy_mqtt.core.codec.topic_names import has_control, outer_topic
+from canopy_mqtt.core.codec.topic_names import DOLLAR, has_control, outer_topic
 from canopy_mqtt.core.hooks import SAMPLE_SHARE, PublishSampler
 from canopy_mqtt.core.jobs import ASK_PUBLISH_WORK, DECODE_WORK, NEXT_WORK, PROPERTY_SHIFT
 from canopy_mqtt.core.permissions import Permissions
@@ -44,8 +44,6 @@ from canopy_mqtt.core.topics.route import Route
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
-
-DOLLAR: Final = 0x24
 
 MAX_RUN: Final = 64
 MAX_RUN_BYTES: Final = 16_384

@@ -16,6 +16,7 @@ from librt.strings import read_i64_le
 from canopy_mqtt.core.codec.framing import Frames, frame_body, frame_end
 from canopy_mqtt.core.codec.primitives import BYTE, varint
 from canopy_mqtt.core.codec.publish_layout import plain_payload, topic_end
+from canopy_mqtt.core.codec.topic_names import DOLLAR
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.permissions import Permissions
 from canopy_mqtt.core.principal import Principal
@@ -42,8 +43,6 @@ QUEUE_PART: Final = 8
 
 ANY_PAYLOAD: Final = RUN_BYTES << 16
 """The bound on a payload where the settings have none: more than a packet may have."""
-
-DOLLAR: Final = 0x24
 
 
 def longest(limit: int, most: int) -> int:

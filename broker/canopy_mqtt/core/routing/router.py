@@ -86,7 +86,7 @@ class Router:
         self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.accounts)
         self.retained = self.retained_store.tree
         self.bridge_states = BridgeStates(self.retained, self.sessions)
-        self.wills = WillQueue(self, self.counters, self.deadlines, self.fanout, self.session_table, self.bridge_states)
+        self.wills = WillQueue(self)
         self.unfinished = Unfinished(self.fanout, load, self.jobs)
         self.queue_limits = QueueLimits(limits, self.fanout)
         load.reliever = GlobalLimiter(self.sessions, load)

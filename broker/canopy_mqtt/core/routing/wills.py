@@ -8,13 +8,13 @@ others wait until its writer has had a turn. A store forgets it in the call of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import Will
-from canopy_mqtt.core.codec.topic_names import is_system
+from canopy_mqtt.core.codec.topic_names import DOLLAR, is_system
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.hooks import MessageHook
@@ -31,9 +31,6 @@ from canopy_mqtt.core.session.session import Session
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.routing.router import Router
-
-DOLLAR: Final = 0x24
-"""The first byte of the topics that are not a client's."""
 
 
 class DueWill:
@@ -62,21 +59,13 @@ class HeldWill:
 class WillQueue(Job):
     """Publishes wills, now or as a job."""
 
-    def __init__(
-        self,
-        router: Router,
-        counters: Counters,
-        deadlines: Deadlines,
-        fanout: Fanout,
-        table: SessionTable,
-        bridge_states: BridgeStates,
-    ) -> None:
-        self._table = table
-        self._bridge_states = bridge_states
+    def __init__(self, router: Router) -> None:
         self._router = router
-        self._fanout = fanout
-        self._counters = counters
-        self._deadlines = deadlines
+        self._table: SessionTable = router.session_table
+        self._bridge_states: BridgeStates = router.bridge_states
+        self._fanout: Fanout = router.fanout
+        self._counters: Counters = router.counters
+        self._deadlines: Deadlines = router.deadlines
         # What access control says, if there is one.
         self.permissions: Permissions | None = None
         # The hook that is asked about messages, if there is one. See `Router.message_hook`.
