@@ -94,7 +94,6 @@ class UpstreamConnection(Endpoint):
             work = 0 if rounds.spent and len(data) > LARGE else rounds.work
             self.uplink.receive(data, self.rounds.time(), work)
             self._after_turn()
-            rounds.charge()
             if len(data) >= FULL_READ and self.stream.reading:
                 # There is more: uvloop would read on, up to 32 times, before it looks at any other connection.
                 self.stream.pause_reading()
