@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from canopy_mqtt.core.codec.packets import PUBACK, V5, V311, Ack, Subscribe, Unsubscribe
+from canopy_mqtt.core.codec.packets import PUBACK, V5, V311, Ack, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.drop_causes import TOO_LARGE
 from canopy_mqtt.core.persistence.journal import Journal
@@ -85,31 +85,6 @@ def test_filter_that_matches_the_last_of_many() -> None:
     assert subscriber.session.streams is None
 
 
-def test_several_filters_and_repeated_subscribing() -> None:
-    """Each filter of a SUBSCRIBE gets its own; subscribing again with handling 0 sends all again [MQTT-3.8.4-4]."""
-    network, _ = filled(300, live_messages=5)
-    subscriber = network.client("s")
-    subscriber.subscribe("r/#", "r/1", "r/+", qos=1)
-    assert sorted(numbers(subscriber)) == sorted([*range(300), 1, *range(300)])
-    subscriber.subscribe("r/#", qos=0)
-    assert sorted(numbers(subscriber)) == list(range(300))
-
-
-@pytest.mark.parametrize("handling", [0, 1, 2])
-def test_handling(handling: int) -> None:
-    """0 always, 1 for a new subscription only, 2 never [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]."""
-    network, _ = filled(10)
-    subscriber = network.client("s")
-    request = Request("r/#", 1, retain_handling=handling)
-    subscriber.subscribe(request)
-    assert len(numbers(subscriber)) == (10, 10, 0)[handling]
-    subscriber.subscribe(request)
-    assert len(numbers(subscriber)) == (10, 0, 0)[handling]
-    subscriber.unsubscribe("r/#")
-    subscriber.subscribe(request)
-    assert len(numbers(subscriber)) == (10, 10, 0)[handling]
-
-
 class TestMeanwhile:
     """Things that happen while a stream is under way: the receiver stops reading after the first few."""
 
@@ -143,33 +118,6 @@ class TestMeanwhile:
         network.settle()
         assert subscriber.session.streams is None
         assert total_ledger([subscriber.session]) == []
-
-    def test_unsubscribed(self, started: tuple[Network, Client, Client]) -> None:
-        """After UNSUBACK only what was on its way comes [MQTT-3.10.4-2] [MQTT-3.10.4-3]."""
-        network, _, subscriber = started
-        begun = len(subscriber.inbox) + subscriber.wire.send_buffer.messages
-        subscriber.send(_unsubscribe(subscriber, "r/#"))
-        network.settle()
-        self.go_on(network, subscriber)
-        assert len(numbers(subscriber)) == begun
-
-    @pytest.mark.parametrize("handling", [1, 2])
-    def test_replaced(self, started: tuple[Network, Client, Client], handling: int) -> None:
-        """Replacing the subscription loses nothing of what the first one was promised [MQTT-3.8.4-3] [MQTT-3.8.4-4]."""
-        network, _, subscriber = started
-        subscriber.send(_subscribe(subscriber, Request("r/#", 0, retain_handling=handling)))
-        network.settle()
-        self.go_on(network, subscriber)
-        assert sorted(numbers(subscriber)) == list(range(500))
-
-    def test_replaced_with_all_again(self, started: tuple[Network, Client, Client]) -> None:
-        """Handling 0 sends all from the beginning; none is missing [MQTT-3.8.4-4]."""
-        network, _, subscriber = started
-        subscriber.send(_subscribe(subscriber, Request("r/#", 2, retain_handling=0)))
-        network.settle()
-        subscriber.take()
-        self.go_on(network, subscriber)
-        assert set(numbers(subscriber)) == set(range(500))
 
     def test_set_and_cleared(self, started: tuple[Network, Client, Client]) -> None:
         """New values are live messages; the stream sends the value of the moment, never an older one after a newer."""
@@ -219,15 +167,6 @@ class TestMeanwhile:
         assert not subscriber.connect(clean=True).session_present
         network.settle()
         assert subscriber.take() == []
-
-    def test_live_messages_of_others(self, started: tuple[Network, Client, Client]) -> None:
-        """The stalled receiver of a stream holds up nobody."""
-        network, publisher, _ = started
-        other = network.client("other")
-        other.subscribe("live/#", qos=2)
-        for number in range(300):
-            publisher.publish("live/a", b"%d" % number, number % 3)
-        assert other.payloads() == [b"%d" % number for number in range(300)]
 
     def test_live_messages_find_room(self, started: tuple[Network, Client, Client]) -> None:
         """The stream leaves half of the send buffer to live messages."""
@@ -384,10 +323,6 @@ def test_acknowledgements_share_one_turn() -> None:
 
 def _subscribe(client: Client, request: Request) -> Subscribe:
     return Subscribe(client.take_id(), [request])
-
-
-def _unsubscribe(client: Client, topic_filter: str) -> Unsubscribe:
-    return Unsubscribe(client.take_id(), [topic_filter])
 
 
 def test_a_stream_that_begins_anew_before_its_end_was_told_is_not_over() -> None:
