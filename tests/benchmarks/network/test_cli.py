@@ -23,6 +23,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
 
 
+@pytest.mark.long
 def test_whole_run_on_the_relay(tmp_path: Path) -> None:
     """Every row that needs no broker; nothing is lost, and every run is in the file."""
     file = tmp_path / "out.json"
