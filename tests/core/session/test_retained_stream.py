@@ -13,9 +13,9 @@ from canopy_mqtt.core.codec.packets import PUBACK, V5, V311, Ack, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.drop_causes import TOO_LARGE
 from canopy_mqtt.core.persistence.journal import Journal
-from canopy_mqtt.core.queues.message import OVERHEAD, Message
+from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.session.retained_stream import STEP, TOPICS, RetainedStreams
-from canopy_mqtt.core.topics.topic_tree import NODE_BYTES, RetainedTree
+from canopy_mqtt.core.topics.topic_tree import RetainedTree
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.losses import dropped_by_cause
 
@@ -73,16 +73,6 @@ def test_too_large_ones_do_not_stop_the_rest() -> None:
     assert numbers(subscriber) == [77]
     assert dropped_by_cause(subscriber.session)[TOO_LARGE] == 1_000
     assert total_ledger([subscriber.session]) == []
-
-
-def test_filter_that_matches_the_last_of_many() -> None:
-    """A walk over many topics that do not match comes to its end without anything else happening."""
-    network, publisher = filled(MANY)
-    publisher.publish("r/9999/deep", b"88", 1, retain=True)
-    subscriber = network.client("s")
-    subscriber.subscribe("+/+/deep", qos=1)
-    assert numbers(subscriber) == [88]
-    assert subscriber.session.streams is None
 
 
 class TestMeanwhile:
@@ -215,31 +205,6 @@ def test_nothing_stale_behind_a_full_send_buffer(qos: int) -> None:
     got = [packet.payload for packet in subscriber.take() if packet.topic == b"r/a"]
     assert got
     assert set(got) == {b"new"}
-
-
-def test_limits_of_retained_messages() -> None:
-    """What exceeds the limits is routed and not kept, and counted; replacing and clearing always work."""
-    network = Network(limits(max_retained_messages=2))
-    publisher = network.client("p")
-    for topic in ("a", "b", "c"):
-        publisher.publish(topic, b"1", 1, retain=True)
-    assert len(network.router.retained) == 2
-    assert network.router.counters.retained_refused == 1
-    publisher.publish("a", b"2", 1, retain=True)
-    publisher.publish("b", b"", 1, retain=True)
-    publisher.publish("c", b"3", 1, retain=True)
-    late = network.client("l")
-    late.subscribe("#", qos=1)
-    assert sorted(late.payloads()) == [b"2", b"3"]
-    # Room for one of 150 bytes, and not for two.
-    room = 300 + OVERHEAD + NODE_BYTES
-    network = Network(limits(max_retained_bytes=room))
-    publisher = network.client("p")
-    for topic in ("a", "b"):
-        publisher.publish(topic, b"1" * 150, 1, retain=True)
-    assert 0 < network.router.retained_bytes <= room
-    publisher.publish("a", b"", 1, retain=True)
-    assert network.router.retained_bytes == 0
 
 
 def test_no_stream_where_nothing_can_match() -> None:
