@@ -166,6 +166,18 @@ class TestLiveQueue:
         network.settle()
         assert client.payloads() == sent[slice(*kept)]
 
+    def test_larger_than_the_queue(self) -> None:
+        """What can never fit costs nobody its place."""
+        network = Network(limits(queue_policy=DROP_OLDEST, live_bytes=100))
+        publisher, client = network.client("p"), network.client("c")
+        client.subscribe("t")
+        client.wire.frozen = True
+        burst(publisher, "t", [b"1", b"2", b"x" * 200])
+        assert losses(client.session) == {"full-bytes": 1}
+        client.wire.frozen = False
+        network.settle()
+        assert client.payloads() == [b"1", b"2"]
+
     def test_what_is_in_flight_is_not_shed(self) -> None:
         """QoS 1 keeps its place in the live queue; with nothing else there, what arrives is dropped."""
         network = Network(limits(queue_policy=DROP_OLDEST, live_messages=4))
