@@ -366,3 +366,12 @@ def test_nothing_said() -> None:
     found = sub_queue_terms(subscription_rules(given_limits, "c", None), "t", QueueTerms(LATEST, 3.0, 1, 1, 1, 1))
     assert isinstance(found, SubscriptionTerms)
     assert (found.policy, found.max_age, found.depth) == (LATEST, 3.0, 0)
+
+
+def test_a_rule_for_subscriptions_makes_no_queue() -> None:
+    """To compare the terms of a subscription with its client's, the policy alone is read."""
+    network = Network(limits(rules=(QueueRule(topic_filter="a/#", policy=DROP_NEWEST),)))
+    client = network.client("c")
+    client.subscribe("a/b")
+    assert client.session.subscriptions["a/b"].sub_queue is None
+    assert client.session.made_queue is None

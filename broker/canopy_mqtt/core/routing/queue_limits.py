@@ -152,4 +152,4 @@ def _has_terms(session: Session, terms: SubscriptionTerms) -> bool:
     sub_queue = session.sub_queue
     if sub_queue is not None:
         return sub_queue.same(terms.policy, terms.max_age, terms.depth)
-    return session.queue.policy == terms.policy and terms.max_age == 0.0 and terms.depth == 0
+    return session.policy == terms.policy and terms.max_age == 0.0 and terms.depth == 0

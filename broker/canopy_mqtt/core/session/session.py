@@ -72,7 +72,7 @@ class Session:
         self.account = ClientAccount(counters.load.internal, bound(max_bytes))
         # The terms of a queue and a window that are not made yet; a send quota of 0 before the first connection.
         self._counters = counters
-        self._policy, self._max_messages, self._max_bytes = DROP_NEWEST, max_messages, max_bytes
+        self.policy, self._max_messages, self._max_bytes = DROP_NEWEST, max_messages, max_bytes
         self._send_quota = 0
         self.delivered: i64 = 0  # see `offered`
         # The client of the present connection, or of the last one.
@@ -110,7 +110,7 @@ class Session:
         queue = self.made_queue
         if queue is None:
             queue = MessageQueue(self.ledger, self._counters, 0, 0)
-            queue.limit(self._policy, self._max_messages, self._max_bytes)
+            queue.limit(self.policy, self._max_messages, self._max_bytes)
             queue.owner = self.account.owner
             self.made_queue = queue
             self.account.queue = queue
@@ -195,7 +195,7 @@ class Session:
     ) -> None:
         """Change the limits of the queue and the account; queued messages stay. 0: unlimited."""
         self.sub_queue = sub_queue
-        self._policy, self._max_messages, self._max_bytes = policy, max_messages, max_bytes
+        self.policy, self._max_messages, self._max_bytes = policy, max_messages, max_bytes
         if self.made_queue is not None:
             self.made_queue.limit(policy, max_messages, max_bytes)
         self.account.limit(max_client_bytes, min(bound(max_bytes), bound(max_inflight_bytes)))
@@ -652,7 +652,7 @@ class Session:
     def stand_in(self, counters: Counters) -> Session:
         """Return an empty session with the terms of this one, to which a message can be delivered in its place."""
         made = Session(self.client_id, self._max_messages, self._max_bytes, counters, self.principal)
-        made._policy, made._send_quota = self._policy, self._send_quota
+        made.policy, made._send_quota = self.policy, self._send_quota
         made.plain, made.v5, made.queue_qos0 = self.plain, self.v5, self.queue_qos0
         made.account.resemble(self.account)
         return made
