@@ -231,7 +231,7 @@ def _send(protocol: ServerProtocol, packet: bytes) -> None:
     """Send the answer to the publish that is dealt with, when what was noted since it came is committed."""
     held = protocol.held_answers
     if held is None:
-        protocol.send_buffer.acknowledge(packet)
+        protocol.send_buffer.control(packet)
     else:
         position: i64 = held.commits.journal_position
         if position == protocol.noted_before:

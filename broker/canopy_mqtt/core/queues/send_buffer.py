@@ -438,6 +438,7 @@ class SendBuffer(Crowded):
     def control(self, packet: bytes) -> None:
         """Queue a control packet, or several of four bytes each; none is longer and begins so. Never dropped.
 
+        One that ends a publish of the peer counts until it is written (`ended_publishes`).
         And never held back by a used-up send quota: that is the session's, and for PUBLISH alone [MQTT-3.3.4-10]
         [MQTT-4.9.0-3].
         """
@@ -446,16 +447,11 @@ class SendBuffer(Crowded):
         self.items.append(packet)
         size: i64 = len(packet)
         self.control_bytes += size
+        self.unwritten += ended_publishes(packet)
         self._counters.control_sent += size >> 2 if size > 4 and packet[1] == 2 else 1
         if not self.listed:
             self.listed = True
             self._wakeups.append(self)
-
-    def acknowledge(self, packet: bytes) -> None:
-        """Queue one PUBACK, PUBREC or PUBCOMP, like any control packet; until it is written it counts."""
-        if not self.closed:
-            self.unwritten += ended_publishes(packet)
-            self.control(packet)
 
     def schedule_flush(self) -> None:
         """Let the connection handle this buffer after the present batch."""

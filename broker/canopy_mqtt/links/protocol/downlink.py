@@ -194,7 +194,7 @@ class Downlink(Peer):
         """Send a packet when everything told so far is committed."""
         uncommitted = self._uncommitted
         if uncommitted is None:
-            self._send_buffer.acknowledge(packet)
+            self._send_buffer.control(packet)
         else:
             uncommitted.send(packet, uncommitted.commits.journal_position)
 
