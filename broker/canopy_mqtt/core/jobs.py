@@ -1,12 +1,14 @@
 """Work in turns: its unit, what each thing counts for, what a turn may do, and the jobs that wait for a turn.
 
-One unit is a delivery of bytes that are there already; 32,768 units take about two milliseconds. Work is counted and
-not timed, so that a turn does the same on every machine. The client that causes work is charged for it in its turn.
-Weights that end with `_SHIFT` are bits: n bytes count for n >> shift.
+One unit is a delivery of bytes that are there already; 32,768 units take about two milliseconds. A turn ends by the
+work that it counted, which is the same on every machine; the clock is a second bound, for work that takes longer than
+it counts. The client that causes work is charged for it in its turn. Weights that end with `_SHIFT` are bits: n bytes
+count for n >> shift.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -35,6 +37,13 @@ LIGHT_WORK: Final = 512
 STEP_WORK: Final = 16_384
 """The work of one step of the broker's own work, such as wills, expiries, `$SYS` or a review, and of the sessions that
 end for another client: some milliseconds."""
+
+CLOCK_WORK: Final = 1_024
+"""The work after which a turn reads the clock: to read it takes as long as two deliveries."""
+
+MAX_UNIT_SECONDS: Final = 150e-9
+"""The time that a unit may take before its turn ends by the clock: two and a half times what it takes. A turn alone
+may take ten milliseconds, a step of the broker's own work two and a half."""
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
@@ -151,21 +160,50 @@ LINE_WORK: Final = 256
 
 
 class Budget:
-    """The work of one broker. A turn begins with what it may do (`begin`), and is over once that is used."""
+    """The work of one broker. A turn begins with what it may do (`begin`), and is over once that is used.
+
+    Or earlier, by the clock: each unit of a turn may take `MAX_UNIT_SECONDS`. The time counts from the first reading
+    of the clock, and one item is always done, however long it takes.
+    """
 
     def __init__(self) -> None:
         # Since the start; only grows. Whatever is done adds its weight here.
         self.used: i64 = 0
-        # What `used` is when the present turn is over.
+        # What `used` is when the present turn is over, and when `spent` has to look: then, or at the clock before.
         self.end: i64 = 0
+        self.mark: i64 = 0
+        # Seconds that only grow; the shell sets it. None: turns end by work alone.
+        self.clock: Callable[[], float] | None = None
+        # When the present turn is over by the clock; 0.0: the clock was not read in it.
+        self._until: float = 0.0
 
     def begin(self, work: i64) -> None:
         """Begin a turn of so much work."""
         self.end = self.used + work
+        self.mark = self.end
+        if self.clock is not None and work > CLOCK_WORK:
+            self.mark = self.used + CLOCK_WORK
+        self._until = 0.0
 
     def spent(self) -> bool:
-        """Return whether the present turn is over."""
+        """Return whether the present turn is over. Not before `used` has reached `mark`."""
+        if self.used < self.mark:
+            return False
+        clock = self.clock
+        if clock is not None and self.used < self.end:
+            now = clock()
+            if self._until == 0.0:
+                self._until = now + MAX_UNIT_SECONDS * int(self.end - self.used)
+            if now >= self._until:
+                self.end = self.used
+            else:
+                self.mark = min(self.end, self.used + CLOCK_WORK)
         return self.used >= self.end
+
+    def look(self) -> None:
+        """Let `spent` read the clock when it is asked next: what was done may take long, as the call of a hook may."""
+        if self.clock is not None:
+            self.mark = self.used
 
 
 class Job:
@@ -220,7 +258,7 @@ class Scheduler:
         self._deadlines.cancel(self)
         for lane, job in enumerate(self._lanes):
             if job is not None:
-                budget.end = began + work * PARTS[lane] // 4
+                budget.begin(began + work * PARTS[lane] // 4 - budget.used)
                 if job.step(budget):
                     self._lanes[lane] = None
-        budget.end = began + work
+        budget.begin(began + work - budget.used)

@@ -168,7 +168,9 @@ def _may(protocol: ServerProtocol, route: Route, topic: bytes, header: i64, perm
         return True
     if protocol.allowed_key != key or protocol.allowed_as is not principal or protocol.allowed_topic != topic:
         protocol.router.budget.used += ASK_PUBLISH_WORK + permissions.source.ask_work
-        if not permissions.asked.may_publish(principal, topic.decode(), (header & 6) >> 1, False):
+        allowed = permissions.asked.may_publish(principal, topic.decode(), (header & 6) >> 1, False)
+        protocol.router.budget.look()
+        if not allowed:
             return False
         protocol.allowed_key = key
         protocol.allowed_as = principal
@@ -427,6 +429,7 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
         hook = router.message_hook
         if hook is not None:
             changed = hook.publish(session.principal, message, False)
+            router.budget.look()
             if changed is None:
                 _refused(session, publish, topic, hook.reason_code, "a plug-in", router, now)
                 if qos > 0:

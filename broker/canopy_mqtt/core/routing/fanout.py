@@ -317,9 +317,9 @@ class Fanout(Job):
         if len(broadcasts) >= MAX_BROADCASTS:
             budget = self.budget
             end: i64 = budget.end
-            budget.end = 1 << 60  # all of it
+            budget.begin(1 << 60)  # all of it
             self._broadcast(broadcasts[0], budget)
-            budget.end = end
+            budget.begin(end - budget.used)
         broadcast = self.line.add(route, message, origin, self.journal)
         self.broadcasting = True
         self.budget.used += OBJECT_WORK + broadcast.count // 64  # they are written down
@@ -349,7 +349,7 @@ class Fanout(Job):
         each: i64 = 1
         if verdicts is not None and self.permissions is not None:
             each += OBJECT_WORK + self.permissions.source.ask_work
-        while budget.used < budget.end:
+        while not budget.spent():
             subscription = broadcast.step()
             if subscription is None:
                 for group in broadcast.groups:

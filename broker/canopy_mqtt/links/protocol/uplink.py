@@ -206,7 +206,7 @@ class Uplink(Peer):
         self.unfinished = False
         self.hurried = False
         while self.state != CLOSED:
-            if budget.used >= budget.end or counters.half_full != half_full or counters.backed_up != backed_up:
+            if budget.spent() or counters.half_full != half_full or counters.backed_up != backed_up:
                 self.unfinished = decoder.end < len(decoder.buffer)
                 if self.unfinished:
                     self.hurried = counters.backed_up != backed_up
