@@ -15,4 +15,4 @@ class StepClock:
 
     def __call__(self) -> float:
         self.readings += 1
-        return 1.0 + self._budget.used * self.seconds
+        return 1.0 + float(self._budget.used) * self.seconds

@@ -14,7 +14,7 @@ from canopy_mqtt.core.causes import CLIENT_DISCONNECT
 from canopy_mqtt.core.codec.packets import SubscriptionRequest
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import is_system, is_within, parse_shared, validate_filter
-from canopy_mqtt.core.drop_causes import by_cause
+from canopy_mqtt.core.ledger import by_cause
 from canopy_mqtt.core.persistence.commits import Commits, Waiter
 from canopy_mqtt.core.protocol.backpressure import PublisherHold
 from canopy_mqtt.core.queues.message import Message as Routed

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from mypy_extensions import mypyc_attr
 
 from canopy_mqtt.core.causes import EVICTIONS
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.counters import UNLIMITED, Crowded, QueueTotals
 from canopy_mqtt.core.hooks import Recorder
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED, Crowded, QueueTotals
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from canopy_mqtt.core.codec.packets import V5, V311, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
 from tests.core.harness import Client, Network, bag

@@ -6,7 +6,7 @@ import pytest
 
 from canopy_mqtt.core.causes import QUEUE_FULL
 from canopy_mqtt.core.codec.packets import Publish
-from canopy_mqtt.core.drop_causes import AGE, FULL_BYTES, FULL_MESSAGES
+from canopy_mqtt.core.ledger import AGE, FULL_BYTES, FULL_MESSAGES
 from canopy_mqtt.core.queues.queue_terms import (
     DISCONNECT,
     DROP_NEWEST,

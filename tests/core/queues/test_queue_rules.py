@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.packets import SubscriptionRequest
+from canopy_mqtt.core.counters import UNLIMITED
 from canopy_mqtt.core.jobs import TERMS_WORK, TURN_WORK
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.message import OVERHEAD
@@ -29,7 +30,6 @@ from canopy_mqtt.core.queues.queue_terms import (
     sub_queue_terms,
     subscription_rules,
 )
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED
 from tests.core import naive
 from tests.core.harness import Network, limits
 from tests.core.recount import ask, burst, losses, numbers, user_wish
@@ -370,7 +370,9 @@ def test_nothing_said() -> None:
 
 def test_a_rule_for_subscriptions_makes_no_queue() -> None:
     """To compare the terms of a subscription with its client's, the policy alone is read."""
-    network = Network(limits(rules=(QueueRule(topic_filter="a/#", policy=DROP_NEWEST),)))
+    given_limits = limits()
+    given_limits.rules = (QueueRule(topic_filter="a/#", policy=DROP_NEWEST),)
+    network = Network(given_limits)
     client = network.client("c")
     client.subscribe("a/b")
     assert client.session.subscriptions["a/b"].sub_queue is None

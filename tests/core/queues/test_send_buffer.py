@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.packets import V5, Publish
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import (
+from canopy_mqtt.core.ledger import (
     ACCEPTED,
     AGE,
     DROP_CAUSES,
@@ -26,11 +26,10 @@ from canopy_mqtt.core.drop_causes import (
     FULL_MESSAGES,
     GLOBAL,
     TOO_LARGE,
+    Ledger,
 )
-from canopy_mqtt.core.queues.delivery import SENT, Delivery
-from canopy_mqtt.core.queues.losses import Ledger
+from canopy_mqtt.core.queues.delivery import SENT, Delivery, OutgoingTopics
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST
 from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES, MIN_GAPS, SendBuffer
 from tests.core.recount import frames

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from canopy_mqtt.core.causes import QUEUE_FULL
 from canopy_mqtt.core.codec.packets import V5, V311, Subscribe, Unsubscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.counters import UNLIMITED
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
@@ -26,7 +27,6 @@ from canopy_mqtt.core.queues.queue_terms import (
     QueueRule,
     SubscriptionQueue,
 )
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED
 from tests.core.harness import Client, Network, bag
 from tests.core.recount import Tally, ask, burst, check, losses, numbers, user_wish
 from tests.support.runs import examples, for_each

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from canopy_mqtt.core.codec.packets import V5, V311, Publish
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import POLICIES
 from canopy_mqtt.core.session.session import Session

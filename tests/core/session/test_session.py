@@ -7,7 +7,7 @@ import pytest
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import V5, V311, Ack
 from canopy_mqtt.core.codec.properties import Properties
-from canopy_mqtt.core.drop_causes import ACCEPTED, DISCONNECTED, EXPIRED, TOO_LARGE
+from canopy_mqtt.core.ledger import ACCEPTED, DISCONNECTED, EXPIRED, TOO_LARGE
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.message_queue import STALE
 from canopy_mqtt.core.session.session import Session

@@ -15,8 +15,8 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.counters import Crowded, QueueTotals
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.queues.queue_totals import Crowded, QueueTotals
 from canopy_mqtt.core.session.session import Session
 
 STEP: Final = 0.002

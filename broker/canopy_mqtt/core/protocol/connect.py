@@ -33,17 +33,16 @@ from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolViolati
 from canopy_mqtt.core.codec.topic_names import has_control, is_system, validate_topic
 from canopy_mqtt.core.hooks import LATER, AccessControl, Origin, Ticket
 from canopy_mqtt.core.jobs import CONNECT_WORK
+from canopy_mqtt.core.ledger import ACCESS_CONTROL, MOUNT, WILL
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.persistence.journal import WAITING
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol import acknowledge, control_packets, identity, phases, publish, subscribe
 from canopy_mqtt.core.protocol.identity import Authentication
 from canopy_mqtt.core.protocol.phases import ADMITTING, AUTHENTICATING, CLOSED, CONNECTED
-from canopy_mqtt.core.queues.delivery import LARGEST_ID
-from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
+from canopy_mqtt.core.queues.delivery import LARGEST_ID, OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import UNSET, BadQueueOptions, granted_delay, read_delay
 from canopy_mqtt.core.queues.requests import AskedLink
-from canopy_mqtt.core.refusals import ACCESS_CONTROL, MOUNT, WILL
 from canopy_mqtt.core.routing.giving_way import session_room
 from canopy_mqtt.core.routing.links import ANOTHER, LINK, ONLY_BRIDGES, PROGRAM, UPLINKS, announced
 from canopy_mqtt.core.routing.router import Router

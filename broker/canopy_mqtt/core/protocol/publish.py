@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import LARGEST_PACKET, alike, plain_payload, topic_end
+from canopy_mqtt.core.codec.framing import head as frame_head
 from canopy_mqtt.core.codec.packets import Publish
 from canopy_mqtt.core.codec.properties import outer_properties
-from canopy_mqtt.core.codec.publish_layout import alike, plain_payload, topic_end
-from canopy_mqtt.core.codec.publish_layout import head as frame_head
 from canopy_mqtt.core.codec.reason_codes import (
     MalformedPacket,
     ProtocolViolation,
@@ -26,14 +25,13 @@ from canopy_mqtt.core.codec.reason_codes import (
     TopicAliasInvalid,
 )
 from canopy_mqtt.core.codec.topic_names import has_control, outer_topic
-from canopy_mqtt.core.hooks import SAMPLE_SHARE, PublishSampler
+from canopy_mqtt.core.hooks import SAMPLE_SHARE, Permissions, PublishSampler
 from canopy_mqtt.core.jobs import ASK_PUBLISH_WORK, DECODE_WORK, NEXT_WORK, PROPERTY_SHIFT
-from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.ledger import MOUNT, PUBLISH, STORE
 from canopy_mqtt.core.protocol import acknowledge
 from canopy_mqtt.core.protocol.identity import is_reserved
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
 from canopy_mqtt.core.queues.requests import Request
-from canopy_mqtt.core.refusals import MOUNT, PUBLISH, STORE
 from canopy_mqtt.core.routing.broadcast import MAX_DIRECT_QOS0_SUBSCRIPTIONS
 from canopy_mqtt.core.routing.bursts import Run
 from canopy_mqtt.core.routing.fanout import REFUSED_BY_ALL

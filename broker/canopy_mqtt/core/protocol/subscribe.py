@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.filter_list import FilterList
+from canopy_mqtt.core.codec.decoder import FilterList
 from canopy_mqtt.core.codec.packets import Packet, Suback, SubscriptionRequest, Unsuback
 from canopy_mqtt.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPTION_IDENTIFIER, Properties
 from canopy_mqtt.core.codec.reason_codes import ProtocolError, Refused
@@ -33,6 +33,7 @@ from canopy_mqtt.core.jobs import (
     Budget,
     Job,
 )
+from canopy_mqtt.core.ledger import MOUNT, STORE, SUBSCRIBE
 from canopy_mqtt.core.protocol import control_packets
 from canopy_mqtt.core.queues.queue_terms import (
     UNSET,
@@ -43,7 +44,6 @@ from canopy_mqtt.core.queues.queue_terms import (
     granted_properties,
     read_options,
 )
-from canopy_mqtt.core.refusals import MOUNT, STORE, SUBSCRIBE
 from canopy_mqtt.core.routing.giving_way import filter_room
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session

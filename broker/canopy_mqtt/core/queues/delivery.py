@@ -1,9 +1,9 @@
 """Messages on their way to one session: a delivery, a run of them, and the deliveries in flight by packet identifier.
 
-Owns `Delivery`, which is in flight or waits, `DeliveryRun`, and `InFlight`: which identifiers are in use, and which one
-is next. Identifiers are assigned in order, so a ring of references suffices: the lowest bits of an identifier are its
-slot, and an identifier whose slot is in use is skipped. That costs 8 to 32 bytes for each delivery and no object,
-unlike a dictionary.
+Owns `Delivery`, which is in flight or waits, `DeliveryRun`, the names of topics in one peer's frames, where others have
+other ones (`OutgoingTopics`), and `InFlight`: which identifiers are in use, and which one is next. Identifiers are
+assigned in order, so a ring of references suffices: the lowest bits of an identifier are its slot, and an identifier
+whose slot is in use is skipped. That costs 8 to 32 bytes for each delivery and no object, unlike a dictionary.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class Delivery:
         # Whether it stands in the queue of a connection (QoS 0), and not in the session's.
         self.live = False
 
-    def frame(self, v5: bool, expiry: int, dup: bool, alias: int, with_topic: bool) -> bytes:
-        """Its PUBLISH packet; see `Message.frame`."""
-        return self.message.frame(
+    def frame(self, message: Message, v5: bool, expiry: int, dup: bool, alias: int, with_topic: bool) -> bytes:
+        """Return its PUBLISH packet, with the message as its receiver knows it; see `Message.frame`."""
+        return message.frame(
             v5, self.qos, self.retain, dup, self.packet_id, self.identifiers, expiry, alias, with_topic
         )
 
@@ -136,6 +136,73 @@ class Delivery:
 
 NOTHING: Final = Message(b"", b"", 0, False, b"", 0.0, "")
 """The message of a delivery that was shed."""
+
+
+class _Last:
+    """The message that was asked for last, as the peers of a mount know it: those of one fan-out share its frames."""
+
+    def __init__(self) -> None:
+        self.message: Message | None = None
+        self.mount = b""
+        self.inner: Message | None = None
+
+
+_LAST: Final = _Last()
+
+
+class OutgoingTopics:
+    """The topic names of one connection. Aliases are given to the first topics that come.
+
+    `maximum` is the peer's Topic Alias Maximum, `mount` the prefix that its topics omit.
+    """
+
+    def __init__(self, maximum: i64, mount: bytes = b"") -> None:
+        self._maximum: i64 = maximum
+        self.mount = mount
+        self._known: dict[bytes, int] = {}
+
+    def inner(self, message: Message) -> Message | None:
+        """Return the message as the peer knows it; None: the peer has no name for its topic, and is not sent it."""
+        if not self.mount:
+            return message
+        last = _LAST
+        if last.message is not message or last.mount != self.mount:
+            last.inner = message.inner(self.mount)
+            last.message = message
+            last.mount = self.mount
+        return last.inner
+
+    def shared_frame(self, delivery: Delivery, v5: bool) -> bytes | None:
+        """Return the frame of a QoS 0 delivery if all peers of the mount get the same one; else None: it is made later.
+
+        Not where the peer has aliases, nor for a delivery with something of its own.
+        """
+        if self._maximum > 0 or delivery.retain or len(delivery.identifiers) > 0 or delivery.sub_queue is not None:
+            return None
+        inner = self.inner(delivery.message)
+        return inner.qos0_frame(v5) if inner is not None and inner.shared_frame_suits() else None
+
+    def frame(self, delivery: Delivery, v5: bool, expiry: int, dup: bool, max_packet: i64) -> bytes:
+        """Return the frame of a delivery with the alias of its topic, if it has one or there is one to give.
+
+        Without an alias where only setting it would make the frame longer than `max_packet` bytes.
+        """
+        message = self.inner(delivery.message)
+        assert message is not None  # `SendBuffer.refusal` has kept it back
+        known_aliases = self._known
+        topic = delivery.message.topic
+        known = known_aliases.get(topic, 0)
+        alias = known
+        if alias == 0 and len(known_aliases) < self._maximum:  # [MQTT-3.3.2-11]
+            alias = len(known_aliases) + 1
+        if alias > 0:
+            frame = delivery.frame(message, v5, expiry, dup, alias, known == 0)
+            # A frame that fits only by its topic alone goes out by that, and sets nothing [MQTT-3.1.2-25].
+            if len(frame) <= max_packet:
+                if known == 0:
+                    known_aliases[topic] = alias
+                return frame
+        return delivery.frame(message, v5, expiry, dup, 0, True)
 
 
 class DeliveryRun:

@@ -12,9 +12,9 @@ from typing import Final
 
 from mypy_extensions import i32, i64, mypyc_attr, u8
 
-from canopy_mqtt.core.codec.primitives import BYTE, varint
+from canopy_mqtt.core.codec.framing import build, head
+from canopy_mqtt.core.codec.primitives import BYTE, MAX_VARINT, varint
 from canopy_mqtt.core.codec.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER, inner_properties
-from canopy_mqtt.core.codec.publish_layout import LONGEST_REMAINING, build, head
 from canopy_mqtt.core.codec.topic_names import inner_topic
 from canopy_mqtt.core.topics.topic_tree import Retainable
 
@@ -237,8 +237,8 @@ class Message(Retainable):
             for identifier in identifiers:
                 section += 1 + _varint_size(identifier)
             size += section + _varint_size(section)
-        if size > LONGEST_REMAINING:
-            return LONGEST_REMAINING * 2
+        if size > MAX_VARINT:
+            return MAX_VARINT * 2
         return 1 + _varint_size(size) + size
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.accounts import Account
-from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import (
+from canopy_mqtt.core.counters import Counters, Crowded, QueueTotals, bound
+from canopy_mqtt.core.hooks import NEVER_MADE, Permissions
+from canopy_mqtt.core.ledger import (
     ACCEPTED,
     AGE,
     EXPIRED,
@@ -25,15 +26,13 @@ from canopy_mqtt.core.drop_causes import (
     GO_ON,
     NO_QUOTA,
     REPLACED,
+    Ledger,
 )
-from canopy_mqtt.core.permissions import NEVER_MADE, Permissions
 from canopy_mqtt.core.persistence.journal import FETCHED_BYTES, PAGE_BYTES, DeliveryRecord, Fetch, Journal, Page, Pages
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import DROPPED, Delivery
-from canopy_mqtt.core.queues.losses import Ledger
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, SubscriptionQueue
-from canopy_mqtt.core.queues.queue_totals import Crowded, QueueTotals, bound
 from canopy_mqtt.core.queues.requests import RequestMessage
 from canopy_mqtt.core.queues.send_buffer import NEVER_TAKEN, SendBuffer
 

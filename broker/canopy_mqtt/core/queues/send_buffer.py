@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.framing import LARGEST_PACKET, frame_count, frame_end
-from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import (
+from canopy_mqtt.core.counters import UNLIMITED, Counters, Crowded, bound
+from canopy_mqtt.core.ledger import (
     ACCEPTED,
     AGE,
     DISCONNECTED,
@@ -27,14 +27,13 @@ from canopy_mqtt.core.drop_causes import (
     NOT_AUTHORIZED,
     REPLACED,
     TOO_LARGE,
+    Ledger,
     add_loss,
+    tell,
 )
-from canopy_mqtt.core.queues.delivery import DROPPED, SENT, Delivery, DeliveryRun
-from canopy_mqtt.core.queues.losses import Ledger, tell
+from canopy_mqtt.core.queues.delivery import DROPPED, SENT, Delivery, DeliveryRun, OutgoingTopics
 from canopy_mqtt.core.queues.message import NEAR_LONGEST, OVERHEAD, Message
-from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED, Crowded, bound
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.queues.held import HeldAnswers
@@ -618,9 +617,7 @@ class SendBuffer(Crowded):
             delivery.attempts += 1
         topics = self.topics
         if topics is None:
-            return delivery.message.frame(
-                self.v5, delivery.qos, delivery.retain, dup, delivery.packet_id, delivery.identifiers, expiry, 0, True
-            )
+            return delivery.frame(delivery.message, self.v5, expiry, dup, 0, True)
         return topics.frame(delivery, self.v5, expiry, dup, self.max_packet)
 
     def begin_batch(self) -> None:

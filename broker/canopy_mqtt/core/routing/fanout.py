@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.drop_causes import ACCEPTED, EXCLUDED, FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
-from canopy_mqtt.core.hooks import Recorder
+from canopy_mqtt.core.counters import QueueTotals
+from canopy_mqtt.core.hooks import Permissions, Recorder
 from canopy_mqtt.core.jobs import (
     BROADCASTS,
     MISS_LENGTH_SHIFT,
@@ -25,10 +25,9 @@ from canopy_mqtt.core.jobs import (
     Job,
     Scheduler,
 )
-from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED, FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.message import NEAR_LONGEST, Message
-from canopy_mqtt.core.queues.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.requests import RequestMessage
 from canopy_mqtt.core.routing.broadcast import (
     MAX_DIRECT_QOS0_SUBSCRIPTIONS,

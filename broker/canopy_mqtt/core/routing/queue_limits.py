@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec.topic_names import parse_shared
+from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import (
     DROP_NEWEST,
@@ -22,7 +23,6 @@ from canopy_mqtt.core.queues.queue_terms import (
     sub_queue_terms,
     subscription_rules,
 )
-from canopy_mqtt.core.queues.queue_totals import QueueTotals
 from canopy_mqtt.core.routing.fanout import Fanout
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.hooks import Permissions
 from canopy_mqtt.core.jobs import ASK_RECEIVER_WORK
-from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.ledger import RECEIVE
 from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.core.refusals import RECEIVE
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.route import (

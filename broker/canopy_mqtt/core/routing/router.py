@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from canopy_mqtt.core.accounts import Accounts
 from canopy_mqtt.core.causes import publishes_will
 from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest
-from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.counters import Counters, bound
 from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.hooks import (
     AccessControl,
@@ -24,18 +24,17 @@ from canopy_mqtt.core.hooks import (
     BanHook,
     EventListener,
     MessageHook,
+    Permissions,
     PublishSampler,
     Recorder,
 )
 from canopy_mqtt.core.jobs import DUE_WORK, END_WORK, HELD_WORK, NODE_SHIFT, STEP_WORK, Scheduler
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.permissions import Permissions
 from canopy_mqtt.core.persistence.commits import Commits
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import UNSET, RequestedTerms, SubscriptionTerms
-from canopy_mqtt.core.queues.queue_totals import bound
 from canopy_mqtt.core.queues.requests import Request, RequestMessage, WaitingRequests
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.bursts import RunFinder

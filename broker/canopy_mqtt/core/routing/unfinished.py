@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from canopy_mqtt.core.drop_causes import NOT_AUTHORIZED, SESSION_ENDED
+from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.jobs import OBJECT_WORK, REASSIGNING, Budget, Job, Scheduler
+from canopy_mqtt.core.ledger import NOT_AUTHORIZED, SESSION_ENDED
 from canopy_mqtt.core.queues.delivery import Delivery
-from canopy_mqtt.core.queues.queue_totals import QueueTotals
 from canopy_mqtt.core.routing.fanout import Fanout, share_qos
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.route import subscription_identifiers

@@ -15,16 +15,14 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.accounts import Account
 from canopy_mqtt.core.codec.packets import PUBREC, V5, V311, Will
-from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import ACCEPTED, DISCONNECTED, EXCLUDED, GLOBAL, GO_ON, NO_ROOM, SESSION_ENDED
+from canopy_mqtt.core.counters import UNLIMITED, Counters, bound
+from canopy_mqtt.core.ledger import ACCEPTED, DISCONNECTED, EXCLUDED, GLOBAL, GO_ON, NO_ROOM, SESSION_ENDED, Ledger
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import QUEUED, SENT, Delivery
-from canopy_mqtt.core.queues.losses import Ledger
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.message_queue import MessageQueue
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, QueueTerms, SubscriptionQueue
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED, bound
 from canopy_mqtt.core.queues.requests import AskedLink, RequestMessage
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.queues.send_window import SendWindow

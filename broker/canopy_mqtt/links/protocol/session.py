@@ -16,7 +16,7 @@ from mypy_extensions import i64
 from canopy_mqtt.core.codec.packets import NEVER
 from canopy_mqtt.core.codec.properties import response_topic
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import ACCEPTED, EXCLUDED, EXPIRED, REFUSED, TOO_LARGE
+from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED, EXPIRED, REFUSED, TOO_LARGE
 from canopy_mqtt.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.queue_terms import SubscriptionQueue

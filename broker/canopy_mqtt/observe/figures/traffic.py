@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.observe.figures.figure import Figure, Kind, Sample, Topic, Value, one
 from canopy_mqtt.observe.figures.sources import Reading
 from canopy_mqtt.observe.room import RoomUse
