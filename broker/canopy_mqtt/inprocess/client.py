@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, Self
 from canopy_mqtt.core.causes import CLIENT_DISCONNECT
 from canopy_mqtt.core.codec.packets import SubscriptionRequest
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
-from canopy_mqtt.core.codec.topic_names import is_system, is_within, parse_shared, validate_filter
+from canopy_mqtt.core.codec.topic_names import parse_shared, validate_filter
 from canopy_mqtt.core.ledger import by_cause
 from canopy_mqtt.core.persistence.commits import Commits, Waiter
 from canopy_mqtt.core.protocol.backpressure import PublisherHold
+from canopy_mqtt.core.protocol.publish import topic_refusal
 from canopy_mqtt.core.queues.message import Message as Routed
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, SubscriptionQueue
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
@@ -353,10 +354,10 @@ async def _committed(commits: Commits) -> None:
 
 def _check_topic(topic: str, name: bytes, server: Server) -> None:
     """Raise ValueError for a topic to which no client could publish."""
-    limits = server.router.limits
-    check_topic(topic, limits.max_topic_levels)
-    if is_system(name) or (limits.presence_topic and is_within(name, limits.presence_topic)):
-        raise ValueError(f"topic {topic!r}: the broker alone publishes there")
+    check_topic(topic, server.router.limits.max_topic_levels)
+    reason, why = topic_refusal(server.router, name, False)
+    if reason > 0:
+        raise ValueError(f"topic {topic!r}: {why}")
 
 
 def _parsed(topic_filter: str, max_levels: int) -> tuple[str, str]:

@@ -464,15 +464,13 @@ def refusal(router: Router, session: Session, topic: bytes, qos: int, retain: bo
         raise Refused("retained messages are not supported", reason_codes.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-14]
     if not topic:
         return reason_codes.NOT_AUTHORIZED, MOUNT
-    if limits.max_topic_levels > 0 and topic.count(b"/") >= limits.max_topic_levels:
-        return reason_codes.TOPIC_NAME_INVALID, "limits.max_topic_levels"
-    # No topic in the cache holds any: it is asked once for a topic, not for each message.
-    if not limits.control_characters and topic not in router.cache.routes and has_control(topic.decode()):
-        raise MalformedPacket("a topic name with a control character")
-    if 0 < limits.max_payload_size < size:
+    reason, why = topic_refusal(router, topic, session.is_link, session)
+    if reason == reason_codes.MALFORMED_PACKET:
+        raise MalformedPacket(why)
+    if 0 < limits.max_payload_size < size and reason != reason_codes.TOPIC_NAME_INVALID:
         return reason_codes.QUOTA_EXCEEDED, MAX_PAYLOAD_SIZE
-    if is_reserved(topic, session.is_link, router, session):
-        return reason_codes.NOT_AUTHORIZED, "the topic is the broker's own"
+    if reason > 0:
+        return reason, why
     access_control = router.access_control
     if (
         access_control is not None
@@ -484,6 +482,22 @@ def refusal(router: Router, session: Session, topic: bytes, qos: int, retain: bo
         if not session.v5:
             raise Refused(STORE, reason_codes.QUOTA_EXCEEDED)
         return reason_codes.QUOTA_EXCEEDED, STORE
+    return 0, ""
+
+
+def topic_refusal(router: Router, topic: bytes, link: bool, session: Session | None = None) -> tuple[int, str]:
+    """Return the reason code with which a publish to a topic name (UTF-8) is refused, or 0, and what refuses it.
+
+    The publisher is a client, a link (`link`), or the program. `session`: as `is_reserved` takes it.
+    """
+    limits = router.limits
+    if limits.max_topic_levels > 0 and topic.count(b"/") >= limits.max_topic_levels:
+        return reason_codes.TOPIC_NAME_INVALID, "limits.max_topic_levels"
+    # No topic in the cache holds any: it is asked once for a topic, not for each message.
+    if not limits.control_characters and topic not in router.cache.routes and has_control(topic.decode()):
+        return reason_codes.MALFORMED_PACKET, "a topic name with a control character"
+    if is_reserved(topic, link, router, session):
+        return reason_codes.NOT_AUTHORIZED, "the topic is the broker's own"
     return 0, ""
 
 
