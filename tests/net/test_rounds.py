@@ -16,8 +16,8 @@ from canopy_mqtt.core.jobs import HELD_WORK, LIGHT_WORK, ROUND_WORK, ROUND_WRITE
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.net.connections.ends import PEER_CLOSED
-from canopy_mqtt.net.endpoint import Endpoint
 from canopy_mqtt.net.rounds import LITTLE, MUCH, YOUNG, Rounds
+from canopy_mqtt.net.timers import Endpoint
 from canopy_mqtt.settings import Queue, Settings
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, rounds
