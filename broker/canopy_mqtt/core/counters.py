@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
     from canopy_mqtt.core.hooks import LossListener, Recorder
     from canopy_mqtt.core.ledger import Ledger
+    from canopy_mqtt.core.queues.message_queue import MessageQueue
     from canopy_mqtt.core.queues.queue_terms import SubscriptionQueue
     from canopy_mqtt.core.queues.requests import Peer
+    from canopy_mqtt.core.queues.send_buffer import SendBuffer
     from canopy_mqtt.core.routing.retained import RetainedStore
     from canopy_mqtt.core.session.shedding import GlobalLimiter
 
@@ -35,18 +37,10 @@ def bound(limit: i64) -> i64:
 
 
 class Crowded:
-    """A queue of a connection or a session that may exceed a limit."""
+    """The recorder's queue, which may exceed a limit."""
 
     def crowded(self, now: float) -> bool:
-        """Return whether publishers should wait: more than half of what may wait does, and the client takes it."""
-        raise NotImplementedError
-
-    def part(self) -> i64:
-        """Messages that one publisher may add in a second, or at once, without being the one that fills it."""
-        raise NotImplementedError
-
-    def part_bytes(self) -> i64:
-        """Bytes that one publisher may add at once without being the one that fills it."""
+        """Return whether publishers should wait: more than half of what may wait does, and some is written."""
         raise NotImplementedError
 
 
@@ -74,8 +68,8 @@ class QueueTotals:
         # How often a message came to a queue that is more than half full and whose client reads, and the last of those
         # queues: of connections, and of sessions.
         self.crowds: i64 = 0
-        self.crowded_live: Crowded | None = None
-        self.crowded_session: Crowded | None = None
+        self.crowded_live: SendBuffer | None = None
+        self.crowded_session: MessageQueue | None = None
         # The recorder's queue, when it is more than half full and publishers are to wait for it.
         self.crowded_record: Crowded | None = None
         # Seconds after which a client from whose queue nothing was taken does not read: no publisher waits for it then.

@@ -76,14 +76,6 @@ class Backlog(Crowded):
             self._moved_at = now
         return tap.half_full and now < self._moved_at + self._most
 
-    def part(self) -> i64:
-        """See `Crowded`: every publisher fills it."""
-        return 0
-
-    def part_bytes(self) -> i64:
-        """See `Crowded`."""
-        return 0
-
 
 class Tap(Recorder):
     """Keeps the numbered events of one run of a broker until its user takes them.

@@ -74,9 +74,7 @@ class Frames:
         """The packet of the current frame, which is decoded, is kept until `decided`; the bytes it came in are not."""
         self._undecided = DECODED * (self.end - self.start)
         self.buffer = self.buffer[self.end :]
-        self.start = 0
-        self.body = 0
-        self.end = 0
+        self.start = self.body = self.end = 0
 
     def decided(self, max_packet_size: int) -> None:
         """It is kept no longer; how large packets may be from now on."""
@@ -90,9 +88,7 @@ class Frames:
         self._held = bytearray()
         self.need = 0
         self._undecided = 0
-        self.start = 0
-        self.body = 0
-        self.end = 0
+        self.start = self.body = self.end = 0
 
     def feed(self, data: bytes) -> None:
         """Add one read."""
@@ -115,9 +111,7 @@ class Frames:
             self.buffer = self._tail + data
             self._tail = b""
             self.need = 0
-        self.start = 0
-        self.body = 0
-        self.end = 0
+        self.start = self.body = self.end = 0
 
     def next_frame(self) -> bool:
         """Advance to the next whole packet; False when there is none yet.
@@ -132,9 +126,7 @@ class Frames:
         if start == size:
             # The usual end of a read: nothing has begun.
             self.buffer = b""
-            self.start = 0
-            self.body = 0
-            self.end = 0
+            self.start = self.body = self.end = 0
             return False
         if start + 1 == size:
             self._hold(start, 2)
@@ -209,9 +201,7 @@ class Frames:
         self._tail = self.buffer[start:]
         self.need = need
         self.buffer = b""
-        self.start = 0
-        self.body = 0
-        self.end = 0
+        self.start = self.body = self.end = 0
 
 
 def frame_body(data: bytes, start: i64) -> i64:

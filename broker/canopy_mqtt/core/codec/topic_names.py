@@ -35,11 +35,6 @@ _CONTROL: Final = re.compile("[\x01-\x1f\x7f-\x9f]")
 SENSIBLE_LEVELS: Final = 128
 
 
-def split(topic: str) -> list[str]:
-    """The levels of a topic name or filter, in order; at least one, and empty ones are kept ("/a" has two)."""
-    return topic.split("/")
-
-
 def level_count(topic: str) -> int:
     """Return how many levels a topic name or filter has, at least 1."""
     return topic.count("/") + 1

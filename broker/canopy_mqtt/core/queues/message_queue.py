@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.accounts import Account
-from canopy_mqtt.core.counters import Counters, Crowded, QueueTotals, bound
+from canopy_mqtt.core.counters import Counters, QueueTotals, bound
 from canopy_mqtt.core.hooks import NEVER_MADE, Permissions
 from canopy_mqtt.core.ledger import (
     ACCEPTED,
@@ -46,7 +46,7 @@ GAPS: Final = 64
 """Gaps that are not worth closing."""
 
 
-class MessageQueue(Crowded):
+class MessageQueue:
     """One client's queue in its session. `messages` and `bytes`: what waits; a limit of 0: unlimited.
 
     Of it some may be on disk alone (`disk`): behind the first `_ahead` of `pending`, and before the rest.
@@ -190,21 +190,13 @@ class MessageQueue(Crowded):
             load.crowded_session = self
 
     def crowded(self, now: float) -> bool:
-        """See `Crowded`: the client acknowledges, if not for long."""
+        """Return whether publishers should wait: more than half of what may wait does, and the client acknowledges."""
         return (
             self.holds
             and self.policy != DROP_OLDEST
             and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes)
             and now < self._taken_at + self.load.standstill
         )
-
-    def part(self) -> i64:
-        """See `Crowded`: a sixteenth of what may wait."""
-        return self.max_messages >> 4
-
-    def part_bytes(self) -> i64:
-        """See `Crowded`: three eighths of what may wait."""
-        return (self.own_max_bytes >> 3) * 3
 
     # -- on disk alone -------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.framing import LARGEST_PACKET, frame_count, frame_end
-from canopy_mqtt.core.counters import UNLIMITED, Counters, Crowded, bound
+from canopy_mqtt.core.counters import UNLIMITED, Counters, bound
 from canopy_mqtt.core.ledger import (
     ACCEPTED,
     AGE,
@@ -52,7 +52,7 @@ NOT_SENT: Final = -2
 """Answer of `take_delivery` for a delivery that is not to be sent any more."""
 
 
-class SendBuffer(Crowded):
+class SendBuffer:
     """One peer's queue. All sizes in bytes. It knows no socket and no task."""
 
     def __init__(self, wakeups: list[SendBuffer], counters: Counters, max_messages: int, max_bytes: int) -> None:
@@ -152,7 +152,7 @@ class SendBuffer(Crowded):
         self.offered += 1
         size: i64 = len(frame)
         load = self._load
-        # `_fits`, spelled out: this is asked for every message and receiver.
+        # Asked here and not by `_make_room`: for every message and receiver.
         if (
             self.messages >= self.max_messages
             or self.bytes + size > self.max_bytes
@@ -177,7 +177,6 @@ class SendBuffer(Crowded):
         """
         size: i64 = len(frames)
         load = self._load
-        # `_fits`, spelled out: this is asked for every message.
         if (
             self.messages + count <= self.max_messages
             and self.bytes + size <= self.max_bytes
@@ -218,11 +217,10 @@ class SendBuffer(Crowded):
             self._count_dropped(cause, 1)
             return cause
         size: i64 = delivery.message.size
-        if not self._fits(1, size, 0):
-            cause = self._make_room(1, size, 0)
-            if cause != ACCEPTED:
-                self._count_dropped(cause, 1)
-                return cause
+        cause = self._make_room(1, size, 0)
+        if cause != ACCEPTED:
+            self._count_dropped(cause, 1)
+            return cause
         delivery.live = True
         self.deferred += 1
         load = self._load
@@ -230,18 +228,6 @@ class SendBuffer(Crowded):
         load.bytes += size
         self._append(delivery, 1, size)
         return ACCEPTED
-
-    def _fits(self, count: i64, size: i64, largest: i64) -> bool:
-        """Return whether `count` messages of `size` bytes can be taken as things stand."""
-        load = self._load
-        return (
-            self.messages + count <= self.max_messages
-            and self.bytes + size <= self.max_bytes
-            and largest <= self.max_packet
-            and not self.closed
-            and load.messages + count <= load.max_messages
-            and load.bytes + size <= load.max_bytes
-        )
 
     def _make_room(self, count: i64, size: i64, largest: i64) -> int:
         """Do what the policy says for messages that do not fit: ACCEPTED when they fit now, else the cause of drop."""
@@ -315,20 +301,12 @@ class SendBuffer(Crowded):
             self._byte_mark = UNLIMITED
 
     def crowded(self, now: float) -> bool:
-        """See `Crowded`: the client reads, if not for long."""
+        """Return whether publishers should wait: more than half of what may wait does, and the client reads."""
         return (
             self.holds
             and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes)
             and now < self._taken_at + self._load.standstill
         )
-
-    def part(self) -> i64:
-        """See `Crowded`: a sixteenth of what may wait."""
-        return self.max_messages >> 4
-
-    def part_bytes(self) -> i64:
-        """See `Crowded`: three eighths of what may wait."""
-        return (self.max_bytes >> 3) * 3
 
     def _mark(self) -> None:
         """Tell of a queue that is half full when it becomes so again."""
@@ -711,11 +689,6 @@ class SendBuffer(Crowded):
                 self._lags = bool(self.items)
                 self._since = now if self._lags else 0.0
                 self._ahead = len(self.items)
-
-    def take_expired(self) -> list[Delivery]:
-        """Take the QoS 1 and 2 deliveries that expired here: the session frees their packet identifiers."""
-        expired, self.expired = self.expired, None
-        return expired or []
 
     def waited(self, now: float) -> float:
         """Return seconds in the queue, of the message that is watched or was last; 0.0 when none waits.

@@ -387,11 +387,14 @@ class SendWindow:
 
     def free_expired(self, send_buffer: SendBuffer) -> None:
         """Free the packet identifiers of deliveries that expired before they were written; the buffer counted them."""
-        if send_buffer.expired is not None:
-            for expired in send_buffer.take_expired():
-                if expired.state == SENT:
-                    expired.settle()
-                    self.finish(expired)
+        expired = send_buffer.expired
+        if expired is None:
+            return
+        send_buffer.expired = None
+        for delivery in expired:
+            if delivery.state == SENT:
+                delivery.settle()
+                self.finish(delivery)
 
     def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
         """Take out what was chosen for this member of some shared subscriptions: QoS 1, and QoS 2 never sent."""
