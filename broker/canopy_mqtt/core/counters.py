@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from canopy_mqtt.core.hooks import LossListener, Recorder
     from canopy_mqtt.core.ledger import Ledger
     from canopy_mqtt.core.queues.message_queue import MessageQueue
-    from canopy_mqtt.core.queues.queue_terms import SubscriptionQueue
+    from canopy_mqtt.core.queues.queue_terms import MessageTerms
     from canopy_mqtt.core.queues.requests import Peer
     from canopy_mqtt.core.queues.send_buffer import SendBuffer
     from canopy_mqtt.core.routing.retained import RetainedStore
@@ -79,7 +79,7 @@ class QueueTotals:
         # Peers whose queues ran over and who have to go for it.
         self.overflowed: list[Peer] = []
         # Queues of subscriptions in which something may grow too old, each once, until a look finds them empty.
-        self.aging: dict[SubscriptionQueue, None] = {}
+        self.aging: dict[MessageTerms, None] = {}
         # The recorder of what happens, and the plug-ins' hook for losses.
         self.tap: Recorder | None = None
         self.loss_listener: LossListener | None = None

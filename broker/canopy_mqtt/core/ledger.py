@@ -1,4 +1,4 @@
-"""What one client did not get, and was refused: losses by cause, and refusals by kind, for the lifetime of its session.
+"""The ledger of one client: its losses by cause, and its refusals by kind, for the lifetime of its session.
 
 Owns the drop causes, which are what an offer answers; the `Ledger`, to which the session and the buffer of each of its
 connections write, and from which the client, the log and `$SYS` are told; and the list of clients with `Refusals`.

@@ -1,4 +1,4 @@
-"""Who a client is, and what it holds: the authenticated identity, and the account that pays for its sessions.
+"""The authenticated identity of a client, and the account that pays for what it holds.
 
 Owns `Principal`, which access control uses instead of names that any client can send, and which is never changed: a
 client that connects again has a new one. Owns `Account`, one for each user, or address of clients that no authenticator

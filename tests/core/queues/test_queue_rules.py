@@ -27,8 +27,8 @@ from canopy_mqtt.core.queues.queue_terms import (
     QueueTerms,
     SubscriptionTerms,
     queue_terms,
-    sub_queue_terms,
     subscription_rules,
+    subscription_terms,
 )
 from tests.core import naive
 from tests.core.harness import Network, limits
@@ -138,7 +138,7 @@ def test_a_subscriptions_terms(rules: list[Plain], client_id: str, user: str | N
             expected |= {name: value for name, value in rule.effects.items() if name in expected}
     mine = subscription_rules(given_limits, client_id, user)
     assert set(mine) <= set(given_limits.rules)
-    found = sub_queue_terms(mine, topic_filter, terms)
+    found = subscription_terms(mine, topic_filter, terms)
     assert {name: getattr(found, name) for name in expected} == expected
 
 
@@ -156,7 +156,7 @@ def test_a_later_rule_takes_a_bound_away() -> None:
         assert [getattr(terms, name) for name in CLIENT_BOUNDS] == bounds
         assert terms.max_age == age
         for topic_filter, expected in (("t/1", (DROP_NEWEST, 0.0, 0)), ("u", (LATEST, 7.0, 6))):
-            found = sub_queue_terms(subscription_rules(given_limits, client_id, None), topic_filter, terms)
+            found = subscription_terms(subscription_rules(given_limits, client_id, None), topic_filter, terms)
             assert (found.policy, found.max_age, found.depth) == expected
 
 
@@ -251,13 +251,13 @@ def test_a_topic_rule_is_about_subscriptions(wished: bool) -> None:
         ("s/1/2", None, None),
     ):
         ask(client, topic_filter, user=user)
-        sub_queue = client.session.subscriptions[topic_filter].sub_queue
+        message_terms = client.session.subscriptions[topic_filter].message_terms
         if policy is None and not wished:
-            assert sub_queue is None
+            assert message_terms is None
         else:
-            assert sub_queue is not None
-            assert sub_queue.policy == (DROP_NEWEST if policy is None else policy)
-            assert sub_queue.depth == depth or (5_000 if wished else UNLIMITED)
+            assert message_terms is not None
+            assert message_terms.policy == (DROP_NEWEST if policy is None else policy)
+            assert message_terms.depth == depth or (5_000 if wished else UNLIMITED)
         client.unsubscribe(topic_filter)
     client.subscribe("s/1")
     client.subscribe("u")
@@ -275,7 +275,7 @@ def test_a_topic_rule_that_says_what_holds_anyway() -> None:
     given_limits.rules = (QueueRule(topic_filter="#", policy=DROP_OLDEST, max_age=0.0),)
     client = Network(given_limits).client("c")
     client.subscribe("t")
-    assert client.session.subscriptions["t"].sub_queue is None
+    assert client.session.subscriptions["t"].message_terms is None
 
 
 @pytest.mark.parametrize("first", [None, "plain", "latest"])
@@ -334,7 +334,7 @@ def test_very_many_subscriptions_get_their_queues_in_turns() -> None:
     session = client.session
 
     def renewed() -> int:
-        return sum(each.sub_queue is not None for each in session.subscriptions.values())
+        return sum(each.message_terms is not None for each in session.subscriptions.values())
 
     client.connect(clean=False, expiry=HOUR, user_name="kiosk", settle=False)
     client.wire.to_channel()
@@ -363,7 +363,7 @@ def test_nothing_said() -> None:
     given_limits.rules = (rule, QueueRule(topic_filter="#"))
     terms = queue_terms(given_limits, "c", None)
     assert terms.live_messages == given_limits.live_messages
-    found = sub_queue_terms(subscription_rules(given_limits, "c", None), "t", QueueTerms(LATEST, 3.0, 1, 1, 1, 1))
+    found = subscription_terms(subscription_rules(given_limits, "c", None), "t", QueueTerms(LATEST, 3.0, 1, 1, 1, 1))
     assert isinstance(found, SubscriptionTerms)
     assert (found.policy, found.max_age, found.depth) == (LATEST, 3.0, 0)
 
@@ -375,5 +375,5 @@ def test_a_rule_for_subscriptions_makes_no_queue() -> None:
     network = Network(given_limits)
     client = network.client("c")
     client.subscribe("a/b")
-    assert client.session.subscriptions["a/b"].sub_queue is None
+    assert client.session.subscriptions["a/b"].message_terms is None
     assert client.session.made_queue is None

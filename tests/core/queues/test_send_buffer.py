@@ -177,7 +177,13 @@ class TestOrder:
         assert whole == parts
         assert len(whole) == len(kinds)
         for box in boxes:
-            assert (box.messages, box.bytes, box.control_bytes, box.in_flight_messages, box.again) == (0, 0, 0, 0, 0)
+            assert (box.messages, box.bytes, box.control_bytes, box.in_flight_messages, box.retransmissions) == (
+                0,
+                0,
+                0,
+                0,
+                0,
+            )
             assert box.taken == box.offered == len(kinds) - kinds.count("control")
 
     def test_expiry_is_made_last(self) -> None:

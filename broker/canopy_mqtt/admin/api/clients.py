@@ -211,7 +211,7 @@ def view(broker: Host, session: Session) -> Client:
 
 
 def details(broker: Host, session: Session) -> Details:
-    principal, send_buffer, terms = session.principal, session.send_buffer, session.sub_queue
+    principal, send_buffer, terms = session.principal, session.send_buffer, session.message_terms
     # A session that needed no queue and no window yet does not get them for being looked at.
     unused = session.stand_in(broker.router.counters)
     queue, window = session.made_queue or unused.queue, session.made_window or unused.window

@@ -17,7 +17,7 @@ from canopy_mqtt.core.codec.reason_codes import MalformedPacket, PacketTooLarge
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-LARGEST_PACKET: Final = 268_435_460
+MAX_PACKET: Final = 268_435_460
 """Bytes of the largest packet: a fixed header of five, and the largest Remaining Length (section 2.1.4)."""
 
 DECODED: Final = 4

@@ -14,7 +14,7 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.primitives import BYTE as BYTES
 from canopy_mqtt.core.codec.primitives import Reader, four_bytes, string, text, two_bytes, utf8, varint
 from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolViolation, Refused, TopicAliasInvalid
-from canopy_mqtt.core.codec.topic_names import inner_topic, outer_topic
+from canopy_mqtt.core.codec.topic_names import mount_topic, unmount_topic
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -495,23 +495,23 @@ def response_topic(forward: bytes) -> PropertyReader | None:
     return None
 
 
-def outer_properties(mount: bytes, forward: bytes) -> bytes | None:
-    """Put the Response Topic of a client's message below its mount; None: that has no such topic (`outer_topic`)."""
+def mount_properties(mount: bytes, forward: bytes) -> bytes | None:
+    """Put the Response Topic of a client's message below its mount; None: that has no such topic (`mount_topic`)."""
     found = response_topic(forward)
     if found is None:
         return forward
-    topic = outer_topic(mount, found.value)
+    topic = mount_topic(mount, found.value)
     return None if topic is None else found.replaced(topic)
 
 
-def inner_properties(mount: bytes, forward: bytes) -> bytes:
+def unmount_properties(mount: bytes, forward: bytes) -> bytes:
     """Take the mount of a client from the Response Topic of a message.
 
     It leaves out a Response Topic outside of the mount: that would show the topics of others, and the client's answer
     would go elsewhere.
     """
     found = response_topic(forward)
-    return forward if found is None else found.replaced(inner_topic(mount, found.value))
+    return forward if found is None else found.replaced(unmount_topic(mount, found.value))
 
 
 def decode_forward(raw: bytes) -> Properties:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET, alike, plain_payload, topic_end
+from canopy_mqtt.core.codec.framing import MAX_PACKET, alike, plain_payload, topic_end
 from canopy_mqtt.core.codec.framing import head as frame_head
 from canopy_mqtt.core.codec.packets import Publish
-from canopy_mqtt.core.codec.properties import outer_properties
+from canopy_mqtt.core.codec.properties import mount_properties
 from canopy_mqtt.core.codec.reason_codes import (
     MalformedPacket,
     ProtocolViolation,
@@ -24,7 +24,7 @@ from canopy_mqtt.core.codec.reason_codes import (
     Refused,
     TopicAliasInvalid,
 )
-from canopy_mqtt.core.codec.topic_names import has_control, outer_topic
+from canopy_mqtt.core.codec.topic_names import has_control, mount_topic
 from canopy_mqtt.core.hooks import SAMPLE_SHARE, Permissions, PublishSampler
 from canopy_mqtt.core.jobs import ASK_PUBLISH_WORK, DECODE_WORK, NEXT_WORK, PROPERTY_SHIFT
 from canopy_mqtt.core.ledger import MOUNT, PUBLISH, STORE
@@ -69,7 +69,7 @@ def start(protocol: ServerProtocol, max_aliases: int) -> None:
     protocol.mount = session.principal.mount.encode()
     # On the hot path a message is neither refused for its payload nor does it get another QoS.
     if not (router.limits.upgrade_outgoing_qos or protocol.mount or router.message_hook is not None):
-        protocol.max_plain_payload = router.limits.max_payload_size or LARGEST_PACKET
+        protocol.max_plain_payload = router.limits.max_payload_size or MAX_PACKET
 
 
 def end(protocol: ServerProtocol) -> None:
@@ -535,13 +535,13 @@ def _refused(
 
 def _mounted(protocol: ServerProtocol, topic: bytes, publish: Publish) -> bytes:
     """Return the broker's name of a mounted client's topic, and rename its Response Topic; empty: it has none."""
-    outer = outer_topic(protocol.mount, topic)
-    properties = outer_properties(protocol.mount, publish.properties)
-    if outer is None or properties is None:
+    mounted = mount_topic(protocol.mount, topic)
+    properties = mount_properties(protocol.mount, publish.properties)
+    if mounted is None or properties is None:
         protocol.router.counters.denied_publishes += 1
         return b""
     publish.properties = properties
-    return outer
+    return mounted
 
 
 # -- topic aliases -----------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class ServerProtocol(Peer):
         self.messages_received: i64 = 0
         # What all clients had sent when the present turn began.
         self._received_before: i64 = 0
-        # What stands before the client's topics here (`topic_names.outer_topic`); with one nothing takes the hot path.
+        # What stands before the client's topics here (`topic_names.mount_topic`); with one nothing takes the hot path.
         self.mount = b""
         # Topic aliases that the client has set: they end with the connection [MQTT-3.3.2-7].
         self.aliases: publish.TopicAliases | None = None

@@ -16,7 +16,7 @@ from canopy_mqtt.core.codec.primitives import BYTE
 from canopy_mqtt.core.queues.message import Message
 
 if TYPE_CHECKING:
-    from canopy_mqtt.core.queues.queue_terms import Place, SubscriptionQueue
+    from canopy_mqtt.core.queues.queue_terms import MessageTerms, Place
     from canopy_mqtt.core.topics.subscription import SharedGroup
 
 # States of a Delivery.
@@ -34,7 +34,7 @@ DROPPED: Final = 4
 MAX_ATTEMPTS: Final = 2**31 - 1
 """Of one delivery; the fields of a `Delivery` hold no more."""
 
-LARGEST_ID: Final = 65_535
+MAX_ID: Final = 65_535
 """The largest packet identifier (section 2.2.1)."""
 
 MIN_SLOTS: Final = 16
@@ -83,7 +83,7 @@ class Delivery:
         self.identifiers = identifiers
         self.group = group
         # Where terms of their own hold for its message: whose account it is on, since when (s) it waits, and whether.
-        self.sub_queue: SubscriptionQueue | None = None
+        self.message_terms: MessageTerms | None = None
         self.place: Place | None = None
         self.on_settled: Settled | None = None  # who is told what became of it, until that is known
         self.since = 0.0
@@ -115,7 +115,7 @@ class Delivery:
             self.attempts == 0
             and self.qos > 0
             and self.state == SENT
-            and self.sub_queue is None
+            and self.message_terms is None
             and self.message.expires_at == 0.0
             and not self.retain
             and len(self.identifiers) == 0
@@ -144,7 +144,7 @@ class _Last:
     def __init__(self) -> None:
         self.message: Message | None = None
         self.mount = b""
-        self.inner: Message | None = None
+        self.unmounted: Message | None = None
 
 
 _LAST: Final = _Last()
@@ -161,33 +161,33 @@ class OutgoingTopics:
         self.mount = mount
         self._known: dict[bytes, int] = {}
 
-    def inner(self, message: Message) -> Message | None:
+    def unmounted(self, message: Message) -> Message | None:
         """Return the message as the peer knows it; None: the peer has no name for its topic, and is not sent it."""
         if not self.mount:
             return message
         last = _LAST
         if last.message is not message or last.mount != self.mount:
-            last.inner = message.inner(self.mount)
+            last.unmounted = message.unmounted(self.mount)
             last.message = message
             last.mount = self.mount
-        return last.inner
+        return last.unmounted
 
     def shared_frame(self, delivery: Delivery, v5: bool) -> bytes | None:
         """Return the frame of a QoS 0 delivery if all peers of the mount get the same one; else None: it is made later.
 
         Not where the peer has aliases, nor for a delivery with something of its own.
         """
-        if self._maximum > 0 or delivery.retain or len(delivery.identifiers) > 0 or delivery.sub_queue is not None:
+        if self._maximum > 0 or delivery.retain or len(delivery.identifiers) > 0 or delivery.message_terms is not None:
             return None
-        inner = self.inner(delivery.message)
-        return inner.qos0_frame(v5) if inner is not None and inner.shared_frame_suits() else None
+        known = self.unmounted(delivery.message)
+        return known.qos0_frame(v5) if known is not None and known.shared_frame_suits() else None
 
     def frame(self, delivery: Delivery, v5: bool, expiry: int, dup: bool, max_packet: i64) -> bytes:
         """Return the frame of a delivery with the alias of its topic, if it has one or there is one to give.
 
         Without an alias where only setting it would make the frame longer than `max_packet` bytes.
         """
-        message = self.inner(delivery.message)
+        message = self.unmounted(delivery.message)
         assert message is not None  # `SendBuffer.refusal` has kept it back
         known_aliases = self._known
         topic = delivery.message.topic
@@ -220,7 +220,7 @@ class InFlight:
         self.count: i64 = 0
         # The identifier that was given last, and the largest that is given.
         self.last_id: i64 = 0
-        self.largest_id: i64 = LARGEST_ID
+        self.largest_id: i64 = MAX_ID
         self._slots: list[Delivery | None] = _EMPTY
         # Slots less one; -1 while there is no ring.
         self._mask: i64 = -1

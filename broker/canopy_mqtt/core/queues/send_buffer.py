@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET, frame_count, frame_end
+from canopy_mqtt.core.codec.framing import MAX_PACKET, frame_count, frame_end
 from canopy_mqtt.core.counters import UNLIMITED, Counters, bound
 from canopy_mqtt.core.ledger import (
     ACCEPTED,
@@ -32,7 +32,7 @@ from canopy_mqtt.core.ledger import (
     tell,
 )
 from canopy_mqtt.core.queues.delivery import DROPPED, SENT, Delivery, DeliveryRun, OutgoingTopics
-from canopy_mqtt.core.queues.message import NEAR_LONGEST, OVERHEAD, Message
+from canopy_mqtt.core.queues.message import NEAR_MAX_SIZE, OVERHEAD, Message
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class SendBuffer:
         self.bytes: i64 = 0
         self.max_messages: i64 = bound(max_messages)
         self.max_bytes: i64 = bound(max_bytes)
-        self.max_packet: i64 = LARGEST_PACKET
+        self.max_packet: i64 = MAX_PACKET
         # The fill above which `counters.half_full` grows, once until something is taken.
         self._message_mark: i64 = self.max_messages >> 1
         self._byte_mark: i64 = self.max_bytes >> 1
@@ -115,7 +115,7 @@ class SendBuffer:
         self.expired: list[Delivery] | None = None
         self._taken_at: float = NEVER_TAKEN
         # Waiting messages that were delivered before and are sent again: the ledger counted them then.
-        self.again: i64 = 0
+        self.retransmissions: i64 = 0
         self.taken: i64 = 0
         # Of those, without the memory that a message takes besides.
         self.taken_bytes: i64 = 0
@@ -142,8 +142,8 @@ class SendBuffer:
     def name_topics(self, topics: OutgoingTopics) -> None:
         """Make frames for this peer only, with these topic names. Called once `max_packet` is known."""
         self.topics = topics
-        if topics.mount and self.max_packet >= LARGEST_PACKET:
-            self.max_packet = LARGEST_PACKET - 1  # so `refusal` looks at each message; no other peer pays for that
+        if topics.mount and self.max_packet >= MAX_PACKET:
+            self.max_packet = MAX_PACKET - 1  # so `refusal` looks at each message; no other peer pays for that
 
     # -- what the fan-out does -----------------------------------------------------------------------------------------
 
@@ -334,8 +334,8 @@ class SendBuffer:
             and self.bytes + size <= self.max_bytes
             and not self.closed
             and self.topics is None
-            and self.max_packet >= LARGEST_PACKET
-            and size < NEAR_LONGEST
+            and self.max_packet >= MAX_PACKET
+            and size < NEAR_MAX_SIZE
         )
 
     def refusal(self, message: Message, qos: int, identifiers: tuple[int, ...]) -> int:
@@ -343,19 +343,19 @@ class SendBuffer:
 
         Its Maximum Packet Size, the protocol, or `topics` may forbid it.
         """
-        if self.max_packet >= LARGEST_PACKET and message.size < NEAR_LONGEST:
+        if self.max_packet >= MAX_PACKET and message.size < NEAR_MAX_SIZE:
             return ACCEPTED
-        inner = message if self.topics is None else self.topics.inner(message)
-        if inner is None:
+        known = message if self.topics is None else self.topics.unmounted(message)
+        if known is None:
             return NOT_AUTHORIZED
         # A topic alias is our own choice: one that would make the frame too large is left out (`OutgoingTopics`).
-        size = inner.frame_size(self.v5, qos, identifiers, inner.expires_at != 0.0)
+        size = known.frame_size(self.v5, qos, identifiers, known.expires_at != 0.0)
         return TOO_LARGE if size > self.max_packet else ACCEPTED
 
     def push(self, delivery: Delivery) -> None:
         """Queue a delivery for which `has_room` was true. With QoS 1 and 2 it is in flight in its session."""
         if delivery.attempts > 0:
-            self.again += 1
+            self.retransmissions += 1
         else:
             self.offered += 1
         size: i64 = delivery.message.size
@@ -614,7 +614,7 @@ class SendBuffer:
         first = delivery.attempts == 0
         self.deferred -= 1
         size: i64 = message.size
-        sub_queue = delivery.sub_queue
+        message_terms = delivery.message_terms
         if qos > 0:
             self.messages -= 1
             self.bytes -= size
@@ -622,10 +622,10 @@ class SendBuffer:
             self.in_flight_bytes -= size
         else:
             self._uncount(1, size)
-            if sub_queue is not None:
-                sub_queue.leave(delivery)
+            if message_terms is not None:
+                message_terms.leave(delivery)
         if not first:
-            self.again -= 1
+            self.retransmissions -= 1
             if delivery.state != SENT:
                 # Acknowledged on the strength of an earlier sending.
                 return NOT_SENT
@@ -633,7 +633,7 @@ class SendBuffer:
         # [MQTT-4.3.3-7].
         expiry = -1 if message.expires_at == 0.0 else message.remaining_expiry(now)
         if first:
-            if expiry == 0 or (sub_queue is not None and sub_queue.too_old(delivery, now)):
+            if expiry == 0 or (message_terms is not None and message_terms.too_old(delivery, now)):
                 # Delivery had not begun: the copy is deleted [MQTT-3.3.2-5].
                 self._count_dropped(EXPIRED if expiry == 0 else AGE, 1)
                 if qos > 0:
@@ -716,15 +716,15 @@ class SendBuffer:
             self._count_dropped(cause, lost)
             self._uncount(lost, self.bytes - self.in_flight_bytes)
         # What goes back to the session was not offered to the peer after all.
-        self.offered -= self.in_flight_messages - self.again
+        self.offered -= self.in_flight_messages - self.retransmissions
         if self.items:
             kept: list[object] = []
             for item in self.items:
                 if isinstance(item, bytes):
                     if item[0] & 0xF0 != 0x30:
                         kept.append(item)
-                elif isinstance(item, Delivery) and item.sub_queue is not None and item.qos == 0:
-                    item.sub_queue.leave(item)
+                elif isinstance(item, Delivery) and item.message_terms is not None and item.qos == 0:
+                    item.message_terms.leave(item)
             self.items = kept
         self.gaps = 0
         self._head = 0
@@ -733,7 +733,7 @@ class SendBuffer:
         self.bytes = 0
         self.in_flight_messages = 0
         self.in_flight_bytes = 0
-        self.again = 0
+        self.retransmissions = 0
         self._since = 0.0
         self.closed = True
 
@@ -797,9 +797,9 @@ class SendBuffer:
         self._uncount(1, delivery.message.size)
         self._count_dropped(cause, 1)
         self.deferred -= 1
-        sub_queue = delivery.sub_queue
-        if sub_queue is not None:
-            sub_queue.leave(delivery)
+        message_terms = delivery.message_terms
+        if message_terms is not None:
+            message_terms.leave(delivery)
         delivery.drop()
         self.gaps += 1
 

@@ -306,12 +306,12 @@ class SendWindow:
     def _send_first(self, delivery: Delivery, queue: MessageQueue, send_buffer: SendBuffer, now: float) -> bool:
         """Send the first that waits, or drop it if it cannot be sent any more. False when it has to go on waiting."""
         message = delivery.message
-        sub_queue = delivery.sub_queue
+        message_terms = delivery.message_terms
         size: i64 = message.size
         cause = send_buffer.refusal(message, delivery.qos, delivery.identifiers)
         if message.expired(now):
             cause = EXPIRED
-        elif sub_queue is not None and sub_queue.too_old(delivery, now):
+        elif message_terms is not None and message_terms.too_old(delivery, now):
             cause = AGE
         elif cause != ACCEPTED:
             pass  # it never fits
@@ -321,7 +321,7 @@ class SendWindow:
             delivery.qos > 0
             and (
                 self.quota <= 0
-                or (sub_queue is not None and self.full_of_own(send_buffer))
+                or (message_terms is not None and self.full_of_own(send_buffer))
                 or not self.send(delivery, send_buffer)
             )
         ):
@@ -336,8 +336,8 @@ class SendWindow:
             send_buffer.push(delivery)
             if self.journal is not None:
                 self.journal.finished(self._client_id, delivery)
-        elif sub_queue is not None:
-            sub_queue.leave(delivery)
+        elif message_terms is not None:
+            message_terms.leave(delivery)
         return True
 
     def put(self, delivery: Delivery) -> bool:

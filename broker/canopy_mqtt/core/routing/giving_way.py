@@ -18,7 +18,7 @@ from canopy_mqtt.core.principal import FILTERS, MAX_USER_BYTES, SESSION_SIZE, SE
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session
 
-MOST_ENDED: Final = 256
+MAX_ENDED: Final = 256
 """Sessions that may end for one that comes: a will of 400 KB takes the room of all these empty ones."""
 
 
@@ -31,7 +31,7 @@ def session_room(router: Router, client_id: str, principal: Principal, will: Wil
     grows = table.grows_by(client_id, principal, will)
     until: i64 = router.budget.used + STEP_WORK
     lacking = -1
-    for _ in range(MOST_ENDED):
+    for _ in range(MAX_ENDED):
         lacking = table.lacking(limits, account, client_id, grows)
         if lacking < 0:
             break

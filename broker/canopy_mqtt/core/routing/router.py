@@ -223,7 +223,7 @@ class Router:
         """Make or replace a subscription [MQTT-3.8.4-3], and start to stream its retained messages.
 
         `topic_filter` is valid, without `$share/name/`; `request.topic_filter` as the client wrote it. `terms`: see
-        `QueueLimits.sub_queue_terms`; None where there are neither rules nor queue options.
+        `QueueLimits.subscription_terms`; None where there are neither rules nor queue options.
         """
         name = request.topic_filter
         subscription = session.subscriptions.get(name)
@@ -244,8 +244,8 @@ class Router:
             # In place: it keeps its turn in a share group, and a running stream of retained messages goes on.
             subscription.agree(request, identifier, self.limits.max_qos)
             self.table.touch(subscription)
-        if terms is not None or subscription.sub_queue is not None:
-            self.queue_limits.give_sub_queue(session, subscription, terms, options)
+        if terms is not None or subscription.message_terms is not None:
+            self.queue_limits.give_terms(session, subscription, terms, options)
         # Retain Handling 0 asks for retained messages each time [MQTT-3.3.1-9] [MQTT-3.8.4-4], 1 if the subscription
         # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get
         # none (section 4.8.2).
@@ -270,8 +270,8 @@ class Router:
             return False
         session.stop_stream(name)
         self.budget.used += self.table.drop(subscription) >> NODE_SHIFT
-        sub_queue = subscription.sub_queue
-        if sub_queue is not None and sub_queue.fresh:
+        message_terms = subscription.message_terms
+        if message_terms is not None and message_terms.fresh:
             self.queue_limits.count_fresh(session, -1)
         if session.requested_delays is not None:
             self.peers.request_delay(session, name, UNSET)

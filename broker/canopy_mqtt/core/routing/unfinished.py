@@ -103,7 +103,7 @@ class Unfinished(Job):
                 retain,
                 subscription_identifiers(chosen),
                 group,
-                chosen.sub_queue,
+                chosen.message_terms,
             )
         elif session.ended:
             session.offered += 1
@@ -113,7 +113,7 @@ class Unfinished(Job):
             session.drop(NOT_AUTHORIZED)
         else:
             qos = delivery.qos if verdicts is None else verdicts.lowered_qos(session, delivery.qos)
-            session.deliver(message, qos, delivery.retain, delivery.identifiers, group, delivery.sub_queue)
+            session.deliver(message, qos, delivery.retain, delivery.identifiers, group, delivery.message_terms)
 
     def _present(self, group: SharedGroup) -> SharedGroup:
         """The group of that name at that filter now: it may have lost all its members and come back since."""

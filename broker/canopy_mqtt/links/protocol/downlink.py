@@ -27,7 +27,7 @@ from canopy_mqtt.links.protocol.session import renamed
 UNANSWERED: Final = -1
 """Stands for a reason code that is not known yet."""
 
-MOST_ACKS: Final = 131_070
+MAX_ACKS: Final = 131_070
 """Acknowledgements that can wait for others: one PUBREC or PUBACK, and one PUBCOMP, for each packet identifier."""
 
 
@@ -170,7 +170,7 @@ class Downlink(Peer):
         if not self._acks and code != UNANSWERED:
             self._send(ack(kind, packet_id, code, self._version))
             return
-        if len(self._acks) >= MOST_ACKS:
+        if len(self._acks) >= MAX_ACKS:
             raise ReceiveMaximumExceeded("more publishes than there are packet identifiers")
         self._acks.append(Held(kind, packet_id, code, now))
         self._send_acks()
