@@ -1,4 +1,4 @@
-"""Loads the groups of commands: `canopy load`, `canopy ctl` and the others.
+"""Loads the groups of commands, `canopy load`, `canopy ctl` and the others, and the command `canopy prove`.
 
 Promises: a group is imported only when it is used, so that `canopy serve` starts without it.
 """
@@ -12,7 +12,7 @@ import typer
 
 from canopy_mqtt.terminal import Anywhere, Group
 
-NAMES: Final = ("load", "acl", "ctl", "record", "store", "pipeline")
+NAMES: Final = ("load", "prove", "acl", "ctl", "record", "store", "pipeline")
 """The order in `canopy --help`, after the single commands."""
 
 
@@ -31,9 +31,20 @@ class _Commands(UserDict[str, Any]):
         found = self.data[name]
         if found is None:
             alone = typer.Typer(rich_markup_mode=None)
-            alone.add_typer(_imported(name), name=name, cls=Anywhere if name == "ctl" else Group)
+            if name == "prove":
+                _add_prove(alone)
+            else:
+                alone.add_typer(_imported(name), name=name, cls=Anywhere if name == "ctl" else Group)
             found = self.data[name] = typer.main.get_group(alone).commands[name]
         return found
+
+
+def _add_prove(app: typer.Typer) -> None:
+    """Add the command `prove`, which is no group."""
+    from canopy_load.cli.common import told
+    from canopy_load.cli.prove import prove
+
+    app.command("prove")(told(prove))
 
 
 def _imported(name: str) -> typer.Typer:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from math import inf
 from typing import Final
@@ -97,7 +98,13 @@ class _Session:
 
     def hears(self, topic: str) -> list[_Subscription]:
         """Return the subscriptions that match a topic, at any time."""
-        return [each for each in self.subscriptions if matches(parse_shared(each.asked.topic_filter)[1], topic)]
+        return [each for each in self.subscriptions if _matches(each.asked.topic_filter, topic)]
+
+
+@lru_cache(maxsize=65_536)
+def _matches(topic_filter: str, topic: str) -> bool:
+    """Return True if a topic filter, which may be that of a share group, matches a topic."""
+    return matches(parse_shared(topic_filter)[1], topic)
 
 
 def check(history: History) -> Verdict:
@@ -241,7 +248,7 @@ def _lost_to_groups(whole: _Whole, verdict: Verdict) -> None:
     came = {(each.client, each.stream, each.sequence) for found in whole.came.values() for each in found}
     for group, those in members.items():
         for publish in _acknowledged(whole):
-            if not matches(parse_shared(group)[1], publish.topic):
+            if not _matches(group, publish.topic):
                 continue
             there = [
                 (session, each) for session, each in those if _due(publish, each) and session.until > publish.began
@@ -280,7 +287,7 @@ def _as_sent(whole: _Whole, verdict: Verdict) -> None:
         kept = each.qos <= publish.qos
         verdict.hold("QoS", kept, "[MQTT-3.8.4-8]", each.client, shown, f"{name} came with QoS {each.qos}")
         wanted = any(
-            one.began <= each.at and matches(parse_shared(one.topic_filter)[1], publish.topic)
+            one.began <= each.at and _matches(one.topic_filter, publish.topic)
             for one in asked[each.client]
         )
         verdict.hold("asked for", wanted, "section 3.3.4", each.client, shown, f"{name} matches no subscription")
@@ -290,7 +297,7 @@ def _as_sent(whole: _Whole, verdict: Verdict) -> None:
             verdict.hold("will revoked", not refused, "[MQTT-3.1.2-10]", each.client, shown, what)
             what = f"{name} came before the delay of the will was over"
             early = each.at < publish.not_before
-            verdict.hold("will too early", not early, "[MQTT-3.1.3-9]", each.client, shown, what)
+            verdict.hold("will too early", not early, "[MQTT-3.1.2-8]", each.client, shown, what)
         else:
             what = f"{name} came though the broker had refused it"
             verdict.hold("refused", not refused, "section 3.4.2.1", each.client, shown, what)
@@ -356,11 +363,16 @@ def _order(whole: _Whole, verdict: Verdict) -> None:
             known.add(message)
             before = highest.get((each.stream, each.qos))
             kept = before is None or before.sequence < each.sequence
-            shown = () if before is None else (before, each)
+            shown = [] if before is None else [*_published(whole, before), *_published(whole, each), before, each]
             what = f"{each.stream[1]} {each.sequence} came behind {before and before.sequence}"
             verdict.hold("order", kept, "[MQTT-4.6.0-6]", client, shown, what)
             if kept:
                 highest[each.stream, each.qos] = each
+
+
+def _published(whole: _Whole, delivery: Delivery) -> list[Event]:
+    found = whole.messages.get((delivery.stream, delivery.sequence))
+    return [] if found is None else [found]
 
 
 def _retained(whole: _Whole, verdict: Verdict) -> None:

@@ -32,6 +32,9 @@ LINGER: Final = 1.0
 FIRST_DELAY: Final = 0.02
 LONGEST_DELAY: Final = 0.5
 """Seconds between two attempts to connect."""
+WILL_MARGIN: Final = 1.0
+"""Seconds after the delay of a will within which the broker may find that it is not over: it counts from when it saw
+that the connection was lost."""
 BREAKS: Final = "the broker breaks the protocol: "
 
 
@@ -336,7 +339,7 @@ class Client:
             will=True,
         )
         before, self._will = self._will, self.ground.note(will)
-        if before is not None and before.not_before > self.ground.now():
+        if before is not None and before.not_before and before.not_before + WILL_MARGIN > self.ground.now():
             # Unless it is answered in time, nobody knows.
             before.outcome = "unknown"
             self._delayed_will = before

@@ -30,8 +30,8 @@ PROMISES: Final = {
     "retained, the same": "retained messages are the same at each look [MQTT-3.3.1-5]",
     "will missing": "the will of a client that lost its connection is published [MQTT-3.1.2-8]",
     "will twice": "a will with QoS 2 comes once [MQTT-4.3.3-1]",
-    "will too early": "a will does not come before its delay is over [MQTT-3.1.3-9]",
-    "will revoked": "a will does not come after a goodbye or a return in time [MQTT-3.1.2-10]",
+    "will too early": "a will does not come before its delay is over [MQTT-3.1.2-8]",
+    "will revoked": "a will does not come after a goodbye or a return in time [MQTT-3.1.2-10] [MQTT-3.1.3-9]",
     "session": "Session Present says whether the session is there [MQTT-3.2.2-2] [MQTT-3.2.2-3]",
     "one connection": "a new connection ends the one before it [MQTT-3.1.4-3]",
     "told 0x8E": "the connection that is taken over is told so, if it is told anything [MQTT-3.1.4-3]",
@@ -140,12 +140,13 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
 
 
 def _doubt_wills(history: History, outages: list[tuple[float, float, Fault]]) -> None:
-    """Make unknown what became of wills that the broker may not have dealt with when it went down."""
-    for began, _, fault in outages:
-        if fault is Fault.STOP:
-            continue
+    """Make unknown what became of wills that the broker may not have dealt with when it went down, and of delayed ones
+    while it was stopped: it sees late that a connection is lost, and its delay ends later."""
+    for began, ended, fault in outages:
         for will in history.of(Publish):
-            if will.will and will.outcome != "unknown" and will.began <= began < will.ended + WILL_SECONDS:
+            if not will.will or will.outcome == "unknown" or (fault is Fault.STOP and not will.not_before):
+                continue
+            if will.began <= ended and began < will.ended + WILL_SECONDS:
                 will.outcome, will.ended = "unknown", inf
 
 

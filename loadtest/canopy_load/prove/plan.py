@@ -266,5 +266,5 @@ def _mortal(random: Random, client: ClientPlan) -> Iterator[Step]:
     at = random.uniform(0.1, 0.3) * LOAD_SECONDS
     yield Step(at, client.name, random.choice((Act.VANISH, Act.VANISH, Act.LEAVE)))
     early = client.will is not None and client.will.delay and random.random() < 0.5
-    back = at + random.uniform(0.1, 0.4) * WILL_DELAY if early else at + WILL_DELAY + random.uniform(0.3, 0.6)
+    back = at + random.uniform(0.1, 0.4) * WILL_DELAY if early else at + WILL_DELAY + random.uniform(1.1, 1.5)
     yield Step(back, client.name, Act.CONNECT)

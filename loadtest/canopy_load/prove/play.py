@@ -56,10 +56,12 @@ class Broker(Protocol):
 
 @dataclass
 class Lateness:
-    """How late the event loop of the tool was: in seconds, at the most, in all and since the last `reset`."""
+    """How late the event loop of the tool was: in seconds, at the most, in all and since `lately` was set to 0.
+    `excused`: it was held up on purpose, while nothing was expected."""
 
     most: float = 0.0
     lately: float = 0.0
+    excused: bool = False
 
     async def measure(self) -> None:
         """Measure until this is cancelled."""
@@ -67,7 +69,8 @@ class Lateness:
         while True:
             due = loop.time() + STEP
             await asyncio.sleep(STEP)
-            late = loop.time() - due
+            late = 0.0 if self.excused else loop.time() - due
+            self.excused = False
             self.most = max(self.most, late)
             self.lately = max(self.lately, late)
 
@@ -276,6 +279,7 @@ class _Player:
         begun = self._ground.now()
         while self._ground.now() - begun < 3 * self._ground.patience:
             await self._silence()
+            self._lateness.excused = True
             if not any(each.promise in ABSENT for each in check(self._ground.history).findings):
                 return
             if not await self._until_news(self._ground.patience):
