@@ -442,7 +442,7 @@ def _takeover(whole: _Whole, verdict: Verdict) -> None:
             over = whole.ended.get(before.number)
             if over is not None and over.at < after.began:
                 continue
-            late = [each for each in pings[before.number] if each.began > after.ended]
+            late = [each for each in pings[before.number] if each.began >= after.ended]
             shown: tuple[Event, ...] = (before, after, *late[:1])
             what = f"a connection at {before.node} is answered after another one at {after.node}"
             verdict.hold("one connection", not late, "[MQTT-3.1.4-3]", client, shown, what)
@@ -455,14 +455,14 @@ def _takeover(whole: _Whole, verdict: Verdict) -> None:
 
 def _answered(whole: _Whole, verdict: Verdict) -> None:
     """Check that each request of a connection that is still there has been answered."""
-    last = {client: sessions[-1].connections[-1] for client, sessions in whole.sessions.items() if sessions[-1].open}
+    present = {client: sessions[-1].connections[-1] for client, sessions in whole.sessions.items() if sessions}
     for operation in whole.history.of(Operation):
-        connect = last.get(operation.client)
-        if connect is None:
+        connect = present.get(operation.client)
+        if connect is None or connect.number in whole.ended:
             continue
         if isinstance(operation, Publish) and operation.qos and not operation.will:
             name, statement = f"PUBLISH {operation.topic} {operation.sequence}", "[MQTT-3.3.4-1]"
-        elif isinstance(operation, Subscribe) and operation.began > connect.began:
+        elif isinstance(operation, Subscribe) and operation.number > connect.number:
             name, statement = f"SUBSCRIBE {operation.topic_filter}", "[MQTT-3.8.4-1]"
         else:
             continue

@@ -149,17 +149,17 @@ def make(seed: int, rounds: int, faults: Iterable[Fault] = CLIENT_FAULTS, rate: 
     random = Random(seed)
     chosen = tuple(each for each in Fault if each in set(faults))
     cast = _cast(random, rounds)
-    of_broker = [each for each in chosen if each in BROKER_FAULTS]
+    of_broker: list[Fault | None] = [each for each in chosen if each in BROKER_FAULTS]
     random.shuffle(of_broker)
+    # Now and then the broker is left in peace, so that what a fault would excuse is judged, too.
+    of_broker.append(None)
     made = []
     for number in range(rounds):
         late = tuple(each.name for each in cast.of("late") if each.name.endswith(f"-{number}"))
         steps = sorted(_steps(random, cast, chosen, rate, late), key=lambda step: step.at)
-        fault = None
-        if of_broker:
-            at = random.uniform(0.2, 0.8) * LOAD_SECONDS
-            fault = BrokerFault(at, of_broker[number % len(of_broker)], random.uniform(HOLD_LEAST, HOLD_MOST))
-        made.append(Round(tuple(steps), fault, late))
+        what = of_broker[number % len(of_broker)]
+        at, seconds = random.uniform(0.2, 0.8) * LOAD_SECONDS, random.uniform(HOLD_LEAST, HOLD_MOST)
+        made.append(Round(tuple(steps), None if what is None else BrokerFault(at, what, seconds), late))
     return Plan(seed, cast.clients, tuple(made), chosen)
 
 
@@ -192,8 +192,8 @@ def _cast(random: Random, rounds: int) -> _Cast:
         # QoS 1 and 2 in one group: what a member gets is bounded by what it was granted.
         cast.add(ClientPlan(f"durable-member-{number}", "member", V5, False, (("$share/durable/t/#", 2),)))
         cast.add(ClientPlan(f"clean-member-{number}", "member", V5, True, (("$share/clean/t/#", 1 + number % 2),)))
-    for number in range(4):
-        delay = WILL_DELAY if number == 3 else 0
+    for number in range(6):
+        delay = WILL_DELAY if number > 3 else 0
         will = WillPlan(f"w/{number}", 1 + number % 2, delay)
         cast.add(ClientPlan(f"mortal-{number}", "mortal", V5 if delay else both[number % 2], not delay, will=will))
     cast.add(ClientPlan("heir-0", "heir", V5, False, (("w/#", 2),)))
@@ -254,7 +254,7 @@ def _members(random: Random, cast: _Cast) -> Iterator[Step]:
     """Let members of share groups come and go; now and then nobody of a group is there for a while."""
     for prefix in ("durable", "clean"):
         members = [each for each in cast.of("member") if each.name.startswith(prefix)]
-        everybody = random.random() < 0.3
+        everybody = random.random() < 0.5
         for each in members if everybody else random.sample(members, 2):
             at = random.uniform(0.1, 0.4) * LOAD_SECONDS
             yield Step(at, each.name, random.choice((Act.LEAVE, Act.VANISH)))

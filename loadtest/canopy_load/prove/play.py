@@ -291,13 +291,14 @@ class _Player:
         there = [each.plan for each in self._clients.values() if each.ever]
         outcomes = await asyncio.gather(*(self._forget(each) for each in there), return_exceptions=True)
         for outcome in outcomes:
-            if isinstance(outcome, ClientError):
-                self._tell(f"not removed: {outcome}")
+            if isinstance(outcome, ClientError | TimeoutError):
+                self._tell(f"something was not removed: {outcome or 'no answer'}")
             elif isinstance(outcome, BaseException):
                 raise outcome
 
     async def _forget(self, plan: ClientPlan) -> None:
-        """End the session of a client, and remove the retained messages that it published. Raises ClientError."""
+        """End the session of a client, and remove the retained messages that it published. Raises
+        ClientError, TimeoutError."""
         ground = self._ground
         connect = connect_packet(
             f"{ground.prefix}-{plan.name}",
