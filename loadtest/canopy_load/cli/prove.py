@@ -1,8 +1,8 @@
 """`canopy prove`.
 
 Owns: its arguments, what is printed while it runs, and its exit codes: 0 when nothing that the broker promises was
-broken, 1 when something was or the broker did not come back, 2 when it could not be judged or the command line is wrong,
-130 when it was interrupted before anything was found, with a report of what there is.
+broken, 1 when something was or the broker did not come back, 2 when it could not be judged or the command line is
+wrong, 130 when it was interrupted before anything was found, with a report so far.
 """
 
 from __future__ import annotations
@@ -42,12 +42,15 @@ def prove(
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the report as JSON.")] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")] = None,
     history: Annotated[
-        Path | None, typer.Option("--history", metavar="FILE", help="Also write everything that happened, as JSON lines.")
+        Path | None,
+        typer.Option("--history", metavar="FILE", help="Also write everything that happened, as JSON lines."),
     ] = None,
     user: Annotated[str | None, typer.Option("-u", "--user", metavar="NAME", help="User name of all clients.")] = None,
     password: Annotated[
         str | None,
-        typer.Option("-P", "--password", metavar="TEXT", envvar="CANOPY_LOAD_PASSWORD", help="Password of all clients."),
+        typer.Option(
+            "-P", "--password", metavar="TEXT", envvar="CANOPY_LOAD_PASSWORD", help="Password of all clients."
+        ),
     ] = None,
     *,
     secured: Secured,

@@ -286,10 +286,7 @@ def _as_sent(whole: _Whole, verdict: Verdict) -> None:
         verdict.hold("altered", each.intact, "section 3.3", each.client, shown, f"{name} came altered")
         kept = each.qos <= publish.qos
         verdict.hold("QoS", kept, "[MQTT-3.8.4-8]", each.client, shown, f"{name} came with QoS {each.qos}")
-        wanted = any(
-            one.began <= each.at and _matches(one.topic_filter, publish.topic)
-            for one in asked[each.client]
-        )
+        wanted = any(one.began <= each.at and _matches(one.topic_filter, publish.topic) for one in asked[each.client])
         verdict.hold("asked for", wanted, "section 3.3.4", each.client, shown, f"{name} matches no subscription")
         refused = publish.outcome == "fail"
         if publish.will:

@@ -1,4 +1,4 @@
-"""Brokers that a proof starts, kills, stops and restarts itself: how each keeps what it was given, and what it promises.
+"""Brokers that a proof starts, kills, stops and restarts itself: how each keeps its data, and what it promises.
 
 Owns: `Driver`, one for each broker that is known, and `Started`, a broker with its folder over all its processes.
 

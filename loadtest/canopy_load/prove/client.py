@@ -291,9 +291,7 @@ class Client:
         ground, plan = self.ground, self.plan
         target = ground.targets[self._node % len(ground.targets)]
         connect = ground.note(
-            Connect(
-                client=plan.name, began=ground.now(), node=str(target), clean=plan.clean, keeps=not plan.clean
-            )
+            Connect(client=plan.name, began=ground.now(), node=str(target), clean=plan.clean, keeps=not plan.clean)
         )
         will = self._prepare_will()
         wire = self._wire = Wire(self, connect)
@@ -320,6 +318,7 @@ class Client:
         wire.abort()
         if self._wire is wire:
             self._wire = None
+        ground.news.set()
         return False
 
     def _prepare_will(self) -> Publish | None:
@@ -443,9 +442,7 @@ class Client:
                 old.ask(ground.note(Ping(client=self.plan.name, began=ground.now(), connection=old.connect.number)))
         wanted = [each for each in self.plan.filters if each[0] not in self._granted]
         for topic_filter, qos in wanted:
-            asked = ground.note(
-                Subscribe(client=self.plan.name, began=now, topic_filter=topic_filter, qos=qos)
-            )
+            asked = ground.note(Subscribe(client=self.plan.name, began=now, topic_filter=topic_filter, qos=qos))
             request = SubscriptionRequest(ground.filter(topic_filter), qos)
             self._asked[self.machine.subscribe([request])] = asked
         if not self.wanted:

@@ -33,6 +33,9 @@ class Login:
     password: str | None = None
 
 
+NOBODY: Final = Login()
+
+
 class Streams:
     """All streams of a run, numbered as they appear, and their sequence numbers."""
 
@@ -68,7 +71,7 @@ class Ground:
 
     identifier: str
     targets: Sequence[Target]
-    login: Login = Login()
+    login: Login = NOBODY
     patience: float = PATIENCE
     history: History = field(default_factory=History)
     news: asyncio.Event = field(default_factory=asyncio.Event)

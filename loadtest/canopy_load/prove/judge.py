@@ -16,7 +16,18 @@ from math import inf
 from typing import Final, Literal
 
 from canopy_load.ledger.checker import Finding, check
-from canopy_load.ledger.history import Connect, Delivery, Ended, Event, History, Look, Operation, Ping, Publish, Subscribe
+from canopy_load.ledger.history import (
+    Connect,
+    Delivery,
+    Ended,
+    Event,
+    History,
+    Look,
+    Operation,
+    Ping,
+    Publish,
+    Subscribe,
+)
 from canopy_load.prove.plan import Fault
 from canopy_load.prove.play import ABSENT, Proof
 
@@ -157,7 +168,9 @@ def _spans(events: list[Event], kills: list[float]) -> bool:
 
 
 def _time(event: Event) -> float:
-    return event.began if isinstance(event, Operation) else event.at if isinstance(event, Delivery | Ended | Look) else 0.0
+    return (
+        event.began if isinstance(event, Operation) else event.at if isinstance(event, Delivery | Ended | Look) else 0.0
+    )
 
 
 def _kind(proof: Proof, client: str) -> str:
@@ -201,10 +214,12 @@ def told(event: Event, origin: float = 0.0) -> str:
     """Return an operation or event as a line for people; times in seconds after `origin`."""
     match event:
         case Connect():
-            what = f"CONNECT{' clean' if event.clean else ''} to {event.node}{', Session Present' if event.present else ''}"
+            present = ", Session Present" if event.present else ""
+            what = f"CONNECT{' clean' if event.clean else ''} to {event.node}{present}"
         case Publish():
             packet = "the will" if event.will else "PUBLISH"
-            what = f"{packet} {event.topic} number {event.sequence}, QoS {event.qos}{', retained' if event.retain else ''}"
+            retained = ", retained" if event.retain else ""
+            what = f"{packet} {event.topic} number {event.sequence}, QoS {event.qos}{retained}"
         case Subscribe():
             what = f"SUBSCRIBE {event.topic_filter}, QoS {event.qos}"
         case Ping():
@@ -217,7 +232,9 @@ def told(event: Event, origin: float = 0.0) -> str:
             code = "" if event.code is None else f" with DISCONNECT 0x{event.code:02x}"
             what = f"connection ended by {'the client' if event.own else 'the broker'}{code}"
         case Look():
-            what = f"retained messages: {', '.join(f'{topic} number {found[1]}' for topic, found in event.found.items())}"
+            what = (
+                f"retained messages: {', '.join(f'{topic} number {found[1]}' for topic, found in event.found.items())}"
+            )
         case _:
             what = type(event).__name__
     at = f"{_time(event) - origin:9.3f} s"

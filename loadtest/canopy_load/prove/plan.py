@@ -201,7 +201,9 @@ def _cast(random: Random, rounds: int) -> _Cast:
     return cast
 
 
-def _steps(random: Random, cast: _Cast, faults: tuple[Fault, ...], rate: float, late: tuple[str, ...]) -> Iterator[Step]:
+def _steps(
+    random: Random, cast: _Cast, faults: tuple[Fault, ...], rate: float, late: tuple[str, ...]
+) -> Iterator[Step]:
     yield from _published(random, cast, rate)
     for name in late:
         yield Step(_some_time(random), name, Act.CONNECT)

@@ -23,7 +23,7 @@ from canopy_load.errors import LoadError
 from canopy_load.ledger.checker import check
 from canopy_load.ledger.history import History, Look, Publish
 from canopy_load.prove.client import Client
-from canopy_load.prove.ground import PATIENCE, Ground, Login
+from canopy_load.prove.ground import NOBODY, PATIENCE, Ground, Login
 from canopy_load.prove.plan import LOAD_SECONDS, Act, BrokerFault, ClientPlan, Fault, Plan, Round, Step
 from canopy_mqtt.client.aio import AsyncClient
 from canopy_mqtt.client.failures import ClientError
@@ -107,7 +107,7 @@ async def play(
     plan: Plan,
     targets: Sequence[Target],
     *,
-    login: Login = Login(),
+    login: Login = NOBODY,
     broker: Broker | None = None,
     stop: asyncio.Event | None = None,
     tell: Tell = _silent,
@@ -175,7 +175,12 @@ class _Player:
         there = [client for client in self._clients.values() if client.plan.from_start]
         for client in there:
             client.come()
-        await self._until(lambda: all(each.ready for each in there), self._ground.patience)
+
+        def known() -> bool:
+            refused = all(each.failure is not None and not each.ever for each in there)
+            return refused or all(each.ready for each in there)
+
+        await self._until(known, self._ground.patience)
         if not any(each.ever for each in there):
             failures = {each.failure.why for each in there if each.failure is not None}
             raise Unproven(f"no client was accepted: {'; '.join(sorted(failures)) or 'no answer'}")
@@ -264,9 +269,7 @@ class _Player:
             looker.cut(stay_away=True)
             return
         found = looker.retained
-        wanted = {
-            each.topic for each in self._ground.history.of(Publish) if each.retain and each.outcome == "ok"
-        }
+        wanted = {each.topic for each in self._ground.history.of(Publish) if each.retain and each.outcome == "ok"}
         await self._until(lambda: not looker.connected or wanted <= found.keys(), LOOK_SECONDS)
         if looker.connected:
             node = str(self._ground.targets[0])
@@ -292,7 +295,7 @@ class _Player:
         outcomes = await asyncio.gather(*(self._forget(each) for each in there), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, ClientError | TimeoutError):
-                self._tell(f"something was not removed: {outcome or 'no answer'}")
+                self._tell(f"something was not removed: {str(outcome) or 'no answer'}")
             elif isinstance(outcome, BaseException):
                 raise outcome
 

@@ -24,13 +24,19 @@ def text(judgement: Judgement, repeat: str) -> str:
     proof = judgement.proof
     lines = [f"{'verdict':<11} {'checked':>8} {'unjudged':>8} {'broken':>7}  promise"]
     for each in judgement.rulings:
-        lines.append(f"{each.state:<11} {each.checked:>8,} {each.unjudged:>8,} {len(each.findings):>7,}  {each.statement}")
+        lines.append(
+            f"{each.state:<11} {each.checked:>8,} {each.unjudged:>8,} {len(each.findings):>7,}  {each.statement}"
+        )
         if each.not_promised:
             lines.append(f"{'':37} {each.not_promised:,} besides over a kill, of which it promises nothing")
         if each.doubtful:
             lines.append(f"{'':37} {each.doubtful:,} besides while this tool itself was late")
     for each in judgement.broken:
-        lines += ["", f"BROKEN: {each.statement}", f"  {', '.join(f'{kind}: {n:,}' for kind, n in each.by_kind.items())}"]
+        lines += [
+            "",
+            f"BROKEN: {each.statement}",
+            f"  {', '.join(f'{kind}: {n:,}' for kind, n in each.by_kind.items())}",
+        ]
         for finding in each.findings[:SHOWN]:
             lines.append(f"  {finding.client}: {finding.what} {finding.statement}")
             lines += [f"    {line}" for line in _operations(judgement, finding.operations)]
@@ -38,18 +44,20 @@ def text(judgement: Judgement, repeat: str) -> str:
             lines.append(f"  and {len(each.findings) - SHOWN:,} more (in the JSON)")
     counts = judgement.counts
     waits = ", ".join(f"{name} {seconds * 1e3:,.0f} ms" for name, seconds in sorted(judgement.waits.items()))
+    figures = [f"{counts[name]:,} {name}" for name in ("published", "acknowledged", "delivered")]
+    figures += [f"{counts['wills']:,} wills due", counted(counts["connections"], "connection")]
     lines += [
         "",
-        f"{counts['published']:,} published, {counts['acknowledged']:,} acknowledged, {counts['delivered']:,} delivered, "
-        f"{counts['wills']:,} wills due, {counted(counts['connections'], 'connection')}; "
-        f"{counted(proof.rounds, 'round')} in {proof.seconds:,.1f} s",
+        f"{', '.join(figures)}; {counted(proof.rounds, 'round')} in {proof.seconds:,.1f} s",
         f"longest waits, faults included: {waits}; this tool itself was late by {proof.late * 1e3:,.0f} ms at most",
     ]
     if judgement.durability.says:
         lines.append(f"of a kill the broker says: {judgement.durability.says}")
     lines += [f"note ({count:,} times): {what}" for what, count in sorted(proof.notes.items())]
     if proof.foreign:
-        lines.append(f"note: {counted(proof.foreign, 'message')} of others came to the subscriber of #, and were left out")
+        lines.append(
+            f"note: {counted(proof.foreign, 'message')} of others came to the subscriber of #, and were left out"
+        )
     lines += [f"verdict: {verdict(judgement)}", f"again: {repeat}"]
     return "\n".join(lines)
 
@@ -131,7 +139,9 @@ def junit(judgement: Judgement, broker: str) -> str:
         time=f"{proof.seconds:.3f}",
     )
     for each in judgement.rulings:
-        case = ElementTree.SubElement(suite, "testcase", classname="canopy.prove", name=xml_text(each.statement), time="0")
+        case = ElementTree.SubElement(
+            suite, "testcase", classname="canopy.prove", name=xml_text(each.statement), time="0"
+        )
         if each.state == "not judged":
             ElementTree.SubElement(case, "skipped")
         elif each.state == "broken":

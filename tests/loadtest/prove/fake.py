@@ -1,7 +1,8 @@
 """A broker of its own, small and with switches: with none it keeps what MQTT promises, and each switch plants a fault.
 
 It shares the codec with Canopy and nothing else, so that a fault of Canopy's cannot hide here. It keeps the rules that
-a proof judges, not those of flow control and limits. `kill` and `restart` lose what is not in `disk`, and all connections.
+a proof judges, not those of flow control and limits. A kill and a restart end all
+connections and clean sessions, and lose nothing else.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Peer(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.broker.peers.add(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         self.broker.lost(self)
 
     def data_received(self, data: bytes) -> None:

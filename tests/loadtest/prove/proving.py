@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from canopy_load.engine.job import Target
-from canopy_load.prove.judge import Durability, Judgement, judge
+from canopy_load.prove.judge import Judgement, judge
 from canopy_load.prove.plan import BROKER_FAULTS, CLIENT_FAULTS, Fault, make
 from canopy_load.prove.play import Proof, play
 from tests.loadtest.prove.fake import FakeBroker, Planted
@@ -51,8 +51,10 @@ def proof(
     rounds: int = 2,
     faults: Iterable[Fault] = EVERYTHING,
     stop: bool = False,
+    left: list[FakeBroker] | None = None,
 ) -> Proof:
-    """Play a plan against a fake broker with these faults. `stop`: as if Ctrl-C came at once."""
+    """Play a plan against a fake broker with these faults. `stop`: as if Ctrl-C came at once. `left` gets the broker
+    as it was left."""
 
     async def main() -> Proof:
         plan = make(seed, rounds, faults, RATE)
@@ -64,15 +66,17 @@ def proof(
         try:
             return await play(plan, [Target("127.0.0.1", broker.port)], broker=broker, stop=stopped)
         finally:
+            if left is not None:
+                left.append(broker)
             await broker.close()
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         return runner.run(main())
 
 
-def proven(*planted: Planted, durability: Durability = Durability(), **options: Any) -> Judgement:
+def proven(*planted: Planted, **options: Any) -> Judgement:
     """Play a plan against a fake broker with these faults, and judge it."""
-    return judge(proof(*planted, **options), durability)
+    return judge(proof(*planted, **options))
 
 
 def broken(judgement: Judgement) -> set[str]:

@@ -13,7 +13,7 @@ from canopy_load.prove import report
 from canopy_load.prove.judge import PROMISES, Durability, Judgement, judge, told
 from canopy_load.prove.plan import CLIENT_FAULTS, Fault, make
 from canopy_load.prove.play import Proof
-from tests.loadtest.prove.fake import Planted
+from tests.loadtest.prove.fake import FakeBroker, Planted
 from tests.loadtest.prove.proving import proof, proven
 
 AUTOSAVE = Durability(False, "it saves now and then")
@@ -88,6 +88,14 @@ def test_a_stop_ends_the_rounds_and_there_is_a_judgement() -> None:
     assert judgement.broken == []
 
 
+def test_nothing_is_left_on_the_broker() -> None:
+    left: list[FakeBroker] = []
+    proof(left=left, faults=CLIENT_FAULTS)
+    (broker,) = left
+    assert broker.sessions == {}
+    assert broker.retained == {}
+
+
 def test_the_reports_say_the_same() -> None:
     judgement = proven(Planted.TWO_CONNECTIONS, faults=CLIENT_FAULTS)
     again = "canopy prove --seed 1"
@@ -113,8 +121,14 @@ def test_the_reports_say_the_same() -> None:
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (Connect(client="c", began=1, clean=True, node="n", present=True), "CONNECT clean to n, Session Present: unknown"),
-        (Publish(client="c", began=1, topic="t", qos=1, sequence=2, retain=True), "PUBLISH t number 2, QoS 1, retained"),
+        (
+            Connect(client="c", began=1, clean=True, node="n", present=True),
+            "CONNECT clean to n, Session Present: unknown",
+        ),
+        (
+            Publish(client="c", began=1, topic="t", qos=1, sequence=2, retain=True),
+            "PUBLISH t number 2, QoS 1, retained",
+        ),
         (Publish(client="c", began=1, topic="w", qos=1, sequence=0, will=True), "the will w number 0, QoS 1"),
         (Subscribe(client="c", began=1, topic_filter="t/#", qos=2), "SUBSCRIBE t/#, QoS 2"),
         (Ping(client="c", began=1, connection=0), "PINGREQ on the connection before"),

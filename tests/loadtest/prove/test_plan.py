@@ -39,6 +39,18 @@ def test_steps_are_in_order_and_of_clients_that_there_are() -> None:
 def test_there_are_subscribers_of_every_kind_in_both_versions() -> None:
     plan = make(1, 1)
     kinds = {each.kind for each in plan.clients.values()}
-    assert kinds >= {"connected", "cut", "away", "clean", "frozen", "taken over", "#", "late", "member", "mortal", "heir"}
+    assert kinds >= {
+        "connected",
+        "cut",
+        "away",
+        "clean",
+        "frozen",
+        "taken over",
+        "#",
+        "late",
+        "member",
+        "mortal",
+        "heir",
+    }
     for kind in ("connected", "cut", "away", "clean", "frozen", "taken over", "mortal", "publisher"):
         assert {each.version for each in plan.clients.values() if each.kind == kind} == {4, 5}
