@@ -8,13 +8,8 @@ from typing import Final
 
 from benchmarks import runner
 
-OWN: Final = {
-    "network": "the same loads on several brokers in turn: the figures of docs/benchmarks.md",
-    "plots": "the pictures of the documentation",
-}
-"""The benchmarks with a command of their own."""
-
 ROWS: Final = {
+    "network": "the same loads on several brokers in turn: the figures of docs/benchmarks.md",
     "attack": "hostile clients of every kind beside clients that behave well",
     "scale": "how a broker's costs grow with what it holds",
     "routing": "the routing core without a network, beside what the authors of its ideas reported",
@@ -27,20 +22,22 @@ ROWS: Final = {
     "pipeline": "ten million recorded messages through each job",
     "source": "messages a second into the source of Spark",
 }
-"""The benchmarks of the runner."""
+"""The benchmarks."""
+PLOTS: Final = {"plots": "the pictures of the documentation"}
+
+MODULES: Final = {"attack": "attack.bench", "network": "network.rows", "routing": "routing.bench"}
+"""The modules of those that do not have their benchmark's name."""
 
 
 def main() -> int:
     """Run the benchmark that is asked for, and return the exit code."""
     name, arguments = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
     if name in ROWS:
-        module = f"benchmarks.{name}.bench" if name in ("attack", "routing") else f"benchmarks.{name}"
-        return runner.main(import_module(module).BENCH, arguments)
-    if name in OWN:
-        module = f"benchmarks.{name}" if name == "plots" else f"benchmarks.{name}.cli"
-        return int(import_module(module).main(arguments) or 0)
+        return runner.main(import_module(f"benchmarks.{MODULES.get(name, name)}").BENCH, arguments)
+    if name in PLOTS:
+        return int(import_module("benchmarks.plots").main(arguments))
     print("usage: python -m benchmarks NAME [--help]\n", file=sys.stderr)
-    for each, about in (OWN | ROWS).items():
+    for each, about in (ROWS | PLOTS).items():
         print(f"  {each:<10} {about}", file=sys.stderr)
     return 0 if name in ("", "-h", "--help") else 2
 

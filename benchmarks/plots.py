@@ -163,10 +163,9 @@ def bars(data: Mapping[str, Any]) -> Figure:
     """CPU of each broker for each row that has run; the factor between the first two stands beside a row."""
     brokers = list(data["brokers"])
     rows: dict[str, dict[str, float]] = {}
-    for row in data["rows"]:
-        figures = {name: each["medians"]["cpu_us"] for name, each in row["brokers"].items()}
-        if known := {name: value for name, value in figures.items() if value}:
-            rows[row["title"]] = known
+    for each in data["results"]:
+        if value := each["steps"].get("", {}).get("CPU µs"):
+            rows.setdefault(each["title"], {})[each["broker"]] = value
     figure = Figure(figsize=(9.4, 0.42 * len(rows) + 0.9), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(brokers)

@@ -7,13 +7,14 @@ run that failed is told with its reason and not repeated. The exit code is 0 whe
 that was asked for, 1 when one failed or could not be run, 2 for wrong flags, 130 after Ctrl-C or SIGTERM, which end the
 broker that runs and print what there is.
 
-`benchmarks.network` has a command of its own. It runs on Linux only.
+It runs on Linux only (epoll, /proc, processor affinity).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import tempfile
@@ -26,11 +27,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.figures import aligned, number
-from benchmarks.network.cli import host, names
 from benchmarks.network.links import LoadError
 from benchmarks.network.measure import Sample
-from benchmarks.network.report import DISTURBED
 from canopy_load.brokers.frames import FrameError
+from canopy_load.brokers.listeners import Listener
 from canopy_load.brokers.process import HOST, START_TIMEOUT, BrokerFailed, BrokerProcess, Cores, at_work, free_port
 from canopy_load.brokers.registry import PEERS
 from canopy_load.brokers.stats import median, ratio
@@ -38,7 +38,9 @@ from canopy_load.brokers.stats import median, ratio
 QUICK: Final = 10
 """The divisor of counts and sizes in a quick run."""
 QUICK_SECONDS: Final = 0.3
-SUMMED: Final = ("lost",)
+SUMMED: Final = ("lost", "missed")
+DISTURBED: Final = 0.05
+"""The share of wall time waited for a core above which the table says so."""
 
 Figures = Mapping[str, float | None]
 
@@ -103,21 +105,32 @@ class Case:
         pinned: bool = True,
         patience: float = START_TIMEOUT,
         statistics: int = 0,
+        waiting: int = 0,
+        listener: Listener | None = None,
     ) -> Iterator[BrokerProcess]:
-        """A fresh process of the entrant, ended with the block; ``settings`` as an entrant has them."""
+        """A fresh process of the entrant, ended with the block; ``settings`` as an entrant has them, and the rest as
+        ``Peer.command`` has it."""
         with nullcontext(folder) if folder is not None else self.folder() as place:
             port = free_port()
             asked = [each.replace("FOLDER", str(place)) for each in (*self.entrant.settings, *settings)]
-            command = self.command(port, place, asked, statistics)
+            command = self.command(port, place, asked, statistics, waiting, listener)
             with BrokerProcess(command, port, self.cores.broker if pinned else None, patience) as process:
                 yield process
 
-    def command(self, port: int, folder: Path, settings: Sequence[str], statistics: int = 0) -> list[str]:
+    def command(
+        self,
+        port: int,
+        folder: Path,
+        settings: Sequence[str],
+        statistics: int = 0,
+        waiting: int = 0,
+        listener: Listener | None = None,
+    ) -> list[str]:
         """Return the command that starts the entrant on a port of 127.0.0.1."""
         peer = PEERS[self.entrant.peer]
         if self.entrant.peer != "mosquitto":
-            return peer.command(port, folder, settings=(*settings, *self.settings), statistics=statistics)
-        command = peer.command(port, folder, statistics=statistics)
+            return peer.command(port, folder, waiting, (*settings, *self.settings), statistics, listener)
+        command = peer.command(port, folder, waiting, statistics=statistics, listener=listener)
         with Path(command[-1]).open("a") as config:
             config.writelines(f"{line}\n" for line in settings)
         return command
@@ -207,8 +220,9 @@ class Result:
         }
 
 
-def line_of(step: str, sample: Sample, more: Figures | None = None) -> Line:
-    """A measurement of ``benchmarks.network`` as a line; ``more`` are further figures."""
+def line_of(step: str, sample: Sample, more: Figures | None = None, beside: str = "without") -> Line:
+    """A measurement of ``benchmarks.network`` as a line; ``more`` are further figures, and ``beside`` is what the
+    sample without is called."""
     figures: dict[str, float | None] = {
         "rate/s": sample.rate,
         "CPU µs": sample.cpu_us,
@@ -220,14 +234,45 @@ def line_of(step: str, sample: Sample, more: Figures | None = None) -> Line:
         "gen %": 100 * sample.generator_share,
         **(more or {}),
     }
+    if sample.bytes_each is not None:
+        figures.setdefault("B each", sample.bytes_each)
     notes = []
+    if (without := sample.without) is not None:
+        figures[f"CPU × of {beside}"] = ratio(sample.cpu_us, without.cpu_us)
+        figures[f"rate × of {beside}"] = ratio(sample.rate, without.rate)
+        if sample.p99_us is not None and without.p99_us is not None:
+            figures[f"p99 × of {beside}"] = ratio(sample.p99_us, without.p99_us)
+    if (missed := sample.missed) is not None:
+        figures["missed"] = float(missed.messages)
+        notes.append(f"{missed.clients:,} frozen")
+        if missed.cut:
+            notes.append(f"{missed.cut:,} of the frozen disconnected")
+        if not missed.full:
+            notes.append("the queues of the frozen were not full")
     if sample.doubled:
         notes.append(f"{sample.doubled:,} doubled")
     if sample.generator_bound:
         notes.append("generator-bound")
     if sample.waited_share > DISTURBED:
         notes.append(f"cores busy elsewhere {100 * sample.waited_share:.0f} %")
+    if sample.skipped:
+        notes.append(f"{sample.skipped:,} SUBSCRIBE skipped: the broker fell behind")
     return Line(step, figures, tuple(notes))
+
+
+def host() -> dict[str, object]:
+    """What the figures are measured on."""
+    model = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+
+
+def names(text: str) -> list[str]:
+    """The names in a list with commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def attempt(result: Result, case: Case) -> None:

@@ -1,6 +1,7 @@
 """The rows of the benchmark: what each puts on a broker.
 
-Owns: the registry ``ROWS`` (name to ``Row``) and the numbers in it: how many clients, how large a window.
+Owns: the registry ``ROWS`` (name to ``Measurement``) and the numbers in it: how many clients, how large a window; and
+``BENCH``, the same for the runner.
 
 Promises: a row closes every connection it opened, and asks of a broker only what ``needs`` names. Windows are the same
 for every broker. All messages of a row in flight together stay below 4,096 for any one subscriber.
@@ -14,19 +15,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from socket import socket
 from typing import Final, TypeAlias
 
+from benchmarks.certificates import certificate
 from benchmarks.network import links
 from benchmarks.network.frozen import PLUGS, Frozen, frozen_clients
 from benchmarks.network.links import Loop
 from benchmarks.network.loads import AckedPairs, ClosedLoop, FanIn, FanOut, QuietPairs, Shape, topic
 from benchmarks.network.measure import Clocks, Meter, Metered, Sample, Spent, add_latency, measure
 from benchmarks.network.paced import Churn, Paced
+from benchmarks.runner import Bench, Case, Line, NotRun, Row, line_of, peers
 from canopy_load.brokers import frames
 from canopy_load.brokers.listeners import TLS, WEBSOCKET, Listener
-from canopy_load.brokers.process import HOST
-from canopy_load.brokers.registry import FILTERS, POLICIES, QOS, QOS2, SECURED, V5, WEB
+from canopy_load.brokers.process import HOST, free_port, raise_file_limit
+from canopy_load.brokers.registry import FILTERS, PEERS, POLICIES, QOS, QOS2, SECURED, V5, WEB
 
 CHURN_RATE: Final = 1000.0  # cycles a second, each one SUBSCRIBE and one UNSUBSCRIBE
 ZEEK_RATE: Final = 20_000.0  # messages a second of all pairs together
@@ -46,7 +50,7 @@ _ToReaders: TypeAlias = Callable[[Loop, socket, list[socket]], Paced | FanOut]
 
 
 @dataclass(frozen=True)
-class Bench:
+class Run:
     """What a row is run with; counts of 150 and more are divided by ``divide`` (a quick run's shortcut).
 
     Clients connect to ``listener`` where there is one."""
@@ -76,8 +80,8 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row: ``run`` measures it once on a fresh broker; ``files`` is how many clients it holds open at most.
+class Measurement:
+    """What one row measures, by ``run`` on a fresh broker; ``files`` is how many clients it holds open at most.
 
     The broker is to let ``waiting`` messages wait for one client (0: as many as it likes), and is started with
     ``settings`` if it is Canopy: where they are what is measured. Clients connect to a ``listener`` of that kind.
@@ -86,120 +90,120 @@ class Row:
 
     name: str
     title: str
-    run: Callable[[Bench], Sample]
+    run: Callable[[Run], Sample]
     needs: frozenset[str] = frozenset()
     unit: str = "message"
     files: int = 300
     waiting: int = 0
     settings: tuple[str, ...] = ()
     listener: str = ""
-    base: Row | None = None
+    base: Measurement | None = None
     beside: str = "without"
 
 
-def _pairs(bench: Bench, count: int, shape: Shape, qos: int = 0, visits: bool = False) -> Sample:
+def _pairs(run: Run, count: int, shape: Shape, qos: int = 0, visits: bool = False) -> Sample:
     """Pairs; with `visits`, after others have subscribed to the same topics and have gone."""
     level = shape.level
     with (
         Loop() as loop,
-        bench.clients("sub", count, level) as subscribers,
-        bench.clients("pub", count, level) as publishers,
+        run.clients("sub", count, level) as subscribers,
+        run.clients("pub", count, level) as publishers,
     ):
         links.subscribe_all(subscribers, lambda number: [(topic(number), qos)], level)
         if visits:
-            _visit(bench, count, qos)
+            _visit(run, count, qos)
         links.prepare(subscribers + publishers)
         load: ClosedLoop
         if qos:
             load = AckedPairs(loop, publishers, subscribers, shape, qos)
         else:
             load = QuietPairs(loop, publishers, subscribers, shape)
-        return measure(bench.meter, loop, load)
+        return measure(run.meter, loop, load)
 
 
-def _visit(bench: Bench, count: int, qos: int) -> None:
+def _visit(run: Run, count: int, qos: int) -> None:
     """A subscriber of everything, and a second one of each pair's filter, come and go."""
     each = [(topic(number), qos) for number in range(count)]
-    with bench.clients("visitor", 2) as visitors:
+    with run.clients("visitor", 2) as visitors:
         links.subscribe_all(visitors, lambda number: each if number else [("#", qos)])
-        bench.meter.process.settle()
-    bench.meter.process.settle()
+        run.meter.process.settle()
+    run.meter.process.settle()
 
 
-def _after_visits(bench: Bench, count: int, shape: Shape, qos: int = 0) -> Sample:
+def _after_visits(run: Run, count: int, shape: Shape, qos: int = 0) -> Sample:
     """Pairs, and then the same on topics that the broker knows, after a visit."""
-    without = _pairs(bench, count, shape, qos)
-    return replace(_pairs(bench, count, shape, qos, visits=True), without=without)
+    without = _pairs(run, count, shape, qos)
+    return replace(_pairs(run, count, shape, qos, visits=True), without=without)
 
 
-def _fan_out(bench: Bench) -> Sample:
+def _fan_out(run: Run) -> Sample:
     with (
         Loop() as loop,
-        bench.clients("sub", bench.scaled(1000)) as subscribers,
-        bench.clients("pub", 1) as publishers,
+        run.clients("sub", run.scaled(1000)) as subscribers,
+        run.clients("pub", 1) as publishers,
     ):
         links.subscribe_all(subscribers, lambda _: [(topic(0), 0)])
         links.prepare(subscribers + publishers)
-        return measure(bench.meter, loop, FanOut(loop, publishers[0], subscribers, _BURSTS))
+        return measure(run.meter, loop, FanOut(loop, publishers[0], subscribers, _BURSTS))
 
 
-def _fan_in(bench: Bench) -> Sample:
-    with Loop() as loop, bench.clients("sub", 1) as subscribers, bench.clients("pub", 100) as publishers:
+def _fan_in(run: Run) -> Sample:
+    with Loop() as loop, run.clients("sub", 1) as subscribers, run.clients("pub", 100) as publishers:
         links.subscribe_all(subscribers, lambda _: [(EVERY, 0)])
         links.prepare(subscribers + publishers)
-        return measure(bench.meter, loop, FanIn(loop, publishers, subscribers[0], Shape(window=32, burst=32)))
+        return measure(run.meter, loop, FanIn(loop, publishers, subscribers[0], Shape(window=32, burst=32)))
 
 
-def _paced(bench: Bench, publishers: int, subscribers: int, rate: float) -> Sample:
+def _paced(run: Run, publishers: int, subscribers: int, rate: float) -> Sample:
     with Loop() as loop:
-        return _paced_on(loop, bench, publishers, subscribers, rate)
+        return _paced_on(loop, run, publishers, subscribers, rate)
 
 
-def _paced_on(loop: Loop, bench: Bench, publishers: int, subscribers: int, rate: float) -> Sample:
-    with bench.clients("sub", subscribers) as hearing, bench.clients("pub", publishers) as sending:
+def _paced_on(loop: Loop, run: Run, publishers: int, subscribers: int, rate: float) -> Sample:
+    with run.clients("sub", subscribers) as hearing, run.clients("pub", publishers) as sending:
         each = subscribers // publishers
         links.subscribe_all(hearing, lambda number: [(topic(number // each), 0)])
         links.prepare(hearing + sending)
         load = Paced(loop, sending, hearing, rate)
-        sample = measure(bench.meter, loop, load, at_begin=load.forget)
+        sample = measure(run.meter, loop, load, at_begin=load.forget)
         add_latency(sample, load.latencies.tolist(), load.lateness.tolist())
         return sample
 
 
-def _beside_idle(bench: Bench) -> Sample:
+def _beside_idle(run: Run) -> Sample:
     shape = Shape()
-    without = _pairs(bench, 10, shape)
-    with bench.clients("idle", bench.scaled(4000)) as idle:
+    without = _pairs(run, 10, shape)
+    with run.clients("idle", run.scaled(4000)) as idle:
         links.subscribe_all(idle, lambda number: [(f"idle/{number}/+", 0)])
-        bench.meter.process.settle()
-        return replace(_pairs(bench, 10, shape), without=without)
+        run.meter.process.settle()
+        return replace(_pairs(run, 10, shape), without=without)
 
 
-def _zeek(bench: Bench, others: int) -> Sample:
+def _zeek(run: Run, others: int) -> Sample:
     """Paced pairs, beside ``others`` subscribers whose filters match none of their topics."""
-    rate = ZEEK_RATE / bench.divide
+    rate = ZEEK_RATE / run.divide
     with Loop() as alone, Loop() as beside:  # while descriptors are low: a loop made later could not pace as finely
-        without = _paced_on(alone, bench, ZEEK_PAIRS, ZEEK_PAIRS, rate)
+        without = _paced_on(alone, run, ZEEK_PAIRS, ZEEK_PAIRS, rate)
         if not others:
             return without
-        with bench.clients("other", bench.scaled(others)) as silent:
+        with run.clients("other", run.scaled(others)) as silent:
             links.subscribe_all(silent, lambda number: [(f"zeek/{number}/+", 0)])
-            bench.meter.process.settle()
-            return replace(_paced_on(beside, bench, ZEEK_PAIRS, ZEEK_PAIRS, rate), without=without)
+            run.meter.process.settle()
+            return replace(_paced_on(beside, run, ZEEK_PAIRS, ZEEK_PAIRS, rate), without=without)
 
 
-def _connect(bench: Bench, clients: int = 4000) -> Sample:
-    process, count = bench.meter.process, bench.scaled(clients)
-    with bench.clients("warm", WARM_CLIENTS):
+def _connect(run: Run, clients: int = 4000) -> Sample:
+    process, count = run.meter.process, run.scaled(clients)
+    with run.clients("warm", WARM_CLIENTS):
         process.settle()
         memory, clocks = process.resident(), Clocks(process)
-        with bench.clients("client", count):
+        with run.clients("client", count):
             return _settled(process, clocks, clocks.read(), count, memory)
 
 
-def _subscribe(bench: Bench, clients: int, filters: Callable[[int], list[tuple[str, int]]]) -> Sample:
-    process, count = bench.meter.process, clients * len(filters(0))
-    with bench.clients("sub", clients) as subscribers:
+def _subscribe(run: Run, clients: int, filters: Callable[[int], list[tuple[str, int]]]) -> Sample:
+    process, count = run.meter.process, clients * len(filters(0))
+    with run.clients("sub", clients) as subscribers:
         process.settle()
         memory, clocks = process.resident(), Clocks(process)
         links.subscribe_all(subscribers, filters)
@@ -214,69 +218,69 @@ def _settled(process: Metered, clocks: Clocks, answered: Spent, count: int, memo
     return Sample(count, spent, resident, bytes_each=(resident - memory) / count)
 
 
-def _own_filters(bench: Bench) -> Sample:
-    each = bench.scaled(1000)
-    return _subscribe(bench, 100, lambda client: [(f"device/{client}/+/{number}/#", 0) for number in range(each)])
+def _own_filters(run: Run) -> Sample:
+    each = run.scaled(1000)
+    return _subscribe(run, 100, lambda client: [(f"device/{client}/+/{number}/#", 0) for number in range(each)])
 
 
-def _same_filters(bench: Bench) -> Sample:
+def _same_filters(run: Run) -> Sample:
     same = [("bench/+/a/#", 0), ("bench/+/b/#", 0), ("bench/all", 0), ("command/#", 0)]
-    return _subscribe(bench, bench.scaled(4000), lambda _: same)
+    return _subscribe(run, run.scaled(4000), lambda _: same)
 
 
-def _beside_churn(bench: Bench) -> Sample:
+def _beside_churn(run: Run) -> Sample:
     shape = Shape(window=1024, burst=256)
-    without = _pairs(bench, 1, shape)
+    without = _pairs(run, 1, shape)
     with (
         Loop() as loop,
-        bench.clients("sub", 1) as subscribers,
-        bench.clients("pub", 1) as publishers,
-        bench.clients("churn", 1) as churners,
+        run.clients("sub", 1) as subscribers,
+        run.clients("pub", 1) as publishers,
+        run.clients("churn", 1) as churners,
     ):
         links.subscribe_all(subscribers, lambda number: [(topic(number), 0)])
         links.prepare(subscribers + publishers + churners)
         load = QuietPairs(loop, publishers, subscribers, shape)
         churn = Churn(loop, churners[0], CHURN_RATE)
         churn.start()
-        return replace(measure(bench.meter, loop, load, churn.tick), without=without, skipped=churn.skipped)
+        return replace(measure(run.meter, loop, load, churn.tick), without=without, skipped=churn.skipped)
 
 
-def _frozen(bench: Bench, frozen: int, load: _ToReaders) -> Sample:
+def _frozen(run: Run, frozen: int, load: _ToReaders) -> Sample:
     """A load on ``READERS`` clients, alone and then beside ``frozen`` others of the same topic who do not read."""
-    readers = bench.scaled(READERS)
+    readers = run.scaled(READERS)
     with Loop() as alone, Loop() as beside:
-        without = _to_readers(bench, alone, readers, load)
+        without = _to_readers(run, alone, readers, load)
         if not frozen:
             return without
-        with frozen_clients(bench.port, bench.scaled(frozen), EVERY, WAITING + SPARE) as crowd:
-            bench.meter.process.settle()
-            return replace(_to_readers(bench, beside, readers, load, crowd), without=without)
+        with frozen_clients(run.port, run.scaled(frozen), EVERY, WAITING + SPARE) as crowd:
+            run.meter.process.settle()
+            return replace(_to_readers(run, beside, readers, load, crowd), without=without)
 
 
-def _dropping(bench: Bench, pebbles: int, topics: int = 1) -> Sample:
+def _dropping(run: Run, pebbles: int, topics: int = 1) -> Sample:
     """Bursts to ``DROPPING`` clients who read, and then to as many whose queues are full, and to one who reads."""
 
     def load(loop: Loop, publisher: socket, subscribers: list[socket]) -> FanOut:
         return FanOut(loop, publisher, subscribers, _BURSTS, topics)
 
-    dropping = bench.scaled(DROPPING)
+    dropping = run.scaled(DROPPING)
     with Loop() as alone, Loop() as beside:
-        without = _to_readers(bench, alone, dropping, load)
-        with frozen_clients(bench.port, dropping, EVERY, pebbles) as crowd:
-            bench.meter.process.settle()
-            sample = _to_readers(bench, beside, 1, load, crowd)
+        without = _to_readers(run, alone, dropping, load)
+        with frozen_clients(run.port, dropping, EVERY, pebbles) as crowd:
+            run.meter.process.settle()
+            sample = _to_readers(run, beside, 1, load, crowd)
             return replace(sample, units=sample.units * dropping, without=without)
 
 
 def _to_readers(
-    bench: Bench,
+    run: Run,
     loop: Loop,
     readers: int,
     make: _ToReaders,
     frozen: Frozen | None = None,
 ) -> Sample:
     """One publisher to so many subscribers who read, and what the frozen ones missed of it."""
-    with bench.clients("sub", readers) as hearing, bench.clients("pub", 1) as sending:
+    with run.clients("sub", readers) as hearing, run.clients("pub", 1) as sending:
         links.subscribe_all(hearing, lambda _: [(EVERY, 0)])
         links.prepare(hearing + sending)
         load = make(loop, sending[0], hearing)
@@ -287,11 +291,11 @@ def _to_readers(
             if isinstance(load, Paced):
                 load.forget()
 
-        sample = measure(bench.meter, loop, load, at_begin=begin)
+        sample = measure(run.meter, loop, load, at_begin=begin)
         if isinstance(load, Paced):
             add_latency(sample, load.latencies.tolist(), load.lateness.tolist())
         if frozen is not None:
-            bench.meter.process.settle()
+            run.meter.process.settle()
             sample.missed = frozen.thaw(load.sent, load.sent - warm[0])
         return sample
 
@@ -311,11 +315,11 @@ _BURSTS: Final = Shape(window=64, burst=32)
 _LARGE: Final = Shape(payload=16_384, window=8, burst=4)
 
 
-def _frozen_row(name: str, title: str, frozen: int, load: _ToReaders) -> Row:
-    return Row(
+def _frozen_row(name: str, title: str, frozen: int, load: _ToReaders) -> Measurement:
+    return Measurement(
         name,
         title,
-        lambda bench: _frozen(bench, frozen, load),
+        lambda run: _frozen(run, frozen, load),
         frozenset({FILTERS}),
         files=READERS + frozen,
         waiting=WAITING,
@@ -331,7 +335,7 @@ def _access_rules() -> str:
     return f"rule=[{', '.join(tables)}]"
 
 
-def _ruled_row(row: Row) -> Row:
+def _ruled_row(row: Measurement) -> Measurement:
     """The same load with access rules, which are asked at each publish and each delivery."""
     needs = row.needs | {POLICIES}
     settings = (*row.settings, _access_rules())
@@ -339,24 +343,24 @@ def _ruled_row(row: Row) -> Row:
     return replace(row, name=name, title=title, needs=needs, settings=settings, base=row)
 
 
-def _secured_row(row: Row) -> Row:
+def _secured_row(row: Measurement) -> Measurement:
     """The same load over TLS 1.3."""
     return replace(
         row, name=f"{row.name}-tls", title=f"{row.title}, TLS 1.3", needs=row.needs | {SECURED}, listener=TLS
     )
 
 
-def _web_row(row: Row) -> Row:
+def _web_row(row: Measurement) -> Measurement:
     """The same load over WebSocket, told by what it costs over TCP."""
     name, title, needs = f"{row.name}-ws", f"{row.title}, WebSocket", row.needs | {WEB}
     return replace(row, name=name, title=title, needs=needs, listener=WEBSOCKET, base=row, beside="TCP")
 
 
-def _drop_row(name: str, settings: Sequence[str] = (), pebbles: int = WAITING + SPARE, topics: int = 1) -> Row:
-    return Row(
+def _drop_row(name: str, settings: Sequence[str] = (), pebbles: int = WAITING + SPARE, topics: int = 1) -> Measurement:
+    return Measurement(
         name,
         f"to 200 full queues, {name}",
-        lambda bench: _dropping(bench, pebbles, topics),
+        lambda run: _dropping(run, pebbles, topics),
         frozenset({FILTERS, POLICIES} if settings else {FILTERS}),
         "dropped message",
         2 * DROPPING,
@@ -365,56 +369,60 @@ def _drop_row(name: str, settings: Sequence[str] = (), pebbles: int = WAITING + 
     )
 
 
-ROWS: Final[dict[str, Row]] = {
+ROWS: Final[dict[str, Measurement]] = {
     row.name: row
     for row in (
-        Row("one-to-one", "1 → 1, QoS 0", lambda bench: _pairs(bench, 1, Shape(window=1024, burst=256))),
-        Row("pairs", "100 pairs, QoS 0", lambda bench: _pairs(bench, 100, Shape())),
-        Row("fan-out", "1 → 1,000 fan-out", _fan_out, files=1100),
-        Row("fan-in", "100 → 1 fan-in (bench/+)", _fan_in, frozenset({FILTERS})),
-        Row("pairs-v5", "100 pairs, MQTT 5", lambda bench: _pairs(bench, 100, _V5), frozenset({V5})),
-        Row("pairs-qos1", "100 pairs, QoS 1 both sides", lambda bench: _pairs(bench, 100, _ACKED, 1), frozenset({QOS})),
-        Row(
+        Measurement("one-to-one", "1 → 1, QoS 0", lambda run: _pairs(run, 1, Shape(window=1024, burst=256))),
+        Measurement("pairs", "100 pairs, QoS 0", lambda run: _pairs(run, 100, Shape())),
+        Measurement("fan-out", "1 → 1,000 fan-out", _fan_out, files=1100),
+        Measurement("fan-in", "100 → 1 fan-in (bench/+)", _fan_in, frozenset({FILTERS})),
+        Measurement("pairs-v5", "100 pairs, MQTT 5", lambda run: _pairs(run, 100, _V5), frozenset({V5})),
+        Measurement(
+            "pairs-qos1", "100 pairs, QoS 1 both sides", lambda run: _pairs(run, 100, _ACKED, 1), frozenset({QOS})
+        ),
+        Measurement(
             "pairs-qos1-single",
             "100 pairs, QoS 1, one in flight for each",
-            lambda bench: _pairs(bench, 100, Shape(window=1, burst=1), 1),
+            lambda run: _pairs(run, 100, Shape(window=1, burst=1), 1),
             frozenset({QOS}),
         ),
-        Row("pairs-qos2", "100 pairs, QoS 2 both sides", lambda bench: _pairs(bench, 100, _ACKED, 2), _QOS2),
-        Row("pairs-16k", "10 pairs, 16 KiB payload", lambda bench: _pairs(bench, 10, _LARGE)),
-        Row(
+        Measurement("pairs-qos2", "100 pairs, QoS 2 both sides", lambda run: _pairs(run, 100, _ACKED, 2), _QOS2),
+        Measurement("pairs-16k", "10 pairs, 16 KiB payload", lambda run: _pairs(run, 10, _LARGE)),
+        Measurement(
             "paced-pairs",
             "1,000 pairs paced at 10,000 msg/s",
-            lambda bench: _paced(bench, bench.scaled(1000), bench.scaled(1000), 10_000.0 / bench.divide),
+            lambda run: _paced(run, run.scaled(1000), run.scaled(1000), 10_000.0 / run.divide),
             files=2100,
         ),
-        Row(
+        Measurement(
             "paced-fan-out",
             "1 → 1,000 paced at 20 msg/s",
-            lambda bench: _paced(bench, 1, bench.scaled(1000), 20.0),
+            lambda run: _paced(run, 1, run.scaled(1000), 20.0),
             files=1100,
         ),
-        Row("idle", "10 pairs beside 4,000 idle subscribers", _beside_idle, files=4100),
-        Row("connect", "connect 4,000 clients", _connect, unit="client", files=4100),
-        Row("own-filters", "100 × 1,000 filters device/%c/+/%n/#", _own_filters, frozenset({FILTERS}), "filter"),
-        Row("same-filters", "4,000 × the same 4 filters", _same_filters, frozenset({FILTERS}), "filter", 4100),
-        Row("churn", "1 → 1 beside 1,000 SUBSCRIBE + UNSUBSCRIBE/s", _beside_churn, frozenset({FILTERS})),
-        Row(
+        Measurement("idle", "10 pairs beside 4,000 idle subscribers", _beside_idle, files=4100),
+        Measurement("connect", "connect 4,000 clients", _connect, unit="client", files=4100),
+        Measurement(
+            "own-filters", "100 × 1,000 filters device/%c/+/%n/#", _own_filters, frozenset({FILTERS}), "filter"
+        ),
+        Measurement("same-filters", "4,000 × the same 4 filters", _same_filters, frozenset({FILTERS}), "filter", 4100),
+        Measurement("churn", "1 → 1 beside 1,000 SUBSCRIBE + UNSUBSCRIBE/s", _beside_churn, frozenset({FILTERS})),
+        Measurement(
             "one-to-one-visited",
             "1 → 1, QoS 0, after a visit",
-            lambda bench: _after_visits(bench, 1, Shape(window=1024, burst=256)),
+            lambda run: _after_visits(run, 1, Shape(window=1024, burst=256)),
             frozenset({FILTERS}),
         ),
-        Row(
+        Measurement(
             "pairs-qos1-visited",
             "100 pairs, QoS 1 both sides, after a visit",
-            lambda bench: _after_visits(bench, 100, _ACKED, 1),
+            lambda run: _after_visits(run, 100, _ACKED, 1),
             frozenset({FILTERS, QOS}),
         ),
-        Row("zeek-0", "10 pairs at 20,000 msg/s", lambda bench: _zeek(bench, 0)),
-        Row("zeek-20", "10 pairs at 20,000 msg/s + 20 others", lambda bench: _zeek(bench, 20)),
-        Row("zeek-1000", "10 pairs at 20,000 msg/s + 1,000 others", lambda bench: _zeek(bench, 1000), files=1100),
-        Row("zeek-4000", "10 pairs at 20,000 msg/s + 4,000 others", lambda bench: _zeek(bench, 4000), files=4100),
+        Measurement("zeek-0", "10 pairs at 20,000 msg/s", lambda run: _zeek(run, 0)),
+        Measurement("zeek-20", "10 pairs at 20,000 msg/s + 20 others", lambda run: _zeek(run, 20)),
+        Measurement("zeek-1000", "10 pairs at 20,000 msg/s + 1,000 others", lambda run: _zeek(run, 1000), files=1100),
+        Measurement("zeek-4000", "10 pairs at 20,000 msg/s + 4,000 others", lambda run: _zeek(run, 4000), files=4100),
         _frozen_row("frozen-0", "1 → 190 paced at 100 msg/s", 0, _paced_to),
         _frozen_row("frozen-5", "1 → 190 paced at 100 msg/s + 10 frozen", 10, _paced_to),
         _frozen_row("frozen-50", "1 → 190 paced at 100 msg/s + 190 frozen", 190, _paced_to),
@@ -430,10 +438,10 @@ ROWS: Final[dict[str, Row]] = {
 _FURTHER: Final = (
     *(_ruled_row(ROWS[name]) for name in ("one-to-one", "pairs", "fan-out", "pairs-v5")),
     *(_secured_row(ROWS[name]) for name in ("pairs", "fan-out", "paced-pairs")),
-    Row(
+    Measurement(
         "connect-tls",
         "1,000 handshakes, TLS 1.3",
-        lambda bench: _connect(bench, 1000),
+        lambda run: _connect(run, 1000),
         frozenset({SECURED}),
         "client",
         1100,
@@ -442,3 +450,50 @@ _FURTHER: Final = (
     *(_web_row(ROWS[name]) for name in ("pairs", "paced-pairs")),
 )
 ROWS.update((row.name, row) for row in _FURTHER)
+
+BROKERS: Final = ("canopy", "mosquitto")
+COLUMNS: Final = ("rate/s", "CPU µs", "RSS MB", "B each", "p50 µs", "p99 µs", "lost", "broker %", "gen %")
+SPARE_FILES: Final = 100
+
+
+def sample_of(row: Measurement, case: Case) -> Sample:
+    """Measure a row once on a fresh broker, and its base before it.
+
+    Raises:
+        BrokerFailed, LoadError, FrameError: that went wrong.
+        NotRun: this process may not open as many files.
+    """
+    base = None if row.base is None else sample_of(row.base, case)
+    if not raise_file_limit(row.files + SPARE_FILES):
+        raise NotRun(f"{row.files} open files are not allowed (ulimit -n)")
+    listener = None
+    if row.listener:
+        listener = Listener(row.listener, free_port(), *(certificate() if row.listener == TLS else ()))
+    with case.broker(*row.settings, waiting=row.waiting, listener=listener) as process:
+        if listener is not None:
+            process.wait_listening(listener.port)
+        sample = row.run(Run(Meter(process, max(0.1, case.seconds / 4), case.seconds), case.divide, listener))
+    return sample if base is None else replace(sample, without=base)
+
+
+def _measured(row: Measurement, case: Case) -> Iterator[Line]:
+    yield line_of("", sample_of(row, case), beside=row.beside)
+
+
+BENCH: Final = Bench(
+    "network",
+    "The same MQTT loads on several brokers in one run.",
+    {
+        name: Row(
+            row.title,
+            partial(_measured, row),
+            tuple(broker for broker in BROKERS if not row.needs & PEERS[broker].lacks),
+            needs=row.needs,
+            against="CPU µs",
+            columns=COLUMNS,
+            about=f"{row.title}; figures for each {row.unit}",
+        )
+        for name, row in ROWS.items()
+    },
+    peers(),
+)

@@ -1,4 +1,4 @@
-"""The code that all commands of `canopy` share: failures, exit codes, and the look of help.
+"""The code that all commands of `canopy` share: standard streams, failures, exit codes, and the look of help.
 
 Owns `fail` and `foreseen`: a foreseen failure is a line for people, never a traceback; and `Group`, the help of a group
 of commands.
@@ -114,3 +114,19 @@ def foreseen(command: Callable[..., Any], error: type[Exception]) -> Callable[..
             raise typer.Exit(FAILED) from None
 
     return guarded
+
+
+def open_missing_streams() -> None:
+    """Open /dev/null in place of each closed standard stream. Call it before any other file is opened."""
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one: those below are open by now.
+            os.open(os.devnull, flags)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  for as long as the process lives
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115

@@ -309,7 +309,7 @@ async def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch: pytest.Mo
 
 LOADED = """
 import asyncio, sys
-import canopy_mqtt.command.cli
+import canopy_mqtt.command.serve
 from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.settings import Settings
 async def run():

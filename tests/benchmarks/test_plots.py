@@ -57,9 +57,12 @@ def test_the_pictures_of_the_documentation_show_its_figures(plots: Any, name: st
 
 
 def test_each_broker_has_its_version_and_each_row_its_factor(plots: Any) -> None:
-    medians = {"mosquitto": {"medians": {"cpu_us": 5.0}}, "relay": {"medians": {"cpu_us": 2.0}}}
+    results = [
+        {"title": "pairs", "broker": broker, "steps": {"": {"CPU µs": cpu}}}
+        for broker, cpu in (("mosquitto", 5.0), ("relay", 2.0))
+    ]
     says = {"mosquitto": "mosquitto version 2.0.11", "relay": "copies bytes, parses nothing (Python)"}
-    text = plots.picture("network", [{"brokers": says, "rows": [{"title": "pairs", "brokers": medians}]}])
+    text = plots.picture("network", [{"brokers": says, "results": results}])
     assert "mosquitto 2.0.11" in text
     assert "0.4×" in text
 

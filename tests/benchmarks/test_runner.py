@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.runner import Bench, Case, Entrant, Line, NotRun, Row, main, peers
+from benchmarks.network.measure import Missed, Sample, Spent
+from benchmarks.runner import Bench, Case, Entrant, Line, NotRun, Row, line_of, main, peers
 from canopy_load.brokers import process
 from tests.support.runs import for_each
 
@@ -125,6 +126,31 @@ def test_settings_are_those_of_the_broker(tmp_path: Path) -> None:
     config = Path(mosquitto.command(1883, tmp_path, ["persistence true"])[-1]).read_text()
     assert config.endswith("\npersistence true\n")
     assert "top.enabled" not in config
+
+
+def sample(cpu: float = 0.5, generator: float = 0.2) -> Sample:
+    return Sample(1000, Spent(1.0, cpu, generator), resident=10_000_000)
+
+
+def test_generator_bound_means_busy_beside_a_broker_that_is_not() -> None:
+    assert sample(cpu=0.6, generator=0.99).generator_bound
+    assert not sample(cpu=0.99, generator=0.99).generator_bound
+    assert not sample(cpu=0.6, generator=0.6).generator_bound
+
+
+def test_a_line_tells_of_those_who_did_not_read_and_of_what_was_beside() -> None:
+    run = sample()
+    run.without = sample(cpu=0.25)
+    run.p99_us, run.without.p99_us = 3.0, 2.0
+    run.missed = Missed(clients=10, messages=4000, cut=0, full=True)
+    line = line_of("", run)
+    ratios = {name: value for name, value in line.figures.items() if name.endswith("of without")}
+    assert ratios == {"CPU × of without": 2.0, "rate × of without": 1.0, "p99 × of without": 1.5}
+    assert line.figures["missed"] == 4000
+    assert line.notes == ("10 frozen",)
+    run.missed = Missed(clients=20, messages=5000, cut=3, full=False)
+    said = ("20 frozen", "3 of the frozen disconnected", "the queues of the frozen were not full")
+    assert line_of("", run).notes == said
 
 
 def test_the_commands_are_listed_and_others_refused() -> None:

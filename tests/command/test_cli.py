@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from canopy_mqtt import __version__, build_info
 from canopy_mqtt.assembly import daemon, logs
 from canopy_mqtt.assembly.app import Broker, StartupError
-from canopy_mqtt.command import cli
+from canopy_mqtt.command import cli, health
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings import loader as configuration
 from canopy_mqtt.settings.loader import load_settings
@@ -450,7 +450,7 @@ def test_health_of_no_broker_at_all(target: str) -> None:
 def test_health_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """By flags, and by the environment, where nobody else on the machine sees a password."""
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(cli, "check", lambda *given: asked.append(given[2:4]))
+    monkeypatch.setattr(health, "check", lambda *given: asked.append(given[2:4]))
     assert canopy("health").exit_code == 0
     assert canopy("health", "--user", "probe", "--password", "secret").exit_code == 0
     assert canopy("health", CANOPY_HEALTH_USER="probe", CANOPY_HEALTH_PASSWORD="secret").exit_code == 0

@@ -29,7 +29,9 @@ CANOPY: Final = "canopy_mqtt.command.cli"
 WORKER: Final = "canopy_load.engine.worker"
 """Modules whose `main` can be run."""
 
-LATER: Final = {CANOPY: ("canopy_mqtt.assembly.app", "canopy_mqtt.store.sqlite.store", "uvloop")}
+LATER: Final = {
+    CANOPY: ("canopy_mqtt.command.serve", "canopy_mqtt.assembly.app", "canopy_mqtt.store.sqlite.store", "uvloop")
+}
 """What they import when they need it first."""
 
 RECORDER: Final = ("canopy_mqtt.record.files.folder", "pandas")

@@ -128,19 +128,3 @@ def _renderer(format: Format, target: Stream) -> list[Processor]:  # noqa: A002
             )
         ]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=repr)]
-
-
-def open_missing_streams() -> None:
-    """Open /dev/null in place of each closed standard stream. Call it before any other file is opened."""
-    for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
-        try:
-            os.fstat(number)
-        except OSError:
-            # The lowest free number is this one: those below are open by now.
-            os.open(os.devnull, flags)
-    if sys.stdin is None:
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  for as long as the process lives
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115

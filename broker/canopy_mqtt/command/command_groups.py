@@ -1,6 +1,7 @@
-"""Loads the groups of commands, `canopy load`, `canopy ctl` and the others, and the command `canopy prove`.
+"""Loads the commands: `canopy serve` and the other single ones, and the groups `canopy load`, `canopy ctl` and others.
 
-Promises: a group is imported only when it is used, so that `canopy serve` starts without it.
+Promises: a command is imported only when it is used, so that `canopy health`, which containers call again and again,
+starts without the broker, and `canopy serve` without the load tester.
 """
 
 from __future__ import annotations
@@ -12,43 +13,49 @@ import typer
 
 from canopy_mqtt.terminal import Anywhere, Group
 
-NAMES: Final = ("load", "prove", "acl", "ctl", "record", "store", "pipeline")
-"""The order in `canopy --help`, after the single commands."""
+SINGLE: Final = ("serve", "init", "check-config", "convert", "health", "passwd", "prove")
+GROUPS: Final = ("load", "acl", "ctl", "record", "store", "pipeline")
+"""The order in `canopy --help`."""
 
 
 class Canopy(Group):
-    """`canopy` itself: its own commands, and the groups."""
+    """`canopy` itself."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = _Commands({**self.commands, **dict.fromkeys(NAMES)})
+        self.commands = _Commands(dict.fromkeys((*SINGLE, *GROUPS)))
 
 
 class _Commands(UserDict[str, Any]):
-    """Commands by name; a group is None until it is used."""
+    """Commands by name; one is None until it is used."""
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]
         if found is None:
-            alone = typer.Typer(rich_markup_mode=None)
-            if name == "prove":
-                _add_prove(alone)
-            else:
-                alone.add_typer(_imported(name), name=name, cls=Anywhere if name == "ctl" else Group)
-            found = self.data[name] = typer.main.get_group(alone).commands[name]
+            parent = imported = _imported(name)
+            if name in GROUPS:
+                parent = typer.Typer(rich_markup_mode=None)
+                parent.add_typer(imported, name=name, cls=Anywhere if name == "ctl" else Group)
+            found = self.data[name] = typer.main.get_group(parent).commands[name]
         return found
-
-
-def _add_prove(app: typer.Typer) -> None:
-    """Add the command `prove`, which is no group."""
-    from canopy_load.cli.common import told
-    from canopy_load.cli.prove import prove
-
-    app.command("prove")(told(prove))
 
 
 def _imported(name: str) -> typer.Typer:
     match name:
+        case "serve":
+            from canopy_mqtt.command.serve import app
+        case "init":
+            from canopy_mqtt.command.init import app
+        case "check-config":
+            from canopy_mqtt.command.check_config import app
+        case "convert":
+            from canopy_mqtt.command.convert import app
+        case "health":
+            from canopy_mqtt.command.health import app
+        case "passwd":
+            from canopy_mqtt.command.passwd import app
+        case "prove":
+            from canopy_load.cli.prove import app
         case "load":
             from canopy_load.cli.app import app
         case "acl":

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import secrets
 import ssl
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from canopy_mqtt.client.address import BrokerAddress
 from canopy_mqtt.client.blocking import BlockingClient
@@ -18,8 +20,10 @@ from canopy_mqtt.client.failures import LostError, RefusedError, told
 from canopy_mqtt.client.machine import ClientMachine, connect_packet
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import V311, Publish
-from canopy_mqtt.settings import Address, Endpoint
+from canopy_mqtt.settings import Address, Endpoint, parse_endpoint
+from canopy_mqtt.settings.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
 from canopy_mqtt.settings.values import MAX_STRING_BYTES
+from canopy_mqtt.terminal import MISUSED, fail
 
 KEEP_ALIVE: Final = 10
 """Seconds after which the broker ends the session of a killed check, and one half more."""
@@ -37,8 +41,63 @@ REFUSES_STRANGERS: Final = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
 """OpenSSL's name of the alert of a broker that requires a client certificate (RFC 8446, section 6.2)."""
 
 
+app = typer.Typer(rich_markup_mode=None)
+
+
 class UnhealthyError(Exception):
     """The reason in one line why the broker is unhealthy."""
+
+
+@app.command()
+def health(
+    target: Annotated[
+        str, typer.Option(metavar="URL", envvar=HEALTH_TARGET, help="The broker to check.")
+    ] = "mqtt://127.0.0.1:1883",
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How long to wait for an answer.")] = 5.0,
+    user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", envvar=HEALTH_USER, help="A user name that the broker has to accept."),
+    ] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            envvar=HEALTH_PASSWORD,
+            show_envvar=True,
+            help="Its password; other users of this machine can see the option, but not the variable.",
+        ),
+    ] = None,
+    ca: Annotated[
+        str, typer.Option(metavar="FILE", help="With mqtts: the authorities to trust (PEM), instead of the system's.")
+    ] = "",
+    cert: Annotated[str, typer.Option(metavar="FILE", help="With mqtts: the client certificate (PEM).")] = "",
+    key: Annotated[str, typer.Option(metavar="FILE", help="With mqtts: the private key of --cert (PEM).")] = "",
+    server_name: Annotated[
+        str, typer.Option(metavar="NAME", help="With mqtts: the name in the broker's certificate, if not the host.")
+    ] = "",
+) -> None:
+    """Check that a running broker serves MQTT. The exit code is 0 if it does and 1 if it does not.
+
+    URL is mqtt://HOST:PORT, mqtts://HOST:PORT or mqtt+unix:///PATH. Without --user a broker that refuses anonymous
+    clients is healthy. With --user the broker has to accept the user. If the user may read $SYS, a broker whose store
+    cannot be written is not healthy.
+    """
+    try:
+        address = parse_endpoint(target)
+    except ValueError as error:
+        fail(f"--target {target}: allowed: {error}", MISUSED)
+    if address.scheme in ("ws", "wss"):
+        fail(f"--target {target}: a check speaks MQTT over TCP, TLS or a Unix socket, and not over WebSocket", MISUSED)
+    if not address.tls and (ca or cert or key or server_name):
+        fail("--ca, --cert, --key and --server-name are for an mqtts:// target", MISUSED)
+    if password is not None and user is None:
+        fail("--password needs --user: MQTT 3.1.1 has no password without a user name", MISUSED)
+    try:
+        trusted = context(ca, cert, key) if address.tls else None
+        check(address, timeout, user, password, trusted, server_name)
+    except UnhealthyError as error:
+        fail(str(error))
+    typer.echo(f"{address.url()}: OK")
 
 
 def context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SSLContext:

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
-from canopy_load.cli.common import INTERRUPTED, Secured, clear, parse_targets, passing
+from canopy_load.cli.common import INTERRUPTED, Secured, clear, parse_targets, passing, told
 from canopy_load.errors import Misuse
 from canopy_load.prove.plan import BROKER_FAULTS, CLIENT_FAULTS, Fault
 
@@ -23,6 +23,11 @@ ROUNDS: Final = 4
 MOST_ROUNDS: Final = 10_000
 
 
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+@told
 def prove(
     target: Annotated[
         list[str] | None,

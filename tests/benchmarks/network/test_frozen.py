@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 
 from benchmarks.network import links
-from benchmarks.network.cli import run_once
 from benchmarks.network.frozen import Frozen, read_all
 from benchmarks.network.links import LoadError, Loop, receive
 from benchmarks.network.loads import FanOut, Shape
 from benchmarks.network.measure import Missed
-from benchmarks.network.rows import ROWS
+from benchmarks.network.rows import BENCH, ROWS, sample_of
 from benchmarks.network.streams import Ledger
+from benchmarks.runner import Case
 from canopy_load.brokers import frames
 from canopy_load.brokers.process import HOST, BrokerFailed, BrokerProcess, Cores, free_port
 from canopy_load.brokers.registry import PEERS
 
 ROOT = Path(__file__).resolve().parents[3]
-COMMAND = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "benchmarks.network"]
+COMMAND = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "benchmarks", "network"]
 SHAPE = Shape(window=8, burst=4)
 FRAME = frames.publish("bench/0000", frames.payload(0, 0, 64))
 MOSQUITTO_MISSING = PEERS["mosquitto"].missing()
@@ -149,47 +149,41 @@ def test_many_topics_are_sent_in_turn_and_all_accounted_for(stack: ExitStack) ->
 def test_a_row_is_measured_with_its_settings() -> None:
     row = replace(ROWS["frozen-0"], settings=("queue.policy=first-come",))
     with pytest.raises(BrokerFailed, match="first-come"):
-        run_once(row, PEERS["canopy"], Cores(None, ()), 0.1)
+        sample_of(row, Case(BENCH.entrants["canopy"]))
 
 
-def run(file: Path, broker: str, rows: str) -> dict[str, Any]:
-    """Run each row briefly, and return its results by row."""
-    arguments = ["--quick", "--seconds", "0.1", "--no-limit", "--brokers", broker, "--rows", rows, "--json", str(file)]
+def run(file: Path, broker: str, *rows: str) -> dict[str, Any]:
+    """Run each row briefly, and return its only line by row."""
+    arguments = [*rows, "--quick", "--seconds", "0.1", "--brokers", broker, "--json", str(file)]
     done = subprocess.run([*COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return {row["name"]: row["brokers"][broker] for row in json.loads(file.read_text())["rows"]}
+    return {each["row"]: each["runs"][0][0] for each in json.loads(file.read_text())["results"]}
 
 
-def check(name: str, result: dict[str, Any], frozen: int) -> None:
+def check(name: str, line: dict[str, Any], frozen: int) -> None:
     """Whoever reads got everything, and who does not read had a full queue all the while."""
-    (sample,) = result["samples"]
-    assert sample["units"] > 0
-    assert result["doubled"] == 0
+    figures = line["figures"]
+    assert figures["rate/s"] > 0
     if name != "max-age":  # on a busy machine a tenth of a second can pass anywhere
-        assert result["lost"] == 0
-    missed = sample["missed"]
-    assert (missed["clients"], missed["cut"], missed["full"]) == (frozen, 0, True)
-    assert missed["messages"] > 0
-    assert sample["without"]["units"] > 0
+        assert figures["lost"] == 0
+    assert [note for note in line["notes"] if "frozen" in note or "doubled" in note] == [f"{frozen} frozen"]
+    assert figures["missed"] > 0
+    assert figures["rate × of without"] > 0
 
 
 @pytest.mark.long
 def test_whole_run_on_canopy(tmp_path: Path) -> None:
-    rows = "frozen-0,frozen-5,frozen-50-bursts,drop-newest,drop-oldest,latest,max-age"
-    results = run(tmp_path / "out.json", "canopy", rows)
-    (alone,) = results.pop("frozen-0")["samples"]
-    assert alone["missed"] is None
-    assert alone["p99_us"] > 0
-    assert results["frozen-5"]["p99_of_without"] > 0
-    for name, result in results.items():
-        check(name, result, {"frozen-5": 10, "frozen-50-bursts": 19}.get(name, 20))
-        if not name.startswith("frozen"):
-            assert result["samples"][0]["missed"]["messages"] >= result["samples"][0]["units"]
+    rows = ("frozen-0", "frozen-5", "frozen-50-bursts", "drop-newest", "drop-oldest", "latest", "max-age")
+    results = run(tmp_path / "out.json", "canopy", *rows)
+    alone = results.pop("frozen-0")["figures"]
+    assert "missed" not in alone
+    assert alone["p99 µs"] > 0
+    assert results["frozen-5"]["figures"]["p99 × of without"] > 0
+    for name, line in results.items():
+        check(name, line, {"frozen-5": 10, "frozen-50-bursts": 19}.get(name, 20))
 
 
 @pytest.mark.long
 @pytest.mark.skipif(MOSQUITTO_MISSING is not None, reason=str(MOSQUITTO_MISSING))
 def test_whole_run_on_mosquitto(tmp_path: Path) -> None:
-    results = run(tmp_path / "out.json", "mosquitto", "frozen-5,latest")
-    assert results.pop("latest")["notes"] == ["not run: mosquitto lacks queue policies"]
-    check("frozen-5", results["frozen-5"], 10)
+    check("frozen-5", run(tmp_path / "out.json", "mosquitto", "frozen-5")["frozen-5"], 10)

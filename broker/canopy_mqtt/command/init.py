@@ -1,0 +1,41 @@
+"""`canopy init` writes a settings file to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from canopy_mqtt.command.initial_settings import USES, InitError, next_commands, settings_for, write
+from canopy_mqtt.terminal import MISUSED, fail
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def init(
+    use: Annotated[
+        str, typer.Argument(metavar="[USE]", help="dev, edge, public or recorder.", autocompletion=lambda: list(USES))
+    ] = "dev",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write; - for standard output.")
+    ] = Path("canopy.toml"),
+) -> None:
+    """Write a commented settings file to start from, and print the next commands.
+
+    dev: a developer's machine. edge: a small machine, linked to a broker in the cloud. public: TLS, users and rules.
+    recorder: records all traffic for analysis. Keys and passwords are expected beside FILE; existing ones stay.
+    """
+    if use not in USES:
+        fail(f"{use}: allowed: {', '.join(USES)}", MISUSED)
+    try:
+        if str(output) == "-":
+            typer.echo(settings_for(use), nl=False)
+            return
+        write(use, output)
+    except InitError as error:
+        fail(str(error))
+    typer.echo(f"{output}: {USES[use].about}\n\nnext:")
+    for command in next_commands(use, output):
+        typer.echo(f"    {command}")

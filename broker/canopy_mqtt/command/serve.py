@@ -1,0 +1,117 @@
+"""`canopy serve` runs the broker."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+
+from canopy_mqtt.assembly import daemon, logs
+from canopy_mqtt.assembly.logwriter import BackgroundWriter
+from canopy_mqtt.command.settings_arguments import load, one_of
+from canopy_mqtt.settings import DATABASES, Settings
+from canopy_mqtt.settings.loader import load_settings
+from canopy_mqtt.settings.missing_files import missing_files
+from canopy_mqtt.settings.removed import ONE_PROCESS, WHERE
+from canopy_mqtt.settings.secret_files import open_settings
+from canopy_mqtt.terminal import MISUSED, fail
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def serve(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Settings in TOML.", show_default=False)] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="The same as FILE.")] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Listen on mqtt:// or ws://HOST:PORT, instead of `listen`. Repeatable."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            "-p",
+            metavar="PORT",
+            min=0,
+            max=65_535,
+            help="Short for --listen mqtt://127.0.0.1:PORT: only for this machine.",
+        ),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Change one setting: limits.max_packet_size=4096. Repeatable."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|URL",
+            help="Keep sessions and messages across restarts, in a folder or a PostgreSQL database; short for "
+            "store.path and store.url.",
+        ),
+    ] = None,
+    workers: Annotated[str | None, typer.Option(hidden=True)] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL", help="debug, info, warning or error; short for --set log.level=LEVEL."),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Short for --log-level debug: every subscription, every connection.")
+    ] = False,
+) -> None:
+    """Run the broker until SIGTERM or Ctrl-C.
+
+    Settings come from the defaults, then FILE, then CANOPY_ environment variables, then these flags. On SIGHUP the
+    broker reads FILE again and applies changes of limits, queues, links, authentication, access rules, certificates,
+    alarms and the log, or nothing if there is a mistake. It logs changed settings that need a restart.
+    """
+    daemon.ignore_signals()
+    config = one_of(file, config)
+    changes = list(sets or ())
+    if store == "":
+        # As from a shell variable that is not set: neither the folder here nor the memory is what was meant.
+        fail("--store: found nothing; allowed: a folder, or the URL of a database", MISUSED)
+    if store is not None:
+        # In quotes: a folder may be called 1.
+        name = "store.url" if store.startswith(DATABASES) else "store.path"
+        changes.append(f"{name}={json.dumps(store, ensure_ascii=False)}")
+    if workers is not None:
+        fail(f"--workers: {ONE_PROCESS} {WHERE}", MISUSED)
+    if verbose and log_level not in (None, "debug"):
+        fail(f"--verbose and --log-level {log_level} exclude each other", MISUSED)
+    if verbose or log_level is not None:
+        changes.append(f"log.level={log_level or 'debug'}")
+    addresses = [*(listen or ()), *([] if port is None else [f"mqtt://127.0.0.1:{port}"])]
+    settings = load(config, changes, addresses)
+    # Nothing but the file can have changed.
+    read = None if config is None else lambda: load_settings(config, changes, addresses)
+    # An unread log must not block the broker; and whatever ends it, nothing that was logged is lost.
+    with closing(BackgroundWriter(sys.stderr)) as writer:
+        logs.configure(settings.log.level, settings.log.format, writer)
+        if config is not None:
+            for line in open_settings(config, settings):
+                structlog.get_logger().warning("suspicious setting", detail=line)
+        failure = _run(settings, read, writer)
+    # After the last line of the log, which may say more of it.
+    if failure is not None:
+        # All at once: who starts a broker for the first time has several files to make.
+        fail(missing_files(settings) or str(failure))
+
+
+def _run(settings: Settings, read: Callable[[], Settings] | None, writer: BackgroundWriter) -> Exception | None:
+    """Run the broker, and return what prevented that; None after an orderly stop."""
+    from canopy_mqtt.assembly.app import StartupError
+
+    try:
+        daemon.run(settings, lambda given: daemon.real_broker(given, read), stream=writer, read=read)
+    except (daemon.DaemonError, StartupError) as error:
+        return error
+    return None
