@@ -21,7 +21,7 @@ from canopy_mqtt.client.failures import FAILURE, HUNG_UP, ClientError, NotSuppor
 from canopy_mqtt.client.machine import ClientMachine, Delivered, connect_packet
 from canopy_mqtt.core.codec import encoder, packets
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import V5, Connack, Disconnect, Suback, SubscriptionRequest, Will
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 
@@ -88,7 +88,7 @@ class Wire(asyncio.Protocol):
 
     def give_up(self) -> None:
         """Answer nothing any more. Raises nothing."""
-        self._decoder = Decoder(LARGEST_PACKET, False, self._client.plan.version)
+        self._decoder = Decoder(MAX_PACKET, False, self._client.plan.version)
         self.freeze(False)
 
     def ask(self, ping: Ping) -> None:
