@@ -30,7 +30,7 @@ SESSION_SECONDS: Final = 3600
 LINGER: Final = 1.0
 """Seconds for which a broker may keep a connection after a DISCONNECT."""
 FIRST_DELAY: Final = 0.02
-LONGEST_DELAY: Final = 0.5
+MAX_DELAY: Final = 0.5
 """Seconds between two attempts to connect."""
 WILL_MARGIN: Final = 1.0
 """Seconds after the delay of a will within which the broker may find that it is not over: it counts from when it saw
@@ -272,7 +272,7 @@ class Client:
                         delay = FIRST_DELAY
                     else:
                         await asyncio.sleep(delay)
-                        delay = min(delay * 2, LONGEST_DELAY)
+                        delay = min(delay * 2, MAX_DELAY)
                     continue
                 self._changed.clear()
                 await self._changed.wait()
