@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.accounts import (
+from canopy_mqtt.core.codec.packets import Will
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.jobs import END_SESSION_WORK, STEP_WORK
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.principal import (
     FILTERS,
     MAX_USER_BYTES,
     SESSION_SIZE,
@@ -19,13 +23,9 @@ from canopy_mqtt.core.accounts import (
     SETTINGS,
     Account,
     Accounts,
+    Principal,
     Room,
 )
-from canopy_mqtt.core.codec.packets import Will
-from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.jobs import END_SESSION_WORK, STEP_WORK
-from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import text_bytes
 
@@ -281,11 +281,11 @@ def is_empty(session: Session) -> bool:
 # -- who gives way -----------------------------------------------------------------------------------------------------
 #
 # First the empty sessions of clients that are away, of any account, since nothing is lost with them; then those of the
-# largest account above its fair share (`canopy_mqtt.core.accounts`), if the client is away, in the order in which the
+# largest account above its fair share (`canopy_mqtt.core.principal`), if the client is away, in the order in which the
 # clients left. Such a session ends as at its expiry: its will is published, and its messages are counted as lost. A
 # connected client loses nothing. The work of one call is bounded, and charged to the client.
 
-MOST_ENDED: Final = 256
+MAX_ENDED: Final = 256
 """Sessions that may end for one that comes: a will of 400 KB takes the room of all these empty ones."""
 
 
@@ -298,7 +298,7 @@ def session_room(router: Router, client_id: str, principal: Principal, will: Wil
     grows = table.grows_by(client_id, principal, will)
     until: i64 = router.budget.used + STEP_WORK
     lacking = -1
-    for _ in range(MOST_ENDED):
+    for _ in range(MAX_ENDED):
         lacking = table.lacking(limits, account, client_id, grows)
         if lacking < 0:
             break

@@ -13,12 +13,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.accounts import Accounts, Room
+from canopy_mqtt.core.counters import UNLIMITED, QueueTotals
 from canopy_mqtt.core.hooks import Recorder, SubscriptionListener
 from canopy_mqtt.core.jobs import DROP_WORK, NODE_SHIFT, OUTDATED_WORK, REMOVAL, Budget, Job, Scheduler
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.queues.queue_terms import SubscriptionQueue
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED, QueueTotals
+from canopy_mqtt.core.principal import Accounts, Room
+from canopy_mqtt.core.queues.queue_terms import MessageTerms
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.subscription import (
@@ -129,11 +129,11 @@ class SubscriptionTable(Job):
         if self.listener is not None and not session.upstream:
             self.listener.wanted(topic_filter)
 
-    def give_queue(self, subscription: Subscription, sub_queue: SubscriptionQueue | None) -> None:
+    def give_queue(self, subscription: Subscription, message_terms: MessageTerms | None) -> None:
         """Let the messages of a subscription wait in a queue of their own, or (None) in that of its session."""
-        before = subscription.sub_queue
-        subscription.set_sub_queue(sub_queue)
-        if before is None or sub_queue is None:
+        before = subscription.message_terms
+        subscription.set_message_terms(message_terms)
+        if before is None or message_terms is None:
             self.charge(subscription.session, SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES)
         self.touch(subscription)
 
@@ -220,8 +220,8 @@ class SubscriptionTable(Job):
             if self.tap is not None:
                 self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
             freed: i64 = self.drop(subscription)
-            if subscription.sub_queue is not None:
-                self._totals.aging.pop(subscription.sub_queue, None)
+            if subscription.message_terms is not None:
+                self._totals.aging.pop(subscription.message_terms, None)
             done += 1 + (freed >> DROP_NODES)
         if not subscriptions:
             # An empty dict keeps the room that it had; a route may refer to the session until it is refreshed.
@@ -246,7 +246,7 @@ class SubscriptionTable(Job):
         if group is not None:
             size += group_bytes(subscription.topic_filter, group.name)
             self.shared_count += change
-        if subscription.sub_queue is not None:
+        if subscription.message_terms is not None:
             size += SUB_QUEUE_BYTES
         self.count += change
         self.own_bytes += change * size
