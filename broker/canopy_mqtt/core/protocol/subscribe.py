@@ -218,7 +218,7 @@ class FilterPacket(Job):
         filters = self._filters
         controls = router.limits.control_characters
         while not self._checked:
-            if budget.spent():
+            if budget.used >= budget.mark and budget.spent():
                 return False
             filters.next()
             filters.check(controls)
@@ -246,7 +246,7 @@ class FilterPacket(Job):
         if self._heard:
             each += TOLD_WORK
         while True:
-            if budget.spent():
+            if budget.used >= budget.mark and budget.spent():
                 return False
             budget.used += each + (length + filters.filter_end - filters.filter_at >> LENGTH_SHIFT)
             if filters.subscribes:
