@@ -412,7 +412,9 @@ class ClientMachine:
         self._resume(events)
 
     def _resume(self, events: list[Event]) -> None:
-        """Send again what the broker may not have [MQTT-4.4.0-1]."""
+        """Send again what the broker may not have [MQTT-4.4.0-1], and what was published since the CONNECT, once and
+        in order."""
+        self._unsent.clear()
         if not self.session_present:
             # What the broker forgot is no repetition [MQTT-3.2.2-5]; what it had said PUBREC to, it has answered for.
             self._received.clear()

@@ -115,8 +115,8 @@ class TestNames:
         assert own.properties == asking("back/to/me")
 
     @QOS
-    @pytest.mark.parametrize("retain", [False, True])
-    @pytest.mark.parametrize("topic", [
+    @for_each("retain", [False, True])
+    @for_each("topic", [
         "elsewhere", "tenant/b/back", "secret/internal/topic", "tenant/a", "tenant/a/", "tenant/a/$x", "$SYS/x",
     ])  # fmt: skip
     def test_a_foreign_response_topic_is_not_shown(self, qos: int, retain: bool, topic: str) -> None:
