@@ -232,7 +232,7 @@ class FilterPacket(Job):
         controls = router.limits.control_characters
         while not self._checked:
             if filters.position < filters.end:
-                if budget.used >= budget.mark and budget.spent():
+                if budget.spent():
                     return False
                 filters.next()
                 filters.check(controls)
@@ -256,7 +256,7 @@ class FilterPacket(Job):
         if self._heard:
             each += TOLD_WORK
         while filters.position < filters.end:
-            if budget.used >= budget.mark and budget.spent():
+            if budget.spent():
                 return False
             filters.next()
             budget.used += each + (length + filters.filter_end - filters.filter_at >> LENGTH_SHIFT)
@@ -458,7 +458,7 @@ class SubscriptionReview(Job):
         router = self._router
         names = self._names
         while self._at < len(names):
-            if budget.used >= budget.mark and budget.spent():
+            if budget.spent():
                 return False
             subscription = session.subscriptions.get(names[self._at])
             self._at += 1
