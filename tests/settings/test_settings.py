@@ -344,7 +344,7 @@ class TestMessages:
             ("mqtt.max_qos", "3", "3", "0 or 1 or 2"),
             ("mqtt.retain_available", "1", "1", "true or false"),
             ("mqtt.retain_available", "yes", '"yes"', "true or false"),
-            ("routing.trie", "fast", '"fast"', '"nodes" or "compact"'),
+            ("routing.trie", "fast", '"fast"', '"nodes" or "compact" or "uncompacted"'),
             ("session.max_expiry", "4294967296", "4294967296", "an integer from 0 to 4294967295"),
             ("queue.policy", "newest", '"newest"', '"drop-newest" or "drop-oldest" or "disconnect" or "latest"'),
             ("queue.max_age", "-1", "-1", "a number from 0 to 86400.0"),

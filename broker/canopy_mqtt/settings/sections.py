@@ -229,7 +229,7 @@ class Retained(Section):
 class Routing(Section):
     """Matching of topics."""
 
-    trie: Literal["nodes", "compact"] = "nodes"
+    trie: Literal["nodes", "compact", "uncompacted"] = "nodes"
     match_cache: CountOrUnlimited = 16_384
 
 

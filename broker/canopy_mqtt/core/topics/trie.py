@@ -17,7 +17,8 @@ from canopy_mqtt.core.topics.trie_compact import CompactTrie
 
 NODES: Final = "nodes"
 COMPACT: Final = "compact"
-LAYOUTS: Final[tuple[str, ...]] = (COMPACT, NODES)
+UNCOMPACTED: Final = "uncompacted"
+LAYOUTS: Final[tuple[str, ...]] = (COMPACT, NODES, UNCOMPACTED)
 
 NODE_BYTES: Final = 352
 """Bytes that are counted for a node of the trie, with a dict for one child and the string of its level."""
@@ -31,8 +32,8 @@ def create(layout: str) -> Trie:
     """
     if layout == NODES:
         return NodeTrie()
-    if layout == COMPACT:
-        return CompactTrie()
+    if layout in (COMPACT, UNCOMPACTED):
+        return CompactTrie(layout == COMPACT)
     raise ValueError(f"no trie layout {layout!r}: there are {', '.join(LAYOUTS)}")
 
 

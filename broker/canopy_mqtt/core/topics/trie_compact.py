@@ -94,12 +94,15 @@ class Shapes:
 class CompactTrie:
     """The trie without nodes: see the top of this file.
 
-    A filter is cut after each wildcard: "a/b/+/c/d/#" is the segments "a/b/+" and "c/d/#", and its one inner prefix is
-    "a/b/+". A prefix remembers the *shapes* of the segments that follow it, as pairs of how many literal levels a
-    segment has and how it ends: by `+`, by `#`, or with the filter itself. How a shape would be spelt follows from the
-    topic, and each takes one probe of a table.
+    With `compaction` (the default) a filter is cut after each wildcard only: "a/b/+/c/d/#" is the segments "a/b/+" and
+    "c/d/#", and its one inner prefix is "a/b/+". A prefix remembers the *shapes* of the segments that follow it, as
+    pairs of how many literal levels a segment has and how it ends: by `+`, by `#`, or with the filter itself. How a
+    shape would be spelt follows from the topic, and each takes one probe of a table.
 
-    Promises:
+    Without, every level ends a segment, and a prefix remembers only how many filters go through it. That is simpler and
+    larger, and there to be compared with.
+
+    Promises (with compaction):
     - From one prefix there are at most 2r + 3 probes, r being the levels of the topic that are left, and never more
       than the shapes that the filters there have. Where all filters share one fixed beginning
       (`device/{id}/+/{num}/#`), a match takes one probe for each segment and one for the filter without wildcards, and
@@ -112,9 +115,11 @@ class CompactTrie:
     the router's limits bound that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, compaction: bool = True) -> None:
+        self.compaction = compaction
         self._filters: dict[str, FilterEntry] = {}
-        self._shapes: dict[str, Shapes] = {}  # what follows a prefix, which ends with "/"; "" the root
+        self._shapes: dict[str, Shapes] = {}  # with compaction: what follows a prefix, which ends with "/"; "" the root
+        self._counts: dict[str, int] = {}  # without: filters through a prefix
         # Filters, and prefixes.
         self.count: i64 = 0
         self.nodes: i64 = 0
@@ -132,21 +137,10 @@ class CompactTrie:
         self.count += 1
         self.bytes += _entry_bytes(topic_filter)
         if "+" in topic_filter or "#" in topic_filter:
-            shapes = self._shapes
-            prefixes: list[str] = []
-            steps: list[int] = []
-            _cut(topic_filter, prefixes, steps)
-            for index in range(len(prefixes)):
-                prefix = prefixes[index]
-                known = shapes.get(prefix)
-                if known is None:
-                    known = Shapes(steps[index])
-                    shapes[prefix] = known
-                    self.nodes += 1
-                    self.bytes += PREFIX_BYTES + text_bytes(prefix)
-                before = known.kinds
-                known.add(steps[index])
-                self.bytes += (known.kinds - before) * SHAPE_BYTES
+            if self.compaction:
+                self._add_segments(topic_filter)
+            else:
+                self._add_prefixes(topic_filter)
         return entry
 
     def find(self, topic_filter: str) -> FilterEntry | None:
@@ -161,27 +155,18 @@ class CompactTrie:
         self.count -= 1
         self.bytes -= _entry_bytes(topic_filter)
         if "+" in topic_filter or "#" in topic_filter:
-            shapes = self._shapes
-            prefixes: list[str] = []
-            steps: list[int] = []
-            _cut(topic_filter, prefixes, steps)
-            for index in range(len(prefixes)):
-                prefix = prefixes[index]
-                known = shapes[prefix]
-                before = known.kinds
-                if known.discard(steps[index]):
-                    del shapes[prefix]
-                    self.nodes -= 1
-                    self.bytes -= PREFIX_BYTES + text_bytes(prefix)
-                self.bytes -= (before - known.kinds) * SHAPE_BYTES
+            if self.compaction:
+                self._discard_segments(topic_filter)
+            else:
+                self._discard_prefixes(topic_filter)
         return True
 
     def cost(self, topic_filter: str) -> i64:
         size: i64 = _entry_bytes(topic_filter)
         if not ("+" in topic_filter or "#" in topic_filter):
             return size
-        # A prefix after each "+", none of them longer than the filter.
-        prefixes: i64 = topic_filter.count("+") + 1
+        # A prefix after each "+", or after each level, none of them longer than the filter.
+        prefixes: i64 = topic_filter.count("+") + 1 if self.compaction else max(topic_filter.count("/"), 1)
         return size + prefixes * (PREFIX_BYTES + text_bytes(topic_filter))
 
     def max_cost(self, filters: i64, characters: i64) -> i64:
@@ -194,16 +179,63 @@ class CompactTrie:
 
     def match(self, topic: str) -> list[FilterEntry]:
         found: list[FilterEntry] = []
-        filters = self._filters
         self.probes += 1
-        entry = filters.get(topic)
+        entry = self._filters.get(topic)
         if entry is not None:
             found.append(entry)
+        if self.compaction:
+            self._match_segments(topic, found)
+        else:
+            self._match_prefixes(topic, found)
+        return found
+
+    def filters(self) -> list[str]:
+        return list(self._filters)
+
+    def __len__(self) -> int:
+        return self.count
+
+    # With compaction.
+
+    def _add_segments(self, topic_filter: str) -> None:
+        shapes = self._shapes
+        prefixes: list[str] = []
+        steps: list[int] = []
+        _cut(topic_filter, prefixes, steps)
+        for index in range(len(prefixes)):
+            prefix = prefixes[index]
+            known = shapes.get(prefix)
+            if known is None:
+                known = Shapes(steps[index])
+                shapes[prefix] = known
+                self.nodes += 1
+                self.bytes += PREFIX_BYTES + text_bytes(prefix)
+            before = known.kinds
+            known.add(steps[index])
+            self.bytes += (known.kinds - before) * SHAPE_BYTES
+
+    def _discard_segments(self, topic_filter: str) -> None:
+        shapes = self._shapes
+        prefixes: list[str] = []
+        steps: list[int] = []
+        _cut(topic_filter, prefixes, steps)
+        for index in range(len(prefixes)):
+            prefix = prefixes[index]
+            known = shapes[prefix]
+            before = known.kinds
+            if known.discard(steps[index]):
+                del shapes[prefix]
+                self.nodes -= 1
+                self.bytes -= PREFIX_BYTES + text_bytes(prefix)
+            self.bytes -= (before - known.kinds) * SHAPE_BYTES
+
+    def _match_segments(self, topic: str, found: list[FilterEntry]) -> None:
+        filters = self._filters
         shapes = self._shapes
         probes = 0
         known = shapes.get("")
         if known is None:
-            return found
+            return
         # starts[i] is where level i begins; one more for where a level after the last one would.
         starts: list[int] = [0]
         at = topic.find("/")
@@ -281,13 +313,81 @@ class CompactTrie:
             else:
                 break
         self.probes += probes
-        return found
 
-    def filters(self) -> list[str]:
-        return list(self._filters)
+    # Without compaction.
 
-    def __len__(self) -> int:
-        return self.count
+    def _add_prefixes(self, topic_filter: str) -> None:
+        counts = self._counts
+        at = topic_filter.find("/")
+        while at >= 0:
+            prefix = topic_filter[:at]
+            count = counts.get(prefix, 0)
+            if count == 0:
+                self.nodes += 1
+                self.bytes += PREFIX_BYTES + text_bytes(prefix)
+            counts[prefix] = count + 1
+            at = topic_filter.find("/", at + 1)
+
+    def _discard_prefixes(self, topic_filter: str) -> None:
+        counts = self._counts
+        at = topic_filter.find("/")
+        while at >= 0:
+            prefix = topic_filter[:at]
+            left = counts[prefix] - 1
+            if left > 0:
+                counts[prefix] = left
+            else:
+                del counts[prefix]
+                self.nodes -= 1
+                self.bytes -= PREFIX_BYTES + text_bytes(prefix)
+            at = topic_filter.find("/", at + 1)
+
+    def _match_prefixes(self, topic: str, found: list[FilterEntry]) -> None:
+        filters = self._filters
+        counts = self._counts
+        probes = 0
+        levels = topic.split("/")
+        end = len(levels)
+        # Paths to go on with: a spelt prefix, whether it has a "+", and how many levels it covers.
+        later: list[str] = []
+        later_wild: list[bool] = []
+        later_depth: list[int] = []
+        if not topic.startswith("$"):  # [MQTT-4.7.2-1]
+            probes += 1
+            entry = filters.get("#")
+            if entry is not None:
+                found.append(entry)
+            later.append("+")
+            later_wild.append(True)
+            later_depth.append(1)
+        later.append(levels[0])
+        later_wild.append(False)
+        later_depth.append(1)
+        while later:
+            path = later.pop()
+            wild = later_wild.pop()
+            depth = later_depth.pop()
+            if depth == end and wild:
+                probes += 1
+                entry = filters.get(path)
+                if entry is not None:
+                    found.append(entry)
+            probes += 1
+            if path not in counts:
+                continue
+            probes += 1
+            entry = filters.get(path + "/#")
+            if entry is not None:
+                found.append(entry)
+            if depth < end:
+                path += "/"
+                later.append(path + "+")
+                later_wild.append(True)
+                later_depth.append(depth + 1)
+                later.append(path + levels[depth])
+                later_wild.append(wild)
+                later_depth.append(depth + 1)
+        self.probes += probes
 
 
 def _cut(topic_filter: str, prefixes: list[str], steps: list[int]) -> None:
