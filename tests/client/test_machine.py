@@ -427,6 +427,22 @@ def test_what_was_never_written_is_no_repetition(play: Play) -> None:
     ]
 
 
+def test_what_is_published_while_it_connects_is_sent_once_behind_what_is_sent_again(play: Play) -> None:
+    """[MQTT-4.6.0-1]."""
+    scene = play(connect_packet("c", clean_start=False))
+    scene.connect()
+    scene.machine.publish(message(2, 0))
+    scene.sent()
+    scene.machine.lost("cut")
+    scene.open()
+    scene.machine.publish(message(2, 1))
+    scene.say(Connack(True))
+    assert [(each.payload, each.dup) for each in scene.sent() if isinstance(each, Publish)] == [
+        (b"0", True),
+        (b"1", False),
+    ]
+
+
 def test_a_qos_2_message_that_comes_again_is_told_once(play: Play) -> None:
     """[MQTT-4.3.3-10]"""
     scene = play(connect_packet("c", clean_start=False, session_expiry=60))

@@ -35,6 +35,7 @@ NOT_RUN: Final = {
     ("benchmarks-pipeline", "python -m benchmarks source"): "measures for minutes",
     ("benchmarks-routing", "make"): BUILDS,
     ("load", "canopy load run"): LOADS,
+    ("prove", "canopy prove"): LOADS,
     ("pipeline", "pip wheel"): NO_CLUSTER,
     ("pipeline-clusters", "canopy pipeline rollup"): NO_CLUSTER,
     ("recorder", "pip install"): NO_INDEX,

@@ -13,7 +13,7 @@ import typer
 
 from canopy_mqtt.terminal import Anywhere, Group
 
-SINGLE: Final = ("serve", "init", "check-config", "convert", "health", "passwd")
+SINGLE: Final = ("serve", "init", "check-config", "convert", "health", "passwd", "prove")
 GROUPS: Final = ("load", "acl", "ctl", "record", "store", "pipeline")
 """The order in `canopy --help`."""
 
@@ -54,6 +54,8 @@ def _imported(name: str) -> typer.Typer:
             from canopy_mqtt.command.health import app
         case "passwd":
             from canopy_mqtt.command.passwd import app
+        case "prove":
+            from canopy_load.cli.prove import app
         case "load":
             from canopy_load.cli.app import app
         case "acl":

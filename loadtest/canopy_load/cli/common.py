@@ -7,6 +7,7 @@ much could not be judged, 4 a threshold was missed, 130 after Ctrl-C (with a rep
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import datetime
@@ -234,6 +235,18 @@ def size_option(given: str | int) -> int:
         return int(text) if text.isdecimal() else units.size(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def passing(text: str) -> None:
+    """Write a line on standard error about what goes on; a terminal overwrites it with the next."""
+    clear()
+    typer.echo(text, nl=not sys.stderr.isatty(), err=True)
+
+
+def clear() -> None:
+    """Remove the line that `passing` wrote last from a terminal."""
+    if sys.stderr.isatty():
+        typer.echo("\r\x1b[K", nl=False, err=True)
 
 
 def stamp() -> str:

@@ -8,7 +8,6 @@ line or scenario, 130 when it was interrupted, with a report of what there is.
 from __future__ import annotations
 
 import asyncio
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -24,6 +23,8 @@ from canopy_load.cli.common import (
     ScaleOption,
     ScenarioArgument,
     SetOption,
+    clear,
+    passing,
     stamp,
 )
 
@@ -77,11 +78,11 @@ def compare(
     report_files.spare(out)
     report_files.check(folder)
     try:
-        run(lambda stop: contest.run(ContestHooks(_passing, _note, stop), processes))
+        run(lambda stop: contest.run(ContestHooks(passing, _note, stop), processes))
     except asyncio.CancelledError:
         pass
     finally:
-        _clear()
+        clear()
     console = Console()
     console.print(table(comparison))
     written = compare_page.write(comparison, folder)
@@ -92,18 +93,7 @@ def compare(
         raise typer.Exit(FAILED)
 
 
-def _passing(text: str) -> None:
-    """Write a line on standard error about the present run; a terminal overwrites it with the next."""
-    _clear()
-    typer.echo(text, nl=not sys.stderr.isatty(), err=True)
-
-
 def _note(text: str) -> None:
     """Write a line that stays."""
-    _clear()
+    clear()
     typer.echo(f"canopy: {text}", err=True)
-
-
-def _clear() -> None:
-    if sys.stderr.isatty():
-        typer.echo("\r\x1b[K", nl=False, err=True)

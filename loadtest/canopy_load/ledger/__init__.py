@@ -5,6 +5,6 @@ While messages flow, compiled and with bounded memory: ``mark`` (run, stream and
 Afterwards, from a log of everything that clients asked for and got: ``history`` (operations with their times and
 outcomes) · ``checker`` (which promises of the specification were broken, and by which operations).
 
-Promises: no event loop, socket or clock: the caller gives the times. `canopy load` and the tests that kill brokers keep
-their books here.
+Promises: no event loop, socket or clock: the caller gives the times. `canopy load`, `canopy prove` and the tests that
+kill brokers keep their books here.
 """

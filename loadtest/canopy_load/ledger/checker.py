@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from math import inf
 from typing import Final
@@ -56,12 +57,19 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     checked: Counter[str] = field(default_factory=Counter)
     unjudged: Counter[str] = field(default_factory=Counter)
+    of_client: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often each promise to each client, or share group, was checked."""
     waits: dict[str, float] = field(default_factory=dict)
     """The longest time until an answer, in seconds, by kind of operation."""
 
-    def hold(self, promise: str, kept: bool, statement: str, client: str, events: Iterable[Event], what: str) -> None:
+    def keep(self, promise: str, client: str) -> None:
         """Count one check of a promise to one client."""
         self.checked[promise] += 1
+        self.of_client[promise, client] += 1
+
+    def hold(self, promise: str, kept: bool, statement: str, client: str, events: Iterable[Event], what: str) -> None:
+        """Count one check of a promise to one client, which may have been broken."""
+        self.keep(promise, client)
         if not kept:
             self.findings.append(Finding(promise, statement, client, tuple(each.number for each in events), what))
 
@@ -90,14 +98,20 @@ class _Session:
 
     def hears(self, topic: str) -> list[_Subscription]:
         """Return the subscriptions that match a topic, at any time."""
-        return [each for each in self.subscriptions if matches(parse_shared(each.asked.topic_filter)[1], topic)]
+        return [each for each in self.subscriptions if _matches(each.asked.topic_filter, topic)]
+
+
+@lru_cache(maxsize=65_536)
+def _matches(topic_filter: str, topic: str) -> bool:
+    """Return True if a topic filter, which may be that of a share group, matches a topic."""
+    return matches(parse_shared(topic_filter)[1], topic)
 
 
 def check(history: History) -> Verdict:
     """Check a history against every promise."""
     whole = _Whole(history)
     verdict = Verdict()
-    for rule in (_sessions, _as_sent, _lost, _lost_to_groups, _twice, _to_two_members, _order, _retained, _takeover):
+    for rule in RULES:
         rule(whole, verdict)
     for operation in history.of(Operation):
         if operation.ended < inf:
@@ -210,13 +224,17 @@ def _lost(whole: _Whole, verdict: Verdict) -> None:
                 found = [each for each in session.hears(publish.topic) if not each.group and _due(publish, each)]
                 if not found or session.until < publish.began:
                     continue
+                promise = "will missing" if publish.will else "lost"
                 if (publish.stream, publish.sequence) in came:
-                    verdict.checked["lost"] += 1
+                    verdict.keep(promise, client)
                 elif session.until < inf or not session.open or all(each.until < inf for each in found):
-                    verdict.unjudged["lost"] += 1
+                    verdict.unjudged[promise] += 1
+                elif publish.will:
+                    what = f"the will {publish.topic} {publish.sequence} was due and did not come"
+                    verdict.hold(promise, False, "[MQTT-3.1.2-8]", client, (found[0].asked, publish), what)
                 else:
                     what = f"{publish.topic} {publish.sequence} (QoS {publish.qos}) was acknowledged and did not come"
-                    verdict.hold("lost", False, _statement(publish.qos), client, (found[0].asked, publish), what)
+                    verdict.hold(promise, False, _statement(publish.qos), client, (found[0].asked, publish), what)
 
 
 def _lost_to_groups(whole: _Whole, verdict: Verdict) -> None:
@@ -230,7 +248,7 @@ def _lost_to_groups(whole: _Whole, verdict: Verdict) -> None:
     came = {(each.client, each.stream, each.sequence) for found in whole.came.values() for each in found}
     for group, those in members.items():
         for publish in _acknowledged(whole):
-            if not matches(parse_shared(group)[1], publish.topic):
+            if not _matches(group, publish.topic):
                 continue
             there = [
                 (session, each) for session, each in those if _due(publish, each) and session.until > publish.began
@@ -239,7 +257,7 @@ def _lost_to_groups(whole: _Whole, verdict: Verdict) -> None:
                 continue
             clients = {each.asked.client for _, each in those}
             if any((client, publish.stream, publish.sequence) in came for client in clients):
-                verdict.checked["lost to a group"] += 1
+                verdict.keep("lost to a group", group)
             elif any(
                 min(session.until, each.until) < inf or not session.open
                 for session, each in those
@@ -261,24 +279,25 @@ def _as_sent(whole: _Whole, verdict: Verdict) -> None:
         publish = whole.messages.get((each.stream, each.sequence))
         name = f"{each.stream[1]} {each.sequence}"
         if publish is None or publish.began > each.at:
-            verdict.hold("as sent", False, "[MQTT-3.3.4-1]", each.client, (each,), f"{name} came and was never sent")
+            verdict.hold("as sent", False, "section 3.3", each.client, (each,), f"{name} came and was never sent")
             continue
+        verdict.keep("as sent", each.client)
         shown = (publish, each)
-        verdict.hold("altered", each.intact, "[MQTT-3.3.4-1]", each.client, shown, f"{name} came altered")
+        verdict.hold("altered", each.intact, "section 3.3", each.client, shown, f"{name} came altered")
         kept = each.qos <= publish.qos
         verdict.hold("QoS", kept, "[MQTT-3.8.4-8]", each.client, shown, f"{name} came with QoS {each.qos}")
-        wanted = any(
-            one.began <= each.at and matches(parse_shared(one.topic_filter)[1], publish.topic)
-            for one in asked[each.client]
-        )
-        verdict.hold("asked for", wanted, "[MQTT-3.3.4-1]", each.client, shown, f"{name} matches no subscription")
+        wanted = any(one.began <= each.at and _matches(one.topic_filter, publish.topic) for one in asked[each.client])
+        verdict.hold("asked for", wanted, "section 3.3.4", each.client, shown, f"{name} matches no subscription")
         refused = publish.outcome == "fail"
-        what = f"{name} came though it was refused, or the will of a client that left or came back"
-        verdict.hold("refused", not refused, "[MQTT-3.1.2-10]", each.client, shown, what)
-        early = each.at < publish.not_before
-        verdict.hold(
-            "too early", not early, "[MQTT-3.1.3-9]", each.client, shown, f"{name} came before its delay was over"
-        )
+        if publish.will:
+            what = f"{name} came, the will of a client that said goodbye, or came back before its delay was over"
+            verdict.hold("will revoked", not refused, "[MQTT-3.1.2-10]", each.client, shown, what)
+            what = f"{name} came before the delay of the will was over"
+            early = each.at < publish.not_before
+            verdict.hold("will too early", not early, "[MQTT-3.1.2-8]", each.client, shown, what)
+        else:
+            what = f"{name} came though the broker had refused it"
+            verdict.hold("refused", not refused, "section 3.4.2.1", each.client, shown, what)
 
 
 def _copies(whole: _Whole) -> Iterator[tuple[_Session, list[Delivery], Publish]]:
@@ -301,7 +320,8 @@ def _twice(whole: _Whole, verdict: Verdict) -> None:
             continue
         kept = len(twice) <= max(1, len(session.hears(publish.topic)))
         what = f"{publish.topic} {publish.sequence} came {len(twice)} times with QoS 2"
-        verdict.hold("twice", kept, "[MQTT-4.3.3-1]", twice[0].client, (publish, *twice), what)
+        promise = "will twice" if publish.will else "twice"
+        verdict.hold(promise, kept, "[MQTT-4.3.3-1]", twice[0].client, (publish, *twice), what)
 
 
 def _to_two_members(whole: _Whole, verdict: Verdict) -> None:
@@ -340,11 +360,16 @@ def _order(whole: _Whole, verdict: Verdict) -> None:
             known.add(message)
             before = highest.get((each.stream, each.qos))
             kept = before is None or before.sequence < each.sequence
-            shown = () if before is None else (before, each)
+            shown = [] if before is None else [*_published(whole, before), *_published(whole, each), before, each]
             what = f"{each.stream[1]} {each.sequence} came behind {before and before.sequence}"
             verdict.hold("order", kept, "[MQTT-4.6.0-6]", client, shown, what)
             if kept:
                 highest[each.stream, each.qos] = each
+
+
+def _published(whole: _Whole, delivery: Delivery) -> list[Event]:
+    found = whole.messages.get((delivery.stream, delivery.sequence))
+    return [] if found is None else [found]
 
 
 def _retained(whole: _Whole, verdict: Verdict) -> None:
@@ -414,7 +439,7 @@ def _takeover(whole: _Whole, verdict: Verdict) -> None:
             over = whole.ended.get(before.number)
             if over is not None and over.at < after.began:
                 continue
-            late = [each for each in pings[before.number] if each.began > after.ended]
+            late = [each for each in pings[before.number] if each.began >= after.ended]
             shown: tuple[Event, ...] = (before, after, *late[:1])
             what = f"a connection at {before.node} is answered after another one at {after.node}"
             verdict.hold("one connection", not late, "[MQTT-3.1.4-3]", client, shown, what)
@@ -423,3 +448,34 @@ def _takeover(whole: _Whole, verdict: Verdict) -> None:
                 verdict.hold(
                     "told 0x8E", over.code == TAKEN_OVER, "[MQTT-3.1.4-3]", client, (before, after, over), what
                 )
+
+
+def _answered(whole: _Whole, verdict: Verdict) -> None:
+    """Check that each request of a connection that is still there has been answered."""
+    present = {client: sessions[-1].connections[-1] for client, sessions in whole.sessions.items() if sessions}
+    for operation in whole.history.of(Operation):
+        connect = present.get(operation.client)
+        if connect is None or connect.number in whole.ended:
+            continue
+        if isinstance(operation, Publish) and operation.qos and not operation.will:
+            name, statement = f"PUBLISH {operation.topic} {operation.sequence}", "[MQTT-3.3.4-1]"
+        elif isinstance(operation, Subscribe) and operation.number > connect.number:
+            name, statement = f"SUBSCRIBE {operation.topic_filter}", "[MQTT-3.8.4-1]"
+        else:
+            continue
+        shown = (connect, operation)
+        kept = operation.outcome != "unknown"
+        verdict.hold("answered", kept, statement, operation.client, shown, f"{name} was never answered")
+
+
+def _protocol(whole: _Whole, verdict: Verdict) -> None:
+    """Check that no connection ended because the broker broke the protocol."""
+    for over in whole.history.of(Ended):
+        connect = whole.history.events[over.connection]
+        verdict.hold("protocol", not over.broke, "section 4.13", over.client, (connect, over), over.broke)
+
+
+RULES: Final = (
+    _sessions, _as_sent, _lost, _lost_to_groups, _twice, _to_two_members, _order, _retained, _takeover, _answered,
+    _protocol,
+)  # fmt: skip

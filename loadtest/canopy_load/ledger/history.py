@@ -87,7 +87,9 @@ class Publish(Operation):
     clears: bool = False
     """True if its empty payload removes the retained message."""
     again: bool = False
-    """True if it was published anew in another session: the broker cannot know that it is the same."""
+    """True if it was published anew so that the broker cannot know that it is the same: in another session, or with
+    QoS 1 on another connection."""
+    will: bool = False
     not_before: float = 0.0
     """The time at which the delay of a will is over."""
 
@@ -127,6 +129,8 @@ class Ended(Event):
     """True if the client ended it."""
     code: int | None = None
     """The Reason Code of the broker's DISCONNECT."""
+    broke: str = ""
+    """How the broker broke the protocol, where the client ended the connection for that."""
 
 
 @dataclass(kw_only=True)

@@ -42,24 +42,24 @@ def junit(result: Result) -> str:
     cases.append(("nothing lost, doubled, reordered or altered", " ".join(bad)))
     suite = ElementTree.Element(
         "testsuite",
-        name=_xml(f"canopy load {result.scenario}"),
+        name=xml_text(f"canopy load {result.scenario}"),
         tests=str(len(cases)),
         failures=str(sum(bool(failure) for _, failure in cases)),
         errors="0",
         skipped="0",
         time=f"{result.measured_seconds:.3f}",
         timestamp=result.begun[:19],
-        hostname=_xml(platform.node() or "localhost"),
+        hostname=xml_text(platform.node() or "localhost"),
     )
     about = ElementTree.SubElement(suite, "properties")
     for key, value in (("target", result.target), ("broker", result.broker), ("run", result.run)):
-        ElementTree.SubElement(about, "property", name=key, value=_xml(value))
+        ElementTree.SubElement(about, "property", name=key, value=xml_text(value))
     for name, failure in cases:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=_xml(f"canopy.load.{result.scenario}"), name=_xml(name), time="0"
+            suite, "testcase", classname=xml_text(f"canopy.load.{result.scenario}"), name=xml_text(name), time="0"
         )
         if failure:
-            ElementTree.SubElement(case, "failure", message=_xml(failure), type="failure")
+            ElementTree.SubElement(case, "failure", message=xml_text(failure), type="failure")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
@@ -67,7 +67,7 @@ def _missed(of: ThresholdResult) -> str:
     return f"{of.text}: it was {threshold_value(of)}"
 
 
-def _xml(text: str) -> str:
+def xml_text(text: str) -> str:
     """XML has no way to write some characters, escaped or not."""
     return _NOT_XML.sub(lambda found: found[0].encode("unicode_escape", "backslashreplace").decode("ascii"), text)
 

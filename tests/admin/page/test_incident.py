@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 
 from canopy_mqtt import Broker, Settings
 from canopy_mqtt.admin import events
-from canopy_mqtt.core.drop_causes import FULL_MESSAGES
+from canopy_mqtt.core.ledger import FULL_MESSAGES
 from tests.admin.conftest import Serve
 from tests.admin.page.conftest import Visit, picture, retain
 from tests.e2e import wire

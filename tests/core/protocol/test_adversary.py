@@ -15,7 +15,7 @@ from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.retained_stream import RetainedStream
 from tests.e2e import wire
 
-LARGEST_REMAINING: Final = 268_435_455
+MAX_REMAINING: Final = 268_435_455
 """Bytes behind the fixed header at most, section 2.1.4."""
 
 
@@ -47,7 +47,7 @@ def test_a_message_that_no_packet_of_the_receiver_can_hold(qos: int) -> None:
     receiver = channel(router, wire.connect("receiver"))
     receiver.receive(wire.subscribe(1, [("t", qos)]), 1.0)
     receiver.send_buffer.take_batch(1 << 20, 1.0)
-    size = LARGEST_REMAINING - 3 - (2 if qos else 0)
+    size = MAX_REMAINING - 3 - (2 if qos else 0)
     router.publish(Message(b"t", bytes(size), qos, False, b"", 0.0, "sender"), None)
     assert receiver.send_buffer.take_batch(1 << 30, 1.0) == []
     assert sum(router.counters.dropped) == 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from canopy_mqtt.core.codec.packets import Publish
-from canopy_mqtt.core.drop_causes import FULL_MESSAGES
+from canopy_mqtt.core.ledger import FULL_MESSAGES
 from canopy_mqtt.core.queues.queue_terms import (
     DROP_NEWEST,
     DROP_OLDEST,
     LATEST,
+    MessageTerms,
     QueueRule,
-    SubscriptionQueue,
 )
 from tests.core.harness import Client, Network, limits
 from tests.support.losses import dropped_by_cause
@@ -52,12 +52,12 @@ class TestLanes:
         for _ in range(3_000):
             publisher.publish("a/1")
         assert client.wire.send_buffer.messages == 4
-        sub_queue = client.session.subscriptions["a/#"].sub_queue
-        assert sub_queue is not None
-        assert sub_queue.waiting == 3
+        message_terms = client.session.subscriptions["a/#"].message_terms
+        assert message_terms is not None
+        assert message_terms.waiting == 3
         assert dropped_by_cause(client.session)[FULL_MESSAGES] == 2_997
         assert len(client.wire.send_buffer.items) < 100
-        assert remembered(sub_queue) < 100
+        assert remembered(message_terms) < 100
         assert len(thaw(client)) == 4
 
     def test_nor_one_that_keeps_the_latest(self) -> None:
@@ -66,10 +66,10 @@ class TestLanes:
         for number in range(3_000):
             network.now += 0.01
             publisher.publish(f"t/{number % 2}")
-        sub_queue = client.session.sub_queue
-        assert sub_queue is not None
-        assert (sub_queue.waiting, client.wire.send_buffer.messages) == (3, 3)
-        assert remembered(sub_queue) < 100
+        message_terms = client.session.message_terms
+        assert message_terms is not None
+        assert (message_terms.waiting, client.wire.send_buffer.messages) == (3, 3)
+        assert remembered(message_terms) < 100
 
     @for_each("policy", [DROP_OLDEST, LATEST])
     def test_nor_a_session_whose_client_is_away(self, policy: int) -> None:
@@ -77,18 +77,18 @@ class TestLanes:
         client.cut()
         for number in range(1_000):
             publisher.publish(f"t/{number % 3}", qos=1)
-        sub_queue = client.session.sub_queue
-        assert sub_queue is not None
-        assert sub_queue.waiting == 3
+        message_terms = client.session.message_terms
+        assert message_terms is not None
+        assert message_terms.waiting == 3
         assert client.session.queue.pending is not None
         assert len(client.session.queue.pending) < 100
-        assert remembered(sub_queue) < 100
+        assert remembered(message_terms) < 100
 
 
-def remembered(sub_queue: SubscriptionQueue) -> int:
+def remembered(message_terms: MessageTerms) -> int:
     """Places in a lane's order of age."""
-    assert sub_queue._by_age is not None
-    return len(sub_queue._by_age)
+    assert message_terms._by_age is not None
+    return len(message_terms._by_age)
 
 
 class TestSlow:

@@ -24,10 +24,10 @@ from canopy_mqtt.core.queues.queue_terms import (
     POLICIES,
     UNSET,
     BadQueueOptions,
+    MessageTerms,
     QueueRule,
     QueueTerms,
     RequestedTerms,
-    SubscriptionQueue,
     SubscriptionTerms,
     grant,
     granted_properties,
@@ -156,8 +156,8 @@ def granted(answer: Suback) -> list[User]:
     return answer.properties.user
 
 
-def sub_queue(client: Client, topic_filter: str) -> SubscriptionQueue | None:
-    return client.session.subscriptions[topic_filter].sub_queue
+def message_terms(client: Client, topic_filter: str) -> MessageTerms | None:
+    return client.session.subscriptions[topic_filter].message_terms
 
 
 class TestSuback:
@@ -202,18 +202,18 @@ class TestAgain:
     def test_the_same_wish_keeps_the_account(self) -> None:
         """What waits can still be replaced."""
         _, publisher, client = self.waiting()
-        before = sub_queue(client, "t/#")
+        before = message_terms(client, "t/#")
         ask(client, Request("t/#", 1, retain_handling=2), user=user_wish("latest"))
-        assert sub_queue(client, "t/#") is before
+        assert message_terms(client, "t/#") is before
         publisher.publish("t/a", b"a2", 1)
         assert self.finish(client) == [b"a2", b"b1"]
 
     def test_a_refused_one_changes_nothing(self) -> None:
         """0x83: the subscription that was there is there still, on its terms."""
         _, publisher, client = self.waiting()
-        before = sub_queue(client, "t/#")
+        before = message_terms(client, "t/#")
         ask(client, "t/#", qos=2, user=user_wish("fastest"))
-        assert sub_queue(client, "t/#") is before
+        assert message_terms(client, "t/#") is before
         assert client.session.subscriptions["t/#"].qos == 1
         publisher.publish("t/a", b"a2", 1)
         assert self.finish(client) == [b"a2", b"b1"]
@@ -252,17 +252,17 @@ class TestRestart:
         made = self.restarted(network, store, limits)
         subscriptions = made.session("c").subscriptions
         for name in ("t", "$share/g/s"):
-            kept = subscriptions[name].sub_queue
+            kept = subscriptions[name].message_terms
             assert kept is not None
             assert kept.same(LATEST, 5.0, 7)
             assert kept.options is not None
             assert (kept.options.policy, kept.options.max_age, kept.options.depth) == (LATEST, 50.0, 7)
-        kept = subscriptions["u"].sub_queue
+        kept = subscriptions["u"].message_terms
         assert kept is not None
         assert kept.same(DROP_NEWEST, 5.0, limits.live_messages)
         assert kept.options is not None
         assert kept.options.policy == DISCONNECT
-        assert subscriptions["v"].sub_queue is None
+        assert subscriptions["v"].message_terms is None
 
     def test_it_holds(self) -> None:
         """For what comes after the restart."""
@@ -286,7 +286,7 @@ class TestRestart:
         ask(client, "t", qos=1)
         client.cut()
         made = self.restarted(network, store, limits)
-        assert made.session("c").subscriptions["t"].sub_queue is None
+        assert made.session("c").subscriptions["t"].message_terms is None
 
     def test_what_waited_still_ages(self) -> None:
         """Queues that were restored keep to the client's terms; their time begins anew."""
@@ -332,13 +332,13 @@ class TestRestart:
         network.router.journal = store.journal
         client = network.client("c", clean=False, expiry=HOUR, user_name="kiosk7")
         client.subscribe("t/a", qos=1)
-        assert sub_queue(client, "t/a") is not None
+        assert message_terms(client, "t/a") is not None
         client.cut()
         made = self.restarted(network, store, limits)
         back = made.idle("c")
         back.connect(clean=False, expiry=HOUR, user_name="kiosk7")
         assert made.session("c").queue.max_messages == 3
-        kept = sub_queue(back, "t/a")
+        kept = message_terms(back, "t/a")
         assert kept is not None
         assert kept.policy == LATEST
 
@@ -370,17 +370,17 @@ class TestTerms:
     def test_subscribing_again_keeps_or_replaces_the_terms(self) -> None:
         client = Network().client("c")
         ask(client, "t", user=[("canopy-queue", "latest")])
-        first = sub_queue(client, "t")
+        first = message_terms(client, "t")
         assert first is not None
         ask(client, "t", user=[("canopy-queue", "latest")])
-        assert sub_queue(client, "t") is first
+        assert message_terms(client, "t") is first
         ask(client, "t", user=[("canopy-depth", "3")])
-        second = sub_queue(client, "t")
+        second = message_terms(client, "t")
         assert second is not None
         assert (second.policy, second.depth) == (DROP_NEWEST, 3)
         ask(client, "t")
-        assert sub_queue(client, "t") is None
-        assert client.session.fresh_sub_queues == 0
+        assert message_terms(client, "t") is None
+        assert client.session.fresh_terms == 0
 
     def test_the_shell_is_told_what_loses_its_worth(self) -> None:
         client = Network().client("c")
@@ -390,7 +390,7 @@ class TestTerms:
         ask(client, "t", user=[("canopy-max-age", "5")])
         assert fresh(client)
         client.unsubscribe("t")
-        assert client.session.fresh_sub_queues == 0
+        assert client.session.fresh_terms == 0
 
     def test_overlapping_subscriptions_wait_once_on_terms_that_one_of_them_has(self) -> None:
         network = Network(limits(live_messages=100))

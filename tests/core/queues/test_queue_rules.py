@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.packets import SubscriptionRequest
+from canopy_mqtt.core.counters import UNLIMITED
 from canopy_mqtt.core.jobs import TERMS_WORK, TURN_WORK
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import (
@@ -22,10 +23,9 @@ from canopy_mqtt.core.queues.queue_terms import (
     QueueRule,
     QueueTerms,
     queue_terms,
-    sub_queue_terms,
     subscription_rules,
+    subscription_terms,
 )
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED
 from tests.core import naive
 from tests.core.harness import Network, limits
 from tests.core.recount import ask, burst, numbers, user_wish
@@ -134,7 +134,7 @@ def test_a_subscriptions_terms(rules: list[Plain], client_id: str, user: str | N
             expected |= {name: value for name, value in rule.effects.items() if name in expected}
     mine = subscription_rules(given_limits, client_id, user)
     assert set(mine) <= set(given_limits.rules)
-    found = sub_queue_terms(mine, topic_filter, terms)
+    found = subscription_terms(mine, topic_filter, terms)
     assert {name: getattr(found, name) for name in expected} == expected
 
 
@@ -152,7 +152,7 @@ def test_a_later_rule_takes_a_bound_away() -> None:
         assert [getattr(terms, name) for name in CLIENT_BOUNDS] == bounds
         assert terms.max_age == age
         for topic_filter, expected in (("t/1", (DROP_NEWEST, 0.0, 0)), ("u", (LATEST, 7.0, 6))):
-            found = sub_queue_terms(subscription_rules(given_limits, client_id, None), topic_filter, terms)
+            found = subscription_terms(subscription_rules(given_limits, client_id, None), topic_filter, terms)
             assert (found.policy, found.max_age, found.depth) == expected
 
 
@@ -198,13 +198,13 @@ def test_a_topic_rule_is_about_subscriptions(wished: bool) -> None:
         ("s/1/2", None, None),
     ):
         ask(client, topic_filter, user=user)
-        sub_queue = client.session.subscriptions[topic_filter].sub_queue
+        message_terms = client.session.subscriptions[topic_filter].message_terms
         if policy is None and not wished:
-            assert sub_queue is None
+            assert message_terms is None
         else:
-            assert sub_queue is not None
-            assert sub_queue.policy == (DROP_NEWEST if policy is None else policy)
-            assert sub_queue.depth == depth or (5_000 if wished else UNLIMITED)
+            assert message_terms is not None
+            assert message_terms.policy == (DROP_NEWEST if policy is None else policy)
+            assert message_terms.depth == depth or (5_000 if wished else UNLIMITED)
         client.unsubscribe(topic_filter)
     client.subscribe("s/1")
     client.subscribe("u")
@@ -272,7 +272,7 @@ def test_very_many_subscriptions_get_their_queues_in_turns() -> None:
     session = client.session
 
     def renewed() -> int:
-        return sum(each.sub_queue is not None for each in session.subscriptions.values())
+        return sum(each.message_terms is not None for each in session.subscriptions.values())
 
     client.connect(clean=False, expiry=HOUR, user_name="kiosk", settle=False)
     client.wire.to_channel()
@@ -290,3 +290,14 @@ def test_very_many_subscriptions_get_their_queues_in_turns() -> None:
     client.connect(clean=False, expiry=HOUR, user_name="kiosk", settle=False)
     client.wire.to_channel()
     assert not client.wire.protocol.unfinished
+
+
+def test_a_rule_for_subscriptions_makes_no_queue() -> None:
+    """To compare the terms of a subscription with its client's, the policy alone is read."""
+    given_limits = limits()
+    given_limits.rules = (QueueRule(topic_filter="a/#", policy=DROP_NEWEST),)
+    network = Network(given_limits)
+    client = network.client("c")
+    client.subscribe("a/b")
+    assert client.session.subscriptions["a/b"].message_terms is None
+    assert client.session.made_queue is None

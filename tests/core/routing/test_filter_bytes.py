@@ -145,7 +145,7 @@ class Accounts(RuleBasedStateMachine):
             for name, subscription in session.subscriptions.items():
                 group_name = "" if subscription.group is None else subscription.group.name
                 size = subscription_bytes(name, group_name)
-                size += SUB_QUEUE_BYTES if subscription.sub_queue is not None else 0
+                size += SUB_QUEUE_BYTES if subscription.message_terms is not None else 0
                 everything += size
                 assert subscription.entry is not None
                 one = create(self.layout)

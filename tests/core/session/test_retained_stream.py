@@ -11,7 +11,7 @@ import pytest
 
 from canopy_mqtt.core.codec.packets import PUBACK, V5, V311, Ack, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.drop_causes import TOO_LARGE
+from canopy_mqtt.core.ledger import TOO_LARGE
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.session.retained_stream import STEP, TOPICS, RetainedStreams

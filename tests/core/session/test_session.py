@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from canopy_mqtt.core.drop_causes import ACCEPTED
+from canopy_mqtt.core.ledger import ACCEPTED
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.message_queue import STALE
 from canopy_mqtt.core.session.session import Session

@@ -232,7 +232,8 @@ def test_order_is_that_of_first_deliveries_of_one_stream() -> None:
         ("QoS", lambda story: story.comes("s", story.publish(), qos=2)),
         ("asked for", lambda story: story.comes("s", story.publish(topic="u"))),
         ("refused", lambda story: story.comes("s", story.publish("fail"))),
-        ("too early", lambda story: story.comes("s", story.publish(not_before=99.0))),
+        ("will revoked", lambda story: story.comes("s", story.publish("fail", will=True))),
+        ("will too early", lambda story: story.comes("s", story.publish(will=True, not_before=99.0))),
     ],
 )
 def test_what_should_not_have_come_so(promise: str, changed: Callable[[Story], object]) -> None:

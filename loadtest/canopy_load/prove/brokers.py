@@ -1,0 +1,144 @@
+"""Brokers that a proof starts, kills, stops and restarts itself: how each keeps its data, and what it promises.
+
+Owns: `Driver`, one for each broker that is known, and `Started`, a broker with its folder over all its processes.
+
+Promises: a broker listens on one free port of 127.0.0.1 and keeps its data in a temporary folder, over all its
+processes. Whatever happens, no process is left. One that does not come back after a fault is an error, and no verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from canopy_load.brokers.process import HOST, BrokerProcess, free_port
+from canopy_load.brokers.registry import PEERS, mosquitto
+from canopy_load.engine.job import Target
+from canopy_load.prove.judge import Durability
+from canopy_load.prove.plan import Fault
+
+PATIENCE: Final = 30.0
+"""Seconds for a broker to answer after a start."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """One broker. `command` returns its command line for a port and a folder, and may write its configuration there."""
+
+    name: str
+    command: Callable[[int, Path], list[str]]
+    durability: Durability
+
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot run here; None: it can."""
+        return PEERS[self.name].missing()
+
+    @property
+    def version(self) -> str:
+        return PEERS[self.name].version()
+
+
+def _canopy(port: int, folder: Path) -> list[str]:
+    # The bench's settings, with a store: queues as wide as the defaults.
+    return PEERS["canopy"].command(port, folder, settings=(f"store.path={folder / 'store'}",))
+
+
+def _mosquitto(port: int, folder: Path) -> list[str]:
+    config = folder / "mosquitto.conf"
+    config.write_text(
+        f"listener {port} {HOST}\nallow_anonymous true\n"
+        # It would give up root, and not be allowed to write here.
+        f"user {getpass.getuser()}\npersistence true\npersistence_location {folder}/\nautosave_interval 1\n"
+        "log_dest none\nmax_inflight_messages 1000\nmax_queued_messages 1000000\n"
+    )
+    return [mosquitto() or "mosquitto", "-c", str(config)]
+
+
+DRIVERS: Final[dict[str, Driver]] = {
+    each.name: each
+    for each in (
+        Driver("canopy", _canopy, Durability(True, "what is acknowledged is on disk (docs/durability.md)")),
+        Driver(
+            "mosquitto",
+            _mosquitto,
+            Durability(False, "it saves every autosave_interval (here 1 s) and when it is stopped (mosquitto.conf)"),
+        ),
+    )
+}
+
+
+class Started:
+    """A broker that runs, with its folder."""
+
+    def __init__(self, driver: Driver, folder: Path) -> None:
+        self.driver = driver
+        self._port = free_port()
+        self._command = driver.command(self._port, folder)
+        self._process: BrokerProcess | None = None
+
+    @property
+    def target(self) -> Target:
+        return Target(HOST, self._port)
+
+    async def start(self) -> None:
+        """Start it, and wait until it answers.
+
+        Raises:
+            BrokerFailed: it does not.
+        """
+        process = BrokerProcess(self._command, self._port, None, PATIENCE)
+        await asyncio.to_thread(process.__enter__)
+        self._process = process
+
+    async def inflict(self, fault: Fault) -> None:
+        """Let something happen to it: KILL, STOP or RESTART."""
+        process = self._process
+        assert process is not None
+        match fault:
+            case Fault.KILL:
+                os.kill(process.pid, signal.SIGKILL)
+                await self.close()
+            case Fault.STOP:
+                os.kill(process.pid, signal.SIGSTOP)
+            case Fault.RESTART:
+                await self.close()
+            case _:
+                raise ValueError(f"{fault} is no fault of a broker")
+
+    async def heal(self) -> None:
+        """Let it run again. Raises BrokerFailed."""
+        if self._process is None:
+            await self.start()
+            return
+        os.kill(self._process.pid, signal.SIGCONT)
+        self._process.check()
+
+    async def close(self) -> None:
+        """End its process, by SIGTERM first."""
+        process, self._process = self._process, None
+        if process is not None:
+            await asyncio.to_thread(process.stop)
+
+
+@asynccontextmanager
+async def started(driver: Driver) -> AsyncIterator[Started]:
+    """Run a fresh broker while the block lasts. Raises BrokerFailed."""
+    with tempfile.TemporaryDirectory(prefix="canopy-prove-") as name:
+        broker = Started(driver, Path(name))
+        try:
+            await broker.start()
+            yield broker
+        finally:
+            if broker._process is not None:
+                # A process that is stopped does not hear SIGTERM.
+                os.kill(broker._process.pid, signal.SIGCONT)
+            await broker.close()

@@ -1,0 +1,492 @@
+"""A client that writes down all that it asks for and gets.
+
+Owns: `Client`, one client identifier with its session and at most one present connection, and `Wire`, a connection.
+
+Promises: what the history says happened, happened: a CONNECT that was never written has failed, one without an answer
+is unknown; a will is due only if the client lost its connection and did nothing else. After the end of a connection the
+client comes back by itself, as long as it is meant to be there. A connection that was given up is read to its end but
+answers nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, cast
+
+from canopy_load.engine.transports import TargetError, open_stream
+from canopy_load.ledger.history import Connect, Delivery, Ended, Ping, Publish, Subscribe
+from canopy_load.prove.ground import Ground
+from canopy_load.prove.plan import ClientPlan
+from canopy_mqtt.client.failures import FAILURE, HUNG_UP, ClientError, NotSupportedError, RefusedError, describe
+from canopy_mqtt.client.machine import ClientMachine, Delivered, connect_packet
+from canopy_mqtt.core.codec import encoder, packets
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.framing import MAX_PACKET
+from canopy_mqtt.core.codec.packets import V5, Connack, Disconnect, Suback, SubscriptionRequest, Will
+from canopy_mqtt.core.codec.reason_codes import ProtocolError
+
+SESSION_SECONDS: Final = 3600
+"""The Session Expiry Interval of a session that lasts."""
+LINGER: Final = 1.0
+"""Seconds for which a broker may keep a connection after a DISCONNECT."""
+FIRST_DELAY: Final = 0.02
+MAX_DELAY: Final = 0.5
+"""Seconds between two attempts to connect."""
+WILL_MARGIN: Final = 1.0
+"""Seconds after the delay of a will within which the broker may find that it is not over: it counts from when it saw
+that the connection was lost."""
+BREAKS: Final = "the broker breaks the protocol: "
+
+
+class Wire(asyncio.Protocol):
+    """A network connection, from the CONNECT that it begins with. `given_up`: another connection is the present one,
+    or the client has left; what comes is read for the end alone."""
+
+    def __init__(self, client: Client, connect: Connect) -> None:
+        self.connect = connect
+        self.written = False
+        """True if there was a connection to write the CONNECT to."""
+        self.ended = False
+        """True if the history has its end."""
+        self._client = client
+        self._transport: asyncio.Transport | None = None
+        self._decoder: Decoder | None = None
+        self._ping: Ping | None = None
+        self._code: int | None = None
+        self.over = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.written = True
+        self._client.begin(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._decoder is None:
+            self._client.read(self, data)
+        else:
+            self._read_on(self._decoder, data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.over.set()
+        self._client.lost(self, describe(exc) if exc is not None else HUNG_UP, self._code)
+
+    def write(self, data: bytes) -> None:
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def freeze(self, on: bool) -> None:
+        """Stop or resume reading."""
+        if self._transport is not None and not self._transport.is_closing():
+            if on:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def give_up(self) -> None:
+        """Answer nothing any more. Raises nothing."""
+        self._decoder = Decoder(MAX_PACKET, False, self._client.plan.version)
+        self.freeze(False)
+
+    def ask(self, ping: Ping) -> None:
+        """Send PINGREQ on a connection that was given up, and note whether it is answered."""
+        self._ping = ping
+        self.write(encoder.PINGREQ)
+
+    def linger(self) -> None:
+        """Give up, and leave the end to the broker for a moment."""
+        self.give_up()
+        asyncio.get_running_loop().call_later(LINGER, self.abort)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _read_on(self, decoder: Decoder, data: bytes) -> None:
+        try:
+            decoder.feed(data)
+            while decoder.next_frame():
+                kind = decoder.header >> 4
+                if kind == packets.PINGRESP and self._ping is not None:
+                    self._ping.ok(self._client.ground.now())
+                elif kind == packets.DISCONNECT:
+                    packet = decoder.packet()
+                    assert isinstance(packet, Disconnect)
+                    self._code = packet.reason_code
+        except ProtocolError:
+            self.abort()
+
+
+class Client:
+    """One client identifier. `run` keeps it connected for as long as it is `wanted`; all other calls are acts of it."""
+
+    def __init__(self, plan: ClientPlan, ground: Ground) -> None:
+        self.plan = plan
+        self.ground = ground
+        self.wanted = False
+        self.connected = False
+        """True if its present connection has its CONNACK."""
+        self.failure: ClientError | None = None
+        """Why the last connection, or attempt, failed."""
+        self.ever = False
+        """True if it was connected once."""
+        self.retained: dict[str, tuple[tuple[str, str, int], int]] = {}
+        """The retained messages of the present connection, by topic."""
+        self.machine = ClientMachine(
+            connect_packet(
+                f"{ground.prefix}-{plan.name}",
+                version=plan.version,
+                clean_start=plan.clean,
+                keep_alive=0,
+                user_name=ground.login.user,
+                password=ground.login.password if ground.login.user is not None else None,
+                session_expiry=0 if plan.clean or plan.version != V5 else SESSION_SECONDS,
+            )
+        )
+        self._node = 0
+        self._wire: Wire | None = None
+        self._wires: set[Wire] = set()
+        self._old: Wire | None = None
+        self._changed = asyncio.Event()
+        self._pending: dict[int, Publish] = {}
+        """Messages of its own without an acknowledgement, by packet identifier."""
+        self._asked: dict[int, Subscribe] = {}
+        self._granted: set[str] = set()
+        self._will: Publish | None = None
+        self._delayed_will: Publish | None = None
+        """The will of an earlier connection whose delay was not over when a CONNECT was sent."""
+
+    # -- what it does --------------------------------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """True if it is connected where it is wanted, and everything that it asked for has been answered."""
+        if not self.wanted:
+            return True
+        return self.connected and not self._pending and not self._asked
+
+    @property
+    def ready(self) -> bool:
+        """True if it is connected, and its SUBSCRIBEs have been answered."""
+        return self.connected and not self._asked
+
+    def come(self) -> None:
+        """Be there from now on."""
+        self.wanted = True
+        self._changed.set()
+
+    def publish(self, number: int) -> None:
+        """Publish a message to one of its topics, now, or with QoS 1 and 2 as soon as there is a connection."""
+        output = self.plan.outputs[number]
+        if not output.qos and not self.connected:
+            return
+        stream = self.plan.name, output.topic, output.qos
+        sequence, payload = self.ground.streams.message(stream)
+        topic = self.ground.topic(output.topic)
+        packet = packets.Publish(topic.encode(), payload, output.qos, output.retain)
+        operation = Publish(
+            client=self.plan.name,
+            began=self.ground.now(),
+            topic=output.topic,
+            qos=output.qos,
+            sequence=sequence,
+            retain=output.retain,
+        )
+        try:
+            packet_id = self.machine.publish(packet)
+        except NotSupportedError as error:
+            self.ground.notes[error.why] += 1
+            return
+        self.ground.note(operation)
+        if packet_id:
+            self._pending[packet_id] = operation
+        self._flush()
+
+    def leave(self, stay_away: bool = True) -> None:
+        """Say goodbye; come back at once unless it is to stay away."""
+        self.wanted = self.wanted and not stay_away
+        wire = self._wire
+        if wire is None or not self.connected:
+            return
+        self.machine.disconnect()
+        self._flush()
+        now = self.ground.now()
+        if self._will is not None:
+            self._will.fail(now)
+            self._will = None
+        self._end(wire, own=True)
+        wire.linger()
+
+    def cut(self, stay_away: bool = False) -> None:
+        """Lose the connection; come back at once unless it is to stay away."""
+        self.wanted = self.wanted and not stay_away
+        wire = self._wire
+        if wire is None or not self.connected:
+            return
+        self.machine.lost("cut")
+        if self._will is not None:
+            now = self.ground.now()
+            delay = self.plan.will.delay if self.plan.will is not None else 0
+            self._will.ok(now + delay)
+            self._will.not_before = now + delay if delay else 0.0
+            if not delay:
+                self._will = None
+        self._end(wire, own=True)
+        wire.give_up()
+        wire.abort()
+
+    def roam(self) -> None:
+        """Say goodbye and come back, at the next node."""
+        self._node += 1
+        self.leave(stay_away=False)
+
+    def take_over(self) -> None:
+        """Open another connection while this one is still there; it goes on with the same session."""
+        wire = self._wire
+        if wire is None or not self.connected:
+            return
+        wire.give_up()
+        self.machine.lost("taken over")
+        self._will = None
+        self._node += 1
+        self._old = wire
+        self._release(wire)
+
+    def freeze(self, on: bool) -> None:
+        """Stop or resume reading."""
+        if self._wire is not None:
+            self._wire.freeze(on)
+
+    # -- its connections -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep it connected while it is wanted, until this is cancelled; then no connection is left."""
+        delay = FIRST_DELAY
+        try:
+            while True:
+                if self.wanted and self._wire is None:
+                    if await self._attempt():
+                        delay = FIRST_DELAY
+                    else:
+                        await asyncio.sleep(delay)
+                        delay = min(delay * 2, MAX_DELAY)
+                    continue
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            self._wires = {wire for wire in self._wires if wire.written}
+            for wire in self._wires:
+                wire.abort()
+
+    async def closed(self) -> None:
+        """Wait until no connection of it is left."""
+        while self._wires:
+            await next(iter(self._wires)).over.wait()
+
+    async def _attempt(self) -> bool:
+        """Connect once; return True if the broker has accepted it."""
+        ground, plan = self.ground, self.plan
+        target = ground.targets[self._node % len(ground.targets)]
+        connect = ground.note(
+            Connect(client=plan.name, began=ground.now(), node=str(target), clean=plan.clean, keeps=not plan.clean)
+        )
+        will = self._prepare_will()
+        wire = self._wire = Wire(self, connect)
+        self._wires.add(wire)
+        self.failure = None
+        try:
+            async with asyncio.timeout(ground.patience):
+                await open_stream(target, wire)
+                while self._wire is wire and not self.connected:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            self.failure = ClientError(f"{target}: no CONNACK within {ground.patience:g} s")
+        except (OSError, ValueError, TargetError) as error:
+            self.failure = ClientError(f"{target}: {describe(error)}")
+        if self.connected or connect.outcome == "ok":
+            return True
+        if not wire.written:
+            connect.fail(ground.now())
+            self._wires.discard(wire)
+        if connect.outcome == "fail" and will is not None:
+            will.fail(ground.now())
+        self.machine.lost("no connection")
+        wire.abort()
+        if self._wire is wire:
+            self._wire = None
+        ground.news.set()
+        return False
+
+    def _prepare_will(self) -> Publish | None:
+        """Put a new will into the CONNECT. One of before whose delay is not over may come or not until it is known
+        when the CONNECT arrives."""
+        plan = self.plan.will
+        if plan is None:
+            return None
+        sequence, payload = self.ground.streams.message((self.plan.name, plan.topic, plan.qos))
+        self.machine.connect.will = Will(self.ground.topic(plan.topic), payload, plan.qos, False, plan.delay)
+        will = Publish(
+            client=self.plan.name,
+            began=self.ground.now(),
+            topic=plan.topic,
+            qos=plan.qos,
+            sequence=sequence,
+            will=True,
+        )
+        before, self._will = self._will, self.ground.note(will)
+        if before is not None and before.not_before and before.not_before + WILL_MARGIN > self.ground.now():
+            # Unless it is answered in time, nobody knows.
+            before.outcome = "unknown"
+            self._delayed_will = before
+        return will
+
+    def begin(self, wire: Wire) -> None:
+        """Begin MQTT on a connection."""
+        if wire is not self._wire:
+            wire.abort()
+            return
+        self.machine.open(self.ground.now())
+        self._flush()
+
+    def read(self, wire: Wire, data: bytes) -> None:
+        """Process what came on the present connection."""
+        if wire is not self._wire:
+            return
+        code: int | None = None
+        for event in self.machine.receive(data, self.ground.now()):
+            if isinstance(event, packets.Publish):
+                self._delivered(event)
+            elif isinstance(event, Delivered):
+                self._acknowledged(event)
+            elif isinstance(event, Suback):
+                self._subscribed(event)
+            elif isinstance(event, Connack):
+                self._accepted(wire, event)
+            elif isinstance(event, Disconnect):
+                code = event.reason_code
+        self._flush()
+        failure = self.machine.failure
+        if failure is not None:
+            self.failure = failure
+            if isinstance(failure, RefusedError):
+                wire.connect.fail(self.ground.now())
+            broke = failure.why.removeprefix(BREAKS) if failure.why.startswith(BREAKS) else ""
+            self._end(wire, code=code, broke=broke)
+            wire.linger()
+        self.ground.news.set()
+
+    def lost(self, wire: Wire, why: str, code: int | None) -> None:
+        """Note that a connection is over."""
+        self._wires.discard(wire)
+        if wire is self._wire:
+            self.machine.lost(why)
+            self.failure = ClientError(f"{wire.connect.node}: {why}")
+            self._will = None
+        self._end(wire, code=code)
+
+    def _end(self, wire: Wire, own: bool = False, code: int | None = None, broke: str = "") -> None:
+        """Write down the end of a connection that was one, once."""
+        if not wire.ended and (wire.connect.outcome == "ok" or broke):
+            wire.ended = True
+            self.ground.note(
+                Ended(
+                    client=self.plan.name,
+                    at=self.ground.now(),
+                    connection=wire.connect.number,
+                    own=own,
+                    code=code,
+                    broke=broke,
+                )
+            )
+        if wire is self._wire:
+            self._release(wire)
+
+    def _release(self, wire: Wire) -> None:
+        assert wire is self._wire
+        self._wire = None
+        self.connected = False
+        self._asked.clear()
+        self._changed.set()
+        self.ground.news.set()
+
+    def _flush(self) -> None:
+        data = self.machine.take()
+        if self._wire is not None:
+            self._wire.write(data)
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    def _accepted(self, wire: Wire, packet: Connack) -> None:
+        ground = self.ground
+        now = ground.now()
+        wire.connect.present = packet.session_present
+        wire.connect.ok(now)
+        self.connected = self.ever = True
+        self._changed.set()
+        self.retained.clear()
+        delayed, self._delayed_will = self._delayed_will, None
+        if delayed is not None and now < delayed.not_before:
+            # It came back before the delay was over.
+            delayed.fail(now)
+        if not packet.session_present:
+            self._granted.clear()
+        for each in self._pending.values():
+            each.again = each.again or each.qos == 1 or not packet.session_present
+        if self._old is not None:
+            old, self._old = self._old, None
+            if not old.ended:
+                old.ask(ground.note(Ping(client=self.plan.name, began=ground.now(), connection=old.connect.number)))
+        wanted = [each for each in self.plan.filters if each[0] not in self._granted]
+        for topic_filter, qos in wanted:
+            asked = ground.note(Subscribe(client=self.plan.name, began=now, topic_filter=topic_filter, qos=qos))
+            request = SubscriptionRequest(ground.filter(topic_filter), qos)
+            self._asked[self.machine.subscribe([request])] = asked
+        if not self.wanted:
+            # It was to go while the CONNECT was on its way.
+            self.leave()
+
+    def _subscribed(self, packet: Suback) -> None:
+        asked = self._asked.pop(packet.packet_id)
+        self._granted.add(asked.topic_filter)
+        code = packet.reason_codes[0]
+        if code >= FAILURE:
+            asked.fail(self.ground.now())
+            self.ground.notes[f"SUBSCRIBE {asked.topic_filter} was refused with 0x{code:02x}"] += 1
+        else:
+            asked.ok(self.ground.now())
+            asked.qos = code
+
+    def _acknowledged(self, event: Delivered) -> None:
+        operation = self._pending.pop(event.packet_id, None)
+        if operation is None:
+            return
+        if event.reason_code >= FAILURE:
+            operation.fail(self.ground.now())
+            self.ground.notes[f"PUBLISH with QoS {operation.qos} was refused with 0x{event.reason_code:02x}"] += 1
+        else:
+            operation.ok(self.ground.now())
+
+    def _delivered(self, packet: packets.Publish) -> None:
+        found = self.ground.streams.read(packet.payload)
+        if found is None:
+            self.ground.foreign += 1
+            return
+        stream, sequence, whole = found
+        topic = self.ground.name(packet.topic.decode(errors="replace"))
+        if packet.retain:
+            self.retained[topic] = stream, sequence
+        self.ground.note(
+            Delivery(
+                client=self.plan.name,
+                at=self.ground.now(),
+                stream=stream,
+                sequence=sequence,
+                qos=packet.qos,
+                retained=packet.retain,
+                intact=whole and topic == stream[1],
+            )
+        )

@@ -1,0 +1,244 @@
+"""From what happened to a judgement: which promises of MQTT the broker kept, broke, or could not be held to. A pure
+function, ``judge``.
+
+Owns: the promises by name, each with the statement that makes it; what a broker does not promise; and when the tool's
+own lateness makes a finding worthless.
+
+Promises: a finding names the operations that show it, and no others. Nothing is called kept that was never checked. A
+loss that the broker's documentation announces is counted apart, and is no breach.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final, Literal
+
+from canopy_load.ledger.checker import Finding, check
+from canopy_load.ledger.history import (
+    Connect,
+    Delivery,
+    Ended,
+    Event,
+    History,
+    Look,
+    Operation,
+    Ping,
+    Publish,
+    Subscribe,
+)
+from canopy_load.prove.plan import Fault
+from canopy_load.prove.play import ABSENT, Proof
+
+PROMISES: Final = {
+    "lost": "a message that was acknowledged comes to each subscriber [MQTT-4.3.2-1] [MQTT-4.3.3-1]",
+    "twice": "a message with QoS 2 comes once [MQTT-4.3.3-1]",
+    "order": "messages of a publisher, topic and QoS come in order [MQTT-4.6.0-6]",
+    "lost to a group": "a message that was acknowledged comes to a member of each share group [MQTT-4.3.2-1]",
+    "to two members": "a message comes to one member of a share group [MQTT-4.8.2-4]",
+    "retained, the last": "a retained message is no older than the last one acknowledged [MQTT-3.3.1-5]",
+    "retained, the same": "retained messages are the same at each look [MQTT-3.3.1-5]",
+    "will missing": "the will of a client that lost its connection is published [MQTT-3.1.2-8]",
+    "will twice": "a will with QoS 2 comes once [MQTT-4.3.3-1]",
+    "will too early": "a will does not come before its delay is over [MQTT-3.1.2-8]",
+    "will revoked": "a will does not come after a goodbye or a return in time [MQTT-3.1.2-10] [MQTT-3.1.3-9]",
+    "session": "Session Present says whether the session is there [MQTT-3.2.2-2] [MQTT-3.2.2-3]",
+    "one connection": "a new connection ends the one before it [MQTT-3.1.4-3]",
+    "told 0x8E": "the connection that is taken over is told so, if it is told anything [MQTT-3.1.4-3]",
+    "answered": "each PUBLISH and SUBSCRIBE is answered [MQTT-3.3.4-1] [MQTT-3.8.4-1]",
+    "as sent": "what comes was sent before (section 3.3)",
+    "altered": "topic and payload come as they were sent (section 3.3)",
+    "QoS": "a message comes with no higher QoS than it was sent with [MQTT-3.8.4-8]",
+    "asked for": "what comes matches a subscription (section 3.3.4)",
+    "refused": "a message that was refused does not come (section 3.4.2.1)",
+    "protocol": "the broker keeps to the protocol (section 4.13)",
+}
+"""Each promise, in the words of a report."""
+
+ENDURING: Final = frozenset(
+    {
+        "lost", "lost to a group", "retained, the last", "retained, the same", "session", "twice", "to two members",
+        "order", "will missing",
+    }
+)  # fmt: skip
+"""The promises that a broker can only keep over a kill if it has written what they are about to its disk."""
+
+WILL_SECONDS: Final = 2.0
+"""A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it."""
+LATE_MOST: Final = 2.0
+"""Seconds by which the tool may be late while it waits, before what did not come is no finding any more."""
+
+State = Literal["kept", "broken", "not judged"]
+
+
+@dataclass(frozen=True)
+class Durability:
+    """What a broker promises of a kill. `over_kill`: True if it keeps what it has acknowledged."""
+
+    over_kill: bool = True
+    says: str = ""
+    """Its own words, for the report."""
+
+
+@dataclass
+class Ruling:
+    """One promise: how often it was checked, could not be judged, was broken, and failed where it is not made."""
+
+    promise: str
+    checked: int = 0
+    unjudged: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    by_kind: Counter[str] = field(default_factory=Counter)
+    """The findings, by kind of client."""
+    not_promised: int = 0
+    doubtful: int = 0
+    """Findings that the tool's own lateness makes worthless."""
+
+    @property
+    def state(self) -> State:
+        if self.findings:
+            return "broken"
+        return "kept" if self.checked > self.not_promised and not self.doubtful else "not judged"
+
+    @property
+    def statement(self) -> str:
+        return PROMISES[self.promise]
+
+
+@dataclass
+class Judgement:
+    proof: Proof
+    rulings: list[Ruling]
+    waits: dict[str, float]
+    """The longest wait for an answer, in seconds, by packet that was waited for."""
+    durability: Durability
+    counts: dict[str, int]
+
+    @property
+    def broken(self) -> list[Ruling]:
+        return [each for each in self.rulings if each.state == "broken"]
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0 nothing promised was broken, 1 something was, 2 it could not be judged."""
+        if self.broken:
+            return 1
+        judged = any(each.promise == "lost" and each.state == "kept" for each in self.rulings)
+        return 0 if judged and not any(each.doubtful for each in self.rulings) else 2
+
+
+def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
+    """Judge what happened."""
+    history = proof.history
+    _doubt_wills(history, proof.outages)
+    verdict = check(history)
+    rulings = {name: Ruling(name) for name in PROMISES}
+    for name, ruling in rulings.items():
+        ruling.checked, ruling.unjudged = verdict.checked[name], verdict.unjudged[name]
+    kills = [began for began, _, fault in proof.outages if fault is Fault.KILL]
+    for finding in verdict.findings:
+        ruling = rulings[finding.promise]
+        events = [history.events[number] for number in finding.operations]
+        if not durability.over_kill and finding.promise in ENDURING and _spans(events, kills):
+            ruling.not_promised += 1
+        elif finding.promise in ABSENT and proof.late_at_end > LATE_MOST:
+            ruling.doubtful += 1
+        else:
+            ruling.findings.append(finding)
+            ruling.by_kind[_kind(proof, finding.client)] += 1
+    return Judgement(proof, list(rulings.values()), _waits(history), durability, _counts(history))
+
+
+def _doubt_wills(history: History, outages: list[tuple[float, float, Fault]]) -> None:
+    """Make unknown what became of wills that the broker may not have dealt with when it went down, and of delayed ones
+    while it was stopped: it sees late that a connection is lost, and its delay ends later."""
+    for began, ended, fault in outages:
+        for will in history.of(Publish):
+            if not will.will or will.outcome == "unknown" or (fault is Fault.STOP and not will.not_before):
+                continue
+            if will.began <= ended and began < will.ended + WILL_SECONDS:
+                will.outcome, will.ended = "unknown", inf
+
+
+def _spans(events: list[Event], kills: list[float]) -> bool:
+    """Return True if the broker was killed after the first of these began."""
+    began = min(_time(each) for each in events)
+    return any(kill >= began for kill in kills)
+
+
+def _time(event: Event) -> float:
+    return (
+        event.began if isinstance(event, Operation) else event.at if isinstance(event, Delivery | Ended | Look) else 0.0
+    )
+
+
+def _kind(proof: Proof, client: str) -> str:
+    """Return the kind of a client, or of the members of a share group."""
+    plan = proof.plan.clients.get(client)
+    return "share group" if plan is None else plan.kind
+
+
+def _waits(history: History) -> dict[str, float]:
+    waits: dict[str, float] = {}
+    for operation in history.of(Operation):
+        if operation.outcome == "unknown" or operation.ended == inf:
+            continue
+        match operation:
+            case Connect():
+                name = "CONNACK"
+            case Subscribe():
+                name = "SUBACK"
+            case Ping():
+                name = "PINGRESP"
+            case Publish() if not operation.will:
+                name = "PUBACK" if operation.qos == 1 else "PUBCOMP"
+            case _:
+                continue
+        waits[name] = max(waits.get(name, 0.0), operation.ended - operation.began)
+    return waits
+
+
+def _counts(history: History) -> dict[str, int]:
+    published = [each for each in history.of(Publish) if not each.will]
+    return {
+        "published": len(published),
+        "acknowledged": sum(each.outcome == "ok" for each in published),
+        "delivered": len(history.of(Delivery)),
+        "connections": sum(each.outcome == "ok" for each in history.of(Connect)),
+        "wills": sum(each.will and each.outcome == "ok" for each in history.of(Publish)),
+    }
+
+
+def told(event: Event, origin: float = 0.0) -> str:
+    """Return an operation or event as a line for people; times in seconds after `origin`."""
+    match event:
+        case Connect():
+            present = ", Session Present" if event.present else ""
+            what = f"CONNECT{' clean' if event.clean else ''} to {event.node}{present}"
+        case Publish():
+            packet = "the will" if event.will else "PUBLISH"
+            retained = ", retained" if event.retain else ""
+            what = f"{packet} {event.topic} number {event.sequence}, QoS {event.qos}{retained}"
+        case Subscribe():
+            what = f"SUBSCRIBE {event.topic_filter}, QoS {event.qos}"
+        case Ping():
+            what = "PINGREQ on the connection before"
+        case Delivery():
+            publisher, topic, qos = event.stream
+            retained = ", RETAIN 1" if event.retained else ""
+            what = f"got {topic} number {event.sequence} of {publisher} (QoS {qos}) with QoS {event.qos}{retained}"
+        case Ended():
+            code = "" if event.code is None else f" with DISCONNECT 0x{event.code:02x}"
+            what = f"connection ended by {'the client' if event.own else 'the broker'}{code}"
+        case Look():
+            what = (
+                f"retained messages: {', '.join(f'{topic} number {found[1]}' for topic, found in event.found.items())}"
+            )
+        case _:
+            what = type(event).__name__
+    at = f"{_time(event) - origin:9.3f} s"
+    if isinstance(event, Operation):
+        answer = event.outcome if event.ended == inf else f"{event.outcome} after {event.ended - event.began:.3f} s"
+        what += f": {answer}"
+    return f"{at}  {event.client}: {what}"

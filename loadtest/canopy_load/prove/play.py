@@ -1,0 +1,352 @@
+"""Play a plan against running brokers, and write everything down.
+
+Owns: ``play``: all clients, the rounds with their faults and quiet phases, the wait at the end until nothing is on its
+way any more, and what is removed from the broker afterwards.
+
+Promises: at the end every client whose session lasts is connected, as far as the broker allows, and nothing has come
+for a while. The tool measures its own lateness throughout. A stop ends the rounds, not the judgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from canopy_load.engine.job import Target
+from canopy_load.engine.transports import address
+from canopy_load.errors import LoadError
+from canopy_load.ledger.checker import check
+from canopy_load.ledger.history import History, Look, Publish
+from canopy_load.prove.client import Client
+from canopy_load.prove.ground import NOBODY, PATIENCE, Ground, Login
+from canopy_load.prove.plan import LOAD_SECONDS, Act, BrokerFault, ClientPlan, Fault, Plan, Round, Step
+from canopy_mqtt.client.aio import AsyncClient
+from canopy_mqtt.client.failures import ClientError
+from canopy_mqtt.client.machine import ClientMachine, connect_packet
+from canopy_mqtt.core.codec.packets import V5
+
+STEP: Final = 0.05
+"""Seconds between two looks at the clock, for the tool's own lateness."""
+SILENCE: Final = 0.3
+"""Seconds without an event after which a round is over."""
+LOOK_SECONDS: Final = 3.0
+"""Seconds to wait for retained messages after a SUBACK."""
+ABSENT: Final = frozenset({"lost", "lost to a group", "will missing", "answered"})
+"""The promises whose breach is that something does not come."""
+
+
+class Unproven(LoadError):
+    """Nothing could be judged: no client was accepted."""
+
+    code = 2
+
+
+class Broker(Protocol):
+    """A broker that was started for the proof."""
+
+    async def inflict(self, fault: Fault) -> None: ...
+
+    async def heal(self) -> None: ...
+
+
+@dataclass
+class Lateness:
+    """How late the event loop of the tool was: in seconds, at the most, in all and since `lately` was set to 0.
+    `excused`: it was held up on purpose, while nothing was expected."""
+
+    most: float = 0.0
+    lately: float = 0.0
+    excused: bool = False
+
+    async def measure(self) -> None:
+        """Measure until this is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + STEP
+            await asyncio.sleep(STEP)
+            late = 0.0 if self.excused else loop.time() - due
+            self.excused = False
+            self.most = max(self.most, late)
+            self.lately = max(self.lately, late)
+
+
+@dataclass
+class Proof:
+    """What happened. Times are those of the history."""
+
+    plan: Plan
+    identifier: str
+    targets: list[str]
+    history: History
+    outages: list[tuple[float, float, Fault]] = field(default_factory=list)
+    """From when to when the broker was down or stopped."""
+    rounds: int = 0
+    seconds: float = 0.0
+    late: float = 0.0
+    """The tool's greatest lateness, in seconds."""
+    late_at_end: float = 0.0
+    """The same while it waited for what had not come."""
+    notes: dict[str, int] = field(default_factory=dict)
+    foreign: int = 0
+    interrupted: bool = False
+
+
+Tell = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+async def play(
+    plan: Plan,
+    targets: Sequence[Target],
+    *,
+    login: Login = NOBODY,
+    broker: Broker | None = None,
+    stop: asyncio.Event | None = None,
+    tell: Tell = _silent,
+    patience: float = PATIENCE,
+) -> Proof:
+    """Play a plan; `stop` ends the rounds early. `tell` gets a line whenever something begins.
+
+    Raises:
+        Unproven: the broker accepts no client.
+    """
+    ground = Ground(secrets.token_hex(4), targets, login, patience)
+    player = _Player(plan, ground, broker, stop or asyncio.Event(), tell)
+    return await player.play()
+
+
+class _Player:
+    def __init__(self, plan: Plan, ground: Ground, broker: Broker | None, stop: asyncio.Event, tell: Tell) -> None:
+        self._plan = plan
+        self._ground = ground
+        self._broker = broker
+        self._stop = stop
+        self._tell = tell
+        self._lateness = Lateness()
+        self._looks: set[asyncio.Task[None]] = set()
+        self._clients = {name: Client(each, ground) for name, each in plan.clients.items()}
+        self._proof = Proof(plan, ground.identifier, [str(each) for each in ground.targets], ground.history)
+
+    async def play(self) -> Proof:
+        proof, ground = self._proof, self._ground
+        begun = ground.now()
+        async with self._running():
+            await self._gather()
+            for number, each in enumerate(self._plan.rounds):
+                if self._stop.is_set():
+                    break
+                await self._round(number, each)
+                proof.rounds += 1
+            self._tell("waiting for what has not come yet")
+            await self._drain()
+            proof.interrupted = self._stop.is_set()
+            proof.seconds = ground.now() - begun
+            proof.late, proof.late_at_end = self._lateness.most, self._lateness.lately
+            proof.notes, proof.foreign = dict(ground.notes), ground.foreign
+            # The history is what was seen until here: what the removal does is no part of it.
+            proof.history = History()
+            proof.history.events = list(ground.history.events)
+        await self._remove()
+        return proof
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(each.run()) for each in self._clients.values()]
+        tasks.append(asyncio.create_task(self._lateness.measure()))
+        try:
+            yield
+        finally:
+            for task in (*tasks, *self._looks):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._looks, return_exceptions=True)
+            for client in self._clients.values():
+                await client.closed()
+
+    async def _gather(self) -> None:
+        """Let the clients come that are there from the start."""
+        there = [client for client in self._clients.values() if client.plan.from_start]
+        for client in there:
+            client.come()
+
+        def known() -> bool:
+            refused = all(each.failure is not None and not each.ever for each in there)
+            return refused or all(each.ready for each in there)
+
+        await self._until(known, self._ground.patience)
+        if not any(each.ever for each in there):
+            failures = {each.failure.why for each in there if each.failure is not None}
+            raise Unproven(f"no client was accepted: {'; '.join(sorted(failures)) or 'no answer'}")
+        for client in there:
+            if not client.ever:
+                version = "5.0" if client.plan.version == V5 else "3.1.1"
+                why = client.failure.why if client.failure is not None else "no answer"
+                self._ground.notes[f"a client of MQTT {version} was not accepted: {why}"] += 1
+                client.wanted = False
+
+    async def _round(self, number: int, plan: Round) -> None:
+        named = f"{plan.fault.fault}" if plan.fault else "faults of clients alone"
+        self._tell(f"round {number + 1} of {len(self._plan.rounds)}: {named}")
+        begun = self._ground.now()
+        fault = asyncio.create_task(self._inflict(begun, plan.fault)) if plan.fault and self._broker else None
+        try:
+            for step in plan.steps:
+                if not await self._sleep_until(begun + step.at):
+                    break
+                self._act(step)
+            await self._sleep_until(begun + LOAD_SECONDS)
+        finally:
+            if fault is not None:
+                await fault
+        await self._quiet()
+
+    async def _inflict(self, begun: float, fault: BrokerFault) -> None:
+        assert self._broker is not None
+        await self._sleep_until(begun + fault.at)
+        began = self._ground.now()
+        self._tell(f"{fault.fault} of the broker")
+        await self._broker.inflict(fault.fault)
+        await self._sleep_until(self._ground.now() + fault.seconds)
+        await self._broker.heal()
+        self._proof.outages.append((began, self._ground.now(), fault.fault))
+
+    async def _quiet(self) -> None:
+        """Let everybody come back, publish everything again, and wait until it has arrived."""
+        patience = self._ground.patience
+        there = [each for each in self._clients.values() if each.ever and each.plan.kind != "looker"]
+        for client in there:
+            client.freeze(False)
+            client.come()
+        await self._until(lambda: all(each.ready for each in there), patience)
+        for client in there:
+            for output in range(len(client.plan.outputs)):
+                client.publish(output)
+        await self._until(lambda: all(each.settled for each in there), patience)
+        if self._looks:
+            await asyncio.wait(self._looks)
+        await self._look()
+        await self._silence()
+
+    def _act(self, step: Step) -> None:
+        client = self._clients[step.client]
+        match step.act:
+            case Act.CONNECT:
+                client.come()
+            case Act.LEAVE:
+                client.leave()
+            case Act.VANISH:
+                client.cut(stay_away=True)
+            case Act.CUT:
+                client.cut()
+            case Act.FREEZE:
+                client.freeze(True)
+            case Act.THAW:
+                client.freeze(False)
+            case Act.ROAM:
+                client.roam()
+            case Act.TAKEOVER:
+                client.take_over()
+            case Act.PUBLISH:
+                client.publish(step.output)
+            case Act.LOOK:
+                task = asyncio.create_task(self._look())
+                self._looks.add(task)
+                task.add_done_callback(self._looks.discard)
+
+    async def _look(self) -> None:
+        """Look at the retained messages with a new client; a connection that is lost on the way shows nothing."""
+        looker = self._clients["looker-0"]
+        asked = self._ground.now()
+        looker.come()
+        if not await self._until(lambda: looker.ready, self._ground.patience):
+            looker.cut(stay_away=True)
+            return
+        found = looker.retained
+        wanted = {each.topic for each in self._ground.history.of(Publish) if each.retain and each.outcome == "ok"}
+        await self._until(lambda: not looker.connected or wanted <= found.keys(), LOOK_SECONDS)
+        if looker.connected:
+            node = str(self._ground.targets[0])
+            self._ground.note(Look(client="looker-0", at=asked, node=node, found=dict(found)))
+        looker.leave()
+
+    async def _drain(self) -> None:
+        """Wait until everything has come that has to, or nothing has come for a long time."""
+        self._lateness.lately = 0.0
+        begun = self._ground.now()
+        while self._ground.now() - begun < 3 * self._ground.patience:
+            await self._silence()
+            self._lateness.excused = True
+            if not any(each.promise in ABSENT for each in check(self._ground.history).findings):
+                return
+            if not await self._until_news(self._ground.patience):
+                return
+
+    async def _remove(self) -> None:
+        """Remove sessions and retained messages of this run from the broker, as far as it lets us."""
+        self._tell("removing what the broker still has of this run")
+        there = [each.plan for each in self._clients.values() if each.ever]
+        outcomes = await asyncio.gather(*(self._forget(each) for each in there), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, ClientError | TimeoutError):
+                self._tell(f"something was not removed: {str(outcome) or 'no answer'}")
+            elif isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _forget(self, plan: ClientPlan) -> None:
+        """End the session of a client, and remove the retained messages that it published. Raises
+        ClientError, TimeoutError."""
+        ground = self._ground
+        connect = connect_packet(
+            f"{ground.prefix}-{plan.name}",
+            version=plan.version,
+            user_name=ground.login.user,
+            password=ground.login.password if ground.login.user is not None else None,
+        )
+        client = AsyncClient(address(ground.targets[0]), ClientMachine(connect), timeout=ground.patience)
+        async with asyncio.timeout(2 * ground.patience), client:
+            for output in plan.outputs:
+                if output.retain:
+                    await client.publish(ground.topic(output.topic), qos=1, retain=True)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    async def _sleep_until(self, at: float) -> bool:
+        """Sleep; return False if the rounds are to end instead."""
+        delay = at - self._ground.now()
+        if delay > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._stop.wait()
+        return not self._stop.is_set()
+
+    async def _until(self, true: Callable[[], bool], seconds: float) -> bool:
+        """Wait until something is true, looking whenever anything happens; return False after so many seconds."""
+        deadline = self._ground.now() + seconds
+        while not true():
+            if not await self._until_news(deadline - self._ground.now()):
+                return true()
+        return True
+
+    async def _until_news(self, seconds: float) -> bool:
+        """Wait until anything happens; return False after so many seconds."""
+        news = self._ground.news
+        news.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _silence(self) -> None:
+        """Wait until nothing has happened for a moment, at most for the time of patience."""
+        deadline = self._ground.now() + self._ground.patience
+        while self._ground.now() < deadline and await self._until_news(SILENCE):
+            pass

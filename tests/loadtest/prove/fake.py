@@ -1,0 +1,417 @@
+"""A broker of its own, small and with switches: with none it keeps what MQTT promises, and each switch plants a fault.
+
+It shares the codec with Canopy and nothing else, so that a fault of Canopy's cannot hide here. It keeps the rules that
+a proof judges, not those of flow control and limits. A kill and a restart end all
+connections and clean sessions, and lose nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from typing import Final, cast
+
+from canopy_load.prove.plan import Fault
+from canopy_mqtt.core.codec import encoder, packets
+from canopy_mqtt.core.codec import properties as names
+from canopy_mqtt.core.codec.decoder import Decoder
+from canopy_mqtt.core.codec.framing import MAX_PACKET
+from canopy_mqtt.core.codec.packets import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    V5,
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Publish,
+    Suback,
+    Subscribe,
+    Will,
+)
+from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.codec.topic_names import matches, parse_shared
+
+TAKEN_OVER: Final = 0x8E
+
+
+class Planted(StrEnum):
+    """The faults that can be planted; each says what the broker does."""
+
+    LOSES_SOME = "loses every 20th acknowledged message, for the subscribers that are connected"
+    LOSES_OF_AWAY = "keeps no message with QoS 1 for a client that is away"
+    LOSES_QOS_2_OF_AWAY = "keeps no message with QoS 2 for a client that is away"
+    LOSES_IN_FLIGHT = "does not send again what was on its way when a connection broke"
+    FORGETS_IDENTIFIERS = "forgets the identifiers of QoS 2 when a connection is taken over"
+    TWICE = "sends every 20th message with QoS 2 twice"
+    GROUP_TO_TWO = "sends every 10th message of a share group to two members"
+    GROUP_TO_NOBODY = "loses what waits for a member of a share group"
+    OLD_RETAINED = "keeps the first retained message of each topic"
+    NO_RETAINED = "forgets every second retained topic"
+    NO_WILL = "publishes no will of a client that is cut off"
+    WILL_AFTER_GOODBYE = "publishes a will after DISCONNECT, too"
+    WILL_TOO_EARLY = "does not wait for the delay of a will"
+    WILL_TWICE = "publishes each will twice"
+    WILL_AFTER_RETURN = "publishes a delayed will although its client is back"
+    REORDERS = "sends what waited for a client in the opposite order"
+    OVERTAKES = "lets every 20th message overtake the one before, while its client is away"
+    BEFORE_THE_DISK = "acknowledges before it has written to the disk, and loses the last writes in a kill"
+    SESSION_GONE = "has no session for a client that comes back"
+    PRESENT_WITHOUT_STATE = "says Session Present and has lost the subscriptions"
+    PRESENT_AFTER_CLEAN = "says Session Present after a clean start"
+    TWO_CONNECTIONS = "leaves the connection open that is taken over"
+    NO_ANSWER = "does not answer every 40th PUBLISH with QoS 1"
+    NO_SUBACK = "does not answer a SUBSCRIBE to #"
+    ALTERS = "changes a byte in every 40th message"
+    HIGHER_QOS = "sends messages with QoS 1 with QoS 2"
+    UNASKED = "sends each message on t/0 to a client without subscription"
+    DEAF_AFTER_KILL = "restores sessions after a kill without their subscriptions to t/#"
+
+
+@dataclass
+class Waiting:
+    """A message for a session; `sent`: it was written on some connection; `released`: its PUBREC has come."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool = False
+    packet_id: int = 0
+    sent: bool = False
+    released: bool = False
+
+
+@dataclass
+class Session:
+    client_id: str
+    filters: dict[str, int] = field(default_factory=dict)
+    queue: deque[Waiting] = field(default_factory=deque)
+    """What was not acknowledged yet, in order."""
+    received: set[int] = field(default_factory=set)
+    """Packet identifiers of QoS 2 messages that were taken over and not released."""
+    identifiers: count[int] = field(default_factory=lambda: count(1))
+    peer: Peer | None = None
+
+    def next_id(self) -> int:
+        return next(self.identifiers) % 65_535 + 1
+
+
+class Peer(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.transport: asyncio.Transport
+        self.decoder = Decoder(MAX_PACKET, True)
+        self.session: Session | None = None
+        self.version = V5
+        self.keeps = False
+        self.will: Will | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.broker.peers.add(self)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.broker.lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.broker.stopped is not None:
+            self.broker.stopped.append((self, data))
+            return
+        try:
+            self.decoder.feed(data)
+            while self.decoder.next_frame() and not self.transport.is_closing():
+                self.broker.got(self, self.decoder.packet())
+        except ProtocolError:
+            self.transport.abort()
+
+    def send(self, packet: packets.Packet) -> None:
+        self._write(encoder.encode(packet, self.version))
+
+    def publish(self, each: Waiting, dup: bool) -> None:
+        packet = Publish(each.topic.encode(), each.payload, each.qos, each.retain, dup, each.packet_id)
+        self._write(encoder.publish(packet, self.version))
+
+    def _write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+
+class FakeBroker:
+    """A broker on a free port of 127.0.0.1, in the running event loop."""
+
+    def __init__(self, *planted: Planted) -> None:
+        self.planted = set(planted)
+        self.peers: set[Peer] = set()
+        self.sessions: dict[str, Session] = {}
+        self.retained: dict[str, Waiting] = {}
+        self.stopped: list[tuple[Peer, bytes]] | None = None
+        self.port = 0
+        self._counts: Counter[str] = Counter()
+        self._turns: Counter[str] = Counter()
+        self._delays: dict[str, asyncio.TimerHandle] = {}
+        self._unwritten: list[tuple[Session, Waiting]] = []
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Peer(self), "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """End it, and all connections."""
+        assert self._server is not None
+        self._server.close()
+        for timer in self._delays.values():
+            timer.cancel()
+        self._delays.clear()
+        peers, self.peers = self.peers, set()
+        for peer in peers:
+            session, peer.session = peer.session, None
+            if session is not None:
+                session.peer = None
+                if not peer.keeps:
+                    self.sessions.pop(session.client_id, None)
+            peer.transport.abort()
+        await self._server.wait_closed()
+
+    async def inflict(self, fault: Fault) -> None:
+        """What a proof does to a broker that it has started."""
+        if fault is Fault.STOP:
+            self.stopped = []
+            return
+        await self.close()
+        if fault is Fault.KILL:
+            if Planted.BEFORE_THE_DISK in self.planted:
+                for session, each in self._unwritten[-30:]:
+                    if each in session.queue:
+                        session.queue.remove(each)
+            if Planted.DEAF_AFTER_KILL in self.planted:
+                for session in self.sessions.values():
+                    session.filters.pop(next((each for each in session.filters if each.endswith("/t/#")), ""), None)
+
+    async def heal(self) -> None:
+        if self.stopped is None:
+            await self.start()
+            return
+        stopped, self.stopped = self.stopped, None
+        for peer, data in stopped:
+            if peer in self.peers:
+                peer.data_received(data)
+
+    def every(self, planted: Planted, number: int) -> bool:
+        """Return True each so many times, if this fault is planted."""
+        if planted not in self.planted:
+            return False
+        self._counts[planted] += 1
+        return self._counts[planted] % number == 0
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    def got(self, peer: Peer, packet: packets.Packet) -> None:
+        match packet:
+            case Connect():
+                self._connect(peer, packet)
+            case Publish():
+                self._publish(peer, packet)
+            case Ack():
+                self._acknowledge(peer, packet)
+            case Subscribe():
+                self._subscribe(peer, packet)
+            case Disconnect():
+                goodbye = Planted.WILL_AFTER_GOODBYE not in self.planted
+                if goodbye:
+                    peer.will = None
+                peer.transport.close()
+            case packets.Pingreq():
+                peer.send(packets.Pingresp())
+            case _:
+                raise AssertionError(packet)
+
+    def _connect(self, peer: Peer, packet: Connect) -> None:
+        peer.version, peer.will = packet.version, packet.will
+        expiry = packet.properties.integers.get(names.SESSION_EXPIRY_INTERVAL, 0)
+        peer.keeps = bool(expiry) if packet.version == V5 else not packet.clean_start
+        before = self.sessions.get(packet.client_id)
+        if before is not None and before.peer is not None:
+            self._take_over(before, before.peer)
+            before = self.sessions.get(packet.client_id)
+        delayed = self._delays.pop(packet.client_id, None)
+        if delayed is not None and Planted.WILL_AFTER_RETURN not in self.planted:
+            delayed.cancel()
+        there = before is not None and not packet.clean_start and Planted.SESSION_GONE not in self.planted
+        session = before if there and before is not None else Session(packet.client_id)
+        self.sessions[packet.client_id] = session
+        peer.session, session.peer = session, peer
+        present = there
+        if Planted.PRESENT_WITHOUT_STATE in self.planted:
+            session.filters.clear()
+        if Planted.PRESENT_AFTER_CLEAN in self.planted and packet.version != V5:
+            present = True
+        if Planted.GROUP_TO_NOBODY in self.planted and any(name.startswith("$share/") for name in session.filters):
+            session.queue.clear()
+        peer.send(Connack(present))
+        if Planted.REORDERS in self.planted:
+            fresh = [each for each in session.queue if not each.sent]
+            session.queue = deque([*(each for each in session.queue if each.sent), *reversed(fresh)])
+        for each in list(session.queue):
+            if each.released:
+                peer.send(Ack(PUBREL, each.packet_id))
+            else:
+                if each.sent and Planted.LOSES_IN_FLIGHT in self.planted:
+                    session.queue.remove(each)
+                    continue
+                again, each.sent = each.sent, True
+                peer.publish(each, dup=again)
+
+    def _take_over(self, session: Session, old: Peer) -> None:
+        old.session = None
+        session.peer = None
+        if Planted.FORGETS_IDENTIFIERS in self.planted:
+            session.received.clear()
+        if not old.keeps:
+            del self.sessions[session.client_id]
+        if Planted.TWO_CONNECTIONS in self.planted:
+            return
+        if old.version == V5:
+            old.send(Disconnect(TAKEN_OVER))
+        old.transport.close()
+
+    def lost(self, peer: Peer) -> None:
+        """A connection is over."""
+        self.peers.discard(peer)
+        session, will = peer.session, peer.will
+        if session is None:
+            return
+        peer.session = session.peer = None
+        if not peer.keeps:
+            self.sessions.pop(session.client_id, None)
+        if will is None or Planted.NO_WILL in self.planted:
+            return
+        if will.delay and Planted.WILL_TOO_EARLY not in self.planted:
+            loop = asyncio.get_running_loop()
+            self._delays[session.client_id] = loop.call_later(will.delay, self._will, session.client_id, will)
+        else:
+            self._will(session.client_id, will)
+
+    def _will(self, client_id: str, will: Will) -> None:
+        self._delays.pop(client_id, None)
+        for _ in range(2 if Planted.WILL_TWICE in self.planted else 1):
+            self._route(Waiting(will.topic, will.payload, will.qos, will.retain))
+
+    def _publish(self, peer: Peer, packet: Publish) -> None:
+        session = peer.session
+        if session is None:
+            return
+        known = packet.qos == 2 and packet.packet_id in session.received
+        if packet.qos == 2:
+            session.received.add(packet.packet_id)
+        if not known:
+            self._route(Waiting(packet.topic.decode(), packet.payload, packet.qos, packet.retain))
+        if packet.qos and not (packet.qos == 1 and self.every(Planted.NO_ANSWER, 40)):
+            peer.send(Ack(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))
+
+    def _acknowledge(self, peer: Peer, packet: Ack) -> None:
+        session = peer.session
+        if session is None:
+            return
+        if packet.kind == PUBREL:
+            session.received.discard(packet.packet_id)
+            peer.send(Ack(PUBCOMP, packet.packet_id))
+            return
+        found = next((each for each in session.queue if each.packet_id == packet.packet_id and each.sent), None)
+        if packet.kind == PUBREC:
+            if found is not None:
+                found.released = True
+            peer.send(Ack(PUBREL, packet.packet_id))
+        elif found is not None:
+            session.queue.remove(found)
+
+    def _subscribe(self, peer: Peer, packet: Subscribe) -> None:
+        session = peer.session
+        assert session is not None
+        if packet.requests[0].topic_filter == "#" and Planted.NO_SUBACK in self.planted:
+            return
+        for each in packet.requests:
+            session.filters[each.topic_filter] = each.qos
+        peer.send(Suback(packet.packet_id, [each.qos for each in packet.requests]))
+        for each in packet.requests:
+            if parse_shared(each.topic_filter)[0]:
+                continue
+            for number, (topic, retained) in enumerate(sorted(self.retained.items())):
+                if Planted.NO_RETAINED in self.planted and number % 2:
+                    continue
+                if matches(each.topic_filter, topic):
+                    self._deliver(session, Waiting(topic, retained.payload, min(each.qos, retained.qos), True))
+
+    # -- what goes out -------------------------------------------------------------------------------------------------
+
+    def _route(self, message: Waiting) -> None:
+        if message.retain:
+            if not message.payload:
+                self.retained.pop(message.topic, None)
+            elif Planted.OLD_RETAINED not in self.planted or message.topic not in self.retained:
+                self.retained[message.topic] = message
+        groups: dict[str, list[tuple[Session, int]]] = {}
+        for session in list(self.sessions.values()):
+            best = -1
+            for name, qos in session.filters.items():
+                group, plain = parse_shared(name)
+                if not matches(plain, message.topic):
+                    continue
+                if group:
+                    groups.setdefault(name, []).append((session, qos))
+                else:
+                    best = max(best, qos)
+            if best < 0 and message.topic.endswith("/t/0") and Planted.UNASKED in self.planted:
+                best = 0
+            if best >= 0:
+                self._copy(session, message, best)
+        for name, members in groups.items():
+            here = [each for each in members if each[0].peer is not None] or members
+            self._turns[name] += 1
+            chosen = self._turns[name] % len(here)
+            self._copy(*self._of(here[chosen], message))
+            if len(here) > 1 and self.every(Planted.GROUP_TO_TWO, 10):
+                self._copy(*self._of(here[chosen - 1], message))
+
+    @staticmethod
+    def _of(member: tuple[Session, int], message: Waiting) -> tuple[Session, Waiting, int]:
+        return member[0], message, member[1]
+
+    def _copy(self, session: Session, message: Waiting, most: int) -> None:
+        """Send a message to a session, with its QoS or that of the subscription."""
+        qos = min(most, message.qos)
+        if qos == 1 and Planted.HIGHER_QOS in self.planted:
+            qos = 2
+        payload = message.payload
+        if self.every(Planted.ALTERS, 40):
+            payload = payload[:-1] + b"?"
+        away = session.peer is None
+        if away and ((qos == 1 and Planted.LOSES_OF_AWAY in self.planted) or not qos):
+            return
+        if away and qos == 2 and Planted.LOSES_QOS_2_OF_AWAY in self.planted:
+            return
+        if not away and qos and self.every(Planted.LOSES_SOME, 20):
+            return
+        copies = 2 if qos == 2 and self.every(Planted.TWICE, 20) else 1
+        for _ in range(copies):
+            self._deliver(session, Waiting(message.topic, payload, qos))
+
+    def _deliver(self, session: Session, each: Waiting) -> None:
+        if each.qos:
+            each.packet_id = session.next_id()
+            if session.peer is None and self.every(Planted.OVERTAKES, 20) and session.queue:
+                session.queue.insert(len(session.queue) - 1, each)
+            else:
+                session.queue.append(each)
+            self._unwritten.append((session, each))
+        if session.peer is not None:
+            each.sent = True
+            session.peer.publish(each, dup=False)

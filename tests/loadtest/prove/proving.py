@@ -1,0 +1,84 @@
+"""A proof in a test: against a broker in the same event loop, whose clock jumps to the next timer when nothing is left
+to do. A proof of a minute takes as long as its messages take to process, and a busy machine changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Iterable
+from typing import Any, Final
+
+from canopy_load.engine.job import Target
+from canopy_load.prove.judge import Judgement, judge
+from canopy_load.prove.plan import BROKER_FAULTS, CLIENT_FAULTS, Fault, make
+from canopy_load.prove.play import Proof, play
+from tests.loadtest.prove.fake import FakeBroker, Planted
+
+EVERYTHING: Final = CLIENT_FAULTS + BROKER_FAULTS
+RATE: Final = 25.0
+"""Messages a second."""
+
+
+class _Jumping(selectors.DefaultSelector):
+    """It waits for nothing but for what is there, and notes how long it was to wait."""
+
+    ahead = 1_000.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0 if timeout is None or timeout > 0 else timeout)
+        if found or timeout == 0:
+            return found
+        if timeout is None:
+            return super().select(None)
+        self.ahead += timeout
+        return found
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """asyncio's own loop with a clock of its own, in seconds."""
+
+    def __init__(self) -> None:
+        self._jumping = _Jumping()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.ahead
+
+
+def proof(
+    *planted: Planted,
+    seed: int = 1,
+    rounds: int = 2,
+    faults: Iterable[Fault] = EVERYTHING,
+    stop: bool = False,
+    left: list[FakeBroker] | None = None,
+) -> Proof:
+    """Play a plan against a fake broker with these faults. `stop`: as if Ctrl-C came at once. `left` gets the broker
+    as it was left."""
+
+    async def main() -> Proof:
+        plan = make(seed, rounds, faults, RATE)
+        broker = FakeBroker(*planted)
+        await broker.start()
+        stopped = asyncio.Event()
+        if stop:
+            stopped.set()
+        try:
+            return await play(plan, [Target("127.0.0.1", broker.port)], broker=broker, stop=stopped)
+        finally:
+            if left is not None:
+                left.append(broker)
+            await broker.close()
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(main())
+
+
+def proven(*planted: Planted, **options: Any) -> Judgement:
+    """Play a plan against a fake broker with these faults, and judge it."""
+    return judge(proof(*planted, **options))
+
+
+def broken(judgement: Judgement) -> set[str]:
+    """The names of the promises that were broken."""
+    return {each.promise for each in judgement.broken}

@@ -1,0 +1,76 @@
+"""`canopy prove`: what it refuses, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from canopy_load.brokers.process import BrokerProcess, free_port
+from canopy_load.brokers.registry import PEERS
+from canopy_mqtt.command.cli import app
+from tests.loadtest.prove.proving import EVERYTHING
+from tests.support.runs import for_each
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A broker's."""
+    found = free_port()
+    with BrokerProcess(PEERS["canopy"].command(found, tmp_path_factory.mktemp("canopy")), found, None, patience=60):
+        yield found
+
+
+def prove(*words: str) -> Result:
+    return CliRunner().invoke(app, ["prove", *words])
+
+
+@for_each(
+    ("words", "why"),
+    [
+        ([], "canopy: give the URL of a running broker, such as mqtt://127.0.0.1:1883, or --broker NAME"),
+        (["--broker", "flashmq"], "canopy: --broker flashmq: known are canopy, mosquitto"),
+        (["mqtt://h", "--broker", "canopy"], "canopy: --broker starts a broker of its own"),
+        (["mqtt://h", "--fault", "kill"], "canopy: --fault kill: this needs a broker that is started for it"),
+        (["http://h"], "canopy: --target http://h: "),
+        (["mqtt://h", "--cert", "file"], "canopy: --ca, --cert, --key and --insecure are for mqtts:// and wss://"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(words: list[str], why: str) -> None:
+    done = prove(*words)
+    assert why in done.output
+    assert done.exit_code == 2
+
+
+def test_a_broker_that_is_not_there_cannot_be_judged() -> None:
+    done = prove(f"mqtt://127.0.0.1:{free_port()}")
+    assert "canopy: no client was accepted: mqtt://127.0.0.1:" in done.output
+    assert "connection refused" in done.output
+    assert done.exit_code == 2
+
+
+def test_a_running_broker_is_judged(port: int, tmp_path: Path) -> None:
+    url = f"mqtt://127.0.0.1:{port}"
+    written = {name: tmp_path / f"a.{name}" for name in ("json", "junit", "history")}
+    files = [word for name, file in written.items() for word in (f"--{name}", str(file))]
+
+    done = prove(url, "--seed", "5", "--rounds", "1", *files)
+
+    assert done.exit_code == 0, done.output
+    assert "verdict: nothing that was promised was broken" in done.output
+    assert f"again: canopy prove {url} --seed 5 --rounds 1" in done.output
+    made = json.loads(written["json"].read_text())
+    assert (made["seed"], made["code"], made["targets"]) == (5, 0, [url])
+    assert made["counts"]["acknowledged"] > 0
+    assert ElementTree.parse(written["junit"]).getroot().get("failures") == "0"
+    kinds = {json.loads(line)[0] for line in written["history"].read_text().splitlines()}
+    assert kinds >= {"Connect", "Subscribe", "Publish", "Delivery", "Ended", "Look", "Ping"}
+
+
+def test_the_page_names_every_fault() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "prove.md").read_text(encoding="utf-8")
+    assert [f"| `{each}` |" in page for each in EVERYTHING] == [True] * len(EVERYTHING)

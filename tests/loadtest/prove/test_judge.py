@@ -1,0 +1,142 @@
+"""What a judgement makes of findings: what a broker does not promise, and what the tool was too late to see."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from canopy_load.ledger.history import Connect, Delivery, Ended, Event, History, Look, Ping, Publish, Subscribe
+from canopy_load.prove import report
+from canopy_load.prove.judge import PROMISES, Durability, Judgement, judge, told
+from canopy_load.prove.plan import CLIENT_FAULTS, Fault, make
+from canopy_load.prove.play import Proof
+from tests.loadtest.prove.fake import FakeBroker, Planted
+from tests.loadtest.prove.proving import proof, proven
+
+AUTOSAVE = Durability(False, "it saves now and then")
+
+
+def story(*, comes: bool = True) -> Proof:
+    """A subscriber, and a message that was acknowledged."""
+    history = History()
+    connect = history.add(Connect(client="connected-0", began=1.0))
+    connect.ok(1.1)
+    history.add(Subscribe(client="connected-0", began=1.2, topic_filter="t/#", qos=2)).ok(1.3)
+    publish = history.add(Publish(client="publisher-0", began=2.0, topic="t/0", qos=1, sequence=0))
+    publish.ok(2.5)
+    if comes:
+        history.add(Delivery(client="connected-0", at=2.4, stream=publish.stream, sequence=0, qos=1))
+    return Proof(make(1, 1), "00000000", ["mqtt://127.0.0.1:1883"], history, rounds=1, seconds=4.0)
+
+
+def ruling(judgement: Judgement, promise: str) -> tuple[str, int, int, int]:
+    """State, findings, what was not promised, and what is in doubt."""
+    (found,) = [each for each in judgement.rulings if each.promise == promise]
+    return found.state, len(found.findings), found.not_promised, found.doubtful
+
+
+def test_a_message_that_came_was_not_lost() -> None:
+    judgement = judge(story())
+    assert ruling(judgement, "lost") == ("kept", 0, 0, 0)
+    assert judgement.code == 0
+    assert judgement.waits == {"CONNACK": pytest.approx(0.1), "SUBACK": pytest.approx(0.1), "PUBACK": 0.5}
+
+
+def test_a_loss_has_the_operations_that_show_it_and_the_kind_of_client() -> None:
+    judgement = judge(story(comes=False))
+    assert judgement.code == 1
+    (broken,) = judgement.broken
+    (finding,) = broken.findings
+    assert (broken.promise, finding.operations, broken.by_kind) == ("lost", (1, 2), {"connected": 1})
+
+
+def test_a_kill_excuses_only_who_promises_nothing_of_it() -> None:
+    killed = replace(story(comes=False), outages=[(2.7, 3.0, Fault.KILL)])
+    assert ruling(judge(killed), "lost") == ("broken", 1, 0, 0)
+    assert ruling(judge(killed, AUTOSAVE), "lost") == ("not judged", 0, 1, 0)
+    before = replace(killed, outages=[(0.5, 0.6, Fault.KILL)])
+    assert ruling(judge(before, AUTOSAVE), "lost") == ("broken", 1, 0, 0), "a kill before it excuses nothing"
+    graceful = replace(killed, outages=[(2.7, 3.0, Fault.RESTART)])
+    assert ruling(judge(graceful, AUTOSAVE), "lost") == ("broken", 1, 0, 0), "nor does a restart"
+
+
+def test_what_did_not_come_to_a_tool_that_was_late_is_in_doubt() -> None:
+    judgement = judge(replace(story(comes=False), late_at_end=3.0))
+    assert ruling(judgement, "lost") == ("not judged", 0, 0, 1)
+    assert judgement.code == 2
+    assert "could not judge" in report.verdict(judgement)
+
+
+def test_where_nothing_was_checked_nothing_is_kept() -> None:
+    judgement = judge(Proof(make(1, 1), "00000000", [], History()))
+    assert {each.state for each in judgement.rulings} == {"not judged"}
+    assert judgement.code == 2
+
+
+def test_a_broker_that_forgets_over_a_kill_is_excused_where_it_says_so() -> None:
+    forgetful = proof(Planted.BEFORE_THE_DISK, faults=[Fault.KILL])
+    assert judge(forgetful, AUTOSAVE).code == 0
+
+
+def test_a_stop_ends_the_rounds_and_there_is_a_judgement() -> None:
+    judgement = judge(proof(stop=True, rounds=50))
+    assert judgement.proof.interrupted
+    assert judgement.proof.rounds == 0
+    assert judgement.broken == []
+
+
+def test_nothing_is_left_on_the_broker() -> None:
+    left: list[FakeBroker] = []
+    proof(left=left, faults=CLIENT_FAULTS)
+    (broker,) = left
+    assert broker.sessions == {}
+    assert broker.retained == {}
+
+
+def test_the_reports_say_the_same() -> None:
+    judgement = proven(Planted.TWO_CONNECTIONS, faults=CLIENT_FAULTS)
+    again = "canopy prove --seed 1"
+
+    made = json.loads(report.as_json(judgement, "fake", again))
+    suite = ElementTree.fromstring(report.junit(judgement, "fake"))
+    text = report.text(judgement, again)
+
+    states = {each["promise"]: each["state"] for each in made["promises"]}
+    assert set(states) == set(PROMISES)
+    assert states["one connection"] == "broken"
+    assert made["code"] == 1
+    (broken,) = [each for each in made["promises"] if each["state"] == "broken"]
+    first = broken["findings"][0]
+    assert [line.split()[2:] for line in first["operations"]]
+    assert int(suite.get("failures", "")) == 1
+    assert int(suite.get("skipped", "")) == list(states.values()).count("not judged")
+    assert f"BROKEN: {PROMISES['one connection']}" in text
+    assert first["what"] in text
+    assert text.endswith(f"verdict: 1 promise broken\nagain: {again}")
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            Connect(client="c", began=1, clean=True, node="n", present=True),
+            "CONNECT clean to n, Session Present: unknown",
+        ),
+        (
+            Publish(client="c", began=1, topic="t", qos=1, sequence=2, retain=True),
+            "PUBLISH t number 2, QoS 1, retained",
+        ),
+        (Publish(client="c", began=1, topic="w", qos=1, sequence=0, will=True), "the will w number 0, QoS 1"),
+        (Subscribe(client="c", began=1, topic_filter="t/#", qos=2), "SUBSCRIBE t/#, QoS 2"),
+        (Ping(client="c", began=1, connection=0), "PINGREQ on the connection before"),
+        (Ended(client="c", at=1, connection=0, code=0x8E), "connection ended by the broker with DISCONNECT 0x8e"),
+        (Ended(client="c", at=1, connection=0, own=True), "connection ended by the client"),
+        (Look(client="c", at=1, found={"r": (("p", "r", 1), 4)}), "retained messages: r number 4"),
+    ],
+)
+def test_each_event_is_a_line(event: Event, line: str) -> None:
+    assert line in told(event)
+    assert told(event).startswith("    1.000 s  c: ")

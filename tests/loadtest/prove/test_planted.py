@@ -1,0 +1,63 @@
+"""Each fault that is planted in a broker is found, as the promise that it breaks; a broker without one is cleared."""
+
+from __future__ import annotations
+
+import pytest
+
+from canopy_load.prove.plan import CLIENT_FAULTS, Fault
+from tests.loadtest.prove.fake import Planted
+from tests.loadtest.prove.proving import EVERYTHING, broken, proven
+from tests.support.runs import LONG
+
+KILL = (Fault.KILL,)
+
+FOUND = [
+    (Planted.LOSES_SOME, "lost", CLIENT_FAULTS),
+    (Planted.LOSES_OF_AWAY, "lost", CLIENT_FAULTS),
+    (Planted.LOSES_QOS_2_OF_AWAY, "lost", CLIENT_FAULTS),
+    (Planted.LOSES_IN_FLIGHT, "lost", CLIENT_FAULTS),
+    (Planted.FORGETS_IDENTIFIERS, "twice", CLIENT_FAULTS),
+    (Planted.TWICE, "twice", CLIENT_FAULTS),
+    (Planted.GROUP_TO_TWO, "to two members", CLIENT_FAULTS),
+    (Planted.GROUP_TO_NOBODY, "lost to a group", CLIENT_FAULTS),
+    (Planted.OLD_RETAINED, "retained, the last", CLIENT_FAULTS),
+    (Planted.NO_RETAINED, "retained, the last", CLIENT_FAULTS),
+    (Planted.NO_WILL, "will missing", CLIENT_FAULTS),
+    (Planted.WILL_AFTER_GOODBYE, "will revoked", CLIENT_FAULTS),
+    (Planted.WILL_TOO_EARLY, "will too early", CLIENT_FAULTS),
+    (Planted.WILL_TWICE, "will twice", CLIENT_FAULTS),
+    (Planted.WILL_AFTER_RETURN, "will revoked", CLIENT_FAULTS),
+    (Planted.REORDERS, "order", CLIENT_FAULTS),
+    (Planted.OVERTAKES, "order", CLIENT_FAULTS),
+    (Planted.BEFORE_THE_DISK, "lost", KILL),
+    (Planted.SESSION_GONE, "session", CLIENT_FAULTS),
+    (Planted.PRESENT_WITHOUT_STATE, "lost", CLIENT_FAULTS),
+    (Planted.PRESENT_AFTER_CLEAN, "protocol", CLIENT_FAULTS),
+    (Planted.TWO_CONNECTIONS, "one connection", CLIENT_FAULTS),
+    (Planted.NO_ANSWER, "answered", CLIENT_FAULTS),
+    (Planted.NO_SUBACK, "answered", CLIENT_FAULTS),
+    (Planted.ALTERS, "altered", CLIENT_FAULTS),
+    (Planted.HIGHER_QOS, "QoS", CLIENT_FAULTS),
+    (Planted.UNASKED, "asked for", CLIENT_FAULTS),
+    (Planted.DEAF_AFTER_KILL, "lost", KILL),
+]
+
+
+@pytest.mark.parametrize(("planted", "promise", "faults"), FOUND, ids=lambda value: getattr(value, "name", ""))
+def test_a_planted_fault_is_found(planted: Planted, promise: str, faults: tuple[Fault, ...]) -> None:
+    judgement = proven(planted, faults=faults)
+
+    assert promise in broken(judgement)
+    assert judgement.code == 1
+
+
+def test_every_fault_that_can_be_planted_is_tried() -> None:
+    assert {each for each, _, _ in FOUND} == set(Planted)
+
+
+@pytest.mark.parametrize("seed", range(200 if LONG else 6))
+def test_a_broker_without_a_fault_is_cleared(seed: int) -> None:
+    judgement = proven(seed=seed, faults=EVERYTHING)
+
+    assert broken(judgement) == set()
+    assert judgement.code == 0
