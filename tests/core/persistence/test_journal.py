@@ -1,4 +1,4 @@
-"""What a journal is told, call by call: everything that must outlive a connection, in order, and nothing else."""
+"""What a journal is told, call by call, where no restart shows it: of sessions, shares and messages of QoS 0."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from canopy_mqtt.core.codec import packets as p
-from canopy_mqtt.core.codec.packets import NEVER, Ack, Will
+from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.persistence.journal import Journal, share_name
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.topics.subscription import Subscription
-from tests.core.harness import START, Client, Network, bag, limits
+from tests.core.harness import Client, Network, bag, limits
 
 EXPIRY = 100
 
@@ -140,38 +139,6 @@ def test_of_its_will_the_store_is_told(place: Place, politely: bool) -> None:
     assert place.notes.take() == [("no will", "c")]
 
 
-def test_a_session_is_kept_left_and_taken_up(place: Place) -> None:
-    client = place.network.client("c", expiry=EXPIRY)
-    assert place.notes.take() == [("kept", "c", EXPIRY, 0.0)]
-    client.cut()
-    assert place.notes.take() == [("kept", "c", EXPIRY, START)]
-    place.network.advance(1)
-    client.connect(clean=False, expiry=EXPIRY + 1)
-    assert place.notes.take() == [("kept", "c", EXPIRY + 1, 0.0)]
-
-
-def test_a_3_1_1_session_is_kept_for_ever(place: Place) -> None:
-    place.network.client("c", p.V311, clean=False)
-    assert place.notes.take() == [("kept", "c", NEVER, 0.0)]
-
-
-def test_a_session_expires(place: Place) -> None:
-    """[MQTT-4.1.0-1]"""
-    place.lasting().cut()
-    place.network.advance(EXPIRY)
-    assert place.notes.take()[-1] == ("gone", "c")
-
-
-def test_a_clean_start_ends_what_was_kept(place: Place) -> None:
-    """[MQTT-3.1.2-4]"""
-    client = place.lasting("c", "a")
-    client.cut()
-    place.publisher.publish("a", b"lost", 1)
-    place.notes.take()
-    client.connect(clean=True, expiry=EXPIRY)
-    assert place.notes.take() == [("gone", "c"), ("kept", "c", EXPIRY, 0.0)]
-
-
 def test_an_expiry_of_0_on_resumption_or_disconnect_ends_the_keeping(place: Place) -> None:
     client = place.lasting("c", "a")
     client.connect(clean=False, expiry=0)
@@ -185,27 +152,7 @@ def test_an_expiry_of_0_on_resumption_or_disconnect_ends_the_keeping(place: Plac
     assert place.notes.take() == [("gone", "d")]
 
 
-def test_a_takeover_leaves_and_takes_up(place: Place) -> None:
-    client = place.lasting()
-    client.connect(clean=False, expiry=EXPIRY)
-    assert place.notes.take() == [("kept", "c", EXPIRY, START), ("kept", "c", EXPIRY, 0.0)]
-
-
 # -- subscriptions -----------------------------------------------------------------------------------------------------
-
-
-def test_subscriptions_come_change_and_go(place: Place) -> None:
-    client = place.lasting()
-    client.subscribe("a", "$share/g/b", qos=1)
-    client.subscribe("a", qos=2)
-    client.unsubscribe("a", "never", "$share/g/b")
-    assert place.notes.take() == [
-        ("subscribed", "c", "a", 1, False),
-        ("subscribed", "c", "$share/g/b", 1, False),
-        ("subscribed", "c", "a", 2, False),
-        ("unsubscribed", "c", "a"),
-        ("unsubscribed", "c", "$share/g/b"),
-    ]
 
 
 def test_retained_messages_on_their_way_are_told_of_until_they_have_gone(place: Place) -> None:
@@ -223,29 +170,6 @@ def test_retained_messages_on_their_way_are_told_of_until_they_have_gone(place: 
 # -- deliveries --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("qos", "told"), [(0, []), (1, ["in flight", "finished"]), (2, ["in flight", "released", "finished"])]
-)
-def test_a_delivery_to_a_connected_client(place: Place, qos: int, told: list[str]) -> None:
-    place.lasting("c", "a")
-    place.publisher.publish("a", b"1", qos)
-    assert place.notes.take() == [(call, "c", b"1") for call in told]
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-def test_a_delivery_that_waited_is_one_object_from_queue_to_end(place: Place, qos: int) -> None:
-    client = place.lasting("c", "a")
-    client.cut()
-    place.publisher.publish("a", b"1", qos)
-    place.publisher.publish("a", b"2", qos)
-    assert place.notes.take()[1:] == [("queued", "c", b"1"), ("queued", "c", b"2")]
-    client.connect(clean=False, expiry=EXPIRY)
-    told = place.notes.take()
-    assert [line for line in told if line[0] == "in flight"] == [("in flight", "c", b"1"), ("in flight", "c", b"2")]
-    assert [line for line in told if line[0] == "finished"] == [("finished", "c", b"1"), ("finished", "c", b"2")]
-    assert len(place.notes.deliveries) == 2
-
-
 def test_qos_0_that_is_kept_while_offline() -> None:
     place = Place(limits(queue_qos0=True))
     client = place.lasting("c", "a")
@@ -254,94 +178,6 @@ def test_qos_0_that_is_kept_while_offline() -> None:
     assert place.notes.take()[1:] == [("queued", "c", b"1")]
     client.connect(clean=False, expiry=EXPIRY)
     assert place.notes.take() == [("kept", "c", EXPIRY, 0.0), ("finished", "c", b"1")]
-
-
-def test_what_was_never_written_is_unsent(place: Place) -> None:
-    client = place.lasting("c", "a")
-    client.wire.frozen = True
-    place.publisher.publish("a", b"1", 1)
-    assert place.notes.take() == [("in flight", "c", b"1")]
-    client.cut()
-    assert place.notes.take() == [("unsent", "c", b"1"), ("kept", "c", EXPIRY, START)]
-    client.connect(clean=False, expiry=EXPIRY)
-    assert place.notes.take() == [
-        ("kept", "c", EXPIRY, 0.0),
-        ("in flight", "c", b"1"),
-        ("finished", "c", b"1"),
-    ]
-
-
-def test_what_is_sent_again_is_not_told_again(place: Place) -> None:
-    client = place.lasting("c", "a")
-    client.answering = False
-    place.publisher.publish("a", b"1", 1)
-    client.cut()
-    place.notes.take()
-    client.connect(clean=False, expiry=EXPIRY)
-    assert client.take()[-1].dup
-    assert place.notes.take() == [("kept", "c", EXPIRY, 0.0)]
-
-
-def test_a_refused_message_is_finished(place: Place) -> None:
-    """[MQTT-4.3.3-4]"""
-    client = place.lasting("c", "a")
-    client.answering = False
-    place.publisher.publish("a", b"1", 2)
-    client.send(Ack(p.PUBREC, client.take()[0].packet_id, 0x80))
-    place.network.settle()
-    assert place.notes.take() == [("in flight", "c", b"1"), ("finished", "c", b"1")]
-
-
-def test_pubrec_twice_releases_once(place: Place) -> None:
-    client = place.lasting("c", "a")
-    client.answering = False
-    place.publisher.publish("a", b"1", 2)
-    number = client.take()[0].packet_id
-    for _ in range(2):
-        client.send(Ack(p.PUBREC, number))
-    place.network.settle()
-    assert place.notes.take() == [("in flight", "c", b"1"), ("released", "c", b"1")]
-
-
-def test_what_is_dropped_on_the_way_is_finished(place: Place) -> None:
-    """Expired while it waited [MQTT-3.3.2-5], and larger than the client takes [MQTT-3.1.2-25]."""
-    client = place.lasting("c", "a")
-    client.cut()
-    place.publisher.publish("a", b"late", 1, expiry=1)
-    place.publisher.publish("a", b"large" * 100, 1)
-    place.network.advance(2)
-    place.notes.take()
-    client.connect(clean=False, expiry=EXPIRY, max_packet=100)
-    assert place.notes.take()[1:] == [("finished", "c", b"late"), ("finished", "c", b"large" * 100)]
-
-
-def test_in_flight_and_now_too_large_is_finished(place: Place) -> None:
-    client = place.lasting("c", "a")
-    client.answering = False
-    place.publisher.publish("a", b"large" * 100, 1)
-    client.cut()
-    place.notes.take()
-    client.connect(clean=False, expiry=EXPIRY, max_packet=100)
-    assert place.notes.take()[1:] == [("finished", "c", b"large" * 100)]
-
-
-def test_expired_between_the_queue_and_the_writer_is_finished(place: Place) -> None:
-    client = place.lasting("c", "a")
-    client.wire.frozen = True
-    place.publisher.publish("a", b"late", 1, expiry=1)
-    place.network.now += 2
-    client.wire.frozen = False
-    place.network.settle()
-    client.ping()
-    assert place.notes.take() == [("in flight", "c", b"late"), ("finished", "c", b"late")]
-
-
-def test_a_full_queue_tells_of_nothing() -> None:
-    place = Place(limits(session_messages=1))
-    place.lasting("c", "a").cut()
-    place.publisher.publish("a", b"1", 1)
-    place.publisher.publish("a", b"2", 1)
-    assert place.notes.take()[1:] == [("queued", "c", b"1")]
 
 
 def test_a_shared_message_passes_to_another_member(place: Place) -> None:
@@ -357,12 +193,6 @@ def test_a_shared_message_passes_to_another_member(place: Place) -> None:
     told = place.notes.take()
     assert ("finished", "c", b"1") in told
     assert told[-2:] == [("in flight", "d", b"1"), ("finished", "d", b"1")]
-
-
-def test_an_ordinary_delivery_has_no_share_name(place: Place) -> None:
-    place.lasting("c", "a")
-    place.publisher.publish("a", b"1", 1)
-    assert share_name(place.notes.deliveries[0]) == ""
 
 
 # -- from the client ---------------------------------------------------------------------------------------------------
@@ -381,41 +211,6 @@ def test_a_qos_2_publish_of_the_client(place: Place, properties: bytes) -> None:
     assert place.notes.take() == [("received", "c", packet.packet_id), ("completed", "c", packet.packet_id)]
 
 
-# -- wills -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_will_is_told_of_while_its_client_is_connected(place: Place) -> None:
-    client = place.network.client("c", expiry=EXPIRY, will=Will("w", b"gone"))
-    assert place.notes.take() == [("kept", "c", EXPIRY, 0.0), ("will", "c", "w", 0.0)]
-    client.disconnect()
-    assert place.notes.take() == [("no will", "c"), ("kept", "c", EXPIRY, START)]
-
-
-def test_a_delayed_will_is_set_and_published(place: Place) -> None:
-    client = place.network.client("c", expiry=EXPIRY, will=Will("w", b"gone", delay=10))
-    place.notes.take()
-    client.cut()
-    assert place.notes.take() == [("kept", "c", EXPIRY, START), ("will", "c", "w", START + 10)]
-    place.network.advance(10)
-    assert place.notes.take() == [("no will", "c")]
-
-
-def test_a_delayed_will_is_called_off_by_a_return(place: Place) -> None:
-    """[MQTT-3.1.3-9]"""
-    client = place.network.client("c", expiry=EXPIRY, will=Will("w", b"gone", delay=10))
-    client.cut()
-    place.notes.take()
-    client.connect(clean=False, expiry=EXPIRY)
-    assert place.notes.take() == [("no will", "c"), ("kept", "c", EXPIRY, 0.0)]
-
-
-def test_a_will_without_delay_is_published_at_once(place: Place) -> None:
-    client = place.network.client("c", expiry=EXPIRY, will=Will("w", b"gone"))
-    place.notes.take()
-    client.cut()
-    assert place.notes.take() == [("kept", "c", EXPIRY, START), ("no will", "c")]
-
-
 # -- retained messages -------------------------------------------------------------------------------------------------
 
 
@@ -429,13 +224,6 @@ def test_a_retained_message_expires(place: Place) -> None:
     place.publisher.publish("a", b"1", retain=True, expiry=5)
     place.network.advance(5)
     assert place.notes.take() == [("retained", b"a", b"1"), ("not retained", "a")]
-
-
-def test_a_refused_retained_message_is_not_told_of() -> None:
-    place = Place(limits(max_retained_messages=1))
-    place.publisher.publish("a", b"1", retain=True)
-    place.publisher.publish("b", b"1", retain=True)
-    assert place.notes.take() == [("retained", b"a", b"1")]
 
 
 def test_the_brokers_own_topics_are_not_told_of(place: Place) -> None:

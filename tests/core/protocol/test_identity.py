@@ -92,13 +92,6 @@ class TestOwner:
         assert alice.connect(clean=False, expiry=HOUR, user_name=owner).session_present
         assert alice.payloads() == [b"queued"]
 
-    def test_the_same_user_takes_over(self) -> None:
-        """As ever [MQTT-3.1.4-3]; and so do clients without a user name."""
-        for user in ("alice", None):
-            network = Network()
-            first = network.client("c", clean=False, expiry=HOUR, user_name=user)
-            assert first.connect(clean=False, expiry=HOUR, user_name=user).session_present
-
     @pytest.mark.parametrize(("owner", "other", "why"), [
         (None, "bob", "was created without a user name, and this client has one"),
         ("alice", None, "belongs to a user name, and this client has none"),
@@ -160,13 +153,6 @@ class TestOwner:
         network.now += 1.0
         answer = network.idle("c").connect(clean=False, user_name="bob")
         assert (answer.reason_code, answer.session_present) == (0, False)
-
-    def test_by_a_setting_anybody_may(self) -> None:
-        """Then the session is that of whoever has it."""
-        network = Network(limits(any_user_takes_over=True))
-        first = network.client("c", clean=False, expiry=HOUR, user_name="alice")
-        assert first.connect(clean=False, expiry=HOUR, user_name="bob").session_present
-        assert network.session("c").user_name == "bob"
 
     @pytest.mark.asyncio
     @pytest.mark.parametrize("connected", [False, True])

@@ -19,7 +19,7 @@ from canopy_mqtt.core.queues.message import OVERHEAD
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from canopy_mqtt.core.queues.send_window import COMMIT
 from tests.core.harness import Client, Network, limits
-from tests.core.recount import VERSIONS, Tally, ask, burst, check, losses, numbers, user_wish
+from tests.core.recount import VERSIONS, ask, burst, check, losses, numbers, user_wish
 from tests.support.runs import examples, for_each
 
 TOPICS = ("t/a", "t/b", "t/c", "t/d")
@@ -269,24 +269,6 @@ class TestSessionQueue:
         network.settle()
         assert arrived(client) == model.waiting
 
-    def test_no_quota_is_for_those_who_have_used_it_up(self) -> None:
-        """Away, the cause is the bound; so it is where the client reads nothing at all, with quota left."""
-        network = Network(limits(session_messages=2, live_messages=2))
-        publisher = network.client("p")
-        away = network.client("away", clean=False, expiry=HOUR)
-        frozen = network.client("frozen", receive_maximum=100)
-        slow = network.client("slow", receive_maximum=1)
-        for client in (away, frozen, slow):
-            client.subscribe("t", qos=1)
-        away.cut()
-        frozen.wire.frozen = True
-        slow.answering = False
-        for payload in numbers(10):
-            publisher.publish("t", payload, 1)
-        assert losses(network.session("away")) == {"full-messages": 8}
-        assert losses(frozen.session) == {"full-messages": 6}
-        assert losses(slow.session) == {"no-quota": 7}
-
     def test_no_quota_is_of_qos_1_and_2(self) -> None:
         """A QoS 0 message needs no quota: where it waits behind others (kept while away), the bound is its cause."""
         network = Network(limits(session_messages=3, queue_qos0=True))
@@ -363,39 +345,6 @@ class TestLatest:
             client.connect(clean=False, expiry=HOUR)
         assert client.payloads() == [b"0019"]
 
-    @for_each("qos", [0, 1])
-    def test_another_qos_that_is_too_large(self, qos: int) -> None:
-        """The older one stays when the newer cannot be sent, wherever they would wait [MQTT-3.1.2-24]."""
-        network, publisher = self.network(queue_qos0=True)
-        client = network.client("c", max_packet=100, receive_maximum=1)
-        client.subscribe("#", qos=1)
-        client.answering = False
-        publisher.publish("in flight", b"", 1)
-        client.take()
-        client.wire.frozen = True
-        publisher.publish("t", b"small", qos)
-        publisher.publish("t", b"x" * 200, 1 - qos)
-        client.wire.frozen = False
-        client.answering = True
-        client.answer()
-        assert client.payloads() == [b"small"]
-        assert losses(client.session) == {"too-large": 1}
-
-    def test_in_flight_stays(self) -> None:
-        """What has a packet identifier is not replaced; the newest waits behind it."""
-        network, publisher = self.network()
-        client = network.client("c", receive_maximum=2)
-        client.judge = tally = Tally()
-        client.subscribe("t", qos=1)
-        client.answering = False
-        for payload in numbers(10):
-            publisher.publish("t", payload, 1)
-        assert client.payloads() == numbers(2)
-        client.answering = True
-        client.answer()
-        assert client.payloads() == [b"0009"]
-        assert (tally.delivered, losses(client.session)) == (3, {"replaced-by-latest": 7})
-
     def test_little_is_put_in_flight_ahead_of_one_who_lags(self) -> None:
         """Of a client that does not read, at most so many messages are committed; the rest can be replaced."""
         network, publisher = self.network()
@@ -410,19 +359,6 @@ class TestLatest:
         client.wire.frozen = False
         network.settle()
         assert len(client.take()) == COMMIT + 40
-
-    def test_a_newer_one_that_is_too_large(self) -> None:
-        """Nothing is replaced by what the client can never be sent [MQTT-3.1.2-24]."""
-        network, publisher = self.network()
-        client = network.client("c", max_packet=100)
-        client.subscribe("t")
-        client.wire.frozen = True
-        publisher.publish("t", b"small")
-        publisher.publish("t", b"x" * 200)
-        client.wire.frozen = False
-        network.settle()
-        assert client.payloads() == [b"small"]
-        assert losses(client.session) == {"too-large": 1}
 
     def test_overlapping_subscriptions_deliver_once(self) -> None:
         """With different terms, on those of the one without its own, or of the first filter [MQTT-3.3.4-2]."""

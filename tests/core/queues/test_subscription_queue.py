@@ -286,23 +286,6 @@ class TestAge:
         assert returned(client) == [b"2", b"3"]
         assert losses(client.session) == ({"age": 1} if in_flight else {"replaced-by-latest": 1})
 
-    @for_each("version", [V311, V5])
-    @for_each(("place", "qos"), PLACES)
-    def test_by_a_wish_and_by_a_rule(self, place: Place, qos: int, version: int) -> None:
-        """The same for one subscription's own terms."""
-        given_limits = Limits()
-        given_limits.queue_qos0 = True
-        given_limits.rules = (QueueRule(topic_filter="t/#", max_age=AGE),)
-        network = Network(given_limits)
-        publisher = network.client("p")
-        client = place(network, version)
-        publisher.publish("t/a", b"1", qos)
-        network.now += AGE + 1
-        network.router.sweep(network.now)
-        publisher.publish("t/a", b"2", qos)
-        assert returned(client) == [b"2"]
-        assert losses(client.session) == {"age": 1}
-
 
 class TestAgeElsewhere:
     """Age in the corners."""
@@ -568,18 +551,6 @@ class TestDepth:
         assert sorted(client.payloads()) == [b"2", b"3", b"4"]
         assert losses(client.session) == {"full-messages": 2}
 
-    def test_too_large_sheds_nothing(self) -> None:
-        """A message that the client can never be sent makes no room for itself [MQTT-3.1.2-24]."""
-        network = Network()
-        publisher, client = network.client("p"), network.client("c", max_packet=100)
-        ask(client, "d", user=user_wish("drop-oldest", depth="2"))
-        client.wire.frozen = True
-        burst(publisher, "d", [b"1", b"2", b"x" * 200])
-        client.wire.frozen = False
-        network.settle()
-        assert client.payloads() == [b"1", b"2"]
-        assert losses(client.session) == {"too-large": 1}
-
     @for_each("bound", ["live_messages", "live_bytes"])
     def test_drop_oldest_in_a_full_queue(self, bound: str) -> None:
         """What was granted holds when the client's queue is full of nothing but this subscription's messages."""
@@ -633,19 +604,6 @@ class TestDepth:
         assert client.wire.protocol.close_cause == ""
         publisher.publish("d", b"x" * 60, qos)
         assert client.wire.protocol.close_cause == QUEUE_FULL
-
-    def test_each_subscription_for_itself(self) -> None:
-        """Also two of one packet, and of one wish."""
-        network = Network()
-        publisher, client = network.client("p"), network.client("c")
-        ask(client, "a", "b", user=user_wish(depth="2"))
-        client.wire.frozen = True
-        for _ in range(3):
-            publisher.publish("a", b"a")
-            publisher.publish("b", b"b")
-        client.wire.frozen = False
-        network.settle()
-        assert client.payloads() == [b"a", b"b"] * 2
 
 
 class TestOrder:

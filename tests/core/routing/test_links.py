@@ -64,12 +64,6 @@ class TestLinkClients:
         client = network.client("d", properties=bag((LINK, bad), (LINK, "y" * 64), (LINK, "z")))
         assert client.session.link_peer == "y" * 64
 
-    def test_a_broker_without_a_name(self) -> None:
-        """It knows the link, and has nothing to tell."""
-        client = link(Network())
-        assert client.session.link_peer == "below"
-        assert client.connack.properties.user == []
-
     def test_at_each_connect(self) -> None:
         """A session is a link's while the connection is one."""
         network = named()
@@ -152,15 +146,6 @@ class TestPath:
         assert message.properties == properties
         assert network.router.counters.looped == 0
 
-    def test_an_own_name_elsewhere(self) -> None:
-        """Only the path is looked at."""
-        network = named()
-        listener, publisher = network.client("s"), network.client("p")
-        listener.subscribe("t")
-        properties = encode_forward(user=[("here", VIA), ("via", "here")], correlation_data=path("here"))
-        publisher.publish("t", b"x", properties=properties)
-        assert listener.payloads() == [b"x"]
-
     def test_no_limit(self) -> None:
         """0 lets any number through."""
         network = named(hop_limit=0)
@@ -168,14 +153,6 @@ class TestPath:
         listener.subscribe("t")
         publisher.publish("t", b"x", properties=path(*(str(number) for number in range(300))))
         publisher.publish("t", b"y", properties=path("here"))
-        assert listener.payloads() == [b"x"]
-
-    def test_without_a_name(self) -> None:
-        """An empty id in a path is nobody's."""
-        network = Network()
-        listener, publisher = network.client("s"), network.client("p")
-        listener.subscribe("t")
-        publisher.publish("t", b"x", properties=path(""))
         assert listener.payloads() == [b"x"]
 
     def test_again_at_qos_2(self) -> None:
@@ -268,15 +245,6 @@ class TestBridges:
         assert bridge.subscribe("$share/g/t", qos=1) == [1]
         bridge.publish("t", b"x", 1, retain=True)
         assert [(each.payload, each.retain) for each in bridge.take()] == [(b"x", True)]
-
-    def test_subscribing_again(self) -> None:
-        """A subscription that is made again keeps both."""
-        network = named()
-        bridge = network.client("b", V311, bridge=True)
-        bridge.subscribe("t")
-        bridge.subscribe("t", qos=1)
-        subscription = bridge.session.subscriptions["t"]
-        assert (subscription.no_local, subscription.retain_as_published, subscription.qos) == (True, True, 1)
 
     def test_only_with_the_bit(self) -> None:
         """A client that comes back without it subscribes as everybody does."""

@@ -6,7 +6,6 @@ import pytest
 
 from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.hooks import EventListener
-from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.peers import PeerConnected, PeerDisconnected
 from canopy_mqtt.core.routing.router import Router
@@ -132,24 +131,6 @@ class TestEvents:
 
 class TestMembership:
     """Nobody joins or leaves in the middle of a fanout."""
-
-    def test_leaving_takes_effect_between_batches(self) -> None:
-        """A peer given up while a read is routed is a receiver until the events are applied."""
-        network = Network()
-        clients = [network.client(f"c{number}") for number in range(3)]
-        for client in clients:
-            client.subscribe("t")
-            client.wire.frozen = True
-        router = network.router
-        gone = clients[1]
-        router.peers.post(PeerDisconnected(gone.session, gone.wire.send_buffer, "stalled"))
-        before = dict(router.peers.send_buffers)
-        router.publish(Message(b"t", b"x", 0, False, b"", 0.0, ""), None)
-        assert router.peers.send_buffers == before
-        assert [client.wire.send_buffer.messages for client in clients] == [1, 1, 1]
-        router.peers.drain(router, network.now)
-        assert len(router.peers.send_buffers) == 2
-        assert clients[1].wire.send_buffer.messages == 0
 
     def test_wills_of_those_who_leave_together(self) -> None:
         """The will of one is offered to those still connected when it is their turn, and to no buffer that is gone."""

@@ -154,39 +154,9 @@ class TestBursts:
             network.settle()
         assert sorted(reader.payloads()) == [b"0"] * 20 + [b"1"] * 20
 
-    def test_nobody_else_notices(self) -> None:
-        """A burst that some may not have goes to the others, each message once and in order."""
-        network, rules = ruled()
-        writer = network.client("w")
-        readers = [network.client(f"r{number}") for number in range(4)]
-        for reader in readers:
-            reader.subscribe("t")
-        rules.no_receive |= {("r0", "t"), ("r2", "t")}
-        for _ in range(3):
-            burst(writer, "t", 20)
-        order = [b"%d" % number for number in range(20)] * 3
-        assert [reader.payloads() for reader in readers] == [[], order, [], order]
-
 
 class TestDeliveries:
     """Who may be sent it."""
-
-    @pytest.mark.parametrize("filters", [("#",), ("#", "t", "+")])
-    @pytest.mark.parametrize("qos", [0, 1, 2])
-    def test_by_whatever_filters_they_match(self, qos: int, filters: tuple[str, ...]) -> None:
-        network, rules = ruled()
-        writer = network.client("w")
-        a, b = network.client("a"), network.client("b")
-        a.subscribe(*filters, qos=qos)
-        b.subscribe(*filters, qos=qos)
-        rules.no_receive.add(("a", "t"))
-        writer.publish("t", b"1", qos)
-        writer.publish("u", b"2", qos)
-        rules.no_receive.clear()
-        rules.change()
-        writer.publish("t", b"3", qos)
-        assert a.payloads() == [b"2", b"3"]
-        assert b.payloads() == [b"1", b"2", b"3"]
 
     def test_subscribers_that_come_and_go_are_not_asked_about_again(self) -> None:
         """What costs most is asked once for each receiver and topic, whatever others do with the filter."""
@@ -246,44 +216,8 @@ class TestDeliveries:
         assert reader.payloads() == [b"0", b"1", b"2"]
         assert (rules.publishes, rules.receives) == (5, 4)
 
-    def test_another_principal_on_the_same_session(self) -> None:
-        """It is asked about for itself, though no subscription has changed."""
-        network, rules = ruled()
-        writer = network.client("w")
-        reader = network.client("r", clean=False, expiry=HOUR)
-        reader.subscribe("t", qos=1)
-        writer.publish("t", b"1", 1)
-        reader.cut()
-        rules.no_receive.add(("r", "t"))  # but its epoch stays: it is the client that has changed
-        reader.connect(clean=False, expiry=HOUR)
-        writer.publish("t", b"2", 1)
-        assert reader.payloads() == [b"1"]
-
-    def test_a_publish_that_nobody_may_have_reached_nobody(self) -> None:
-        network, rules = ruled()
-        reader, writer = network.client("r"), network.client("w")
-        reader.subscribe("t", qos=1)
-        rules.no_receive.add(("r", "t"))
-        writer.publish("t", b"x", 1)
-        writer.publish("t", b"x", 1)
-        assert [one.reason_code for one in writer.got(p.Ack)] == [0x10, 0x10]
-
 
 class TestSharedSubscriptions:
-    def test_a_member_who_may_not_have_it_is_passed_over(self) -> None:
-        network, rules = ruled()
-        writer = network.client("w")
-        members = [network.client(f"m{number}") for number in range(4)]
-        for member in members:
-            member.subscribe("$share/g/#", qos=1)
-        rules.no_receive |= {("m0", "t"), ("m1", "t"), ("m3", "t")}
-        for number in range(6):
-            writer.publish("t", b"%d" % number, 1)
-            writer.publish("u", b"u", 1)
-        came = members[2].payloads()
-        assert [each for each in came if each != b"u"] == [b"%d" % number for number in range(6)]
-        assert all(set(member.payloads()) <= {b"u"} for member in (members[0], members[1], members[3]))
-
     def test_an_absent_member_gets_what_no_connected_one_may_have(self) -> None:
         network, rules = ruled()
         writer, there = network.client("w"), network.client("there")
@@ -296,19 +230,6 @@ class TestSharedSubscriptions:
         away.connect(clean=False, expiry=HOUR)
         assert away.payloads() == [b"x"]
         assert there.payloads() == []
-
-    def test_absent_members_are_not_asked_about(self) -> None:
-        network, rules = ruled()
-        writer, there = network.client("w"), network.client("there")
-        there.subscribe("$share/g/t", qos=1)
-        for number in range(30):
-            away = network.client(f"a{number}", clean=False, expiry=HOUR)
-            away.subscribe("$share/g/t", qos=1)
-            away.cut()
-        for _ in range(10):
-            writer.publish("t", b"x", 1)
-        assert rules.receives == 1
-        assert len(there.payloads()) == 10
 
     def test_what_is_left_behind_goes_to_one_who_may_have_it(self) -> None:
         network, rules = ruled()
@@ -372,25 +293,6 @@ class TestWaiting:
         for number in range(10):
             writer.publish(f"t{number % 2}", b"%d" % number, number % 2 if queue_qos0 else 1)
         return network, rules, reader
-
-    @pytest.mark.parametrize("queue_qos0", [False, True])
-    def test_what_is_forbidden_by_now_is_dropped_and_counted(self, queue_qos0: bool) -> None:
-        network, rules, reader = self.waiting(queue_qos0)
-        rules.no_receive.add(("r", "t1"))
-        rules.change()
-        reader.connect(clean=False, expiry=HOUR)
-        assert reader.payloads() == [b"0", b"2", b"4", b"6", b"8"]
-        dropped = network.session("r").ledger.dropped
-        assert dropped is not None
-        assert dropped[NOT_AUTHORIZED] == 5
-        assert network.session("r").queued() == 0
-        assert total_ledger(network.router.sessions.values()) == []
-
-    def test_who_comes_back_as_somebody_else(self) -> None:
-        _, rules, reader = self.waiting()
-        rules.no_receive.add(("r", "t1"))
-        reader.connect(clean=False, expiry=HOUR)
-        assert len(reader.payloads()) == 5
 
     def test_it_is_looked_at_once(self) -> None:
         network, rules, reader = self.waiting()
@@ -459,37 +361,7 @@ class TestWaiting:
         assert reader.session.fast_path
 
 
-class TestCounts:
-    def test_what_is_denied_is_counted(self) -> None:
-        network, rules = ruled()
-        rules.no_publish.add(("w", "t"))
-        writer = network.client("w")
-        writer.publish("t", b"x")
-        writer.publish("t", b"x", 1)
-        writer.publish("u", b"x", 1)
-        network.router.access_control = Half()
-        writer.subscribe("no", "yes")
-        counters = network.router.counters
-        assert (counters.denied_publishes, counters.denied_subscriptions) == (2, 1)
-
-
 class TestWills:
-    def test_a_will_that_is_forbidden_by_now_is_not_published(self) -> None:
-        network, rules = ruled()
-        reader = network.client("r")
-        reader.subscribe("#")
-        for name in ("a", "b"):
-            network.client(name, will=Will(f"gone/{name}", b"x"))
-        rules.no_publish.add(("a", "gone/a"))
-        rules.change()
-        for name in ("a", "b"):
-            send_buffer = network.session(name).send_buffer
-            assert send_buffer is not None
-            assert send_buffer.peer is not None
-            network.links[1 if name == "a" else 2].lose()
-        network.settle()
-        assert [packet.topic for packet in reader.inbox] == [b"gone/b"]
-
     def test_one_that_is_forbidden_at_once(self) -> None:
         network, rules = ruled()
         rules.no_publish.add(("a", "t"))
@@ -675,18 +547,6 @@ class TestQos:
                 writer.publish("u", b"x", qos)
             assert sorted(qos_of(a)) == sorted([min(qos, most)] * 3 + [qos] * 3)
             assert qos_of(b) == [qos] * 6
-
-    @pytest.mark.parametrize("filters", [["t"], ["t", "+"]])
-    def test_each_is_asked_about_once(self, filters: list[str]) -> None:
-        network, rules, writer = self.capped()
-        clients = [network.client(f"c{number}") for number in range(10)]
-        for client in clients:
-            client.subscribe(*filters, qos=2)
-        rules.most["c3", "t"] = 1
-        for _ in range(5):
-            writer.publish("t", b"x", 2)
-        assert rules.receives == 10
-        assert [qos_of(client) for client in clients] == [[1 if number == 3 else 2] * 5 for number in range(10)]
 
     def test_what_was_granted_is_no_less(self) -> None:
         """A rule of QoS 1 costs nothing where nobody has more: the route is open, and bursts stay whole."""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from canopy_mqtt.core.codec.packets import V5, V311
 from canopy_mqtt.core.jobs import ROUND_WORK, SHED_LOOK_WORK, SHED_WORK
 from canopy_mqtt.core.ledger import ACCEPTED
-from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from canopy_mqtt.core.session.session import Session
@@ -115,54 +114,6 @@ class TestLevel:
         assert lost <= max(0, beyond) * (2 + load.max_messages // PART + len(fills))
         for client in clients:
             assert set(losses(network.session(client.client_id))) <= {"global"}
-
-    @pytest.mark.parametrize("away", [False, True])
-    def test_bytes(self, away: bool) -> None:
-        """What counts is what they take, and not how many they are."""
-        network = Network()
-        small, large = receivers(network, [40, 0], away)
-        publisher = network.client("p")
-        burst(publisher, "own/1", numbers(10, 3_000), 1 if away else 0)
-        load = network.router.counters.load
-        load.max_bytes = load.bytes + 50
-        burst(publisher, "own/0", numbers(5), 1 if away else 0)
-        assert waiting(network, small) == 45
-        assert losses(network.session(large.client_id))["global"] >= 1
-        assert load.bytes <= load.max_bytes
-
-    def test_the_oldest_of_a_queue(self) -> None:
-        """Each gives what has waited longest in it."""
-        network = Network()
-        clients = receivers(network, [10, 20, 30])
-        load = network.router.counters.load
-        load.max_messages = load.messages
-        publisher = network.client("p")
-        burst(publisher, "all", numbers(1))
-        for client, count in zip(clients, (10, 20, 30), strict=True):
-            kept = waiting(network, client)
-            client.wire.frozen = False
-            network.settle()
-            assert client.payloads() == [*numbers(count), b"0000"][-kept:]
-
-    def test_live_and_away_alike(self) -> None:
-        """One bound, one level."""
-        network = Network()
-        publisher = network.client("p")
-        live, away = network.client("live"), network.client("away", clean=False, expiry=HOUR)
-        live.subscribe("live")
-        away.subscribe("away", qos=1)
-        live.wire.frozen = True
-        away.cut()
-        burst(publisher, "live", numbers(40))
-        burst(publisher, "away", numbers(40), 1)
-        load = network.router.counters.load
-        load.max_messages = load.messages
-        burst(publisher, "live", numbers(1))
-        assert abs(waiting(network, live) - waiting(network, away)) <= 2
-        assert losses(network.session("live")).keys() == losses(network.session("away")).keys() == {"global"}
-        away.connect(clean=False, expiry=HOUR)
-        got = away.payloads()
-        assert got == numbers(40)[-len(got) :]
 
     @pytest.mark.parametrize(
         "policy",
@@ -298,18 +249,6 @@ class TestInFlight:
             publisher.publish("own", payload, 1)
         assert reader.payloads() == numbers(15)
         check(network, network.router.sessions.values())
-
-    def test_released_messages_hold_their_place(self) -> None:
-        """QoS 2 takes room until PUBCOMP [MQTT-4.3.3-6]."""
-        network, _, clients = self.stuck(2)
-        load = network.router.counters.load
-        for client in clients:
-            client.answer()
-        assert (load.messages, load.inflight) == (2, 2)
-        for client in clients:
-            client.answering = True
-            client.answer()
-        assert (load.messages, load.bytes, load.inflight, load.inflight_bytes) == (0, 0, 0, 0)
 
     def test_it_gives_nothing_for_what_it_cannot_help(self) -> None:
         """When all that waits would not be enough, nobody loses anything for a message that is dropped anyway."""
@@ -550,17 +489,6 @@ class TestCost:
         for client in clients:
             assert client.payloads() == [b"room again"]
 
-    def test_without_a_bound_nobody_looks(self) -> None:
-        """0: unlimited."""
-        network, sessions, publisher = self.world(0)
-        client = network.client("c")
-        client.subscribe("t")
-        client.wire.frozen = True
-        before = sessions.looks
-        burst(publisher, "t", numbers(2_000))
-        assert sessions.looks == before
-        assert client.session.queued() == 2_000
-
     @pytest.mark.crowd
     def test_shedding_one_by_one_leaves_no_trail(self) -> None:
         """Gaps do not outnumber what waits, but for a few: neither in a live queue nor in a session's."""
@@ -654,14 +582,6 @@ class TestEnds:
         load = network.router.counters.load
         assert (load.messages, load.bytes) == (0, 0)
         assert all(Found(session).messages == 0 for session in network.router.sessions.values())
-
-
-def test_unlimited_by_name() -> None:
-    """The core's own default is no bound; the settings have one."""
-    given_limits = Limits()
-    assert (given_limits.total_messages, given_limits.total_bytes) == (0, 0)
-    load = Network().router.counters.load
-    assert load.has_room(1 << 40, 1 << 50)
 
 
 def test_who_has_nothing_waiting_gets_the_next_message_in_any_case() -> None:

@@ -22,6 +22,7 @@ import pytest
 from pydantic import ValidationError
 
 from canopy_mqtt import Broker, Settings, certificates
+from canopy_mqtt.assembly import watching
 from canopy_mqtt.command import health
 from canopy_mqtt.core.codec.packets import Connect
 from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
@@ -638,7 +639,10 @@ class TestRenewal:
         # The first three, and those who joined meanwhile, each of whom took the place of the one before.
         assert not [line for line in lines if line.get("cause") not in (None, "taken-over")]
 
-    async def test_a_file_that_changes_is_enough(self, start: Start, authority: Authority) -> None:
+    async def test_a_file_that_changes_is_enough(
+        self, start: Start, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(watching, "LOOK", 100)
         broker = await start(**_pair(authority.issue("localhost", file="door")))
         before = _serial(await join(broker, authority.client()))
         loaded = broker.listeners.open[0].certificates
