@@ -3,7 +3,7 @@
 #   make run     start the broker on 127.0.0.1:1883, interpreted at first: `make setup` compiles it
 #                                                              ARGS="--listen mqtt://0.0.0.0:1883"
 #   make quick   tests/core, interpreted from the source: no build, a minute   ARGS="-k retained -x"
-#   make test    lint, then the tests that protect             ARGS="-k retained -x"
+#   make test    lint, beside the tests that protect           ARGS="-k retained -x"
 #   make test-long  the other tests: all examples of every property, Spark, fuzz, benches
 #   make test-pythons  tests/core and a running broker on Python 3.11, 3.12, 3.13
 #   make interpreted  the tests of the rooms whose modules are compiled, interpreted from the source
@@ -73,11 +73,11 @@ quick:
 	@.ci/environment quick
 	@$(INTERPRETED) $(PYTEST) tests/core -q -m "not long" $(ARGS)
 
-# The linters need nothing that is built, so they run while it is. `CHECKS=` leaves them out, where they have run already.
+# The linters need nothing that is built, and tests wait for something half of the time: they run side by side, and the
+# tests go first. `CHECKS=` leaves the linters out, where they have run already.
 CHECKS ?= checks
 test: packages
-	@$(MAKE) --no-print-directory -j2 setup $(CHECKS)
-	@$(MAKE) --no-print-directory suite
+	@$(MAKE) --no-print-directory -j2 suite $(CHECKS)
 
 suite: setup
 ifneq ($(COVERAGE),)
@@ -118,8 +118,8 @@ lint: packages
 checks:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/mypy --num-workers=2
-	@PYTHONPATH="$(SOURCES)" $(VENV)/bin/lint-imports
+	@nice $(VENV)/bin/mypy --num-workers=2
+	@PYTHONPATH="$(SOURCES)" nice $(VENV)/bin/lint-imports
 	@$(PY) tools/conformance.py --check
 
 bench: setup

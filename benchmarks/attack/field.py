@@ -23,7 +23,7 @@ from canopy_mqtt.client.machine import connect_packet
 from canopy_mqtt.core.codec import packets as wire
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import encode
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import V5, Connack, Packet, Publish, Subscribe, SubscriptionRequest
 from canopy_mqtt.core.codec.properties import SUBSCRIPTION_IDENTIFIER, Properties
 
@@ -196,7 +196,7 @@ class Hostile:
         self.accepted = False
         """A CONNACK has let it in."""
         self.seen: Counter[str] = Counter()
-        self.decoder = Decoder(LARGEST_PACKET, False, V5)
+        self.decoder = Decoder(MAX_PACKET, False, V5)
         owner.connections += 1
         self._sock = socket.socket()
         if narrow:

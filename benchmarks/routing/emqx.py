@@ -17,7 +17,7 @@ from canopy_mqtt.core.topics.trie import COMPACT, NODES
 
 LOOKUPS: Final = 100_000
 TOPIC_LEVELS: Final = 5  # of device/{id}/foo/{num}/bar
-MOST_PROBES: Final = TOPIC_LEVELS * 2 + 2
+MAX_PROBES: Final = TOPIC_LEVELS * 2 + 2
 LOOKUP_NS: Final = 3_000.0
 MEGABYTES_BAR: Final = {NODES: 29.0, COMPACT: 20.0}
 
@@ -93,7 +93,7 @@ def _rows(
             load.probes,
             PROBES_DIFFER,
             {COMPACT: "levels × 2 + 2"},
-            most={COMPACT: MOST_PROBES},
+            most={COMPACT: MAX_PROBES},
         ),
     }
     return {f"{name}-{kind}": each for kind, each in rows.items()}

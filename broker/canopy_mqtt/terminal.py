@@ -20,7 +20,7 @@ MISUSED: Final = 2
 """Exit codes: a failure, or a wrong command line."""
 
 
-LONGEST_SENTENCE: Final = 1_000
+MAX_SENTENCE: Final = 1_000
 """Characters of a command's description in a list of commands: longer than any sentence."""
 
 HELP: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -45,7 +45,7 @@ class Group(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [
-            (name, command.get_short_help_str(LONGEST_SENTENCE))
+            (name, command.get_short_help_str(MAX_SENTENCE))
             for name, command in commands
             if command is not None and not command.hidden
         ]

@@ -96,6 +96,7 @@ async def test_other_files_of_the_folder_are_nobodys(watched: Watched, folder: P
 async def test_as_kubernetes_exchanges_a_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is a link into a folder that is a link, and that one is replaced."""
     monkeypatch.setattr(watching, "QUIET", 0.02)
+    monkeypatch.setattr(watching, "LOOK", 500)
 
     def version(name: str, text: str) -> None:
         (tmp_path / name).mkdir()

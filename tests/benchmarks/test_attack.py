@@ -31,6 +31,15 @@ PATIENCE = 100.0
 SECONDS = (0.05, 2.0, 20.0)
 """The seconds of an attack; most are through before, and one that has not begun by then gets more."""
 
+LONG = pytest.mark.long
+AT_LENGTH = {
+    "control-characters-in-tokens", "everything-at-once", "forged-tokens", "giant-tokens", "handshakes-never-begun",
+    "huge-names-and-passwords", "lost-while-timed-out", "operators-passwords-guessed",
+    "passwords-guessed-from-many-addresses", "passwords-guessed-from-one-address", "short-keep-alives",
+    "websocket-noise", "will-storm",
+}  # fmt: skip
+"""Attacks that last a second or more each, or cost as much."""
+
 
 class Place(NamedTuple):
     """A broker, and its further listeners."""
@@ -83,7 +92,7 @@ def attack(name: str, target: Place) -> tuple[int, int]:
     return field.connections, grown
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[LONG] if name in AT_LENGTH else []) for name in ATTACKS])
 async def test_nobody_else_loses_anything(name: str, target: Place) -> None:
     async with Pairs(target.broker.port, target.broker.pid, PAIRS) as pairs:
         connections, grown = await asyncio.to_thread(attack, name, target)

@@ -137,7 +137,7 @@ SMALL = ["--quick", "--seconds", "0.05", "--sizes", "40"]
 @pytest.mark.parametrize(
     ("bench", "row", "brokers"),
     [
-        ("scale", "filters", "canopy"),
+        pytest.param("scale", "filters", "canopy", marks=LONG),
         ("scale", "clients", "relay"),
         ("store", "pairs", "canopy-full"),
         pytest.param("store", "away", "canopy-full", marks=LONG),
@@ -147,7 +147,7 @@ SMALL = ["--quick", "--seconds", "0.05", "--sizes", "40"]
         pytest.param("store", "start", "canopy-full", marks=LONG),
         pytest.param("upstream", "table", "canopy", marks=LONG),
         ("upstream", "fold", "canopy"),
-        ("delay", "crowd", "canopy"),
+        pytest.param("delay", "crowd", "canopy", marks=LONG),
         pytest.param("delay", "fan-in", "canopy", marks=LONG),
         pytest.param("delay", "busy-pairs", "canopy", marks=LONG),
         pytest.param("upstream", "local", "canopy", marks=LONG),

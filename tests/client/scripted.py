@@ -7,7 +7,7 @@ from typing import TypeVar
 from canopy_mqtt.client.machine import ClientMachine, Event, connect_packet
 from canopy_mqtt.core.codec import encoder
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import Connack, Connect, Packet, Publish
 from canopy_mqtt.core.codec.properties import Properties
 
@@ -29,11 +29,11 @@ class Scene:
         self.machine = ClientMachine(connect or connect_packet("c"), **options)  # type: ignore[arg-type]
         self.now = 1000.0
         self.bytewise = bytewise
-        self._decoder = Decoder(LARGEST_PACKET)
+        self._decoder = Decoder(MAX_PACKET)
 
     def open(self) -> Connect:
         """A network connection is there: the CONNECT."""
-        self._decoder = Decoder(LARGEST_PACKET)
+        self._decoder = Decoder(MAX_PACKET)
         self.machine.open(self.now)
         return self.only(Connect)
 

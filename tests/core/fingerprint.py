@@ -109,7 +109,7 @@ def filter_of(found: Trie, name: str) -> Facts:
 def subscription(found: Subscription) -> Facts:
     """A subscription, with its subscriber's name."""
     assert isinstance(found.session, Session)
-    queue = found.sub_queue
+    queue = found.message_terms
     return (
         found.session.client_id,
         found.topic_filter,
@@ -164,7 +164,7 @@ def recipient(found: Recipient | None) -> Facts:
         found.no_local,
         found.plain,
         sorted(subscription_identifiers(found)),
-        found.sub_queue is None,
+        found.message_terms is None,
         recipient(found.others) if isinstance(found, MergedRecipient) else type(found).__name__,
     )
 
@@ -183,7 +183,7 @@ def session(found: Session) -> Facts:
     return {
         "subscriptions": sorted(found.subscriptions),
         "shared": (found.shared, len(found.memberships or ())),
-        "ways": (found.plain, found.fast_path, found.connected, found.ended, int(found.fresh_sub_queues)),
+        "ways": (found.plain, found.fast_path, found.connected, found.ended, int(found.fresh_terms)),
         "account": (int(account.filters), int(account.retained), int(account.session)),
         "queue": (queue.messages, queue.bytes, int(queue.max_bytes), queue.qos0),
         "window": (window.bytes, int(window.max_bytes), window.quota, int(window.inflight.count)),

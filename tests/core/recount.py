@@ -12,17 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from canopy_mqtt.core.accounts import FILTERS, RETAINED, RETAINED_SIZE, ROOMS, SESSION_SIZE, SESSIONS
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import Packet, Publish, Suback, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.codec.properties import decode_forward
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES, property_of
 from canopy_mqtt.core.persistence.journal import Journal
-from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.principal import FILTERS, RETAINED, RETAINED_SIZE, ROOMS, SESSION_SIZE, SESSIONS, Principal
 from canopy_mqtt.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery
-from canopy_mqtt.core.queues.losses import property_of
-from canopy_mqtt.core.queues.queue_terms import LATEST, SubscriptionQueue
+from canopy_mqtt.core.queues.queue_terms import LATEST, MessageTerms
 from canopy_mqtt.core.routing.retained import RetainedMessage
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import bytes_of, is_empty
@@ -70,7 +68,7 @@ class Found:
         # Unfinished deliveries with a packet identifier, and those of them that were never written.
         self.inflight = self.inflight_bytes = self.unsent = 0
         # What waits on the account of a lane.
-        self.waiting: list[tuple[SubscriptionQueue, Delivery]] = []
+        self.waiting: list[tuple[MessageTerms, Delivery]] = []
         send_buffer = session.send_buffer
         if send_buffer is not None:
             for item in send_buffer.items:
@@ -104,8 +102,8 @@ class Found:
                 self.in_flight_bytes += item.message.size
 
     def _wait(self, delivery: Delivery) -> None:
-        if delivery.sub_queue is not None:
-            self.waiting.append((delivery.sub_queue, delivery))
+        if delivery.message_terms is not None:
+            self.waiting.append((delivery.message_terms, delivery))
 
     @property
     def messages(self) -> int:
@@ -170,7 +168,7 @@ def check_accounts(router: Router) -> None:
             assert subscription.entry is not None
             group = "" if subscription.group is None else subscription.group.name
             size = subscription_bytes(subscription.topic_filter, group) + int(subscription.entry.cost)
-            size += SUB_QUEUE_BYTES if subscription.sub_queue is not None else 0
+            size += SUB_QUEUE_BYTES if subscription.message_terms is not None else 0
             add(session.account.owner.name, FILTERS, size)
     giving: Counter[str] = Counter()
     for node in router.retained.matching("#"):
@@ -219,20 +217,22 @@ def _one(session: Session, found: Found) -> None:
         )
         assert 0 <= send_buffer.messages <= send_buffer.max_messages
         assert 0 <= send_buffer.bytes <= send_buffer.max_bytes or send_buffer.messages == 1
-    waiting = Counter(sub_queue for sub_queue, _ in found.waiting)
-    for sub_queue in {*waiting, *_lanes(session)}:
-        assert sub_queue.waiting == waiting[sub_queue], session.client_id
-        assert sub_queue.waiting <= sub_queue.depth
+    waiting = Counter(message_terms for message_terms, _ in found.waiting)
+    for message_terms in {*waiting, *_lanes(session)}:
+        assert message_terms.waiting == waiting[message_terms], session.client_id
+        assert message_terms.waiting <= message_terms.depth
     latest = Counter(
-        (sub_queue, delivery.message.topic) for sub_queue, delivery in found.waiting if sub_queue.policy == LATEST
+        (message_terms, delivery.message.topic)
+        for message_terms, delivery in found.waiting
+        if message_terms.policy == LATEST
     )
     for (_, topic), count in latest.items():
         assert count == 1, f"{count} messages of {topic!r} wait under `latest`"
 
 
-def _lanes(session: Session) -> set[SubscriptionQueue]:
-    sub_queues = {one.sub_queue for one in session.subscriptions.values()} | {session.sub_queue}
-    return {each for each in sub_queues if each is not None}
+def _lanes(session: Session) -> set[MessageTerms]:
+    message_terms = {one.message_terms for one in session.subscriptions.values()} | {session.message_terms}
+    return {each for each in message_terms if each is not None}
 
 
 def allowed(session: Session) -> tuple[int, int]:
@@ -345,7 +345,7 @@ class Book(Journal):
 
 
 def _keeps_its_place(delivery: Delivery) -> bool:
-    return delivery.sub_queue is None or delivery.sub_queue.policy != LATEST
+    return delivery.message_terms is None or delivery.message_terms.policy != LATEST
 
 
 def ask(

@@ -5,26 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy_mqtt.core.deadlines import Deadlines
-
-
-def test_empty() -> None:
-    """Nothing is due, and there is no next time."""
-    deadlines = Deadlines()
-    assert (len(deadlines), deadlines.next_due(), deadlines.pop_due(1e9)) == (0, -1.0, None)
-    deadlines.cancel("nothing")
-    assert len(deadlines) == 0
-
-
-def test_due_at_its_time() -> None:
-    """A thing is due at its time, not before, and once."""
-    deadlines = Deadlines()
-    deadlines.set("a", 5.0)
-    assert deadlines.next_due() == 5.0
-    assert deadlines.pop_due(4.999) is None
-    assert deadlines.pop_due(5.0) == "a"
-    assert deadlines.pop_due(5.0) is None
-    assert len(deadlines) == 0
+from canopy_mqtt.core.jobs import Deadlines
 
 
 def test_things_need_no_order() -> None:
@@ -36,20 +17,6 @@ def test_things_need_no_order() -> None:
     assert len(deadlines) == len(things)
     for thing in things:
         assert deadlines.pop_due(1.0) is thing
-
-
-def test_set_again_and_back() -> None:
-    """The last time counts, even when it was one before."""
-    deadlines = Deadlines()
-    for when in (5.0, 3.0, 5.0, 9.0, 5.0):
-        deadlines.set("a", when)
-    assert (len(deadlines), deadlines.next_due()) == (1, 5.0)
-    assert deadlines.pop_due(10.0) == "a"
-    assert deadlines.pop_due(10.0) is None
-    deadlines.set("a", 2.0)
-    deadlines.cancel("a")
-    deadlines.set("a", 4.0)
-    assert deadlines.next_due() == 4.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 9)), st.integers(0, 9))))

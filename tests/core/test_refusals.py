@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import Will
-from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.core.refusals import (
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.ledger import (
     CHANGED,
     KINDS,
     MAX_LISTED_CLIENTS,
@@ -16,23 +16,24 @@ from canopy_mqtt.core.refusals import (
     SUBSCRIBE,
     TOO_LONG,
     WILL,
-    Record,
+    Ledger,
     Refusals,
 )
+from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.routing.recipients import MAX_BARRED_ROUTES, MAX_TOLD_SUBSCRIBERS
 from tests.core.routing.test_permissions import Rules, ruled
 from tests.support.runs import for_each
 
 
-def refuse(refusals: Refusals, record: Record, who: Principal, topic: str = "t", kind: int = PUBLISH) -> None:
-    refusals.note(record, who, kind, topic, reason_codes.NOT_AUTHORIZED, 1.0)
+def refuse(refusals: Refusals, ledger: Ledger, who: Principal, topic: str = "t", kind: int = PUBLISH) -> None:
+    refusals.note(ledger, who, kind, topic, reason_codes.NOT_AUTHORIZED, 1.0)
 
 
 def test_a_client_is_listed_once_and_its_refusals_are_counted_by_kind() -> None:
-    refusals, record, who = Refusals(), Record("c"), Principal("u", client_id="c")
+    refusals, ledger, who = Refusals(), Ledger("c", Counters()), Principal("u", client_id="c")
     for topic in ("a", "b"):
-        refuse(refusals, record, who, topic)
-    refuse(refusals, record, who, "f", SUBSCRIBE)
+        refuse(refusals, ledger, who, topic)
+    refuse(refusals, ledger, who, "f", SUBSCRIBE)
     (refused,) = refusals.listed
     refusals.listed = []
     assert [(KINDS[each.kind], each.topic, each.count) for each in refusals.take(refused)] == [
@@ -42,7 +43,7 @@ def test_a_client_is_listed_once_and_its_refusals_are_counted_by_kind() -> None:
     assert refused.counts == [2, 1, 0, 0, 0]
     assert refused.last is not None
     assert refused.last.topic == "f"
-    refuse(refusals, record, who)
+    refuse(refusals, ledger, who)
     assert refusals.listed == [refused]
     assert [each.count for each in refusals.take(refused)] == [1]
 
@@ -52,10 +53,10 @@ def test_one_principal_leaves_room_for_others_and_the_list_is_bounded() -> None:
     refusals = Refusals()
     fleet = Principal("fleet")
     for number in range(3 * MAX_LISTED_CLIENTS):
-        refuse(refusals, Record(f"f{number}"), fleet)
+        refuse(refusals, Ledger(f"f{number}", Counters()), fleet)
     assert len(refusals.listed) == MAX_LISTED_CLIENTS // 2
     for number in range(MAX_LISTED_CLIENTS):
-        refuse(refusals, Record(f"o{number}"), Principal(host=f"192.0.2.{number % 20}"))
+        refuse(refusals, Ledger(f"o{number}", Counters()), Principal(host=f"192.0.2.{number % 20}"))
     others = len(refusals.listed) - MAX_LISTED_CLIENTS // 2
     assert others == 20 * MAX_LISTED_OF_ACCOUNT
     assert refusals.unlisted == 3 * MAX_LISTED_CLIENTS + MAX_LISTED_CLIENTS - len(refusals.listed)
@@ -69,16 +70,16 @@ def test_one_principal_leaves_room_for_others_and_the_list_is_bounded() -> None:
 def test_names_that_no_authenticator_knows_are_one_address() -> None:
     refusals = Refusals()
     for number in range(3 * MAX_LISTED_CLIENTS):
-        refuse(refusals, Record(f"f{number}"), Principal(f"made up {number}", host="192.0.2.1"))
+        refuse(refusals, Ledger(f"f{number}", Counters()), Principal(f"made up {number}", host="192.0.2.1"))
     assert len(refusals.listed) == MAX_LISTED_CLIENTS // 2
-    refuse(refusals, Record("other"), Principal(host="192.0.2.2"))
+    refuse(refusals, Ledger("other", Counters()), Principal(host="192.0.2.2"))
     assert refusals.listed[-1].client_id == "other"
 
 
 def test_a_long_topic_is_cut_and_no_rule_is_looked_up_for_the_rest() -> None:
-    refusals, record, who = Refusals(), Record("c"), Principal("u")
-    refuse(refusals, record, who, "t" * 65_535)
-    refused = record.refused
+    refusals, ledger, who = Refusals(), Ledger("c", Counters()), Principal("u")
+    refuse(refusals, ledger, who, "t" * 65_535)
+    refused = ledger.refused
     assert refused is not None
     assert refused.last is not None
     assert len(refused.last.topic) == MAX_TOPIC_CHARACTERS
@@ -86,11 +87,11 @@ def test_a_long_topic_is_cut_and_no_rule_is_looked_up_for_the_rest() -> None:
 
 
 def test_a_rule_that_has_changed_since_is_not_blamed() -> None:
-    refusals, record, who = Refusals(), Record("c"), Principal("u")
-    refuse(refusals, record, who)
-    assert record.refused is not None
-    assert record.refused.last is not None
-    assert record.refused.last.settle(who, Rules()) == CHANGED
+    refusals, ledger, who = Refusals(), Ledger("c", Counters()), Principal("u")
+    refuse(refusals, ledger, who)
+    assert ledger.refused is not None
+    assert ledger.refused.last is not None
+    assert ledger.refused.last.settle(who, Rules()) == CHANGED
 
 
 def test_where_everybody_may_have_it_nothing_is_noted() -> None:

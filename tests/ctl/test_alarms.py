@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from canopy_mqtt import Broker
-from canopy_mqtt.core.drop_causes import AGE
+from canopy_mqtt.core.ledger import AGE
 from canopy_mqtt.observe.alarms.alarms import Alarm
 from tests.ctl.conftest import Ctl
 

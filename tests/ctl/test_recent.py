@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from canopy_mqtt import Broker, Settings
-from canopy_mqtt.core.drop_causes import AGE, FULL_MESSAGES
+from canopy_mqtt.core.ledger import AGE, FULL_MESSAGES
 from tests.ctl.conftest import SETTINGS, Ctl
 from tests.e2e.wire import Peer
 from tests.support.waiting import until

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.testing.proxy import ProxiedConnection, Proxy
 
 __all__ = ["FaultProxy", "ProxiedConnection"]
@@ -37,7 +37,7 @@ class FaultProxy(Proxy):
         self._news = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        await self.open(self._to, LARGEST_PACKET)
+        await self.open(self._to, MAX_PACKET)
         return self
 
     async def __aexit__(

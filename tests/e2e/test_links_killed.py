@@ -65,7 +65,7 @@ class Edge(House):
         """The connection between the two breaks, if there is one."""
         for connection in list(self.cloud.connections):
             if connection.protocol.client_id == EDGE:
-                connection.stream.abort()
+                connection.stream.transport.abort()
 
     async def at_cloud(self, client_id: str) -> Peer:
         peer = await Peer.open("127.0.0.1", self.cloud.ports[0])

@@ -61,7 +61,8 @@ class TestPublish:
         [
             (("a/#",), "topic 'a/#': .*wildcard"),
             (("",), "topic '': .*empty"),
-            (("$SYS/broker/x",), "the broker alone publishes there"),
+            (("a\x07",), "a topic name with a control character"),
+            (("$SYS/broker/x",), "the topic is the broker's own"),
             (("a", b"x" * 8_388_609), "8388609 bytes; a message may have 8388608"),
             (("a", b"", 3), "qos is 3; 0, 1 or 2"),
             (("a", b"", 0, False, Properties(response_topic="a/+")), "'a/\\+' is not a topic name"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from canopy_mqtt.assembly.app import Broker
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST
 from canopy_mqtt.links import parameters
@@ -41,10 +41,10 @@ def test_ledgers() -> None:
 
 def test_what_is_offered() -> None:
     limits = Limits()
-    limits.max_packet_size = LARGEST_PACKET + 5
+    limits.max_packet_size = MAX_PACKET + 5
     made = parameters.connect_terms(upstream(policy="latest", username="me", password="x"), Settings(), limits, "b1")
     assert (made.client_id, made.user_name, made.password) == ("canopy-b1-up", "me", b"x")
-    assert made.max_packet_size == LARGEST_PACKET
+    assert made.max_packet_size == MAX_PACKET
     assert made.queue_policy == DROP_NEWEST
     assert parameters.connect_terms(upstream(client_id="c"), Settings(), limits, "b1").client_id == "c"
 
@@ -77,7 +77,7 @@ async def test_the_guide_names_what_is_told() -> None:
         assert broker.links is not None
         link = broker.links.links["up"]
         told = {topic for topic, _ in status(link)}
-        sub_queue = link.session.sub_queue
-        assert sub_queue is not None
-        assert sub_queue.policy == LATEST
+        message_terms = link.session.message_terms
+        assert message_terms is not None
+        assert message_terms.policy == LATEST
     assert named == told

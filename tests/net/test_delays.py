@@ -23,8 +23,8 @@ from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES, SendBuffer
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.net.connections.ends import CLOSE
 from canopy_mqtt.net.delays import ENDS, RESOLUTION, Delays
-from canopy_mqtt.net.endpoint import Endpoint
 from canopy_mqtt.net.rounds import Rounds
+from canopy_mqtt.net.timers import Endpoint
 from canopy_mqtt.observe.explain.explainer import Question
 from tests.e2e import wire
 from tests.e2e.wire import CONNACK, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK, Packet

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 
 import pytest
 
+from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.core.causes import CONNECTION_LOST
 from canopy_mqtt.core.codec.packets import Connect
 from canopy_mqtt.core.hooks import LATER, AccessControl, Origin
@@ -14,9 +16,9 @@ from canopy_mqtt.core.jobs import HELD_WORK, LIGHT_WORK, ROUND_WORK, ROUND_WRITE
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.net.connections.ends import PEER_CLOSED
-from canopy_mqtt.net.endpoint import Endpoint
 from canopy_mqtt.net.rounds import LITTLE, MUCH, YOUNG, Rounds
-from canopy_mqtt.settings import Queue
+from canopy_mqtt.net.timers import Endpoint
+from canopy_mqtt.settings import Queue, Settings
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, rounds
 from tests.support.waiting import until
@@ -444,3 +446,9 @@ async def test_one_that_raises_keeps_nobody_from_its_turn() -> None:
     await rounds(10)
     assert raised == ["write", "leave", f"turn for {SHARE_WORK}"]
     assert (writing.writes, reading.left, ending.over, turns.waiting) == (0, 0, True, False)
+
+
+async def test_a_broker_gives_its_turns_a_clock() -> None:
+    """So that slow work, such as a plug-in's, has shorter turns (tests/core/test_jobs.py)."""
+    async with Broker(Settings(listen=("mqtt://127.0.0.1:0",))) as broker:
+        assert broker.router.budget.clock is time.perf_counter

@@ -8,12 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from canopy_mqtt.core.accounts import MAX_TOLD, Accounts
-from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import AGE, DROP_CAUSES, FULL_MESSAGES
-from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.core.queues.losses import Ledger
-from canopy_mqtt.core.queues.queue_totals import QueueTotals
+from canopy_mqtt.core.counters import Counters, QueueTotals
+from canopy_mqtt.core.ledger import AGE, DROP_CAUSES, FULL_MESSAGES, Ledger
+from canopy_mqtt.core.principal import MAX_TOLD, Accounts, Principal
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.net.connections.admission import Admission
 from canopy_mqtt.net.lag import LOOK, TICK, LagMonitor

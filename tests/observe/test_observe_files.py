@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from canopy_mqtt.core.causes import ALL
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.observe.alarms.observer import KINDS
 from canopy_mqtt.observe.figures.catalogue import FIGURES
 from canopy_mqtt.observe.figures.figure import Kind

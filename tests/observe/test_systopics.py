@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from canopy_mqtt import Broker, Settings
-from canopy_mqtt.core.drop_causes import AGE, FULL_MESSAGES, GLOBAL
 from canopy_mqtt.core.jobs import STEP_WORK
-from canopy_mqtt.core.queues.losses import Ledger
+from canopy_mqtt.core.ledger import AGE, FULL_MESSAGES, GLOBAL, Ledger
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.observe.systopics import CLIENTS, LOOKED_AT, MAX_TOPIC_BYTES, SysTopics

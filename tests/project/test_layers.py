@@ -17,6 +17,8 @@ import grimp
 import pytest
 from importlinter.contracts.layers import LayersContract
 
+from tests.support.runs import for_each
+
 ROOT = Path(__file__).resolve().parents[2]
 LINTER = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
@@ -99,15 +101,15 @@ def test_the_contract_is_kept(graph: grimp.ImportGraph) -> None:
     assert refused(graph, []) == set()
 
 
-@pytest.mark.parametrize("room", LAYERS)
+@for_each("room", LAYERS)
 def test_a_room_cannot_import_one_of_its_own_layer_or_above(room: str, graph: grimp.ImportGraph) -> None:
     forbidden = {other for other, layer in LAYERS.items() if layer <= LAYERS[room] and other != room}
     tried = [(inside(graph, room), inside(graph, other)) for other in forbidden]
     assert {other for importer, other in refused(graph, tried) if importer == room} == forbidden
 
 
-@pytest.mark.parametrize("imported", [PUBLIC, MAIN])
-@pytest.mark.parametrize("room", LAYERS)
+@for_each("imported", [PUBLIC, MAIN])
+@for_each("room", LAYERS)
 def test_only_what_stands_above_a_broker_imports_a_broker(room: str, imported: str, graph: grimp.ImportGraph) -> None:
     """The public names lead to every room up to the assembly, and `python -m canopy_mqtt` to the commands."""
     highest = LAYERS["canopy_mqtt.assembly"] + 1 if imported == PUBLIC else LAYERS["canopy_mqtt.command"]
@@ -116,7 +118,7 @@ def test_only_what_stands_above_a_broker_imports_a_broker(room: str, imported: s
     assert {importer for importer, _ in found} <= {room}
 
 
-@pytest.mark.parametrize("package", USED)
+@for_each("package", USED)
 def test_a_package_uses_only_some_rooms(package: str, graph: grimp.ImportGraph) -> None:
     assert misused(graph, package) == set()
     forbidden = {
@@ -135,7 +137,7 @@ def test_a_package_uses_only_some_rooms(package: str, graph: grimp.ImportGraph) 
     assert misused(tried, package) == forbidden
 
 
-@pytest.mark.parametrize("package", PURE)
+@for_each("package", PURE)
 def test_pure_code_imports_nothing_else_of_others(package: str, graph: grimp.ImportGraph) -> None:
     modules = {package, *graph.find_descendants(package)}
     found = {imported for each in modules for imported in graph.find_modules_directly_imported_by(each)}

@@ -31,3 +31,17 @@ def found(path: Path) -> Iterator[str]:
 def test_the_prose_says_who_does_what() -> None:
     rooms = [ROOT / "broker" / "canopy_mqtt" / room for room in ("core", "net")]
     assert [line for room in rooms for path in sorted(room.rglob("*.py")) for line in found(path)] == []
+
+
+OLD_NAMES = re.compile(
+    r"\b(_?(?:LARGEST|LONGEST|MOST)_[A-Z0-9_]+|\w*sub_queues?\w*|SubscriptionQueue|(?:inner|outer)_(?:topic|filter|properties))\b"
+)
+"""A bound is `MAX_` and a noun; terms of messages are no queue; topics are mounted and unmounted."""
+
+
+def test_one_thing_has_one_name() -> None:
+    packages = ("broker", "loadtest", "pipeline", "benchmarks", "tools", "tests")
+    files = [path for package in packages for path in sorted((ROOT / package).rglob("*.py")) if path != Path(__file__)]
+    found = {str(path.relative_to(ROOT)): OLD_NAMES.findall(path.read_text(encoding="utf-8")) for path in files}
+    assert {path: names for path, names in found.items() if names} == {}
+    assert len(found) > 500

@@ -20,7 +20,7 @@ from canopy_mqtt.core.queues.queue_terms import POLICIES
 from canopy_mqtt.core_limits import limits
 from canopy_mqtt.settings import (
     EFFECTS,
-    LARGEST_PACKET,
+    MAX_PACKET,
     Address,
     Limits,
     Mqtt,
@@ -617,7 +617,7 @@ class TestWhatTheCoreGets:
                 ),
             )
         )
-        assert (made.max_packet_size, made.receive_maximum, made.max_inflight) == (LARGEST_PACKET, 65_535, 65_535)
+        assert (made.max_packet_size, made.receive_maximum, made.max_inflight) == (MAX_PACKET, 65_535, 65_535)
         assert made.max_session_expiry == NEVER
         assert (made.live_messages, made.live_bytes, made.session_messages, made.session_bytes) == (0, 0, 0, 0)
         assert (made.total_messages, made.total_bytes) == (0, 0)

@@ -11,9 +11,9 @@ from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.guards.log import Faults
+from canopy_mqtt.net.connections.admission import ListenerTerms
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.connection_table import ConnectionTable
-from canopy_mqtt.net.listening.terms import ListenerTerms
 from canopy_mqtt.net.rounds import Rounds
 from tests.e2e import wire
 

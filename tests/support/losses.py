@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.session.session import Session
 
 

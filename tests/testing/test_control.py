@@ -352,7 +352,7 @@ class TestAssertions:
             canopy_broker.assert_published("a", int)
 
     def test_old_messages_are_forgotten(self, canopy_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(record, "MOST_MESSAGES", 10)
+        monkeypatch.setattr(record, "MAX_MESSAGES", 10)
         for number in range(15):
             canopy_broker.publish("a", str(number))
         assert [each.text for each in canopy_broker.messages()] == [str(number) for number in range(5, 15)]

@@ -20,7 +20,7 @@ from canopy_mqtt.admin.api.clients import recent, refusal
 from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.host import Host
 from canopy_mqtt.admin.routing import Call, Routes, with_security_headers
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.links.status import status
 from canopy_mqtt.version import __version__
 

@@ -4,7 +4,7 @@ Owns: `Stream`, the bytes of one connection (TCP, TLS, WebSocket, Unix socket), 
 No thread runs, and nothing happens between two calls: nothing is acknowledged that the caller did not let through.
 
 Promises: connecting ends within the time-out. `Stream.write` keeps what the socket does not take, and `exchange` reads
-`MOST_READ` bytes at most.
+`MAX_READ` bytes at most.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from canopy_mqtt.client.machine import ClientMachine, Delivered, Event
 from canopy_mqtt.client.websocket import WebSocketMachine
 from canopy_mqtt.core.codec.packets import Connack, Publish, Suback, SubscriptionRequest
 
-MOST_READ: Final = 1 << 18
+MAX_READ: Final = 1 << 18
 """Bytes of one read: what a socket's buffer holds, so that a fast broker costs few calls."""
 SLICE: Final = 0.1
 """Seconds after which a call that waits looks at `abandoned`."""
@@ -111,7 +111,7 @@ class Stream:
             if not found[0][1] & ~select.POLLOUT:
                 return b""
         try:
-            data = self._socket.recv(MOST_READ)
+            data = self._socket.recv(MAX_READ)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return b""
         if not data:

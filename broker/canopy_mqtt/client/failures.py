@@ -17,7 +17,7 @@ FAILURE: Final = 0x80
 """The first reason code of a failure."""
 
 FIRST_DELAY: Final = 0.1
-LONGEST_DELAY: Final = 10.0
+MAX_DELAY: Final = 10.0
 """Seconds between two attempts to connect."""
 
 HUNG_UP: Final = "the broker closed the connection"
@@ -122,5 +122,5 @@ def describe(error: Exception) -> str:
 def backoff(attempt: int) -> float:
     """Return the seconds to wait before an attempt, counted from 0; random, so that not all clients come back at
     once."""
-    longest: float = min(FIRST_DELAY * 2 ** min(attempt, 16), LONGEST_DELAY)
+    longest: float = min(FIRST_DELAY * 2 ** min(attempt, 16), MAX_DELAY)
     return random.uniform(longest / 2, longest)

@@ -27,7 +27,7 @@ from canopy_mqtt.client.failures import (
 from canopy_mqtt.core.codec import encoder, packets, reason_codes
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import (
     PUBACK,
     PUBCOMP,
@@ -81,7 +81,7 @@ def connect_packet(
     will: Will | None = None,
     session_expiry: int = 0,
     receive_maximum: int = MOST,
-    max_packet_size: int = LARGEST_PACKET,
+    max_packet_size: int = MAX_PACKET,
     user_properties: Sequence[tuple[str, str]] = (),
 ) -> Connect:
     """A CONNECT. `version` 4 or 5; times in seconds, sizes in bytes.
@@ -92,7 +92,7 @@ def connect_packet(
     for identifier, value, otherwise in (
         (names.SESSION_EXPIRY_INTERVAL, session_expiry, 0),
         (names.RECEIVE_MAXIMUM, receive_maximum, MOST),
-        (names.MAXIMUM_PACKET_SIZE, max_packet_size, LARGEST_PACKET),
+        (names.MAXIMUM_PACKET_SIZE, max_packet_size, MAX_PACKET),
     ):
         if value != otherwise:
             section.integers[identifier] = value
@@ -126,7 +126,7 @@ class ClientMachine:
         self.session_present = False
         self._hold = hold
         self._out = bytearray()
-        self._decoder = Decoder(LARGEST_PACKET, False, connect.version)
+        self._decoder = Decoder(MAX_PACKET, False, connect.version)
         # The session: our messages by packet identifier, in order, None from PUBREC on; `dup` once it was written.
         self._sent: dict[int, Publish | None] = {}
         self._last_id = 0
@@ -140,7 +140,7 @@ class ClientMachine:
         """Filters of each SUBSCRIBE and UNSUBSCRIBE without an answer; those of the latter as negative numbers."""
         self._unacknowledged: dict[int, Publish | None] = {}
         """Received messages that are not acknowledged; None where PUBREC was sent and PUBREL has not come."""
-        self._max_packet = LARGEST_PACKET
+        self._max_packet = MAX_PACKET
         self._keep_alive = 0.0
         self._heard = self._asked_at = self._look_at = 0.0
         self.unanswered = 0
@@ -169,7 +169,7 @@ class ClientMachine:
         self.state = CONNECTING
         self.failure = None
         self._five = connect.version == V5
-        largest = connect.properties.integers.get(names.MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
+        largest = connect.properties.integers.get(names.MAXIMUM_PACKET_SIZE, MAX_PACKET)
         self._decoder = Decoder(largest, False, connect.version)
         self._asked.clear()
         self._unacknowledged.clear()
@@ -404,7 +404,7 @@ class ClientMachine:
         self._keep_alive = float(granted.get(names.SERVER_KEEP_ALIVE, self.connect.keep_alive))  # [MQTT-3.1.2-21]
         self._look_at = now + self._keep_alive / 2
         self.unanswered = 0
-        self._max_packet = granted.get(names.MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
+        self._max_packet = granted.get(names.MAXIMUM_PACKET_SIZE, MAX_PACKET)
         self._quota = self._window = self.window  # [MQTT-3.3.4-7]
         if not self.connect.client_id:
             self.connect.client_id = packet.properties.strings.get(names.ASSIGNED_CLIENT_IDENTIFIER, "")

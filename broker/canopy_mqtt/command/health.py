@@ -32,7 +32,7 @@ WRITTEN: Final = b"written"
 """The value while the store works (`canopy_mqtt.assembly.storing`)."""
 MAX_REASON_LENGTH: Final = 200
 """Characters of the state that are repeated."""
-LARGEST_PACKET: Final = 65_536
+MAX_PACKET: Final = 65_536
 """Bytes of the largest packet that is read."""
 REFUSALS: Final = frozenset({reason_codes.BAD_USER_NAME_OR_PASSWORD, reason_codes.NOT_AUTHORIZED})
 """Reason codes by which a healthy broker refuses a client without a user name."""
@@ -156,7 +156,7 @@ def check(
         keep_alive=KEEP_ALIVE,
         user_name=user,
         password=password,
-        max_packet_size=LARGEST_PACKET,
+        max_packet_size=MAX_PACKET,
     )
     with BlockingClient(_where(address, tls, server_name), ClientMachine(connect), timeout=timeout) as client:
         try:

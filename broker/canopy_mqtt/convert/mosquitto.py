@@ -32,7 +32,7 @@ from canopy_mqtt.convert.options import (
 )
 from canopy_mqtt.convert.security import AccessOptions
 from canopy_mqtt.convert.source import Line, read
-from canopy_mqtt.settings import LARGEST_PACKET, Limits, Listener, section_models
+from canopy_mqtt.settings import MAX_PACKET, Limits, Listener, section_models
 from canopy_mqtt.settings.descriptions import allowed
 
 Result = TypeVar("Result")
@@ -281,7 +281,7 @@ class _Conversion:
         draft.set("limits.max_payload_size", most, payload)
         needed = most + BESIDE_PAYLOAD
         if packet is None and (most == 0 or needed > Limits().max_packet_size):
-            bound = needed if most > 0 and needed <= LARGEST_PACKET else 0
+            bound = needed if most > 0 and needed <= MAX_PACKET else 0
             draft.set("limits.max_packet_size", bound, payload, "mosquitto 2.0 has no limit of packets beside it")
 
     def _set_bytes(self, option: str, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
-LARGEST_FILE: Final = 16_777_216
+MAX_FILE: Final = 16_777_216
 """Bytes of a file: a longer one is not a configuration."""
 
 PEM: Final = b"-----BEGIN "
@@ -65,11 +65,11 @@ def read(path: Path) -> list[Line]:
 def _lines(path: Path, name: str, scope: int) -> list[Line]:
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
+            content = file.read(MAX_FILE + 1)
     except OSError as error:
         raise ConvertError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(content) > LARGEST_FILE:
-        raise ConvertError(f"{path}: more than {LARGEST_FILE} bytes; this is no mosquitto.conf")
+    if len(content) > MAX_FILE:
+        raise ConvertError(f"{path}: more than {MAX_FILE} bytes; this is no mosquitto.conf")
     if content.startswith(PEM):
         raise ConvertError(f"{path}: a key or certificate (PEM); this is no mosquitto.conf")
     try:

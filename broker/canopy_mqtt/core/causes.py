@@ -64,22 +64,8 @@ ALL: Final = (
     INTERNAL_ERROR,
 )
 
-EVICTIONS: Final = frozenset(
-    {
-        STALLED,
-        KEEP_ALIVE,
-        QUEUE_FULL,
-        PARTIAL_PACKETS,
-        PACKET_TIMEOUT,
-        TAKEN_OVER,
-        PROTOCOL_ERROR,
-        NOT_ALLOWED,
-        NOT_AUTHORIZED,
-        ADMINISTRATIVE_ACTION,
-        MOVED,
-        EXPIRED,
-        INTERNAL_ERROR,
-    }
+EVICTIONS: Final = frozenset(ALL).difference(
+    (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, CONNECTION_LOST, WRITE_FAILED, CONNECT_TIMEOUT, REFUSED, SHUTDOWN)
 )
 """The ends that the broker decided on, against the client's will."""
 

@@ -1,7 +1,7 @@
 """The interfaces through which the core asks for decisions and reports events.
 
 Other rooms and embedding programs implement them. The core calls them synchronously. A hook that is not set costs one
-comparison; a hook that is set must not block.
+comparison; a hook that is set must not block. Owns `Permissions` too: which decisions may be cached, and until when.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Ticket:
     `principal`: the identity of the client. After enhanced authentication it is set already, and the credentials of the
     CONNECT mean nothing. Otherwise `admit` may set it before the answer 0x00, and may use one object for many clients.
     With None, the client is the user of its CONNECT. Without a name in `Principal.authenticator` the user name counts
-    as unconfirmed, and the account of the client's address pays for what it holds (`core.accounts`). `detail`: the
+    as unconfirmed, and the account of the client's address pays for what it holds (`core.principal`). `detail`: the
     reason of a refusal, for the log only; the client gets the name of the reason code.
     """
 
@@ -201,6 +201,70 @@ class AccessControl:
         return self
 
 
+NEVER_MADE: Final = -1
+"""A stamp that no verdict has."""
+
+
+class Permissions:
+    """The decisions of one access control, and whether they may be cached."""
+
+    def __init__(self, asked: AccessControl, before: int = 0) -> None:
+        """`asked` is who is asked, guards included; `before`: the `epochs` of the one in whose place this is."""
+        self.asked = asked
+        self.source = asked.source()
+        self._epoch = self.source.epoch
+        # How often what was said before has lost its worth.
+        self.epochs: i64 = before + 1
+        # The same, and how often a receiver has become another principal.
+        self._stamp: i64 = self.epochs << 32
+
+    @property
+    def steady(self) -> bool:
+        """Return whether verdicts may be remembered as long as `epochs` stays."""
+        return self.source.epoch != UNSTEADY
+
+    @property
+    def filters(self) -> bool:
+        """Return whether some client may not be sent everything."""
+        return self.source.filters_deliveries
+
+    def stamp(self) -> i64:
+        """Return the stamp of verdicts about deliveries. Call it where they are used: it looks for a new epoch."""
+        self.refresh()
+        return self._stamp
+
+    def delivery_stamp(self) -> i64:
+        """Return `stamp` while some may not be sent everything, else 0: recipients are computed with it."""
+        return self.stamp() if self.source.filters_deliveries else 0
+
+    def refresh(self) -> None:
+        """See whether access control says other things by now."""
+        epoch = self.source.epoch
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self.epochs += 1
+            self._stamp += 1
+        elif epoch == UNSTEADY:
+            self._stamp += 1
+
+    def publish_key(self, header: i64) -> i64:
+        """Return the key of a verdict about a publish; `header`: the first byte of its packet."""
+        self.refresh()
+        return self.epochs << 8 | header
+
+    def somebody_else(self) -> None:
+        """A session that has subscriptions has another principal."""
+        self._stamp += 1
+
+    def receive_qos(self, principal: Principal, topic: str) -> int:
+        """The QoS with which a client is sent messages of the topic, at most; FORBIDDEN: it is sent none."""
+        return self.asked.receive_qos(principal, topic)
+
+    def bars(self, principal: Principal, topic: bytes) -> bool:
+        """Return whether it is sent none, of a topic as messages have it."""
+        return self.asked.receive_qos(principal, topic.decode()) < 0
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BanHook:
     """Keeps banned clients out. The core asks it about each CONNECT while a ban is in force. Must not raise."""
@@ -234,7 +298,7 @@ class LossListener:
     """Gets each loss of messages at a queue. Must not raise."""
 
     def lost_messages(self, client_id: str, cause: int, count: int) -> None:
-        """Called when `count` messages for a client were dropped for `cause` (`core.drop_causes`)."""
+        """Called when `count` messages for a client were dropped for `cause` (`core.ledger`)."""
         raise NotImplementedError
 
 
@@ -262,7 +326,7 @@ class Recorder:
         raise NotImplementedError
 
     def lost_messages(self, client_id: str, cause: int, count: int) -> None:
-        """Record that `count` messages for a client were dropped for `cause` (`core.drop_causes`)."""
+        """Record that `count` messages for a client were dropped for `cause` (`core.ledger`)."""
         raise NotImplementedError
 
     def subscribed(

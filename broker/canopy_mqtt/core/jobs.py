@@ -1,18 +1,18 @@
-"""Work in turns: its unit, what each thing counts for, what a turn may do, and the jobs that wait for a turn.
+"""Work in turns: its unit, what each thing counts for, what a turn may do, and the jobs and times that wait for a turn.
 
-One unit is a delivery of bytes that are there already; 32,768 units take about two milliseconds. Work is counted and
-not timed, so that a turn does the same on every machine. The client that causes work is charged for it in its turn.
-Weights that end with `_SHIFT` are bits: n bytes count for n >> shift.
+One unit is a delivery of bytes that are there already; 32,768 units take about two milliseconds. A turn ends by the
+work that it counted, which is the same on every machine; the clock is a second bound, for work that takes longer than
+it counts. The client that causes work is charged for it in its turn. Weights that end with `_SHIFT` are bits: n bytes
+count for n >> shift.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-    from canopy_mqtt.core.deadlines import Deadlines
 
 # -- what a turn may do ------------------------------------------------------------------------------------------------
 
@@ -35,6 +35,13 @@ LIGHT_WORK: Final = 512
 STEP_WORK: Final = 16_384
 """The work of one step of the broker's own work, such as wills, expiries, `$SYS` or a review, and of the sessions that
 end for another client: some milliseconds."""
+
+CLOCK_WORK: Final = 1_024
+"""The work after which a turn reads the clock: to read it takes as long as two deliveries."""
+
+MAX_UNIT_SECONDS: Final = 150e-9
+"""The time that a unit may take before its turn ends by the clock: two and a half times what it takes. A turn alone
+may take ten milliseconds, a step of the broker's own work two and a half."""
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
@@ -151,21 +158,171 @@ LINE_WORK: Final = 256
 
 
 class Budget:
-    """The work of one broker. A turn begins with what it may do (`begin`), and is over once that is used."""
+    """The work of one broker. A turn begins with what it may do (`begin`), and is over once that is used.
+
+    Or earlier, by the clock: each unit of a turn may take `MAX_UNIT_SECONDS`. The time counts from the first reading
+    of the clock, and one item is always done, however long it takes.
+    """
 
     def __init__(self) -> None:
         # Since the start; only grows. Whatever is done adds its weight here.
         self.used: i64 = 0
-        # What `used` is when the present turn is over.
+        # What `used` is when the present turn is over, and when `spent` has to look: then, or at the clock before.
         self.end: i64 = 0
+        self.mark: i64 = 0
+        # Seconds that only grow; the shell sets it. None: turns end by work alone.
+        self.clock: Callable[[], float] | None = None
+        # When the present turn is over by the clock; 0.0: the clock was not read in it.
+        self._until: float = 0.0
 
     def begin(self, work: i64) -> None:
         """Begin a turn of so much work."""
         self.end = self.used + work
+        self.mark = self.end
+        if self.clock is not None and work > CLOCK_WORK:
+            self.mark = self.used + CLOCK_WORK
+        self._until = 0.0
 
     def spent(self) -> bool:
-        """Return whether the present turn is over."""
+        """Return whether the present turn is over. Not before `used` has reached `mark`."""
+        if self.used < self.mark:
+            return False
+        clock = self.clock
+        if clock is not None and self.used < self.end:
+            now = clock()
+            if self._until == 0.0:
+                self._until = now + MAX_UNIT_SECONDS * int(self.end - self.used)
+            if now >= self._until:
+                self.end = self.used
+            else:
+                self.mark = min(self.end, self.used + CLOCK_WORK)
         return self.used >= self.end
+
+    def look(self) -> None:
+        """Let `spent` read the clock when it is asked next: what was done may take long, as the call of a hook may."""
+        if self.clock is not None:
+            self.mark = self.used
+
+
+class Deadline:
+    """A thing, its time, and its position in the heap. Of two with the same time, the one that was set first comes
+    first."""
+
+    def __init__(self, thing: object, when: float, number: i64, place: i64) -> None:
+        self.thing = thing
+        self.when = when
+        self.number = number
+        self.place = place
+
+
+class Deadlines:
+    """Things by the time at which they are due (s, the caller's monotonic clock). Things must be hashable.
+
+    The shell asks `next_due`, sets one timer, and calls the router back. Each thing has at most one time. The heap
+    knows the position of each entry and keeps no stale ones: all operations cost O(log n), and memory grows with the
+    number of entries and not with the number of changes.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[Deadline] = []
+        self._by_thing: dict[object, Deadline] = {}
+        self._count: i64 = 0
+        # Nothing is to be done before that, whatever is due: queues are given time to be emptied.
+        self.held_until = 0.0
+
+    def __len__(self) -> int:
+        return len(self._by_thing)
+
+    def set(self, thing: object, when: float) -> None:
+        """`thing` falls due at `when`, and no more at the time that was set before."""
+        known = self._by_thing.get(thing)
+        self._count += 1
+        if known is None:
+            known = Deadline(thing, when, self._count, len(self._heap))
+            self._by_thing[thing] = known
+            self._heap.append(known)
+            self._rise(known)
+        elif known.when != when:
+            known.when = when
+            known.number = self._count
+            self._settle(known)
+
+    def cancel(self, thing: object) -> None:
+        """`thing` does not fall due any more."""
+        known = self._by_thing.pop(thing, None)
+        if known is not None:
+            self._take_out(known)
+
+    def next_due(self) -> float:
+        """The earliest time at which something is to be done, or -1.0 when nothing waits."""
+        heap = self._heap
+        if not heap:
+            return -1.0
+        when = heap[0].when
+        return when if when > self.held_until else self.held_until
+
+    def due(self, now: float) -> bool:
+        """Return whether the time of something has come."""
+        return len(self._heap) > 0 and self._heap[0].when <= now
+
+    def pop_due(self, now: float) -> object | None:
+        """The next thing whose time has come, taken out; None when there is none."""
+        if not self.due(now):
+            return None
+        first = self._heap[0]
+        del self._by_thing[first.thing]
+        self._take_out(first)
+        return first.thing
+
+    def _take_out(self, leaving: Deadline) -> None:
+        """The last one takes its place in the heap, and goes up or down from there."""
+        last = self._heap.pop()
+        if last is not leaving:
+            last.place = leaving.place
+            self._heap[last.place] = last
+            self._settle(last)
+
+    def _settle(self, moving: Deadline) -> None:
+        self._rise(moving)
+        self._sink(moving)
+
+    def _rise(self, rising: Deadline) -> None:
+        heap = self._heap
+        place: i64 = rising.place
+        while place > 0:
+            parent = heap[(place - 1) // 2]
+            if not _before(rising, parent):
+                break
+            heap[place] = parent
+            above: i64 = parent.place
+            parent.place = place
+            place = above
+        heap[place] = rising
+        rising.place = place
+
+    def _sink(self, sinking: Deadline) -> None:
+        heap = self._heap
+        size: i64 = len(heap)
+        place: i64 = sinking.place
+        while True:
+            below: i64 = 2 * place + 1
+            if below >= size:
+                break
+            child = heap[below]
+            if below + 1 < size and _before(heap[below + 1], child):
+                below += 1
+                child = heap[below]
+            if not _before(child, sinking):
+                break
+            heap[place] = child
+            child.place = place
+            place = below
+        heap[place] = sinking
+        sinking.place = place
+
+
+def _before(one: Deadline, other: Deadline) -> bool:
+    return one.when < other.when or (one.when == other.when and one.number < other.number)
 
 
 class Job:
@@ -220,7 +377,7 @@ class Scheduler:
         self._deadlines.cancel(self)
         for lane, job in enumerate(self._lanes):
             if job is not None:
-                budget.end = began + work * PARTS[lane] // 4
+                budget.begin(began + work * PARTS[lane] // 4 - budget.used)
                 if job.step(budget):
                     self._lanes[lane] = None
-        budget.end = began + work
+        budget.begin(began + work - budget.used)

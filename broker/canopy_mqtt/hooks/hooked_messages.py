@@ -8,8 +8,8 @@ from typing import Any
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import is_system, validate_topic
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
 from canopy_mqtt.core.hooks import LossListener, MessageHook
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.hooks.interface import Published

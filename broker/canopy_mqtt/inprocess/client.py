@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final, Self
 from canopy_mqtt.core.causes import CLIENT_DISCONNECT
 from canopy_mqtt.core.codec.packets import SubscriptionRequest
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
-from canopy_mqtt.core.codec.topic_names import is_system, is_within, parse_shared, validate_filter
-from canopy_mqtt.core.drop_causes import by_cause
+from canopy_mqtt.core.codec.topic_names import parse_shared, validate_filter
+from canopy_mqtt.core.ledger import by_cause
 from canopy_mqtt.core.persistence.commits import Commits, Waiter
 from canopy_mqtt.core.protocol.backpressure import PublisherHold
+from canopy_mqtt.core.protocol.publish import topic_refusal
 from canopy_mqtt.core.queues.message import Message as Routed
-from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, SubscriptionQueue
+from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, MessageTerms
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import PROGRAM
 from canopy_mqtt.core.routing.peers import PeerConnected, PeerDisconnected
@@ -154,7 +155,7 @@ class InProcessClient:
     def subscribe(
         self, topic_filter: str, policy: str, max_messages: int, max_bytes: int, max_age: float, retained: bool
     ) -> Subscription:
-        group, inner = _parsed(topic_filter, self._server.router.limits.max_topic_levels)
+        group, unshared = _parsed(topic_filter, self._server.router.limits.max_topic_levels)
         if policy not in POLICIES:
             raise ValueError(f"policy is {policy!r}; one of {', '.join(POLICIES)}")
         if min(max_messages, max_bytes, max_age) < 0:
@@ -162,10 +163,10 @@ class InProcessClient:
         self._made += 1
         terms = Terms(POLICIES.index(policy), max_messages, max_bytes, max_age)
         request = SubscriptionRequest(topic_filter, 0, False, True, 0 if retained else 2)
-        return Subscription(self, f"{PROGRAM}{self._made}", request, group, inner, terms)
+        return Subscription(self, f"{PROGRAM}{self._made}", request, group, unshared, terms)
 
     def open(
-        self, subscription: Subscription, inbox: Inbox, request: SubscriptionRequest, group: str, inner: str
+        self, subscription: Subscription, inbox: Inbox, request: SubscriptionRequest, group: str, unshared: str
     ) -> None:
         """Subscribe: messages go into the inbox from now on."""
         self._check_running()
@@ -174,7 +175,7 @@ class InProcessClient:
         router.adopt(inbox.session)
         router.peers.post(PeerConnected(inbox.session, inbox.send_buffer))
         router.peers.drain(router, now)
-        router.subscribe(inbox.session, group, inner, request, 0)
+        router.subscribe(inbox.session, group, unshared, request, 0)
         self._server.after_batch()
         self.subscriptions.add(subscription)
 
@@ -198,7 +199,7 @@ class InProcessClient:
         send_buffer = SendBuffer(router.peers.touched, router.counters, terms.max_messages, terms.max_bytes)
         policy = DROP_NEWEST if terms.policy == LATEST else terms.policy
         fresh = terms.policy == LATEST or terms.max_age > 0.0
-        queue = SubscriptionQueue(session, terms.policy, terms.max_age, 0) if fresh else None
+        queue = MessageTerms(session, terms.policy, terms.max_age, 0) if fresh else None
         session.limit(policy, queue, terms.max_messages, terms.max_bytes)
         send_buffer.limit(policy, terms.max_messages, terms.max_bytes)
         send_buffer.low_latency(fresh)
@@ -237,13 +238,13 @@ class Subscription:
         client_id: str,
         request: SubscriptionRequest,
         group: str,
-        inner: str,
+        unshared: str,
         terms: Terms,
     ) -> None:
         self._client = client
         self._request = request
         self._group = group
-        self._inner = inner
+        self._unshared = unshared
         self._inbox = client.inbox(client_id, terms, self)
         self._batch: list[Message] = []
         self._at = 0
@@ -255,7 +256,7 @@ class Subscription:
         """Raises RuntimeError: the broker does not run, or it is entered again."""
         if self._open or self._ended:
             raise RuntimeError("a subscription is entered once; make another")
-        self._client.open(self, self._inbox, self._request, self._group, self._inner)
+        self._client.open(self, self._inbox, self._request, self._group, self._unshared)
         self._open = True
         return self
 
@@ -353,10 +354,10 @@ async def _committed(commits: Commits) -> None:
 
 def _check_topic(topic: str, name: bytes, server: Server) -> None:
     """Raise ValueError for a topic to which no client could publish."""
-    limits = server.router.limits
-    check_topic(topic, limits.max_topic_levels)
-    if is_system(name) or (limits.presence_topic and is_within(name, limits.presence_topic)):
-        raise ValueError(f"topic {topic!r}: the broker alone publishes there")
+    check_topic(topic, server.router.limits.max_topic_levels)
+    reason, why = topic_refusal(server.router, name, False)
+    if reason > 0:
+        raise ValueError(f"topic {topic!r}: {why}")
 
 
 def _parsed(topic_filter: str, max_levels: int) -> tuple[str, str]:
@@ -364,8 +365,8 @@ def _parsed(topic_filter: str, max_levels: int) -> tuple[str, str]:
     if not isinstance(topic_filter, str):
         raise TypeError(f"topic_filter is a {type(topic_filter).__name__}; a topic filter is text")
     try:
-        group, inner = parse_shared(topic_filter)
-        validate_filter(inner, max_levels)
+        group, unshared = parse_shared(topic_filter)
+        validate_filter(unshared, max_levels)
     except ProtocolError as error:
         raise ValueError(f"topic filter {topic_filter!r}: {error}") from None
-    return group, inner
+    return group, unshared

@@ -19,7 +19,7 @@ from canopy_mqtt.core.queues.message import Message as Routed
 from canopy_mqtt.core.queues.send_buffer import NOT_SENT, SendBuffer
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.inprocess.properties import Properties
-from canopy_mqtt.net.endpoint import Endpoint
+from canopy_mqtt.net.timers import Endpoint
 
 
 class Message:

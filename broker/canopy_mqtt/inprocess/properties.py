@@ -14,7 +14,7 @@ from canopy_mqtt.core.codec.properties import (
     decode_forward,
     encode_forward,
 )
-from canopy_mqtt.core.queues.message import LONGEST_EXPIRY
+from canopy_mqtt.core.queues.message import MAX_EXPIRY
 
 KINDS: Final[dict[str, tuple[type | tuple[type, ...], str]]] = {
     "payload_format_indicator": (int, "0 or 1"),
@@ -67,8 +67,8 @@ class Properties:
     def _encoded(self) -> bytes:
         user = self.user_properties
         pairs = list(user.items() if isinstance(user, Mapping) else user)
-        if self.message_expiry_interval is not None and not 0 <= self.message_expiry_interval <= LONGEST_EXPIRY:
-            raise ValueError(f"message_expiry_interval: 0 to {LONGEST_EXPIRY} seconds")
+        if self.message_expiry_interval is not None and not 0 <= self.message_expiry_interval <= MAX_EXPIRY:
+            raise ValueError(f"message_expiry_interval: 0 to {MAX_EXPIRY} seconds")
         return encode_forward(
             self.payload_format_indicator, self.content_type, self.response_topic, self.correlation_data, pairs or None
         )

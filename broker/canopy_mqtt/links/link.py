@@ -365,7 +365,7 @@ class UpstreamLink(Owner):
         connection = self.connection
         self._connect(None)
         if connection is not None and connection.stream.made and not connection.over:
-            connection.stream.abort()
+            connection.stream.transport.abort()
 
     def _unmade(self, connection: UpstreamConnection) -> None:
         if not connection.stream.made:

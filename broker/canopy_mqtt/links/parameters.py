@@ -9,9 +9,9 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable
 
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, SubscriptionQueue
+from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST, POLICIES, MessageTerms
 from canopy_mqtt.links.filters.aggregated import AggregatedFilters, UpstreamSubscriptions
 from canopy_mqtt.links.filters.budget import BudgetedFilters
 from canopy_mqtt.links.filters.mapping import Mapping
@@ -49,13 +49,13 @@ def may_be_stale(settings: Upstream, mapping: Mapping) -> list[str]:
     return names(settings.roots if settings.aggregate == "auto" else settings.aggregate, mapping)
 
 
-def queue(settings: Upstream, session: UplinkSession) -> tuple[int, SubscriptionQueue | None, int, int]:
+def queue(settings: Upstream, session: UplinkSession) -> tuple[int, MessageTerms | None, int, int]:
     """Return the arguments of `Session.limit`: the policy, the queue of a `latest` subscription, messages, bytes."""
     policy = POLICIES.index(settings.policy)
-    sub_queue = None
+    message_terms = None
     if policy == LATEST:
-        sub_queue = SubscriptionQueue(session, policy, 0.0, 0)
-    return _plain(policy), sub_queue, settings.queue_messages, settings.queue_bytes
+        message_terms = MessageTerms(session, policy, 0.0, 0)
+    return _plain(policy), message_terms, settings.queue_messages, settings.queue_bytes
 
 
 def _plain(policy: int) -> int:
@@ -100,7 +100,7 @@ def connect_terms(settings: Upstream, whole: Settings, limits: Limits, broker_id
     made.status_topic = settings.status_topic
     made.receive_maximum = limits.receive_maximum
     made.max_inflight = limits.max_inflight
-    made.max_packet_size = min(limits.max_packet_size, LARGEST_PACKET)
+    made.max_packet_size = min(limits.max_packet_size, MAX_PACKET)
     made.queue_policy = _plain(POLICIES.index(settings.policy))
     made.live_messages = whole.queue.live_messages
     made.live_bytes = whole.queue.live_bytes

@@ -18,7 +18,7 @@ from canopy_mqtt.core.queues.queue_terms import UNSET
 from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES, SendBuffer
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.net.endpoint import Endpoint
+from canopy_mqtt.net.timers import Endpoint
 
 RESOLUTION: Final = 0.002
 """Seconds between the times at which windows end: one ends by less than this early, and never late."""

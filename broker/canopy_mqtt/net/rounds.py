@@ -18,7 +18,6 @@ from typing import Final, cast
 from mypy_extensions import i64
 
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.jobs import (
     BYTES_SHIFT,
     ITEM_WORK,
@@ -30,14 +29,14 @@ from canopy_mqtt.core.jobs import (
     TURN_WORK,
     WALK_WORK,
     WRITE_WORK,
+    Deadlines,
 )
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.peers import ConnectedPeers
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.net.delays import Delays
-from canopy_mqtt.net.endpoint import Endpoint
 from canopy_mqtt.net.stream import STALL, STALL_ROUNDS
-from canopy_mqtt.net.timers import TimerWheel
+from canopy_mqtt.net.timers import Endpoint, TimerWheel
 
 LARGE: Final = 4_096
 """Bytes of a read of which nothing is acted on in a round that is used up: its messages go on in one piece later."""

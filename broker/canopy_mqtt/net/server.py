@@ -153,6 +153,7 @@ class Server:
         """
         self.loop = asyncio.get_running_loop()
         self.rounds = self.connection_table.rounds = Rounds(self.router, self.loop, self._tick, self.faults.broke)
+        self.router.budget.clock = time.perf_counter
         self._bound(self.settings)
         if self.router.commits is not None:
             self.router.commits.wake = self.rounds.committed

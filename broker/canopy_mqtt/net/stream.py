@@ -132,21 +132,26 @@ class Stream:
             return False
         if last:
             self.write(last)
-        if half and (last or sending) and transport.can_write_eof():
-            self.resume_reading()
-            try:
-                transport.write_eof()
-            except OSError:
-                # The peer has reset the connection meanwhile; only asyncio's own loop tells.
-                transport.abort()
-                return False
-            return True
+        if half and (last or sending):
+            self.reading = True
+            return close_half(transport)
         transport.close()
         return False
 
-    def abort(self) -> None:
-        """Close the socket at once; what was not sent is lost."""
-        self.transport.abort()
+
+def close_half(transport: asyncio.Transport) -> bool:
+    """Close our half of a transport, and read on, or close the whole where there is no half. False: it closes."""
+    if transport.is_closing() or not transport.can_write_eof():
+        transport.close()
+        return False
+    try:
+        transport.write_eof()
+    except OSError:
+        # The peer has reset the connection meanwhile; only asyncio's own loop tells.
+        transport.abort()
+        return False
+    transport.resume_reading()
+    return True
 
 
 def peer_name(transport: asyncio.BaseTransport) -> tuple[str, str]:

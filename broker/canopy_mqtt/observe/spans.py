@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, TraceFlags, set_span_in_context
 
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import V5, Publish
 from canopy_mqtt.core.codec.properties import decode_forward
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
@@ -210,7 +210,7 @@ def _end(span: Span) -> None:
 
 def _publish(inward: bool, data: bytes, size: int) -> Publish | None:
     """Decode as much of the packet as is there; None: it is no PUBLISH."""
-    decoder = Decoder(LARGEST_PACKET, inward, V5, MAX_PROPERTIES)
+    decoder = Decoder(MAX_PACKET, inward, V5, MAX_PROPERTIES)
     decoder.feed(shortened(data, size))
     try:
         return decoder.publish() if decoder.next_frame() else None

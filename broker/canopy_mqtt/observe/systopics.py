@@ -15,9 +15,8 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
 from canopy_mqtt.core.jobs import STEP_WORK
-from canopy_mqtt.core.queues.losses import Ledger
+from canopy_mqtt.core.ledger import DROP_CAUSES, Ledger
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.links.status import state
 from canopy_mqtt.observe.figures import catalogue

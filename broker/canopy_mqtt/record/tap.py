@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from mypy_extensions import mypyc_attr
 
 from canopy_mqtt.core.causes import EVICTIONS
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.counters import UNLIMITED, Crowded, QueueTotals
 from canopy_mqtt.core.hooks import Recorder
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED, Crowded, QueueTotals
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -75,14 +75,6 @@ class Backlog(Crowded):
             self._done = tap.done_events
             self._moved_at = now
         return tap.half_full and now < self._moved_at + self._most
-
-    def part(self) -> i64:
-        """See `Crowded`: every publisher fills it."""
-        return 0
-
-    def part_bytes(self) -> i64:
-        """See `Crowded`."""
-        return 0
 
 
 class Tap(Recorder):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from canopy_mqtt.core.codec.framing import frame_body, frame_end
+from canopy_mqtt.core.codec.framing import frame_body, frame_end, plain_payload, topic_end
 from canopy_mqtt.core.codec.properties import (
     CONTENT_TYPE,
     CORRELATION_DATA,
@@ -18,7 +18,6 @@ from canopy_mqtt.core.codec.properties import (
     RESPONSE_TOPIC,
     decode_forward,
 )
-from canopy_mqtt.core.codec.publish_layout import plain_payload, topic_end
 from canopy_mqtt.record.tap import DELIVER, PUBLISH, RUN
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from canopy_mqtt.settings.store import DATABASES, Store
 from canopy_mqtt.settings.values import (
     DEFAULT_PORT,
     DEFAULT_TLS_PORT,
-    LARGEST_PACKET,
+    MAX_PACKET,
     MAX_REMAINING_LENGTH,
     NEVER,
     Address,
@@ -62,7 +62,7 @@ __all__ = [
     "DEFAULT_PORT",
     "DEFAULT_TLS_PORT",
     "EFFECTS",
-    "LARGEST_PACKET",
+    "MAX_PACKET",
     "MAX_REMAINING_LENGTH",
     "NEVER",
     "Access",

@@ -25,7 +25,7 @@ from canopy_mqtt.settings.listeners import FORMS, Listener
 from canopy_mqtt.settings.root import AllSettings
 from canopy_mqtt.settings.sections import QueueRuleSettings
 from canopy_mqtt.settings.urls import HIDDEN, shown
-from canopy_mqtt.settings.values import LARGEST_PACKET, Section
+from canopy_mqtt.settings.values import MAX_PACKET, Section
 
 Steps: TypeAlias = tuple[str | int, ...]
 """The path of a value: names of tables and keys, and the numbers of items from 0: ("listener", 1, "tls", "key")."""
@@ -67,7 +67,7 @@ ALLOWED: Final = {
     "listen": 'a list of URLs, like ["mqtt://127.0.0.1:1883"]',
     "hooks": 'a list of plug-ins, like ["my_company.mqtt:Hooks"]',
     "limits.max_client_id_length": "0, or an integer from 23 to 65535",
-    "limits.max_packet_size": f"0, or an integer from 2 to {LARGEST_PACKET}",
+    "limits.max_packet_size": f"0, or an integer from 2 to {MAX_PACKET}",
     "queue.rules": f"[[queue.rules]] tables, or a list of them, like [{A_RULE}]",
     "queue.rules[]": f"a table, like {A_RULE}",
     "queue.rules[].client_id": 'a shell pattern, like "display-*"',
@@ -96,7 +96,7 @@ ALLOWED: Final = {
     "listener[].name": 'text, like "internal", or "" for the URL',
     "listener[].mode": 'the mode of a file in octal digits, like "0660"',
     "listener[].group": 'a group by name or number, like "mqtt", or "" for the broker\'s',
-    "listener[].max_packet_size": f"0, or an integer from 2 to {LARGEST_PACKET}",
+    "listener[].max_packet_size": f"0, or an integer from 2 to {MAX_PACKET}",
     "listener[].authenticators": 'a list of names, like ["passwords"]',
     "listener[].authenticators[]": 'the name of an authenticator, like "passwords"',
     "listener[].path": 'a path, like "/mqtt", or "" for any',

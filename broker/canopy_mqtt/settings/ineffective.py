@@ -15,7 +15,7 @@ from typing import Final
 from canopy_mqtt.settings import HttpTable, JwtTable, Listener, Settings, called
 from canopy_mqtt.settings.descriptions import show
 from canopy_mqtt.settings.exposure import admits_anonymous, authenticators_of
-from canopy_mqtt.settings.values import LARGEST_PACKET
+from canopy_mqtt.settings.values import MAX_PACKET
 
 MAX_LINES: Final = 50
 """Lines at most; one more has the number of the others."""
@@ -165,7 +165,7 @@ WAITING: Final = (
 
 def contradicting(settings: Settings) -> Iterator[str]:
     limits = settings.limits
-    largest = limits.max_packet_size or LARGEST_PACKET
+    largest = limits.max_packet_size or MAX_PACKET
     packet = f"limits.max_packet_size = {limits.max_packet_size}" + ("" if limits.max_packet_size else f" ({largest})")
     if limits.max_payload_size > largest:
         yield f"limits.max_payload_size = {limits.max_payload_size} has no effect, because {packet} is lower"

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from canopy_mqtt.settings.values import (
     DEFAULT_TLS_PORT,
-    LARGEST_PACKET,
+    MAX_PACKET,
     MAX_TIME,
     PLAIN_PORTS,
     CountOrUnlimited,
@@ -259,7 +259,7 @@ class Listener(Section):
     max_connections: CountOrUnlimited = 0
     max_connections_per_address: CountOrUnlimited = 0
     max_connect_rate: RateOrUnlimited = 0.0
-    max_packet_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET)] = 0
+    max_packet_size: Annotated[int, Field(ge=0, le=MAX_PACKET)] = 0
     max_delay: Delay | None = None
     authenticators: Annotated[Sequence[str], AfterValidator(tuple)] = ()
     allow_anonymous: bool | None = None
@@ -298,7 +298,7 @@ class Listener(Section):
     @classmethod
     def _a_packet(cls, value: int) -> int:
         if value == 1:
-            raise wrong(f"0, or an integer from 2 to {LARGEST_PACKET}")
+            raise wrong(f"0, or an integer from 2 to {MAX_PACKET}")
         return value
 
     @field_validator("tls")

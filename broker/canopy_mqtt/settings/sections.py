@@ -9,10 +9,10 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from pydantic_core import PydanticCustomError
 
 from canopy_mqtt.settings.values import (
-    LARGEST_PACKET,
     MAX_BYTES,
     MAX_ID_PREFIX_BYTES,
     MAX_MESSAGES,
+    MAX_PACKET,
     MAX_TIME,
     NEVER,
     CountOrUnlimited,
@@ -75,8 +75,8 @@ class Limits(Section):
     max_connections_per_address: CountOrUnlimited = 0
     max_connect_rate: RateOrUnlimited = 0.0
     max_handshakes: CountOrUnlimited = 512
-    max_packet_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET), AfterValidator(_packet_size)] = 8_388_608
-    max_connect_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET), AfterValidator(_connect_size)] = 100_000
+    max_packet_size: Annotated[int, Field(ge=0, le=MAX_PACKET), AfterValidator(_packet_size)] = 8_388_608
+    max_connect_size: Annotated[int, Field(ge=0, le=MAX_PACKET), AfterValidator(_connect_size)] = 100_000
     max_partial_bytes: SizeOrUnlimited = 268_435_456
     packet_timeout: SecondsOrOff = 60.0
     connect_timeout: SecondsOrOff = 10.0

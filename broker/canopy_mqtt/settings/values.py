@@ -20,7 +20,7 @@ DEFAULT_TLS_PORT: Final = 8883
 MAX_REMAINING_LENGTH: Final = 268_435_455
 """The largest remaining length that four bytes can encode (section 2.1.4 of the MQTT 5.0 specification)."""
 
-LARGEST_PACKET: Final = MAX_REMAINING_LENGTH + 5 - 1_048_576
+MAX_PACKET: Final = MAX_REMAINING_LENGTH + 5 - 1_048_576
 """The largest packet that can be accepted: the protocol's largest, less the bytes that forwarding may add to a message
 (the property section of 5.0 with its subscription identifiers)."""
 

@@ -73,8 +73,8 @@ class _Subscription:
         self.request = subscription.request()
         self.identifier = subscription.identifier
         self.streaming = streaming
-        sub_queue = subscription.sub_queue
-        self.options = None if sub_queue is None else sub_queue.options
+        message_terms = subscription.message_terms
+        self.options = None if message_terms is None else message_terms.options
 
 
 class _Session:

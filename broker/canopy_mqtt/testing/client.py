@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 from canopy_mqtt.client.machine import connect_packet
 from canopy_mqtt.core.codec import encoder, packets
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import (
     Ack,
     Connack,
@@ -35,7 +35,7 @@ class RawClient:
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT)
-        self._decoder = Decoder(LARGEST_PACKET, False, packets.V5)
+        self._decoder = Decoder(MAX_PACKET, False, packets.V5)
         self._next_id = 0
         self._name = f"127.0.0.1:{port}"
         self.version = packets.V5

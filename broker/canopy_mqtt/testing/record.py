@@ -14,7 +14,7 @@ from typing import Final
 
 from canopy_mqtt import Broker
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import V5, V311
 from canopy_mqtt.core.codec.properties import (
     CONTENT_TYPE,
@@ -27,10 +27,10 @@ from canopy_mqtt.core.codec.topic_names import matches
 from canopy_mqtt.core.queues.message import Message as Retained
 from canopy_mqtt.record.tap import PUBLISH, RUN, Sink, Tap
 
-MOST_MESSAGES: Final = 100_000
+MAX_MESSAGES: Final = 100_000
 """Messages that are remembered; the oldest go first. A test that publishes more counts them itself."""
 
-MOST_BYTES: Final = 67_108_864
+MAX_BYTES: Final = 67_108_864
 """Bytes of their payloads."""
 
 
@@ -133,7 +133,7 @@ class Record(Sink):
                 self._add(_message(topic, payload, qos, retain, forward, expiry, publisher))
             elif entry[0] == RUN:
                 _, _, _, data, _, v5, publisher = entry
-                decoder = Decoder(LARGEST_PACKET, True, V5 if v5 else V311)
+                decoder = Decoder(MAX_PACKET, True, V5 if v5 else V311)
                 decoder.feed(data)
                 while decoder.next_frame():
                     packet = decoder.publish()
@@ -143,7 +143,7 @@ class Record(Sink):
         self.added += 1
         self._messages.append(message)
         self._bytes += len(message.payload)
-        while len(self._messages) > MOST_MESSAGES or self._bytes > MOST_BYTES:
+        while len(self._messages) > MAX_MESSAGES or self._bytes > MAX_BYTES:
             self._bytes -= len(self._messages.popleft().payload)
             self.forgotten += 1
 

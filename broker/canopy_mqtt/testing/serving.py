@@ -25,7 +25,7 @@ from canopy_mqtt.testing.proxy import BUFFER, ConnectionFault, PacketFault, Prox
 from canopy_mqtt.testing.record import Message, Record, of_retained
 from canopy_mqtt.testing.waiting import Waiters
 
-LONGEST_JUMP: Final = 30 * 86_400.0
+MAX_JUMP: Final = 30 * 86_400.0
 """Seconds by which the clock may jump at once: what is looked at each tenth of a second is looked at so often."""
 
 
@@ -210,5 +210,5 @@ def _client_id(connection: Connection) -> str | None:
 
 def check_jump(seconds: float) -> None:
     """Raise ValueError unless the clock may be put forward by so much."""
-    if not 0.0 <= seconds <= LONGEST_JUMP:
-        raise ValueError(f"{seconds} s: the clock goes forward, by at most {LONGEST_JUMP:.0f} s at once")
+    if not 0.0 <= seconds <= MAX_JUMP:
+        raise ValueError(f"{seconds} s: the clock goes forward, by at most {MAX_JUMP:.0f} s at once")

@@ -20,7 +20,7 @@ from canopy_load.errors import Misuse
 from canopy_load.prove.plan import BROKER_FAULTS, CLIENT_FAULTS, Fault
 
 ROUNDS: Final = 4
-MOST_ROUNDS: Final = 10_000
+MAX_ROUNDS: Final = 10_000
 
 
 app = typer.Typer(rich_markup_mode=None)
@@ -39,7 +39,7 @@ def prove(
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**32 - 1, help="The same seed and options make the same plan.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="Rounds, of about 4 seconds each.")] = ROUNDS,
+    rounds: Annotated[int, typer.Option(min=1, max=MAX_ROUNDS, help="Rounds, of about 4 seconds each.")] = ROUNDS,
     fault: Annotated[
         list[Fault] | None,
         typer.Option(help="Let only this go wrong; the last three need --broker. Repeatable. Default: everything."),

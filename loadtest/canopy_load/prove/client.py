@@ -22,7 +22,7 @@ from canopy_mqtt.client.failures import FAILURE, HUNG_UP, ClientError, NotSuppor
 from canopy_mqtt.client.machine import ClientMachine, Delivered, connect_packet
 from canopy_mqtt.core.codec import encoder, packets
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import V5, Connack, Disconnect, Suback, SubscriptionRequest, Will
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 
@@ -31,7 +31,7 @@ SESSION_SECONDS: Final = 3600
 LINGER: Final = 1.0
 """Seconds for which a broker may keep a connection after a DISCONNECT."""
 FIRST_DELAY: Final = 0.02
-LONGEST_DELAY: Final = 0.5
+MAX_DELAY: Final = 0.5
 """Seconds between two attempts to connect."""
 WILL_MARGIN: Final = 1.0
 """Seconds after the delay of a will within which the broker may find that it is not over: it counts from when it saw
@@ -89,7 +89,7 @@ class Wire(asyncio.Protocol):
 
     def give_up(self) -> None:
         """Answer nothing any more. Raises nothing."""
-        self._decoder = Decoder(LARGEST_PACKET, False, self._client.plan.version)
+        self._decoder = Decoder(MAX_PACKET, False, self._client.plan.version)
         self.freeze(False)
 
     def ask(self, ping: Ping) -> None:
@@ -273,7 +273,7 @@ class Client:
                         delay = FIRST_DELAY
                     else:
                         await asyncio.sleep(delay)
-                        delay = min(delay * 2, LONGEST_DELAY)
+                        delay = min(delay * 2, MAX_DELAY)
                     continue
                 self._changed.clear()
                 await self._changed.wait()

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from canopy_mqtt import Broker
-from canopy_mqtt.core.drop_causes import AGE, DROP_CAUSES
+from canopy_mqtt.core.ledger import AGE, DROP_CAUSES
 from canopy_mqtt.observe.figures.catalogue import FIGURES
 from canopy_mqtt.observe.figures.figure import Kind
 from tests.admin.conftest import Serve

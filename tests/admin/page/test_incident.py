@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 
 from canopy_mqtt import Broker, Settings
 from canopy_mqtt.admin import events
-from canopy_mqtt.core.drop_causes import FULL_MESSAGES
+from canopy_mqtt.core.ledger import FULL_MESSAGES
 from tests.admin.conftest import Serve
 from tests.admin.page.conftest import Visit, picture, retain
 from tests.e2e import wire
@@ -38,6 +38,7 @@ def past(broker: Broker, *ages: float) -> None:
     samples.extendleft(reversed(old))
 
 
+@pytest.mark.long
 async def test_no_line_leads_over_what_was_not_measured(serve: Serve, visit: Visit) -> None:
     """Neither of rates nor of values; and what is older than the axis does not decide how high it is."""
     broker = await serve()
@@ -118,6 +119,7 @@ async def test_a_client_that_is_gone_has_no_buttons(serve: Serve, visit: Visit) 
     await expect(main.get_by_role("button")).to_have_count(0)
 
 
+@pytest.mark.long
 async def test_a_list_follows_and_a_search_finds_capitals(serve: Serve, visit: Visit) -> None:
     broker = await serve()
     page = await visit(broker, "clients?like_clientid=SENSOR")

@@ -40,6 +40,7 @@ def measured(result: dict[str, Any]) -> dict[str, Any]:
     return figures
 
 
+@pytest.mark.long
 def test_on_the_relay(tmp_path: Path) -> None:
     """Every row that needs no broker."""
     results = run(tmp_path / "out.json", "relay", *RELAYED, *BESIDE, "fan-in")

@@ -141,6 +141,7 @@ def test_a_crowd_stays_as_it_was(shuffled: bool) -> None:
     assert deleting > 0
 
 
+@pytest.mark.long
 def test_growth_has_a_point_for_each_layout_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "LEAST", 100)
     monkeypatch.setattr(growth, "ROUNDS", 100)

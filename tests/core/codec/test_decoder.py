@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import encode
-from canopy_mqtt.core.codec.packets import Packet, Publish
+from canopy_mqtt.core.codec.packets import Packet
 from canopy_mqtt.core.codec.primitives import varint
 from canopy_mqtt.core.codec.reason_codes import ProtocolError, ProtocolViolation
 from tests.core.codec import reason_codes
 from tests.core.codec.wire_cases import CASES, INVALID, MAX_PACKET_SIZE, VALID, Case, senders
-from tests.core.strategies import VERSIONS, client_packets, connects, publishes, server_packets
+from tests.core.strategies import VERSIONS, client_packets, connects, server_packets
 from tests.support.frames import pending_size
 from tests.support.runs import for_each
 
@@ -260,50 +260,3 @@ class TestState:
             decoder.packet()
         assert caught.value.reason_code == 0x84
         assert decoder.version == 4
-
-
-class TestTopics:
-    """Topic names on the wire."""
-
-    @given(publishes(p.V5), st.sampled_from("+#"), st.data())
-    def test_wildcards_are_refused_anywhere(self, packet: Publish, wildcard: str, data: st.DataObject) -> None:
-        """[MQTT-3.3.2-2]"""
-        topic = packet.topic.decode()
-        at = data.draw(st.integers(0, len(topic)))
-        packet.topic = (topic[:at] + wildcard + topic[at:]).encode()
-        decoder = Decoder(LARGEST, True, 5)
-        decoder.feed(encode(packet, 5))
-        assert decoder.next_frame()
-        with pytest.raises(ProtocolError) as caught:
-            decoder.packet()
-        assert caught.value.reason_code == 0x81
-
-    @given(st.binary(min_size=1, max_size=12))
-    def test_utf8(self, topic: bytes) -> None:
-        """[MQTT-1.5.4-1] [MQTT-4.7.3-2] held against Python's own strict decoder."""
-        try:
-            good = not set("\0+#") & set(topic.decode("utf-8", "strict"))
-        except UnicodeDecodeError:
-            good = False
-        decoder = Decoder(LARGEST, True, 4)
-        decoder.feed(encode(Publish(topic, b""), 4))
-        assert decoder.next_frame()
-        try:
-            assert decoder.publish().topic == topic
-        except ProtocolError:
-            assert not good
-        else:
-            assert good
-
-    def test_longest_topic(self) -> None:
-        """[MQTT-4.7.3-3]"""
-        packet = Publish(b"x" * 65_535, b"")
-        decoder = Decoder(LARGEST, True, 4)
-        decoder.feed(encode(packet, 4))
-        assert drain(decoder) == [packet]
-
-    def test_many_subscription_identifiers(self) -> None:
-        packet = Publish(b"t", b"", subscription_ids=tuple(range(1, 3_001)))
-        decoder = Decoder(1 << 20, False, 5)
-        decoder.feed(encode(packet, 5))
-        assert drain(decoder) == [packet]

@@ -4,8 +4,6 @@ encoding.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,8 +98,6 @@ class TestBefore5:
         assert encode(packet, 4) == raw
 
 
-_WILL = p.Will("w", b"")
-
 IMPOSSIBLE: list[tuple[Packet, int]] = [
     (Publish(b"t", b"", 3), 4),
     (Publish(b"t", b"", -1), 4),
@@ -122,9 +118,9 @@ IMPOSSIBLE: list[tuple[Packet, int]] = [
     (p.Connect("x", keep_alive=-1), 0),
     (p.Connect("x", password=b"p"), 0),  # [MQTT3-3.1.2-22]
     (p.Connect("x", 5, bridge=True), 0),
-    (p.Connect("x", will=replace(_WILL, qos=3)), 0),  # [MQTT-3.1.2-12]
-    (p.Connect("x", 5, will=replace(_WILL, delay=-1)), 0),
-    (p.Connect("x", will=replace(_WILL, payload=bytes(65_536))), 0),
+    (p.Connect("x", will=p.Will("w", b"", 3)), 0),  # [MQTT-3.1.2-12]
+    (p.Connect("x", 5, will=p.Will("w", b"", delay=-1)), 0),
+    (p.Connect("x", will=p.Will("w", bytes(65_536))), 0),
     (p.Connect("x", 5, properties=props(i={0x21: 0})), 0),
     (p.Connect("x", 5, properties=props(i={0x24: 0})), 0),
     (p.Connect("x", 5, properties=props(i={0x15: 0})), 0),

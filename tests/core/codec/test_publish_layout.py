@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import encode, publish_properties
+from canopy_mqtt.core.codec.framing import alike, build, fields_end, head, plain_payload, topic_end
 from canopy_mqtt.core.codec.packets import V5, V311, Publish
-from canopy_mqtt.core.codec.publish_layout import alike, build, fields_end, head, plain_payload, topic_end
 from tests.core.strategies import publishes
 from tests.support.runs import for_each
 

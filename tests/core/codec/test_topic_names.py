@@ -197,7 +197,6 @@ def test_shared_filters_that_are_refused(topic_filter: str) -> None:
 
 
 def test_levels() -> None:
-    assert topic_names.split("/a//") == ["", "a", "", ""]
     assert topic_names.level_count("/a//") == 4
     assert topic_names.level_count("a") == 1
 

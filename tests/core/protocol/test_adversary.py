@@ -13,11 +13,9 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.retained_stream import RetainedStream
-from canopy_mqtt.core.topics.match_cache import MatchCache
-from canopy_mqtt.core.topics.trie import create
 from tests.e2e import wire
 
-LARGEST_REMAINING: Final = 268_435_455
+MAX_REMAINING: Final = 268_435_455
 """Bytes behind the fixed header at most, section 2.1.4."""
 
 
@@ -49,7 +47,7 @@ def test_a_message_that_no_packet_of_the_receiver_can_hold(qos: int) -> None:
     receiver = channel(router, wire.connect("receiver"))
     receiver.receive(wire.subscribe(1, [("t", qos)]), 1.0)
     receiver.send_buffer.take_batch(1 << 20, 1.0)
-    size = LARGEST_REMAINING - 3 - (2 if qos else 0)
+    size = MAX_REMAINING - 3 - (2 if qos else 0)
     router.publish(Message(b"t", bytes(size), qos, False, b"", 0.0, "sender"), None)
     assert receiver.send_buffer.take_batch(1 << 30, 1.0) == []
     assert sum(router.counters.dropped) == 1
@@ -128,26 +126,6 @@ def test_a_share_is_not_lost_with_a_member_who_unsubscribes(taken: bool) -> None
     session = staying.session
     assert session is not None
     assert session.queued() == (1 if taken else 2)
-
-
-def test_levels_of_retained_topics_count_for_their_limit() -> None:
-    """127 levels in 255 bytes: the tree is most of what such a message takes."""
-    router = Router(Limits())
-    for number in range(10):
-        topic = b"/".join([b"%d" % number] + [b"a"] * 126)
-        router.retain(Message(topic, b"x", 0, True, b"", 0.0, ""))
-    assert router.retained_bytes >= 48 * router.retained.node_count
-    for number in range(10):
-        topic = b"/".join([b"%d" % number] + [b"a"] * 126)
-        router.retain(Message(topic, b"", 0, True, b"", 0.0, ""))
-    assert router.retained_bytes == 0
-
-
-def test_levels_of_cached_topics_count_for_their_limit() -> None:
-    cache = MatchCache(create("nodes"), 10_000, max_weight=1_000)
-    for number in range(100):
-        cache.store(b"/".join([b"%d" % number] + [b"a"] * 126))
-    assert cache._index.node_count <= 2_000
 
 
 def test_a_retained_message_does_not_keep_its_wire_forms() -> None:

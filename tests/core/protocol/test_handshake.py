@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from canopy_mqtt.core.codec import packets as p
-from canopy_mqtt.core.codec.packets import V5, V31, V311, Connack, Connect, Will
+from canopy_mqtt.core.codec.packets import V5, V31, V311, Connect
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.codec.properties import NO_PROPERTIES
 from canopy_mqtt.core.hooks import FORBIDDEN, LATER, AccessControl, Origin, Ticket
@@ -32,12 +32,6 @@ def test_the_properties_that_all_clients_of_3_1_1_share_stay_empty() -> None:
 
 class TestConnack:
     """What an accepted CONNECT is told."""
-
-    def test_defaults_go_unsaid(self) -> None:
-        """A broker that limits nothing sends no limits [MQTT-3.1.4-5] [MQTT-3.2.2-1] [MQTT-3.2.2-8]."""
-        given = limits(receive_maximum=65_535, topic_alias_maximum=0, max_packet_size=268_435_460)
-        client = Network(given).client("c")
-        assert client.connack == Connack()
 
     def test_limits_are_told(self) -> None:
         """Everything that differs from the protocol's default is in the CONNACK [MQTT-3.2.2-9]."""
@@ -68,17 +62,6 @@ class TestConnack:
         if not client.closed:
             assert client.wire.protocol.keep_alive == asked
 
-    @for_each("accepted", [(V31,), (V311,), (V5,), (V31, V5), (V31, V311, V5)])
-    def test_versions(self, accepted: tuple[int, ...]) -> None:
-        """Others are told so in their own form [MQTT-3.1.2-2] [MQTT3-3.1.2-2]."""
-        network = Network()
-        network.router.limits.versions = accepted
-        for version in (V31, V311, V5):
-            client = network.idle(f"c{version}", version)
-            refused = 0x84 if version == V5 else 1
-            assert client.connect().reason_code == (0 if version in accepted else refused)
-            assert client.closed == (version not in accepted)
-
     def test_identifiers_that_the_broker_makes(self) -> None:
         """They begin with what the settings say, and the client is told [MQTT-3.2.2-16]."""
         network = Network()
@@ -88,34 +71,6 @@ class TestConnack:
         assert sorted(network.router.sessions) == sorted(told)
         assert all(len(each) == 27 and each.startswith("auto/") for each in told)
         assert len(set(told)) == 2
-
-    def test_311_gets_no_properties(self) -> None:
-        """Two bytes, and Session Present for 3.1.1 only."""
-        network = Network(limits(max_qos=1))
-        for version in (V31, V311):
-            client = network.client(f"c{version}", version, clean=False)
-            assert client.connack == Connack()
-            client.cut()
-            client.connect(clean=False)
-            assert client.connack.session_present == (version == V311)
-            client.cut()
-
-
-class TestClientIdentifier:
-    """Empty, long, odd."""
-
-    def test_empty_in_311(self) -> None:
-        """With Clean Session 1 one is made; with 0 it is refused with 0x02.
-
-        [MQTT3-3.1.3-7] [MQTT3-3.1.3-8] [MQTT3-3.2.2-5] [MQTT-3.2.2-7]
-        """
-        network = Network()
-        assert network.idle("", V311).connect(clean=True).reason_code == 0
-        for version, clean in ((V311, False), (V31, True), (V31, False)):
-            client = network.idle("", version)
-            assert client.connect(clean=clean).reason_code == 2
-            assert client.closed
-        assert len(network.router.sessions) == 1
 
 
 class TestRefusals:
@@ -134,33 +89,6 @@ class TestRefusals:
             assert len(network.router.sessions) == 1
             # The one that is there may come back.
             assert network.idle("first", version).connect(user_name="u").reason_code == 0
-
-    @for_each(
-        ("change", "will", "code"),
-        [
-            ("max_qos", Will("w", b"", 2), 0x9B),
-            ("retain_available", Will("w", b"", 0, True), 0x9A),
-            ("max_topic_levels", Will("w/w", b""), 0x90),
-        ],
-    )
-    def test_wills(self, change: str, will: Will, code: int) -> None:
-        """A will that could not be published is refused at once [MQTT-3.2.2-12] [MQTT-3.2.2-13]."""
-        network = Network(limits(**{change: 1 if change != "retain_available" else 0}))
-        client = network.idle("c")
-        assert client.connect(will=will).reason_code == code
-        assert client.closed
-        old = network.idle("o", V311)
-        old.connect(will=will)
-        assert old.closed
-        assert network.router.sessions == {}
-
-    def test_refused_while_connected_elsewhere(self) -> None:
-        """A refused CONNECT takes nothing over [MQTT-3.1.4-6]."""
-        network = Network(limits(allow_anonymous=0))
-        first = network.client("c", user_name="u")
-        second = network.idle("c")
-        assert second.connect().reason_code == 0x87
-        first.ping()
 
 
 class Keeper(AccessControl):
@@ -194,15 +122,6 @@ class TestGate:
         keeper = Keeper()
         network.router.access_control = keeper
         return network, keeper
-
-    @for_each(("version", "code"), [(V311, 4), (V5, 0x86)])
-    def test_refused_at_once(self, version: int, code: int) -> None:
-        """The gate's reason code, in the form of the version [MQTT-3.1.4-2]."""
-        network, keeper = self.gated()
-        keeper.answer = 0x86
-        client = network.idle("c", version)
-        assert client.connect().reason_code == code
-        assert client.closed
 
     @for_each(("pace", "version"), [*product((0, 1), (V311, V5))])
     def test_later(self, pace: int, version: int) -> None:
@@ -299,25 +218,6 @@ class TestGate:
         client.wire.protocol.close(cause, code, "not today", network.now)
         final_packet = client.wire.protocol.final_packet
         assert final_packet == b"" or (final_packet[0] == 0x20 and final_packet[3] in CONNACK_REASONS - {0})
-
-    @for_each("version", [V311, V5])
-    def test_publish_and_subscribe(self, version: int) -> None:
-        """What the gate forbids is answered 0x87 where there is an answer, and has no effect; the connection stays."""
-        network, _ = self.gated()
-        witness = network.client("w")
-        witness.subscribe("#")
-        client = network.client("c", version, user_name="u")
-        for qos in (0, 1, 2):
-            client.publish("no/c/u", b"x", qos, retain=True)
-        client.publish("yes", b"y", 2)
-        assert witness.payloads() == [b"y"]
-        assert len(network.router.retained) == 0
-        assert client.outgoing == {}
-        expected = 0x87 if version == V5 else 0
-        assert [ack.reason_code for ack in client.acks(p.PUBACK)] == [expected]
-        assert client.acks(p.PUBREC)[0].reason_code == expected
-        refused = 0x87 if version == V5 else 0x80
-        assert client.subscribe("no/c/u/#", "$share/g/no/c/u", "yes") == [refused, refused, 0]
 
 
 class TestStrangers:

@@ -10,8 +10,8 @@ from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.codec.properties import RESPONSE_TOPIC, decode_forward, encode_forward
-from canopy_mqtt.core.drop_causes import DROP_CAUSES, NOT_AUTHORIZED, TOO_LARGE
 from canopy_mqtt.core.hooks import FORBIDDEN, AccessControl
+from canopy_mqtt.core.ledger import DROP_CAUSES, NOT_AUTHORIZED, TOO_LARGE
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol.identity import MAX_MOUNT_BYTES
 from canopy_mqtt.store.memory import MemoryStore
@@ -115,8 +115,8 @@ class TestNames:
         assert own.properties == asking("back/to/me")
 
     @QOS
-    @pytest.mark.parametrize("retain", [False, True])
-    @pytest.mark.parametrize("topic", [
+    @for_each("retain", [False, True])
+    @for_each("topic", [
         "elsewhere", "tenant/b/back", "secret/internal/topic", "tenant/a", "tenant/a/", "tenant/a/$x", "$SYS/x",
     ])  # fmt: skip
     def test_a_foreign_response_topic_is_not_shown(self, qos: int, retain: bool, topic: str) -> None:

@@ -9,8 +9,7 @@ import pytest
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.packets import V5, V31, V311, Ack, Connect, Disconnect, Publish
-from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.packets import V5, V311, Connect, Disconnect, Publish
 from canopy_mqtt.core.hooks import Origin
 from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
@@ -211,33 +210,6 @@ class TestTurns:
 class TestReceiving:
     """PUBLISH from a client."""
 
-    @for_each(("qos", "kind"), [(1, p.PUBACK), (2, p.PUBREC)])
-    def test_nobody_listens(self, qos: int, kind: int) -> None:
-        """Reason 0x10 in 5.0 when no subscription matches [MQTT-3.4.2-1] [MQTT-3.5.2-1]."""
-        network = Network()
-        client, old = network.client("c"), network.client("o", V311)
-        client.publish("t", b"x", qos)
-        assert [ack.reason_code for ack in client.acks(kind)] == [0x10]
-        old.publish("t", b"x", qos)
-        assert [ack.reason_code for ack in old.acks(kind)] == [0]
-        client.subscribe(Request("t", 1, no_local=True))
-        client.publish("t", b"x", qos)
-        assert client.acks(kind)[-1].reason_code == 0x10
-
-    def test_completed_though_expired(self) -> None:
-        """The exchange with the publisher goes to its end when the message has expired meanwhile [MQTT-4.3.3-13]."""
-        network = Network()
-        witness, client = network.client("w", clean=False, expiry=100), network.client("c")
-        witness.subscribe("t", qos=2)
-        witness.cut()
-        client.post("t", b"x", 2, expiry=1)
-        client.wire.to_channel()
-        network.advance(5)
-        assert [ack.reason_code for ack in client.acks(p.PUBCOMP)] == [0]
-        assert client.outgoing == {}
-        witness.connect(clean=False, expiry=100)
-        assert witness.take() == []
-
     def test_receive_maximum_with_partial_writes(self) -> None:
         """A client that keeps to two in flight is never accused, however its acknowledgements are batched.
 
@@ -263,20 +235,6 @@ class TestReceiving:
         assert len(client.acks(p.PUBACK)) > 8
         assert not link.protocol.close_cause
 
-    @for_each("version", [V311, V5])
-    def test_system_topics_are_the_brokers(self, version: int) -> None:
-        """A client cannot publish to $SYS; the connection stays, others see nothing [MQTT3-3.3.5-2]."""
-        network = Network()
-        witness, client = network.client("w"), network.client("c", version)
-        witness.subscribe("$SYS/#")
-        for qos in (0, 1, 2):
-            client.publish("$SYS/broker/version", b"mine", qos)
-        assert witness.take() == []
-        assert not client.closed
-        assert client.outgoing == {}
-        codes = {ack.reason_code for ack in client.got(Ack) if ack.kind in (p.PUBACK, p.PUBREC)}
-        assert codes == ({0x87} if version == V5 else {0})
-
     @for_each(("version", "code"), [(V311, -1), (V5, 0x95)])
     def test_too_large(self, version: int, code: int) -> None:
         """Refused by its declared length, before it has come [MQTT-3.2.2-15]."""
@@ -290,21 +248,6 @@ class TestReceiving:
 
 class TestSubscribing:
     """SUBSCRIBE and UNSUBSCRIBE."""
-
-    @for_each("version", [V31, V311, V5])
-    def test_codes_in_order(self, version: int) -> None:
-        """One SUBACK with a code for each filter, in order; UNSUBACK likewise.
-
-        [MQTT-3.8.4-1] [MQTT-3.8.4-2] [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT-3.8.4-7] [MQTT-3.9.3-1] [MQTT-3.9.3-2]
-        [MQTT-2.2.1-6] [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.10.4-6] [MQTT-3.11.3-1] [MQTT-3.11.3-2] [MQTT3-3.9.3-2]
-        """
-        client = Network().client("c", version)
-        wanted = [Request(f"t/{number}", number % 3) for number in range(300)]
-        assert client.subscribe(*wanted) == [number % 3 for number in range(300)]
-        codes = client.unsubscribe("t/3", "t/none", "t/4", "t/3")
-        assert codes == ([0, 0x11, 0, 0x11] if version == V5 else [])
-        assert len(client.session.subscriptions) == 298
-        assert len(client.got(p.Unsuback)) == 1
 
     def test_limits_per_filter(self) -> None:
         """What the settings refuse has its own code; the others are subscribed [MQTT-3.9.3-2]."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy_mqtt.core.queues.delivery import LARGEST_ID, MAX_KEPT_SLOTS, MIN_SLOTS, Delivery, InFlight
+from canopy_mqtt.core.queues.delivery import MAX_ID, MAX_KEPT_SLOTS, MIN_SLOTS, Delivery, InFlight
 from canopy_mqtt.core.queues.message import Message
 
 MESSAGE = Message(b"t", b"", 1, False, b"", 0.0, "p")
@@ -38,7 +38,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.integers(1, 40)),
         st.tuples(st.just("acknowledge"), st.integers(0, 200)),
-        st.tuples(st.just("jump"), st.integers(0, LARGEST_ID)),
+        st.tuples(st.just("jump"), st.integers(0, MAX_ID)),
     ),
     max_size=40,
 )
@@ -52,7 +52,7 @@ def test_a_ring_is_a_dictionary_in_the_order_of_sending(steps: list[tuple[str, i
         if what == "send":
             for _ in range(number):
                 made = send(ring)
-                assert 1 <= made.packet_id <= LARGEST_ID
+                assert 1 <= made.packet_id <= MAX_ID
                 assert made.packet_id not in model
                 model[made.packet_id] = made
         elif what == "jump":
@@ -64,7 +64,7 @@ def test_a_ring_is_a_dictionary_in_the_order_of_sending(steps: list[tuple[str, i
         agree(ring, model)
 
 
-@given(st.lists(st.integers(1, LARGEST_ID), unique=True, max_size=40))
+@given(st.lists(st.integers(1, MAX_ID), unique=True, max_size=40))
 def test_identifiers_that_were_kept_come_back_as_they_were(packet_ids: list[int]) -> None:
     """Also where their slots are the same in a small ring."""
     ring, model = InFlight(), dict[int, Delivery]()
@@ -72,7 +72,7 @@ def test_identifiers_that_were_kept_come_back_as_they_were(packet_ids: list[int]
         model[packet_id] = delivery(packet_id)
         ring.add(model[packet_id])
     agree(ring, model)
-    for packet_id in (0, -1, 1, 7, LARGEST_ID, LARGEST_ID + 1):
+    for packet_id in (0, -1, 1, 7, MAX_ID, MAX_ID + 1):
         assert ring.get(packet_id) is model.get(packet_id)
     ring.clear()
     agree(ring, {})
@@ -81,8 +81,8 @@ def test_identifiers_that_were_kept_come_back_as_they_were(packet_ids: list[int]
 def test_all_identifiers_can_be_in_use() -> None:
     """And not one more; one that is free again is the next."""
     ring = InFlight()
-    sent = [send(ring) for _ in range(LARGEST_ID)]
-    assert {each.packet_id for each in sent} == set(range(1, LARGEST_ID + 1))
+    sent = [send(ring) for _ in range(MAX_ID)]
+    assert {each.packet_id for each in sent} == set(range(1, MAX_ID + 1))
     assert ring.next_id() == 0
     ring.remove(sent[499])
     assert send(ring).packet_id == 500
@@ -94,7 +94,7 @@ def test_one_that_is_never_acknowledged_does_not_make_the_ring_grow() -> None:
     """Its slot is passed over, lap after lap: a client that leaves one open costs what it did before."""
     ring = InFlight()
     stuck = send(ring)
-    for _ in range(3 * LARGEST_ID):
+    for _ in range(3 * MAX_ID):
         ring.remove(send(ring))
     assert ring.values() == [stuck]
     assert len(ring._slots) == MIN_SLOTS

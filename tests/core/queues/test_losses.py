@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from canopy_mqtt.core.codec.packets import V5, V311, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
 from tests.core.harness import Client, Network, bag
@@ -212,9 +212,9 @@ class Overload(Receivers):
             for session in self.network.router.sessions.values():
                 send_buffer = session.send_buffer
                 for delivery in [*(session.queue.pending or ()), *([] if send_buffer is None else send_buffer.items)]:
-                    sub_queue = getattr(delivery, "lane", None)
-                    if sub_queue is not None and delivery.waits and sub_queue.max_age:
-                        assert now - delivery.since <= sub_queue.max_age
+                    message_terms = getattr(delivery, "lane", None)
+                    if message_terms is not None and delivery.waits and message_terms.max_age:
+                        assert now - delivery.since <= message_terms.max_age
             self.network.settle()
 
     @invariant()

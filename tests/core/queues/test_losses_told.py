@@ -12,12 +12,20 @@ from hypothesis import strategies as st
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import encode
 from canopy_mqtt.core.codec.packets import V5, Packet, Publish
+from canopy_mqtt.core.codec.primitives import MAX_VARINT
 from canopy_mqtt.core.codec.properties import decode_forward
-from canopy_mqtt.core.codec.publish_layout import LONGEST_REMAINING
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import AGE, DISCONNECTED, DROP_CAUSES, EXPIRED, FULL_MESSAGES
+from canopy_mqtt.core.ledger import (
+    AGE,
+    DISCONNECTED,
+    DROP_CAUSES,
+    EXPIRED,
+    FULL_MESSAGES,
+    Ledger,
+    tell,
+    with_properties,
+)
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.queues.losses import Ledger, tell, with_properties
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, LATEST
 from tests.core.harness import Client, Network, limits
 from tests.core.judge import ANY_SIZE
@@ -133,7 +141,7 @@ class TestBytes:
         """What would be longer than any packet can be is not made (section 2.1.4)."""
         section = notes([1] + [0] * 9)
         # The topic with its length, three bytes more for the length of the properties, and one byte too many.
-        payload = LONGEST_REMAINING - 3 - 1 - len(section) + 1
+        payload = MAX_VARINT - 3 - 1 - len(section) + 1
         long = b"\x30\xff\xff\xff\x7f\x00\x01t\x00" + bytes(payload)
         assert with_properties(long, section) == b""
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from canopy_mqtt.core.causes import QUEUE_FULL
 from canopy_mqtt.core.codec.packets import Publish
-from canopy_mqtt.core.drop_causes import AGE, FULL_BYTES, FULL_MESSAGES
+from canopy_mqtt.core.ledger import FULL_MESSAGES
 from canopy_mqtt.core.queues.queue_terms import (
-    DISCONNECT,
     DROP_NEWEST,
     DROP_OLDEST,
     LATEST,
+    MessageTerms,
     QueueRule,
-    SubscriptionQueue,
 )
 from tests.core.harness import Client, Network, limits
 from tests.support.losses import dropped_by_cause
@@ -41,79 +39,7 @@ def thaw(client: Client) -> list[tuple[bytes, bytes]]:
     return [(packet.topic, packet.payload) for packet in client.inbox]
 
 
-class TestAge:
-    @for_each("qos", [0, 1])
-    @for_each("away", [False, True])
-    def test_what_is_too_old_goes_though_nothing_comes(self, qos: int, away: bool) -> None:
-        network, client, publisher = scene(DROP_NEWEST, max_age=5.0, queue_qos0=True, max_inflight=1)
-        publisher.publish("block", qos=1)
-        if away:
-            client.cut()
-        publisher.publish("t", b"old", qos=qos)
-        network.now += 4.0
-        publisher.publish("t", b"young", qos=qos)
-        network.router.sweep(network.now + 0.9)
-        assert dropped_by_cause(client.session)[AGE] == 0
-        network.router.sweep(network.now + 1.1)
-        assert dropped_by_cause(client.session)[AGE] == 1
-        network.now += 1.1
-        if away:
-            client.connect(clean=False, expiry=1_000)
-            network.settle()
-        else:
-            thaw(client)
-        assert [packet.payload for packet in client.inbox if packet.topic == b"t"] == [b"young"]
-        network.router.sweep(network.now + 100)
-        assert not network.router.counters.load.aging
-
-    def test_at_the_write_and_at_an_offer(self) -> None:
-        network, client, publisher = scene(DROP_NEWEST, max_age=5.0, live_messages=1)
-        publisher.publish("t", b"1")
-        network.now += 6.0
-        publisher.publish("t", b"2")
-        assert dropped_by_cause(client.session)[AGE] == 1
-        network.now += 6.0
-        assert thaw(client) == []
-        assert dropped_by_cause(client.session)[AGE] == 2
-        assert sum(dropped_by_cause(client.session)) == 2
-
-    def test_what_is_in_flight_and_was_never_written_is_too_old_as_well(self) -> None:
-        network, client, publisher = scene(DROP_NEWEST, max_age=5.0)
-        publisher.publish("t", b"1", qos=1)
-        assert len(client.session.inflight) == 1
-        network.now += 6.0
-        assert thaw(client) == []
-        assert dropped_by_cause(client.session)[AGE] == 1
-        assert not client.session.inflight
-        assert client.session.window.quota == client.session.window.limit
-
-    def test_the_age_of_a_newer_message_in_an_older_ones_place_is_its_own(self) -> None:
-        network, client, publisher = scene(LATEST, max_age=5.0)
-        publisher.publish("a", b"1")
-        publisher.publish("b", b"1")
-        network.now += 4.0
-        publisher.publish("a", b"2")
-        network.now += 2.0
-        network.router.sweep(network.now)
-        assert dropped_by_cause(client.session)[AGE] == 1
-        assert thaw(client) == [(b"a", b"2")]
-
-
 class TestLanes:
-    def test_a_depth_is_for_one_subscription(self) -> None:
-        given = limits()
-        given.rules = (QueueRule(topic_filter="a/#", policy=DROP_OLDEST, depth=2),)
-        network = Network(given)
-        client, publisher = network.client("c"), network.client("p")
-        client.subscribe("a/#", "b/#")
-        client.wire.frozen = True
-        for number in range(5):
-            publisher.publish("a/1", bytes((number,)))
-            publisher.publish("b/1", bytes((number,)))
-        got = thaw(client)
-        assert [payload[0] for topic, payload in got if topic == b"a/1"] == [3, 4]
-        assert [payload[0] for topic, payload in got if topic == b"b/1"] == [0, 1, 2, 3, 4]
-
     def test_a_frozen_lane_costs_no_more_however_much_passes_through(self) -> None:
         """Gaps in the queue, and places in the order of age, stay in proportion to what waits."""
         given = limits()
@@ -126,12 +52,12 @@ class TestLanes:
         for _ in range(3_000):
             publisher.publish("a/1")
         assert client.wire.send_buffer.messages == 4
-        sub_queue = client.session.subscriptions["a/#"].sub_queue
-        assert sub_queue is not None
-        assert sub_queue.waiting == 3
+        message_terms = client.session.subscriptions["a/#"].message_terms
+        assert message_terms is not None
+        assert message_terms.waiting == 3
         assert dropped_by_cause(client.session)[FULL_MESSAGES] == 2_997
         assert len(client.wire.send_buffer.items) < 100
-        assert remembered(sub_queue) < 100
+        assert remembered(message_terms) < 100
         assert len(thaw(client)) == 4
 
     def test_nor_one_that_keeps_the_latest(self) -> None:
@@ -140,10 +66,10 @@ class TestLanes:
         for number in range(3_000):
             network.now += 0.01
             publisher.publish(f"t/{number % 2}")
-        sub_queue = client.session.sub_queue
-        assert sub_queue is not None
-        assert (sub_queue.waiting, client.wire.send_buffer.messages) == (3, 3)
-        assert remembered(sub_queue) < 100
+        message_terms = client.session.message_terms
+        assert message_terms is not None
+        assert (message_terms.waiting, client.wire.send_buffer.messages) == (3, 3)
+        assert remembered(message_terms) < 100
 
     @for_each("policy", [DROP_OLDEST, LATEST])
     def test_nor_a_session_whose_client_is_away(self, policy: int) -> None:
@@ -151,18 +77,18 @@ class TestLanes:
         client.cut()
         for number in range(1_000):
             publisher.publish(f"t/{number % 3}", qos=1)
-        sub_queue = client.session.sub_queue
-        assert sub_queue is not None
-        assert sub_queue.waiting == 3
+        message_terms = client.session.message_terms
+        assert message_terms is not None
+        assert message_terms.waiting == 3
         assert client.session.queue.pending is not None
         assert len(client.session.queue.pending) < 100
-        assert remembered(sub_queue) < 100
+        assert remembered(message_terms) < 100
 
 
-def remembered(sub_queue: SubscriptionQueue) -> int:
+def remembered(message_terms: MessageTerms) -> int:
     """Places in a lane's order of age."""
-    assert sub_queue._by_age is not None
-    return len(sub_queue._by_age)
+    assert message_terms._by_age is not None
+    return len(message_terms._by_age)
 
 
 class TestSlow:
@@ -191,48 +117,8 @@ class TestSlow:
         assert client.session.waited(network.now) == 0.0
 
 
-def acknowledged(publisher: Client, qos: int) -> int:
-    """The reason code of the last PUBACK or PUBREC that a publisher got."""
-    return [packet.reason_code for packet in publisher.acks(4 if qos == 1 else 5)][-1]
-
-
 class TestFullQueueAndLanes:
     """The policy of a subscription holds also where it is the client's queue that is full, and not its own depth."""
-
-    @for_each("qos", [0, 1])
-    def test_drop_oldest(self, qos: int) -> None:
-        given = limits(live_messages=5, session_messages=3, max_inflight=2)
-        given.rules = (QueueRule(topic_filter="a/#", policy=DROP_OLDEST),)
-        network = Network(given)
-        client, publisher = network.client("c"), network.client("p")
-        client.subscribe("a/#", qos=1)
-        client.wire.frozen = True
-        for number in range(9):
-            publisher.publish("a/1", bytes((number,)), qos=qos)
-        assert [payload[0] for _, payload in thaw(client)] == ([4, 5, 6, 7, 8] if qos == 0 else [0, 1, 6, 7, 8])
-
-    @for_each("qos", [0, 1])
-    def test_disconnect(self, qos: int) -> None:
-        given = limits(live_messages=5, session_messages=3, max_inflight=2)
-        given.rules = (QueueRule(topic_filter="a/#", policy=DISCONNECT),)
-        network = Network(given)
-        client, publisher = network.client("c"), network.client("p")
-        client.subscribe("a/#", "b", qos=1)
-        client.wire.frozen = True
-        for _ in range(9):
-            publisher.publish("b", qos=qos)
-        assert client.session.send_buffer is not None
-        publisher.publish("a/1", qos=qos)
-        assert client.wire.protocol.close_cause == QUEUE_FULL
-
-    @for_each("qos", [0, 1])
-    def test_nobody_goes_for_a_message_that_fits_an_empty_queue_only(self, qos: int) -> None:
-        _, client, publisher = scene(DISCONNECT, live_bytes=500, session_bytes=500)
-        publisher.publish("t", b"1", qos=qos)
-        publisher.publish("t", b"2", qos=1)
-        publisher.publish("t", bytes(1_000), qos=qos)
-        assert not client.wire.protocol.close_cause
-        assert dropped_by_cause(client.session)[FULL_BYTES] == 1
 
     def test_a_message_of_its_own_is_not_handed_on_with_a_shared_one(self) -> None:
         """What takes the place of a shared message is the session's own [MQTT-4.8.2-4]."""

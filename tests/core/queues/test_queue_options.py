@@ -12,24 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.packets import V5, V311, Suback
+from canopy_mqtt.core.codec.packets import Suback
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.codec.properties import REASON_STRING
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import (
     DISCONNECT,
     DROP_NEWEST,
-    DROP_OLDEST,
     LATEST,
     MAX_OPTION,
     POLICIES,
     UNSET,
     BadQueueOptions,
+    MessageTerms,
     QueueRule,
     QueueTerms,
     RequestedTerms,
-    SubscriptionQueue,
     SubscriptionTerms,
     grant,
     granted_properties,
@@ -51,7 +49,6 @@ BAD_AGES = [
     "", " ", "-1", "-0", "+1", "1.", ".5", ".", "1.2.3", "1e3", "inf", "nan", "0x10", "1_000", "1,5", "five", " 5",
     "5 ", "5s", "\u0665", "²", "1.\u0665", "4294967296", "4294967295.5", "9" * 17, "0" * 17, "9" * 1_000,
 ]  # fmt: skip
-GOOD_DEPTHS = ["0", "1", "007", "100", "4294967295"]
 BAD_DEPTHS = ["", "-1", "1.0", "1.5", "1.", "1e2", "ten", "+3", " 3", "4294967296", "\u0663", "9" * 17]
 BAD_POLICIES = ["", "Latest", "LATEST", "latest ", "drop", "drop_oldest", "0", "3", "latest,drop-oldest"]
 BAD_NAMES = ["canopy-", "canopy-Queue", "canopy-queue ", "canopy-lost", "canopy-max-age-s", "canopy-maxage", "canopy-x"]
@@ -59,33 +56,6 @@ BAD_NAMES = ["canopy-", "canopy-Queue", "canopy-queue ", "canopy-lost", "canopy-
 
 class TestReading:
     """`queue_terms.read_options`."""
-
-    def test_nothing_asked(self) -> None:
-        """Other user properties, and names that only resemble these, are none of our business."""
-        assert read_options([]) is None
-        assert (
-            read_options([("a", "b"), ("Canopy-queue", "latest"), ("canopy", "x"), ("xcanopy-queue", ""), ("", "")])
-            is None
-        )
-
-    @for_each("policy", range(4))
-    def test_policies(self, policy: int) -> None:
-        """Each by its name; nothing else was said."""
-        options = read_options([("other", "1"), ("canopy-queue", POLICIES[policy]), ("other", "2")])
-        assert options is not None
-        assert (options.policy, options.max_age, options.depth) == (policy, -1.0, UNSET)
-
-    @for_each("text", GOOD_AGES)
-    def test_ages(self, text: str) -> None:
-        options = read_options([("canopy-max-age", text)])
-        assert options is not None
-        assert (options.policy, options.max_age, options.depth) == (UNSET, float(text), UNSET)
-
-    @for_each("text", GOOD_DEPTHS)
-    def test_depths(self, text: str) -> None:
-        options = read_options([("canopy-depth", text)])
-        assert options is not None
-        assert (options.policy, options.max_age, options.depth) == (UNSET, -1.0, int(text))
 
     @for_each(
         "user",
@@ -186,90 +156,18 @@ def granted(answer: Suback) -> list[User]:
     return answer.properties.user
 
 
-def sub_queue(client: Client, topic_filter: str) -> SubscriptionQueue | None:
-    return client.session.subscriptions[topic_filter].sub_queue
+def message_terms(client: Client, topic_filter: str) -> MessageTerms | None:
+    return client.session.subscriptions[topic_filter].message_terms
 
 
 class TestSuback:
     """What the client is answered."""
-
-    def test_what_was_granted(self) -> None:
-        """All three, also where less was asked; nothing where nothing was asked [MQTT-3.8.4-5]."""
-        network = Network()
-        client = network.client("c")
-        answer = ask(client, "t", "u/#", qos=1, user=[("mine", "x"), ("canopy-queue", "latest")])
-        assert answer.reason_codes == [1, 1]
-        assert granted(answer) == [
-            ("canopy-queue", "latest"),
-            ("canopy-max-age", "0"),
-            ("canopy-depth", str(network.router.limits.live_messages)),
-        ]
-        assert not ask(client, "v", user=[("mine", "x")]).properties
-        assert not ask(client, "v").properties
-
-    def test_clamped(self) -> None:
-        """To the bounds of the settings, of the client's rules and of the subscription's."""
-        limits = Limits()
-        limits.queue_max_age = 60.0
-        limits.live_messages = 500
-        limits.subscriber_policies = (DROP_NEWEST, DROP_OLDEST)
-        limits.rules = (
-            QueueRule(client_id="slow*", live_messages=50),
-            QueueRule(topic_filter="r/#", max_age=5.0, depth=10, policy=DROP_OLDEST),
-        )
-        network = Network(limits)
-        asked = user_wish("latest", "1000", "1000")
-        for name, topic_filter, expected in (
-            ("c", "t", ("drop-newest", "60", "500")),
-            ("slow1", "t", ("drop-newest", "60", "50")),
-            ("c", "r/1", ("drop-oldest", "5", "10")),
-            ("slow1", "r/+", ("drop-oldest", "5", "10")),
-        ):
-            answer = ask(network.client(name), topic_filter, user=asked)
-            assert answer.reason_codes == [0]
-            assert tuple(value for _, value in granted(answer)) == expected
-        assert granted(ask(network.client("c"), "r/1", user=user_wish("drop-newest", "0", "0"))) == [
-            ("canopy-queue", "drop-newest"),
-            ("canopy-max-age", "5"),
-            ("canopy-depth", "10"),
-        ]
-
-    def test_several_filters(self) -> None:
-        """Where they differ, one set for each filter that was granted, in order; a refused one has none."""
-        limits = Limits()
-        limits.rules = (QueueRule(topic_filter="r/#", depth=10),)
-        limits.max_topic_levels = 3
-        network = Network(limits)
-        client = network.client("c")
-        asked = user_wish("latest", depth="1000")
-        answer = ask(client, "r/1", "a/b/c/d", "t", "r/2", user=asked)
-        assert answer.reason_codes == [0, reason_codes.TOPIC_FILTER_INVALID, 0, 0]
-        assert [value for name, value in granted(answer) if name == "canopy-depth"] == ["10", "1000", "10"]
-        assert len(granted(answer)) == 9
-        assert [value for name, value in granted(ask(client, "r/1", "r/2", user=asked)) if name == "canopy-depth"] == [
-            "10"
-        ]
 
     def test_bad_wishes_are_told_though_nothing_may_be_chosen(self) -> None:
         """A value that means nothing is a mistake of the client, whatever the administrator allows."""
         network = Network()
         network.router.limits.subscriber_policies = ()
         assert ask(network.client("c"), "t", user=user_wish("fastest")).reason_codes == [0x83]
-
-    @for_each("max_packet", range(30, 140, 3))
-    def test_no_longer_than_the_client_takes(self, max_packet: int) -> None:
-        """The properties are left out before that [MQTT-3.9.2-1] [MQTT-3.9.2-2]; the wish holds all the same."""
-        network = Network()
-        client = network.client("c", max_packet=max_packet)
-        # The judge looks at the size of each packet.
-        answer = ask(client, "t", user=user_wish("latest"))
-        assert answer.reason_codes == [0]
-        assert granted(answer) == [] or len(granted(answer)) == 3
-        made = sub_queue(client, "t")
-        assert made is not None
-        assert made.policy == LATEST
-        bad = ask(client, "t", user=user_wish("f" * 1_000))
-        assert bad.reason_codes == [0x83]
 
     def test_an_own_reason_string_is_short(self) -> None:
         """Whatever the client wrote, and in whatever letters."""
@@ -279,16 +177,6 @@ class TestSuback:
             answer = ask(client, "t", user=[("canopy-" + text, "1")])
             assert answer.reason_codes == [0x83]
             assert len(answer.properties.strings[REASON_STRING].encode()) < 1_000
-
-    def test_qos_is_judged_as_ever(self) -> None:
-        """A wish changes nothing in what else is granted [MQTT-3.8.4-7]."""
-        limits = Limits()
-        limits.max_qos = 1
-        limits.max_subscriptions_per_client = 2
-        client = Network(limits).client("c")
-        answer = ask(client, "a", "b", "c", qos=2, user=user_wish("latest"))
-        assert answer.reason_codes == [1, 1, reason_codes.QUOTA_EXCEEDED]
-        assert len(granted(answer)) == 3
 
 
 class TestAgain:
@@ -314,54 +202,21 @@ class TestAgain:
     def test_the_same_wish_keeps_the_account(self) -> None:
         """What waits can still be replaced."""
         _, publisher, client = self.waiting()
-        before = sub_queue(client, "t/#")
+        before = message_terms(client, "t/#")
         ask(client, Request("t/#", 1, retain_handling=2), user=user_wish("latest"))
-        assert sub_queue(client, "t/#") is before
+        assert message_terms(client, "t/#") is before
         publisher.publish("t/a", b"a2", 1)
         assert self.finish(client) == [b"a2", b"b1"]
-
-    @for_each("user", [user_wish("drop-newest"), user_wish(max_age="9"), []])
-    def test_another_wish_is_for_what_comes(self, user: list[User]) -> None:
-        """What waits stays where it is; none at all gives the client's own terms."""
-        _, publisher, client = self.waiting()
-        ask(client, Request("t/#", 1), user=user)
-        for payload in (b"a2", b"a3"):
-            publisher.publish("t/a", payload, 1)
-        assert self.finish(client) == [b"a1", b"b1", b"a2", b"a3"]
-        assert losses(client.session) == {}
 
     def test_a_refused_one_changes_nothing(self) -> None:
         """0x83: the subscription that was there is there still, on its terms."""
         _, publisher, client = self.waiting()
-        before = sub_queue(client, "t/#")
+        before = message_terms(client, "t/#")
         ask(client, "t/#", qos=2, user=user_wish("fastest"))
-        assert sub_queue(client, "t/#") is before
+        assert message_terms(client, "t/#") is before
         assert client.session.subscriptions["t/#"].qos == 1
         publisher.publish("t/a", b"a2", 1)
         assert self.finish(client) == [b"a2", b"b1"]
-
-    def test_gone_and_back(self) -> None:
-        """An UNSUBSCRIBE forgets the wish."""
-        _, publisher, client = self.waiting()
-        client.unsubscribe("t/#")
-        client.subscribe("t/#", qos=1)
-        assert sub_queue(client, "t/#") is None
-        publisher.publish("t/a", b"a2", 1)
-        assert self.finish(client) == [b"a1", b"b1", b"a2"]
-
-    def test_over_connections(self) -> None:
-        """The wish is the subscription's, and so the session's: also when a 3.1.1 client takes it up."""
-        network = Network()
-        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
-        client.judge.enabled = False
-        ask(client, "t", qos=1, user=user_wish("latest"))
-        for version in (V5, V311, V5):
-            client.cut()
-            for payload in numbers(3):
-                publisher.publish("t", payload, 1)
-            client.version = version
-            client.connect(clean=False, expiry=HOUR if version == V5 else None)
-            assert client.payloads() == [b"0002"]
 
 
 class TestRestart:
@@ -397,17 +252,17 @@ class TestRestart:
         made = self.restarted(network, store, limits)
         subscriptions = made.session("c").subscriptions
         for name in ("t", "$share/g/s"):
-            kept = subscriptions[name].sub_queue
+            kept = subscriptions[name].message_terms
             assert kept is not None
             assert kept.same(LATEST, 5.0, 7)
             assert kept.options is not None
             assert (kept.options.policy, kept.options.max_age, kept.options.depth) == (LATEST, 50.0, 7)
-        kept = subscriptions["u"].sub_queue
+        kept = subscriptions["u"].message_terms
         assert kept is not None
         assert kept.same(DROP_NEWEST, 5.0, limits.live_messages)
         assert kept.options is not None
         assert kept.options.policy == DISCONNECT
-        assert subscriptions["v"].sub_queue is None
+        assert subscriptions["v"].message_terms is None
 
     def test_it_holds(self) -> None:
         """For what comes after the restart."""
@@ -431,7 +286,7 @@ class TestRestart:
         ask(client, "t", qos=1)
         client.cut()
         made = self.restarted(network, store, limits)
-        assert made.session("c").subscriptions["t"].sub_queue is None
+        assert made.session("c").subscriptions["t"].message_terms is None
 
     def test_what_waited_still_ages(self) -> None:
         """Queues that were restored keep to the client's terms; their time begins anew."""
@@ -477,13 +332,13 @@ class TestRestart:
         network.router.journal = store.journal
         client = network.client("c", clean=False, expiry=HOUR, user_name="kiosk7")
         client.subscribe("t/a", qos=1)
-        assert sub_queue(client, "t/a") is not None
+        assert message_terms(client, "t/a") is not None
         client.cut()
         made = self.restarted(network, store, limits)
         back = made.idle("c")
         back.connect(clean=False, expiry=HOUR, user_name="kiosk7")
         assert made.session("c").queue.max_messages == 3
-        kept = sub_queue(back, "t/a")
+        kept = message_terms(back, "t/a")
         assert kept is not None
         assert kept.policy == LATEST
 
@@ -515,17 +370,17 @@ class TestTerms:
     def test_subscribing_again_keeps_or_replaces_the_terms(self) -> None:
         client = Network().client("c")
         ask(client, "t", user=[("canopy-queue", "latest")])
-        first = sub_queue(client, "t")
+        first = message_terms(client, "t")
         assert first is not None
         ask(client, "t", user=[("canopy-queue", "latest")])
-        assert sub_queue(client, "t") is first
+        assert message_terms(client, "t") is first
         ask(client, "t", user=[("canopy-depth", "3")])
-        second = sub_queue(client, "t")
+        second = message_terms(client, "t")
         assert second is not None
         assert (second.policy, second.depth) == (DROP_NEWEST, 3)
         ask(client, "t")
-        assert sub_queue(client, "t") is None
-        assert client.session.fresh_sub_queues == 0
+        assert message_terms(client, "t") is None
+        assert client.session.fresh_terms == 0
 
     def test_the_shell_is_told_what_loses_its_worth(self) -> None:
         client = Network().client("c")
@@ -535,7 +390,7 @@ class TestTerms:
         ask(client, "t", user=[("canopy-max-age", "5")])
         assert fresh(client)
         client.unsubscribe("t")
-        assert client.session.fresh_sub_queues == 0
+        assert client.session.fresh_terms == 0
 
     def test_overlapping_subscriptions_wait_once_on_terms_that_one_of_them_has(self) -> None:
         network = Network(limits(live_messages=100))

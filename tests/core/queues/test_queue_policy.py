@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from canopy_mqtt.core.causes import QUEUE_FULL
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5, Will
-from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5
 from canopy_mqtt.core.queues.message import OVERHEAD
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from canopy_mqtt.core.queues.send_window import COMMIT
-from tests.core.harness import Client, Network, limits, untouched
+from tests.core.harness import Client, Network, limits
 from tests.core.recount import VERSIONS, Tally, ask, burst, check, losses, numbers, user_wish
 from tests.support.runs import examples, for_each
 
@@ -167,21 +166,6 @@ class TestLiveQueue:
         network.settle()
         assert client.payloads() == sent[slice(*kept)]
 
-    @for_each("policy", [DROP_NEWEST, DROP_OLDEST])
-    def test_a_queue_smaller_than_a_run(self, policy: int) -> None:
-        """By a rule, so that nobody who makes runs knows of it."""
-        network = Network(limits(queue_policy=policy, live_messages=3))
-        network.router.runs.most = 64
-        publisher, client = network.client("p"), network.client("c")
-        client.subscribe("t")
-        client.wire.frozen = True
-        sent = numbers(64)
-        burst(publisher, "t", sent)
-        assert losses(client.session) == {"full-messages": 61}
-        client.wire.frozen = False
-        network.settle()
-        assert client.payloads() == (sent[:3] if policy == DROP_NEWEST else sent[-3:])
-
     def test_larger_than_the_queue(self) -> None:
         """What can never fit costs nobody its place."""
         network = Network(limits(queue_policy=DROP_OLDEST, live_bytes=100))
@@ -225,24 +209,6 @@ class TestLiveQueue:
         burst(publisher, "t", numbers(3))
         publisher.publish("t", b"y" * 400)
         assert losses(client.session) == {"full-bytes": 1}
-
-    @for_each("policy", [DROP_NEWEST, DROP_OLDEST, LATEST])
-    def test_control_packets_are_not_dropped(self, policy: int) -> None:
-        """Acknowledgements and pings pass a full queue's policy by, and keep their place."""
-        network = Network(limits(queue_policy=policy, live_messages=2))
-        publisher, client = network.client("p"), network.client("c")
-        client.subscribe("t/#")
-        client.wire.frozen = True
-        burst(publisher, "t/1", numbers(3))
-        burst(publisher, "t/2", numbers(3))
-        burst(publisher, "t/3", numbers(3))
-        for _ in range(5):
-            client.post("elsewhere", b"", 1)
-        network.settle()
-        client.wire.frozen = False
-        network.settle()
-        assert len(client.acks(PUBACK)) == 5
-        assert len(client.take()) == 2
 
 
 class TestSessionQueue:
@@ -338,23 +304,6 @@ class TestSessionQueue:
         publisher.publish("t", b"", 1)
         assert losses(client.session) == {"full-messages": 2, "no-quota": 1}
 
-    def test_in_flight_is_not_shed_from_a_session_either(self) -> None:
-        """What has a packet identifier waits for its acknowledgement, over connections [MQTT-4.4.0-1]."""
-        network = Network(limits(session_messages=1, queue_policy=DROP_OLDEST))
-        publisher = network.client("p")
-        client = network.client("c", clean=False, expiry=HOUR, receive_maximum=3)
-        client.subscribe("t", qos=1)
-        client.answering = False
-        for payload in numbers(6):
-            publisher.publish("t", payload, 1)
-        assert client.payloads() == numbers(3)
-        client.cut()
-        publisher.publish("t", b"newest", 1)
-        client.answering = True
-        client.connect(clean=False, expiry=HOUR)
-        assert client.payloads() == [*numbers(3), b"newest"]
-        assert losses(client.session) == {"full-messages": 3}
-
 
 class TestLatest:
     """Of each topic only the newest waits, where its first one stood."""
@@ -387,59 +336,6 @@ class TestLatest:
         client.wire.frozen = False
         network.settle()
         assert arrived(client) == model.waiting
-
-    def test_the_place_is_the_first_ones(self) -> None:
-        """Said once more, with names."""
-        network, publisher = self.network()
-        client = network.client("c")
-        client.subscribe("#")
-        client.wire.frozen = True
-        for topic, payload in (("a", b"1"), ("b", b"2"), ("a", b"3"), ("c", b"4"), ("b", b"5")):
-            publisher.publish(topic, payload)
-        client.wire.frozen = False
-        network.settle()
-        assert arrived(client) == [("a", b"3"), ("b", b"5"), ("c", b"4")]
-        # What was written is no longer in the way.
-        client.wire.frozen = True
-        publisher.publish("a", b"6")
-        client.wire.frozen = False
-        network.settle()
-        assert arrived(client) == [("a", b"6")]
-
-    def test_all_of_the_newer_one(self) -> None:
-        """Payload, properties, retain flag, QoS and subscription identifiers are the newer message's [MQTT-3.3.4-3]."""
-        network, publisher = self.network()
-        client = network.client("c", clean=False, expiry=HOUR)
-        ask(client, Request("t/a", 2, retain_as_published=True), identifier=5)
-        client.cut()
-        publisher.publish("t/a", b"old", 1, expiry=500)
-        publisher.publish("t/a", b"new", 2, retain=True, properties=b"\x26\x00\x01k\x00\x01v")
-        client.connect(clean=False, expiry=HOUR)
-        [packet] = client.take()
-        assert (packet.payload, packet.qos, packet.retain, packet.subscription_ids) == (b"new", 2, True, (5,))
-        assert packet.message_expiry == -1
-        assert packet.properties.startswith(b"\x26\x00\x01k\x00\x01v")  # [MQTT-3.3.2-17] [MQTT-3.3.2-18]
-
-    def test_expiry_is_the_newer_ones(self) -> None:
-        """Its interval counts from its own arrival [MQTT-3.3.2-6], and the older one's end is of no account."""
-        network, publisher = self.network()
-        client = network.client("c", clean=False, expiry=HOUR)
-        client.subscribe("t", qos=1)
-        client.cut()
-        publisher.publish("t", b"old", 1, expiry=10)
-        network.advance(5)
-        publisher.publish("t", b"new", 1, expiry=10)
-        network.advance(7)
-        client.connect(clean=False, expiry=HOUR)
-        [packet] = client.take()
-        assert (packet.payload, packet.message_expiry) == (b"new", 3)
-        client.cut()
-        publisher.publish("t", b"old", 1)
-        publisher.publish("t", b"new", 1, expiry=10)
-        network.advance(11)
-        client.connect(clean=False, expiry=HOUR)
-        assert client.payloads() == []
-        assert losses(client.session) == {"replaced-by-latest": 2, "expired": 1}
 
     @for_each("online", [True, False])
     def test_whatever_their_qos(self, online: bool) -> None:
@@ -515,18 +411,6 @@ class TestLatest:
         network.settle()
         assert len(client.take()) == COMMIT + 40
 
-    def test_full_of_topics(self) -> None:
-        """It takes no more topics; those that are there go on being renewed."""
-        network, publisher = self.network(session_messages=2)
-        client = network.client("c", clean=False, expiry=HOUR)
-        client.subscribe("#", qos=1)
-        client.cut()
-        for topic, payload in (("a", b"1"), ("b", b"2"), ("c", b"3"), ("a", b"4")):
-            publisher.publish(topic, payload, 1)
-        assert losses(network.session("c")) == {"full-messages": 1, "replaced-by-latest": 1}
-        client.connect(clean=False, expiry=HOUR)
-        assert arrived(client) == [("a", b"4"), ("b", b"2")]
-
     def test_a_newer_one_that_is_too_large(self) -> None:
         """Nothing is replaced by what the client can never be sent [MQTT-3.1.2-24]."""
         network, publisher = self.network()
@@ -565,26 +449,6 @@ class TestLatest:
 
 class TestDisconnect:
     """A client whose queue runs over is told and disconnected."""
-
-    @for_each("version", VERSIONS)
-    @for_each("qos", [0, 1])
-    def test_it_is_told_and_nobody_else_is_touched(self, version: int, qos: int) -> None:
-        """0x97 in 5.0, in 3.1.1 the end without a word; the will is published [MQTT-3.14.4-3] [MQTT-3.1.2-8]."""
-        network = Network(limits(queue_policy=DISCONNECT, live_messages=3, session_messages=3))
-        publisher, witness = network.client("p"), network.client("w")
-        witness.subscribe("will")
-        client = network.client("c", version, will=Will("will", b"gone", 0, False))
-        client.subscribe("t", qos=qos)
-        client.wire.frozen = True
-        with untouched(witness, publisher):
-            for payload in numbers(12):
-                publisher.publish("t", payload, qos)
-            assert client.wire.protocol.close_cause == QUEUE_FULL
-            assert witness.payloads() == [b"gone"]
-        client.wire.frozen = False
-        network.settle()
-        assert client.end == (reason_codes.QUOTA_EXCEEDED if version == V5 else -1)
-        assert "c" not in network.router.sessions
 
     def test_in_one_burst(self) -> None:
         """The rest of the burst goes nowhere, and everything is counted."""
@@ -627,19 +491,6 @@ class TestDisconnect:
         assert client.connect(clean=False, expiry=expiry).session_present
         assert client.payloads() == numbers(4)
         assert network.session("c") is session
-
-    def test_by_the_depth_of_a_subscription(self) -> None:
-        """The wish of one subscription can end the whole connection: it is the client's own wish."""
-        network = Network()
-        publisher, client = network.client("p"), network.client("c")
-        ask(client, "t", user=user_wish("disconnect", depth="2"))
-        client.subscribe("u")
-        client.wire.frozen = True
-        burst(publisher, "u", numbers(20))
-        burst(publisher, "t", numbers(2))
-        assert client.wire.protocol.close_cause == ""
-        burst(publisher, "t", numbers(1))
-        assert client.wire.protocol.close_cause == QUEUE_FULL
 
     def test_its_own_publisher(self) -> None:
         """A client that fills its own queue is disconnected when the read is over, and not in the midst of it."""
@@ -695,34 +546,6 @@ class TestTellPublisher:
         answers = publisher.acks(PUBACK if qos == 1 else PUBREC)
         assert len(answers) == before + 1
         return answers[-1].reason_code
-
-    @for_each("qos", [1, 2])
-    def test_away_is_not_full(self, qos: int) -> None:
-        """A QoS 0 subscriber that is away has no queue that could be full."""
-        network = Network(limits(tell_publisher=True))
-        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
-        client.subscribe("t")
-        client.cut()
-        assert self.send(publisher, "t", qos) == reason_codes.SUCCESS
-
-    @for_each("qos", [1, 2])
-    def test_too_large_is_not_full(self, qos: int) -> None:
-        """Sending again would not help."""
-        network = Network(limits(tell_publisher=True))
-        publisher, client = network.client("p"), network.client("c", max_packet=30)
-        client.subscribe("t" * 40, qos=2)
-        assert self.send(publisher, "t" * 40, qos) == reason_codes.SUCCESS
-        assert losses(client.session) == {"too-large": 1}
-
-    @for_each("qos", [1, 2])
-    def test_the_depth_of_a_subscription(self, qos: int) -> None:
-        """Full is full."""
-        network = Network(limits(tell_publisher=True))
-        publisher, client = network.client("p"), network.client("c", receive_maximum=1)
-        ask(client, "t", qos=2, user=user_wish(depth="1"))
-        client.answering = False
-        answers = [self.send(publisher, "t", qos) for _ in range(3)]
-        assert answers == [reason_codes.SUCCESS, reason_codes.SUCCESS, reason_codes.QUOTA_EXCEEDED]
 
     @for_each("qos", [1, 2])
     def test_the_total(self, qos: int) -> None:

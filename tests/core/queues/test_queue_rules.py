@@ -13,26 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.packets import SubscriptionRequest
+from canopy_mqtt.core.counters import UNLIMITED
 from canopy_mqtt.core.jobs import TERMS_WORK, TURN_WORK
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.queues.message import OVERHEAD
 from canopy_mqtt.core.queues.queue_terms import (
     DISCONNECT,
     DROP_NEWEST,
-    DROP_OLDEST,
     LATEST,
-    UNSET,
     QueueRule,
     QueueTerms,
-    SubscriptionTerms,
     queue_terms,
-    sub_queue_terms,
     subscription_rules,
+    subscription_terms,
 )
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED
 from tests.core import naive
 from tests.core.harness import Network, limits
-from tests.core.recount import ask, burst, losses, numbers, user_wish
+from tests.core.recount import ask, burst, numbers, user_wish
 from tests.support.runs import for_each
 
 HOUR = 3_600
@@ -138,7 +134,7 @@ def test_a_subscriptions_terms(rules: list[Plain], client_id: str, user: str | N
             expected |= {name: value for name, value in rule.effects.items() if name in expected}
     mine = subscription_rules(given_limits, client_id, user)
     assert set(mine) <= set(given_limits.rules)
-    found = sub_queue_terms(mine, topic_filter, terms)
+    found = subscription_terms(mine, topic_filter, terms)
     assert {name: getattr(found, name) for name in expected} == expected
 
 
@@ -156,7 +152,7 @@ def test_a_later_rule_takes_a_bound_away() -> None:
         assert [getattr(terms, name) for name in CLIENT_BOUNDS] == bounds
         assert terms.max_age == age
         for topic_filter, expected in (("t/1", (DROP_NEWEST, 0.0, 0)), ("u", (LATEST, 7.0, 6))):
-            found = sub_queue_terms(subscription_rules(given_limits, client_id, None), topic_filter, terms)
+            found = subscription_terms(subscription_rules(given_limits, client_id, None), topic_filter, terms)
             assert (found.policy, found.max_age, found.depth) == expected
 
 
@@ -184,55 +180,6 @@ def test_patterns(pattern: str, text: str, expected: bool) -> None:
     assert QueueRule(user=pattern).applies_to("anything", text) == expected
 
 
-def test_anonymous_clients_match_no_user_pattern() -> None:
-    """Not even `*`."""
-    assert not QueueRule(user="*").applies_to("c", None)
-    assert QueueRule(user="*").applies_to("c", "u")
-    assert not QueueRule(client_id="c", user="*").applies_to("c", None)
-    assert not QueueRule(client_id="d", user="*").applies_to("c", "u")
-    assert QueueRule(topic_filter="#").applies_to("c", None)
-
-
-def test_bounds_hold_for_the_clients_meant() -> None:
-    """Live and session bounds, by client identifier; 0 takes a bound away."""
-    given_limits = limits(live_messages=4, session_messages=4)
-    given_limits.rules = (
-        QueueRule(client_id="small", live_messages=2, session_messages=3),
-        QueueRule(client_id="large", live_messages=0, session_messages=0),
-    )
-    network = Network(given_limits)
-    publisher = network.client("p")
-    names = {"small": (2, 3), "other": (4, 4), "large": (10, 10)}
-    clients = {name: network.client(name, clean=False, expiry=HOUR) for name in names}
-    for client in clients.values():
-        client.subscribe("t", qos=1)
-        client.wire.frozen = True
-    burst(publisher, "t", numbers(10))
-    for name, (live, _) in names.items():
-        assert clients[name].session.queued() == live
-        clients[name].cut()
-    burst(publisher, "t", numbers(10), qos=1)
-    for name, (_, kept) in names.items():
-        assert network.session(name).queued() == kept
-    assert network.session("large").queue.max_messages == UNLIMITED
-
-
-def test_bytes_hold_for_the_clients_meant() -> None:
-    """The same in bytes."""
-    given_limits = Limits()
-    given_limits.rules = (QueueRule(client_id="small", live_bytes=100, session_bytes=OVERHEAD + 136),)
-    network = Network(given_limits)
-    publisher, client = network.client("p"), network.client("small", clean=False, expiry=HOUR)
-    client.subscribe("t", qos=1)
-    client.wire.frozen = True
-    burst(publisher, "t", numbers(10, 20))
-    assert 0 < client.wire.send_buffer.bytes <= 100
-    assert set(losses(client.session)) == {"full-bytes"}
-    client.cut()
-    burst(publisher, "t", numbers(10, 20), qos=1)
-    assert 0 < client.wire.protocol.router.sessions["small"].queue.bytes <= OVERHEAD + 136
-
-
 @pytest.mark.parametrize("wished", [False, True])
 def test_a_topic_rule_is_about_subscriptions(wished: bool) -> None:
     """Those whose filter it covers; the client's other messages wait as ever. Shared ones are meant by their filter."""
@@ -251,13 +198,13 @@ def test_a_topic_rule_is_about_subscriptions(wished: bool) -> None:
         ("s/1/2", None, None),
     ):
         ask(client, topic_filter, user=user)
-        sub_queue = client.session.subscriptions[topic_filter].sub_queue
+        message_terms = client.session.subscriptions[topic_filter].message_terms
         if policy is None and not wished:
-            assert sub_queue is None
+            assert message_terms is None
         else:
-            assert sub_queue is not None
-            assert sub_queue.policy == (DROP_NEWEST if policy is None else policy)
-            assert sub_queue.depth == depth or (5_000 if wished else UNLIMITED)
+            assert message_terms is not None
+            assert message_terms.policy == (DROP_NEWEST if policy is None else policy)
+            assert message_terms.depth == depth or (5_000 if wished else UNLIMITED)
         client.unsubscribe(topic_filter)
     client.subscribe("s/1")
     client.subscribe("u")
@@ -267,15 +214,6 @@ def test_a_topic_rule_is_about_subscriptions(wished: bool) -> None:
     client.wire.frozen = False
     network.settle()
     assert client.payloads() == [b"0002", *numbers(3)]
-
-
-def test_a_topic_rule_that_says_what_holds_anyway() -> None:
-    """It costs nothing: no account of its own."""
-    given_limits = limits(queue_policy=DROP_OLDEST)
-    given_limits.rules = (QueueRule(topic_filter="#", policy=DROP_OLDEST, max_age=0.0),)
-    client = Network(given_limits).client("c")
-    client.subscribe("t")
-    assert client.session.subscriptions["t"].sub_queue is None
 
 
 @pytest.mark.parametrize("first", [None, "plain", "latest"])
@@ -334,7 +272,7 @@ def test_very_many_subscriptions_get_their_queues_in_turns() -> None:
     session = client.session
 
     def renewed() -> int:
-        return sum(each.sub_queue is not None for each in session.subscriptions.values())
+        return sum(each.message_terms is not None for each in session.subscriptions.values())
 
     client.connect(clean=False, expiry=HOUR, user_name="kiosk", settle=False)
     client.wire.to_channel()
@@ -354,15 +292,12 @@ def test_very_many_subscriptions_get_their_queues_in_turns() -> None:
     assert not client.wire.protocol.unfinished
 
 
-def test_nothing_said() -> None:
-    """A rule leaves alone what it does not name."""
-    rule = QueueRule(client_id="c")
-    assert {rule.policy, rule.depth, *(getattr(rule, name) for name in CLIENT_BOUNDS)} == {UNSET}
-    assert rule.max_age == -1.0
-    given_limits = Limits()
-    given_limits.rules = (rule, QueueRule(topic_filter="#"))
-    terms = queue_terms(given_limits, "c", None)
-    assert terms.live_messages == given_limits.live_messages
-    found = sub_queue_terms(subscription_rules(given_limits, "c", None), "t", QueueTerms(LATEST, 3.0, 1, 1, 1, 1))
-    assert isinstance(found, SubscriptionTerms)
-    assert (found.policy, found.max_age, found.depth) == (LATEST, 3.0, 0)
+def test_a_rule_for_subscriptions_makes_no_queue() -> None:
+    """To compare the terms of a subscription with its client's, the policy alone is read."""
+    given_limits = limits()
+    given_limits.rules = (QueueRule(topic_filter="a/#", policy=DROP_NEWEST),)
+    network = Network(given_limits)
+    client = network.client("c")
+    client.subscribe("a/b")
+    assert client.session.subscriptions["a/b"].message_terms is None
+    assert client.session.made_queue is None

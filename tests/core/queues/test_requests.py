@@ -9,7 +9,7 @@ import pytest
 
 from canopy_mqtt.core.causes import CONNECTION_LOST
 from canopy_mqtt.core.codec import packets as p
-from canopy_mqtt.core.codec.packets import V31, V311, Ack, Publish
+from canopy_mqtt.core.codec.packets import Ack, Publish
 from canopy_mqtt.core.codec.properties import encode_forward
 from canopy_mqtt.core.codec.reason_codes import QUOTA_EXCEEDED, SUCCESS
 from canopy_mqtt.core.limits import Limits
@@ -18,7 +18,6 @@ from canopy_mqtt.core.queues.queue_terms import LATEST
 from canopy_mqtt.core.queues.requests import Peer, Request
 from canopy_mqtt.core.routing.links import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger, untouched
-from tests.support.losses import dropped_by_cause
 from tests.support.runs import for_each
 
 PATIENCE = Limits().answer_timeout
@@ -91,24 +90,6 @@ class TestOneLink:
         assert window(publisher) == (0, 0)
         assert total_ledger(network.router.sessions.values()) == []
 
-    def test_at_qos_0(self) -> None:
-        """Nothing to acknowledge, nothing to wait for."""
-        network = Network()
-        link(network)
-        publisher = network.client("p")
-        ask(publisher, 0)
-        assert open_requests(network) == 0
-        assert not publisher.closed
-
-    def test_retained(self) -> None:
-        """A retained request is kept at once."""
-        network = Network()
-        below, publisher = link(network), network.client("p")
-        ask(publisher, retain=True)
-        assert len(network.router.retained) == 1
-        say(below, 0x10)
-        assert [code for _, code in told(publisher)] == [0x10]
-
     def test_of_its_own(self) -> None:
         """A link that takes what it publishes itself answers itself; its end is nobody's loss."""
         network = Network()
@@ -125,23 +106,6 @@ class TestOneLink:
 class TestAtOnce:
     """What needs no waiting is acknowledged as ever."""
 
-    def test_a_share_group(self) -> None:
-        """The same with one of a group."""
-        network = Network()
-        link(network)
-        network.client("s").subscribe("$share/g/q/a", qos=1)
-        publisher = network.client("p")
-        packet = ask(publisher)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-
-    def test_a_link_at_qos_0(self) -> None:
-        """Nobody will ever say whom it reaches."""
-        network = Network()
-        link(network, qos=0)
-        publisher = network.client("p")
-        packet = ask(publisher)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-
     def test_a_link_at_qos_0_with_terms(self) -> None:
         """The same where deliveries of QoS 0 wait as such, and newer ones take their place."""
         network = Network(limits(queue_policy=LATEST))
@@ -153,44 +117,6 @@ class TestAtOnce:
         below.wire.frozen = False
         network.settle()
         assert len(below.take()) == 1
-
-    def test_a_client_that_is_no_link(self) -> None:
-        """Its PUBACK is its own business."""
-        network = Network()
-        other, publisher = network.client("s"), network.client("p")
-        other.answering = False
-        other.subscribe("q/a", qos=1)
-        packet = ask(publisher)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-
-    @pytest.mark.parametrize("version", [V31, V311])
-    def test_publishers_of_311(self, version: int) -> None:
-        """They have no requests."""
-        network = Network()
-        link(network)
-        publisher = network.client("p", version)
-        packet = publisher.publish("q/a", b"?", 1)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-
-    def test_too_large_for_the_link(self) -> None:
-        """It was for somebody, and is counted."""
-        network = Network()
-        below, publisher = link(network, max_packet=40), network.client("p")
-        packet = publisher.publish("q/a", b"x" * 100, 1, properties=ASKS)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        assert sum(dropped_by_cause(below.session)) == 1
-
-    @pytest.mark.parametrize("qos", [1, 2])
-    def test_full(self, qos: int) -> None:
-        """With a queue that takes no more there is nothing to wait for."""
-        network = Network(limits(session_messages=1))
-        below, publisher = link(network, receive_maximum=1), network.client("p")
-        ask(publisher)
-        ask(publisher)
-        packet = ask(publisher, qos)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        assert open_requests(network) == 2
-        assert sum(dropped_by_cause(below.session)) == 1
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_full_and_told(self, qos: int) -> None:
@@ -211,42 +137,8 @@ class TestAtOnce:
         assert len(told(publisher)) == 3
 
 
-class TestSeveral:
-    """Several links took it, and nobody else."""
-
-    def test_several_filters(self) -> None:
-        """A link is asked once, however many of its filters match."""
-        network = Network()
-        below, publisher = link(network), network.client("p")
-        below.subscribe("q/a", "+/a", qos=2)
-        packet = ask(publisher)
-        assert len(below.unanswered) == 1
-        say(below, 0x10)
-        assert told(publisher) == [(packet.packet_id, 0x10)]
-
-
 class TestEnds:
     """However a delivery ends, its request is settled."""
-
-    @pytest.mark.parametrize("qos", [1, 2])
-    def test_a_link_that_says_nothing(self, qos: int) -> None:
-        """It holds nobody up for longer than a while; what it says later is of no interest."""
-        network = Network()
-        below, publisher = link(network), network.client("p")
-        packet = ask(publisher, qos)
-        network.advance(PATIENCE - 1.0)
-        assert told(publisher) == []
-        network.advance(1.0)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        say(below, 0x10)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        # What was answered in time does not fall due, and nothing is left to do for it.
-        ask(publisher, qos)
-        say(below, 0x10)
-        heard = told(publisher)
-        network.advance(PATIENCE)
-        assert told(publisher) == heard
-        assert len(network.router.deadlines) == 0
 
     def test_each_has_its_own_time(self) -> None:
         """Though all of a connection fall due as one thing."""
@@ -287,20 +179,6 @@ class TestEnds:
         assert told(publisher) == [(each.packet_id, SUCCESS) for each in packets]
         session.send_buffer = None
         below.wire.lose(CONNECTION_LOST)
-
-    def test_session_ended_while_connected_and_in_a_group(self) -> None:
-        """The same, and another member gets the request."""
-        network = Network()
-        below, publisher = link(network, topic_filter="$share/g/q/#"), network.client("p")
-        packet = ask(publisher)
-        other = network.client("s")
-        other.subscribe("$share/g/q/#", qos=1)
-        session = below.session
-        network.router.end_session(session, network.now)
-        network.settle()
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        assert other.payloads() == [b"?"]
-        session.send_buffer = None
 
     @pytest.mark.parametrize("written", [True, False])
     def test_expired(self, written: bool) -> None:
@@ -357,29 +235,6 @@ class TestEnds:
         assert told(publisher)[5:] == [(fourth.packet_id, 0x10)]
         assert total_ledger(network.router.sessions.values()) == []
 
-    def test_handed_to_another_member(self) -> None:
-        """A link in a share group goes, and another member gets the request."""
-        network = Network()
-        below = link(network, topic_filter="$share/g/q/#")
-        publisher = network.client("p")
-        packet = ask(publisher)
-        other = network.client("s")
-        other.subscribe("$share/g/q/#", qos=1)
-        assert told(publisher) == []
-        below.cut()
-        network.settle()
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        assert other.payloads() == [b"?"]
-
-    def test_comes_back_as_an_ordinary_client(self) -> None:
-        """A session is asked while it is a link's."""
-        network = Network()
-        below, publisher = link(network), network.client("p")
-        below.cut()
-        below.connect(clean=False, expiry=100)
-        packet = ask(publisher)
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-
 
 class TestRequester:
     """The publisher of a request, while it waits."""
@@ -416,38 +271,6 @@ class TestRequester:
             say(below, 0x10)
         assert open_requests(network) == 0
 
-    @pytest.mark.parametrize("qos", [1, 2])
-    def test_receive_maximum(self, qos: int) -> None:
-        """What waits for its answer is unacknowledged: no more of it than was announced [MQTT-3.3.4-7]."""
-        network = Network(limits(receive_maximum=3))
-        below, publisher = link(network), network.client("p")
-        for _ in range(3):
-            ask(publisher, qos)
-        say(below, 0x10)
-        # One has its answer, one more may come; a publish of any kind counts.
-        ask(publisher, qos)
-        assert not publisher.closed
-        assert len(told(publisher)) == 1
-        publisher.publish("elsewhere", b"", 1)
-        assert publisher.end == 0x93
-        below.answering = True
-        below.answer()
-        assert open_requests(network) == 0
-
-    def test_receive_maximum_after_other_acknowledgements(self) -> None:
-        """Acknowledgements that the writer takes meanwhile do not make room for more."""
-        network = Network(limits(receive_maximum=2))
-        below, publisher = link(network), network.client("p")
-        ask(publisher)
-        for _ in range(3):
-            publisher.publish("elsewhere", b"", 1)
-            publisher.publish("elsewhere", b"", 2)
-        assert window(publisher) == (0, 1)
-        ask(publisher)
-        publisher.publish("elsewhere", b"", 1)
-        assert publisher.end == 0x93
-        assert len(below.unanswered) == 2
-
     def test_writer_that_takes_all_in_one_piece(self) -> None:
         """The way in which a writer takes things makes no difference to what still waits."""
         network = Network(limits(receive_maximum=2))
@@ -463,21 +286,6 @@ class TestRequester:
         assert window(publisher) == (1, 0)
         assert send_buffer.take(1 << 20, network.now)
         assert window(publisher) == (0, 0)
-
-    def test_many_turns(self) -> None:
-        """The count comes out at nothing, whatever order answers come in and however they are written."""
-        network = Network(limits(receive_maximum=8))
-        links = [link(network, f"l{number}") for number in range(2)]
-        publisher = network.client("p")
-        for turn in range(12):
-            publisher.wire.batch = (1, 3, 1 << 30)[turn % 3]
-            for number in range(4):
-                ask(publisher, 1 + (turn + number) % 2)
-            for below in links:
-                say(below, *([0x10] * len(below.unanswered)))
-        assert window(publisher) == (0, 0)
-        assert len(told(publisher)) == 48
-        assert {code for _, code in told(publisher)} == {0x10}
 
 
 def somebody() -> Peer:
@@ -520,39 +328,6 @@ class TestAsking:
         waits = request.waits(peer, count)
         network.settle()
         return request, count, waits
-
-    def test_answers(self) -> None:
-        """Its peer is told, and let go."""
-        network, peer = Network(), somebody()
-        below = link(network)
-        made = [self.send(network, peer), self.send(network, peer)]
-        assert [(count, waits) for _, count, waits in made] == [(1, True)] * 2
-        assert [request.peer is peer for request, _, _ in made] == [True, True]
-        say(below, 0x00)
-        assert [(request.peer is peer, request.reached) for request, _, _ in made] == [(False, True), (True, False)]
-        say(below, 0x10)
-        assert [(request.peer is peer, request.reached) for request, _, _ in made] == [(False, True), (False, False)]
-
-    def test_nothing_to_wait_for(self) -> None:
-        """The count says it all."""
-        network, peer = Network(), somebody()
-        assert self.send(network, peer)[1:] == (0, False)
-        below = link(network)
-        network.client("s").subscribe("q/a")
-        request, count, waits = self.send(network, peer)
-        assert (count, waits, request.peer) == (2, False, None)
-        say(below, 0x10)
-        assert open_requests(network) == 0
-
-    def test_only_what_is_asked(self) -> None:
-        """A message that is published afterwards is nobody's request."""
-        network = Network()
-        below = link(network)
-        self.send(network, somebody())
-        network.router.publish(Message(b"q/a", b"", 1, False, ASKS, 0.0, ""), None)
-        network.settle()
-        assert len(below.unanswered) == 2
-        assert open_requests(network) == 1
 
     def test_three_levels(self) -> None:
         """A broker in the middle asks its own links, and answers the one above when they have answered."""

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.packets import V5, Publish
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import (
+from canopy_mqtt.core.ledger import (
     ACCEPTED,
     AGE,
     DROP_CAUSES,
@@ -26,11 +26,10 @@ from canopy_mqtt.core.drop_causes import (
     FULL_MESSAGES,
     GLOBAL,
     TOO_LARGE,
+    Ledger,
 )
-from canopy_mqtt.core.queues.delivery import SENT, Delivery
-from canopy_mqtt.core.queues.losses import Ledger
+from canopy_mqtt.core.queues.delivery import SENT, Delivery, OutgoingTopics
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST
 from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES, MIN_GAPS, SendBuffer
 from tests.core.recount import frames
@@ -178,7 +177,13 @@ class TestOrder:
         assert whole == parts
         assert len(whole) == len(kinds)
         for box in boxes:
-            assert (box.messages, box.bytes, box.control_bytes, box.in_flight_messages, box.again) == (0, 0, 0, 0, 0)
+            assert (box.messages, box.bytes, box.control_bytes, box.in_flight_messages, box.retransmissions) == (
+                0,
+                0,
+                0,
+                0,
+                0,
+            )
             assert box.taken == box.offered == len(kinds) - kinds.count("control")
 
     def test_expiry_is_made_last(self) -> None:
@@ -200,8 +205,7 @@ class TestOrder:
         box.push(deliveries[2])
         box.offer_late(late(9))
         assert [packet.payload for packet in decoded(box.take_batch(1 << 20, NOW + 2))] == [b"\x09"]
-        assert box.take_expired() == deliveries[1:]
-        assert box.expired is None
+        assert box.expired == deliveries[1:]
         assert box.dropped is not None
         assert box.dropped[EXPIRED] == 3
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from canopy_mqtt.core.causes import QUEUE_FULL
 from canopy_mqtt.core.codec.packets import V5, V311, Subscribe, Unsubscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.counters import UNLIMITED
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
@@ -23,10 +24,9 @@ from canopy_mqtt.core.queues.queue_terms import (
     DROP_OLDEST,
     LATEST,
     MAX_STALE_PLACES,
+    MessageTerms,
     QueueRule,
-    SubscriptionQueue,
 )
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED
 from tests.core.harness import Client, Network, bag
 from tests.core.recount import Tally, ask, burst, check, losses, numbers, user_wish
 from tests.support.runs import examples, for_each
@@ -41,21 +41,21 @@ def delivery(number: int = 0, topic: bytes = b"t", qos: int = 0) -> Delivery:
 
 
 class TestAccount:
-    """`SubscriptionQueue` alone."""
+    """`MessageTerms` alone."""
 
     def test_terms(self) -> None:
         """0 is unlimited; what is worth less the longer it waits is fresh."""
         session = any_session()
-        assert SubscriptionQueue(session, DROP_NEWEST, 0.0, 0).depth == UNLIMITED
-        assert SubscriptionQueue(session, DROP_NEWEST, 0.0, 7).depth == 7
-        assert not SubscriptionQueue(session, DROP_OLDEST, 0.0, 7).fresh
-        assert SubscriptionQueue(session, LATEST, 0.0, 0).fresh
-        assert SubscriptionQueue(session, DROP_NEWEST, 0.5, 0).fresh
-        sub_queue = SubscriptionQueue(session, DROP_OLDEST, 2.0, 0)
-        assert sub_queue.same(DROP_OLDEST, 2.0, 0)
-        assert not sub_queue.same(DROP_NEWEST, 2.0, 0)
-        assert not sub_queue.same(DROP_OLDEST, 2.5, 0)
-        assert not sub_queue.same(DROP_OLDEST, 2.0, 1)
+        assert MessageTerms(session, DROP_NEWEST, 0.0, 0).depth == UNLIMITED
+        assert MessageTerms(session, DROP_NEWEST, 0.0, 7).depth == 7
+        assert not MessageTerms(session, DROP_OLDEST, 0.0, 7).fresh
+        assert MessageTerms(session, LATEST, 0.0, 0).fresh
+        assert MessageTerms(session, DROP_NEWEST, 0.5, 0).fresh
+        message_terms = MessageTerms(session, DROP_OLDEST, 2.0, 0)
+        assert message_terms.same(DROP_OLDEST, 2.0, 0)
+        assert not message_terms.same(DROP_NEWEST, 2.0, 0)
+        assert not message_terms.same(DROP_OLDEST, 2.5, 0)
+        assert not message_terms.same(DROP_OLDEST, 2.0, 1)
 
     @given(
         policy=st.sampled_from((DROP_NEWEST, DROP_OLDEST, LATEST)),
@@ -65,7 +65,7 @@ class TestAccount:
     @settings(max_examples=examples(100), deadline=None)
     def test_against_a_list(self, policy: int, max_age: float, steps: list[tuple[str, int]]) -> None:
         """How many wait, which is the oldest, and which are too old: by one list in order of age."""
-        sub_queue = SubscriptionQueue(any_session(), policy, max_age, 0)
+        message_terms = MessageTerms(any_session(), policy, max_age, 0)
         now = 100.0
         waiting: list[tuple[float, Delivery]] = []
         keeps_order = max_age > 0.0 or policy == DROP_OLDEST
@@ -74,46 +74,46 @@ class TestAccount:
                 now += number
             elif what == "enter":
                 entering = delivery(number, b"t%d" % len(waiting))
-                sub_queue.enter(entering, now)
+                message_terms.enter(entering, now)
                 waiting.append((now, entering))
             elif waiting:
                 _, chosen = waiting.pop(number % len(waiting))
                 if what == "leave":
-                    sub_queue.leave(chosen)
-                    sub_queue.leave(chosen)  # once is enough
+                    message_terms.leave(chosen)
+                    message_terms.leave(chosen)  # once is enough
                 else:
-                    sub_queue.renew(chosen, now)
+                    message_terms.renew(chosen, now)
                     waiting.append((now, chosen))
-            assert sub_queue.waiting == len(waiting)
-            oldest = sub_queue.oldest()
+            assert message_terms.waiting == len(waiting)
+            oldest = message_terms.oldest()
             if keeps_order and waiting:
                 assert oldest is not None
                 assert oldest.since == waiting[0][0]
                 assert oldest in [one for _, one in waiting]
             else:
                 assert oldest is None
-            stale = sub_queue.stale(now)
+            stale = message_terms.stale(now)
             assert (stale is not None) == (max_age > 0.0 and bool(waiting) and now - waiting[0][0] > max_age)
             assert all(one.waits for _, one in waiting)
 
     def test_what_it_remembers_is_bounded(self) -> None:
         """However often the same few messages are renewed, or come and go out of order."""
-        sub_queue = SubscriptionQueue(any_session(), LATEST, 10.0, 0)
+        message_terms = MessageTerms(any_session(), LATEST, 10.0, 0)
         first = delivery(0, b"first")
-        sub_queue.enter(first, 1.0)
+        message_terms.enter(first, 1.0)
         stays = [delivery(number, b"%d" % number) for number in range(10)]
         for one in stays:
-            sub_queue.enter(one, 1.0)
-        assert sub_queue._by_age is not None
+            message_terms.enter(one, 1.0)
+        assert message_terms._by_age is not None
         for turn in range(2_000):
-            sub_queue.renew(stays[turn % 10], 2.0 + turn)
+            message_terms.renew(stays[turn % 10], 2.0 + turn)
             other = delivery(turn, b"other")
-            sub_queue.enter(other, 2.0 + turn)
-            sub_queue.leave(other)
-            assert len(sub_queue._by_age) <= 2 * (sub_queue.waiting + 1) + MAX_STALE_PLACES
-        assert sub_queue.oldest() is first
-        assert sub_queue._topics is not None
-        assert len(sub_queue._topics) == sub_queue.waiting == 11
+            message_terms.enter(other, 2.0 + turn)
+            message_terms.leave(other)
+            assert len(message_terms._by_age) <= 2 * (message_terms.waiting + 1) + MAX_STALE_PLACES
+        assert message_terms.oldest() is first
+        assert message_terms._topics is not None
+        assert len(message_terms._topics) == message_terms.waiting == 11
 
 
 def aged(policy: int = DROP_NEWEST, max_age: float = AGE, queue_qos0: bool = True) -> Network:

@@ -7,17 +7,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from canopy_mqtt.core.codec.packets import V5, V311
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.topics.subscription import (
     ENTRY_BYTES,
-    GROUP_BYTES,
     SUB_QUEUE_BYTES,
-    SUBSCRIPTION_BYTES,
     subscription_bytes,
     text_bytes,
 )
-from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODE_BYTES, NODES, create
+from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODE_BYTES, create
 from canopy_mqtt.core.topics.trie_compact import PREFIX_BYTES
 from tests.core import naive
 from tests.core.harness import Client, Network, limits
@@ -38,37 +35,6 @@ def flood(client: Client, filters: list[str], each: int = 100) -> list[int]:
     for at in range(0, len(filters), each):
         codes += ask(client, *filters[at : at + each]).reason_codes
     return codes
-
-
-@pytest.mark.crowd
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("version", "refused"), [(V5, QUOTA_EXCEEDED), (V311, 0x80)])
-def test_deep_filters_are_bounded_for_each_client(layout: str, version: int, refused: int) -> None:
-    """Levels count: a client is refused when its filters would take more than it may have; others are served."""
-    network = Network(limits(max_filter_bytes_per_client=1_000_000), trie=layout)
-    client = network.client("deep", version)
-    codes = flood(client, [deep(number) for number in range(3_000)])
-    granted = codes.count(0)
-    assert 0 < granted < 3_000
-    assert codes == [0] * granted + [refused] * (3_000 - granted)
-    assert client.session.account.filters <= 1_000_000
-    assert network.router.table.bytes <= 1_000_000
-    if layout == NODES:
-        assert granted <= 1_000_000 // (127 * NODE_BYTES)
-    assert ask(network.client("other"), deep(1)).reason_codes == [0]
-
-
-def test_all_clients_together() -> None:
-    """The bound over all holds for clients that each stay below their own."""
-    network = Network(limits(max_filter_bytes_per_client=1_000_000, max_filter_bytes=2_000_000))
-    codes: list[int] = []
-    for number in range(10):
-        client = network.client(f"c{number}")
-        codes += flood(client, [deep(100 * number + each) for each in range(10)])
-    assert network.router.table.bytes <= 2_000_000
-    granted = codes.count(0)
-    assert codes == [0] * granted + [QUOTA_EXCEEDED] * (100 - granted)
-    assert granted >= 2_000_000 // (128 * NODE_BYTES + 2_000) - 1
 
 
 def test_room_comes_back() -> None:
@@ -112,16 +78,6 @@ def test_the_bound_is_met_to_the_byte(layout: str) -> None:
         assert flood(network.client("c"), filters).count(0) == granted
 
 
-@pytest.mark.crowd
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_ordinary_filters_fit(layout: str) -> None:
-    """10,000 filters of seven levels for one client are within the default."""
-    network = Network(trie=layout)
-    client = network.client("c")
-    filters = [f"site/{number % 20}/building/+/sensor{number}/value/#" for number in range(10_000)]
-    assert set(flood(client, filters, 1_000)) == {0}
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -143,34 +99,6 @@ def test_long_names_count(layout: str, name: str) -> None:
         # Every prefix is spelt out.
         assert client.session.account.filters >= network.router.table.bytes >= 60 * PREFIX_BYTES
     assert client.session.account.filters >= network.router.table.bytes
-
-
-def test_groups_and_queues_of_their_own_count() -> None:
-    """A share group has its figure, and a subscription with terms of its own, until it gives them up."""
-    network = Network()
-    client = network.client("c")
-    ask(client, "a")
-    plain = client.session.account.filters
-    assert plain == SUBSCRIPTION_BYTES + ENTRY_BYTES + 2
-    ask(client, "a", user=user_wish("latest"))
-    assert client.session.account.filters == plain + SUB_QUEUE_BYTES
-    ask(client, "a")
-    assert client.session.account.filters == plain
-    ask(client, "$share/g/a")
-    assert client.session.account.filters >= 2 * plain + GROUP_BYTES
-
-
-def test_a_filter_that_has_left_is_not_spelt_any_more() -> None:
-    """Cached routes may hold it for long: 1,000 bytes each would not be what the cache's bound counts."""
-    network = Network()
-    client = network.client("c")
-    client.subscribe("a/+")
-    network.router.cache.route(b"a/b")
-    entry = network.router.trie.find("a/+")
-    client.unsubscribe("a/+")
-    assert entry is not None
-    assert entry.retired
-    assert entry.topic_filter == ""
 
 
 class Accounts(RuleBasedStateMachine):
@@ -217,7 +145,7 @@ class Accounts(RuleBasedStateMachine):
             for name, subscription in session.subscriptions.items():
                 group_name = "" if subscription.group is None else subscription.group.name
                 size = subscription_bytes(name, group_name)
-                size += SUB_QUEUE_BYTES if subscription.sub_queue is not None else 0
+                size += SUB_QUEUE_BYTES if subscription.message_terms is not None else 0
                 everything += size
                 assert subscription.entry is not None
                 one = create(self.layout)

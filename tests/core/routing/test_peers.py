@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 from canopy_mqtt.core.codec.packets import Will
@@ -166,49 +164,3 @@ class TestMembership:
         assert network.router.peers.send_buffers == {}
         assert network.router.sessions == {}
         assert [client.wire.send_buffer.messages for client in clients] == [0] * 4
-
-
-def test_nothing_refers_to_a_peer_that_is_gone() -> None:
-    """After its PeerDisconnected was applied, neither the fanout state nor the kept session holds the send buffer."""
-    network = Network()
-    publisher = network.client("p")
-    client = network.client("c", expiry=100)
-    client.subscribe("t", "$share/g/t", qos=1)
-    client.wire.frozen = True
-    for number in range(20):
-        publisher.publish("t", b"%d" % number, number % 2)
-    send_buffer = client.wire.send_buffer
-    session = client.session
-    held = [session.send_buffer]
-    client.cut()
-    network.settle()
-    held.append(session.send_buffer)
-    assert held == [send_buffer, None]
-    held.clear()
-    router = network.router
-    assert session not in router.peers.send_buffers
-    assert send_buffer not in router.peers.send_buffers.values()
-    assert send_buffer not in router.peers.touched
-    assert client.wire.protocol.session is None
-    # Whatever else refers to it (its own channel and connection) goes with it; nothing that stays does.
-    gc.collect()
-    lasting = [session, router.peers, router, router.peers.send_buffers, router.peers.touched, router.sessions]
-    lasting += [vars(one) for one in (session, router.peers, router) if hasattr(one, "__dict__")]
-    referrers = {id(one) for one in gc.get_referrers(send_buffer)}
-    assert not referrers & {id(one) for one in lasting}
-
-
-def test_half_open_peers_cost_nothing_after_eviction() -> None:
-    """Publishing to a session whose peer was evicted touches no send buffer."""
-    network = Network()
-    client, publisher = network.client("c", expiry=100), network.client("p")
-    client.subscribe("t", qos=1)
-    client.wire.frozen = True
-    client.wire.lose("stalled")
-    network.settle()
-    send_buffer = client.wire.send_buffer
-    seen = (send_buffer.offered, send_buffer.messages, send_buffer.dropped_in_all())
-    for number in range(10):
-        publisher.publish("t", b"x", number % 2)
-    assert (send_buffer.offered, send_buffer.messages, send_buffer.dropped_in_all()) == seen
-    assert client.session.queued() == 5

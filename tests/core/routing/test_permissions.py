@@ -7,8 +7,8 @@ import pytest
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import V5, V311, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.drop_causes import NOT_AUTHORIZED
 from canopy_mqtt.core.hooks import FORBIDDEN, UNSTEADY, AccessControl
+from canopy_mqtt.core.ledger import NOT_AUTHORIZED
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.send_window import TURN
 from canopy_mqtt.store.memory import MemoryStore

@@ -45,7 +45,7 @@ def facts(recipient: Recipient | None) -> object:
     """Return what a recipient comes to."""
     if recipient is None:
         return None
-    queue = recipient.sub_queue
+    queue = recipient.message_terms
     return (
         recipient.session.client_id,
         int(recipient.qos),

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from canopy_mqtt.core.codec.packets import NEVER, V5, V311, Will
-from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.routing.session_table import SESSION_BYTES, SessionTable, bytes_of, is_empty, session_bytes
+from canopy_mqtt.core.routing.session_table import SessionTable, bytes_of, is_empty, session_bytes
 from tests.core.harness import Client, Network, limits
 from tests.support.runs import examples, for_each
 
@@ -22,15 +21,6 @@ def kept(network: Network, name: str, version: int = V5, *filters: str) -> Clien
     if answer.reason_code == 0 and filters:
         client.subscribe(*filters, qos=1)
     return client
-
-
-def test_the_default_is_a_number() -> None:
-    """A flood of sessions that are kept finds a bound without any settings."""
-    made = Limits()
-    assert 0 < made.max_sessions <= 1_000_000
-    assert 0 < made.max_session_bytes <= 1 << 30
-    # What nobody misses does not fill the memory either.
-    assert made.max_empty_sessions * (SESSION_BYTES + 100) < 100_000_000
 
 
 def test_empty_sessions_make_room() -> None:

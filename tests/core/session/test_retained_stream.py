@@ -9,13 +9,13 @@ from itertools import product
 
 import pytest
 
-from canopy_mqtt.core.codec.packets import PUBACK, V5, V311, Ack, Subscribe, Unsubscribe
+from canopy_mqtt.core.codec.packets import PUBACK, V5, V311, Ack, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.drop_causes import TOO_LARGE
+from canopy_mqtt.core.ledger import TOO_LARGE
 from canopy_mqtt.core.persistence.journal import Journal
-from canopy_mqtt.core.queues.message import OVERHEAD, Message
+from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.session.retained_stream import STEP, TOPICS, RetainedStreams
-from canopy_mqtt.core.topics.topic_tree import NODE_BYTES, RetainedTree
+from canopy_mqtt.core.topics.topic_tree import RetainedTree
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.losses import dropped_by_cause
 
@@ -75,41 +75,6 @@ def test_too_large_ones_do_not_stop_the_rest() -> None:
     assert total_ledger([subscriber.session]) == []
 
 
-def test_filter_that_matches_the_last_of_many() -> None:
-    """A walk over many topics that do not match comes to its end without anything else happening."""
-    network, publisher = filled(MANY)
-    publisher.publish("r/9999/deep", b"88", 1, retain=True)
-    subscriber = network.client("s")
-    subscriber.subscribe("+/+/deep", qos=1)
-    assert numbers(subscriber) == [88]
-    assert subscriber.session.streams is None
-
-
-def test_several_filters_and_repeated_subscribing() -> None:
-    """Each filter of a SUBSCRIBE gets its own; subscribing again with handling 0 sends all again [MQTT-3.8.4-4]."""
-    network, _ = filled(300, live_messages=5)
-    subscriber = network.client("s")
-    subscriber.subscribe("r/#", "r/1", "r/+", qos=1)
-    assert sorted(numbers(subscriber)) == sorted([*range(300), 1, *range(300)])
-    subscriber.subscribe("r/#", qos=0)
-    assert sorted(numbers(subscriber)) == list(range(300))
-
-
-@pytest.mark.parametrize("handling", [0, 1, 2])
-def test_handling(handling: int) -> None:
-    """0 always, 1 for a new subscription only, 2 never [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]."""
-    network, _ = filled(10)
-    subscriber = network.client("s")
-    request = Request("r/#", 1, retain_handling=handling)
-    subscriber.subscribe(request)
-    assert len(numbers(subscriber)) == (10, 10, 0)[handling]
-    subscriber.subscribe(request)
-    assert len(numbers(subscriber)) == (10, 0, 0)[handling]
-    subscriber.unsubscribe("r/#")
-    subscriber.subscribe(request)
-    assert len(numbers(subscriber)) == (10, 10, 0)[handling]
-
-
 class TestMeanwhile:
     """Things that happen while a stream is under way: the receiver stops reading after the first few."""
 
@@ -143,33 +108,6 @@ class TestMeanwhile:
         network.settle()
         assert subscriber.session.streams is None
         assert total_ledger([subscriber.session]) == []
-
-    def test_unsubscribed(self, started: tuple[Network, Client, Client]) -> None:
-        """After UNSUBACK only what was on its way comes [MQTT-3.10.4-2] [MQTT-3.10.4-3]."""
-        network, _, subscriber = started
-        begun = len(subscriber.inbox) + subscriber.wire.send_buffer.messages
-        subscriber.send(_unsubscribe(subscriber, "r/#"))
-        network.settle()
-        self.go_on(network, subscriber)
-        assert len(numbers(subscriber)) == begun
-
-    @pytest.mark.parametrize("handling", [1, 2])
-    def test_replaced(self, started: tuple[Network, Client, Client], handling: int) -> None:
-        """Replacing the subscription loses nothing of what the first one was promised [MQTT-3.8.4-3] [MQTT-3.8.4-4]."""
-        network, _, subscriber = started
-        subscriber.send(_subscribe(subscriber, Request("r/#", 0, retain_handling=handling)))
-        network.settle()
-        self.go_on(network, subscriber)
-        assert sorted(numbers(subscriber)) == list(range(500))
-
-    def test_replaced_with_all_again(self, started: tuple[Network, Client, Client]) -> None:
-        """Handling 0 sends all from the beginning; none is missing [MQTT-3.8.4-4]."""
-        network, _, subscriber = started
-        subscriber.send(_subscribe(subscriber, Request("r/#", 2, retain_handling=0)))
-        network.settle()
-        subscriber.take()
-        self.go_on(network, subscriber)
-        assert set(numbers(subscriber)) == set(range(500))
 
     def test_set_and_cleared(self, started: tuple[Network, Client, Client]) -> None:
         """New values are live messages; the stream sends the value of the moment, never an older one after a newer."""
@@ -220,15 +158,6 @@ class TestMeanwhile:
         network.settle()
         assert subscriber.take() == []
 
-    def test_live_messages_of_others(self, started: tuple[Network, Client, Client]) -> None:
-        """The stalled receiver of a stream holds up nobody."""
-        network, publisher, _ = started
-        other = network.client("other")
-        other.subscribe("live/#", qos=2)
-        for number in range(300):
-            publisher.publish("live/a", b"%d" % number, number % 3)
-        assert other.payloads() == [b"%d" % number for number in range(300)]
-
     def test_live_messages_find_room(self, started: tuple[Network, Client, Client]) -> None:
         """The stream leaves half of the send buffer to live messages."""
         network, publisher, subscriber = started
@@ -276,31 +205,6 @@ def test_nothing_stale_behind_a_full_send_buffer(qos: int) -> None:
     got = [packet.payload for packet in subscriber.take() if packet.topic == b"r/a"]
     assert got
     assert set(got) == {b"new"}
-
-
-def test_limits_of_retained_messages() -> None:
-    """What exceeds the limits is routed and not kept, and counted; replacing and clearing always work."""
-    network = Network(limits(max_retained_messages=2))
-    publisher = network.client("p")
-    for topic in ("a", "b", "c"):
-        publisher.publish(topic, b"1", 1, retain=True)
-    assert len(network.router.retained) == 2
-    assert network.router.counters.retained_refused == 1
-    publisher.publish("a", b"2", 1, retain=True)
-    publisher.publish("b", b"", 1, retain=True)
-    publisher.publish("c", b"3", 1, retain=True)
-    late = network.client("l")
-    late.subscribe("#", qos=1)
-    assert sorted(late.payloads()) == [b"2", b"3"]
-    # Room for one of 150 bytes, and not for two.
-    room = 300 + OVERHEAD + NODE_BYTES
-    network = Network(limits(max_retained_bytes=room))
-    publisher = network.client("p")
-    for topic in ("a", "b"):
-        publisher.publish(topic, b"1" * 150, 1, retain=True)
-    assert 0 < network.router.retained_bytes <= room
-    publisher.publish("a", b"", 1, retain=True)
-    assert network.router.retained_bytes == 0
 
 
 def test_no_stream_where_nothing_can_match() -> None:
@@ -384,10 +288,6 @@ def test_acknowledgements_share_one_turn() -> None:
 
 def _subscribe(client: Client, request: Request) -> Subscribe:
     return Subscribe(client.take_id(), [request])
-
-
-def _unsubscribe(client: Client, topic_filter: str) -> Unsubscribe:
-    return Unsubscribe(client.take_id(), [topic_filter])
 
 
 def test_a_stream_that_begins_anew_before_its_end_was_told_is_not_over() -> None:

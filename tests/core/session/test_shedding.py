@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.packets import V5, V311
-from canopy_mqtt.core.drop_causes import ACCEPTED
 from canopy_mqtt.core.jobs import ROUND_WORK, SHED_LOOK_WORK, SHED_WORK
+from canopy_mqtt.core.ledger import ACCEPTED
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.topics.match_cache import (
-    EXTEND_MOST,
     FORGET_AT_ONCE,
     LET_GO,
-    LONGEST_TOPIC,
+    MAX_EXTENDED,
+    MAX_TOPIC,
+    MAX_WALKED,
     MAX_WIDE,
     NODE_WEIGHT,
-    WALK_MOST,
     MatchCache,
 )
 from canopy_mqtt.core.topics.route import MAX_CHANGES_KEPT, Route
@@ -230,7 +230,7 @@ def test_forgotten_routes_are_given_back() -> None:
 
 def test_long_names_are_not_kept() -> None:
     cache = make()
-    longest = b"x" * LONGEST_TOPIC
+    longest = b"x" * MAX_TOPIC
     cache.route(longest)
     cache.route(longest + b"x")
     assert len(cache) == 1
@@ -389,8 +389,8 @@ def test_a_new_filter_costs_no_more_than_so_much(new: str) -> None:
     for count in range(1, 2 * MAX_WIDE):
         before = cache.walked, cache.extended
         entry = cache.insert(new)
-        assert cache.walked - before[0] <= 2 * WALK_MOST
-        assert cache.extended - before[1] <= 2 * EXTEND_MOST
+        assert cache.walked - before[0] <= 2 * MAX_WALKED
+        assert cache.extended - before[1] <= 2 * MAX_EXTENDED
         assert (cache.changes.wide, cache.outdated) == (count, 5_000 * count)
         cache.remove(new)
         assert entry.retired
@@ -404,7 +404,7 @@ def test_a_new_filter_costs_no_more_than_so_much(new: str) -> None:
 
 
 @for_each("wide", [1, 2, MAX_WIDE, MAX_WIDE + 1, 2 * MAX_WIDE])
-@for_each("count", [EXTEND_MOST - 8, EXTEND_MOST * 2])
+@for_each("count", [MAX_EXTENDED - 8, MAX_EXTENDED * 2])
 def test_wide_filters_are_found_by_the_routes_themselves(count: int, wide: int) -> None:
     """Whether a route was extended, compared with the last ones, or matched again: it holds what matches, once each."""
     cache = make(5_000)
@@ -418,7 +418,7 @@ def test_wide_filters_are_found_by_the_routes_themselves(count: int, wide: int) 
         filters.append(made)
         entry = cache.insert(made)
         cache.add(entry.topic_filter, Subscription(any_session(), made))
-    assert (cache.changes.wide > 0) is (count > EXTEND_MOST)
+    assert (cache.changes.wide > 0) is (count > MAX_EXTENDED)
     for topic in [*others, *topics[::97]]:
         before = version(cache, routes[topic])
         assert cache.route(topic.encode()) is routes[topic]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy_mqtt.core.queues.queue_terms import LATEST, SubscriptionQueue
+from canopy_mqtt.core.queues.queue_terms import LATEST, MessageTerms
 from canopy_mqtt.core.topics.subscription import (
     MAX_FREE_SLOTS,
     FilterEntry,
@@ -204,12 +204,12 @@ def test_terms_of_its_own() -> None:
     """None until somebody gives some; they are the subscription's, and change nothing for others at its filter."""
     entry = FilterEntry("a/+")
     one, other = subscription(), subscription()
-    assert (one.sub_queue, one.plain) == (None, True)
-    sub_queue = SubscriptionQueue(one.session, LATEST, 0.0, 0)
-    one.set_sub_queue(sub_queue)
+    assert (one.message_terms, one.plain) == (None, True)
+    message_terms = MessageTerms(one.session, LATEST, 0.0, 0)
+    one.set_message_terms(message_terms)
     entry.add(one)
     entry.add(other)
-    assert [(each.sub_queue, each.plain) for each in entry.subscriptions] == [(sub_queue, False), (None, True)]
+    assert [(each.message_terms, each.plain) for each in entry.subscriptions] == [(message_terms, False), (None, True)]
     entry.discard(other)
-    assert one.sub_queue is sub_queue
-    assert sub_queue.session is one.session
+    assert one.message_terms is message_terms
+    assert message_terms.session is one.session

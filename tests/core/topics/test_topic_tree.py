@@ -39,24 +39,6 @@ def rest(cursor: RetainedCursor, limit: int = 1) -> list[str]:
 # Values.
 
 
-def test_set_replace_get_remove() -> None:
-    tree = RetainedTree()
-    first, second = Retainable(), Retainable()
-    assert tree.get("a/b") is None
-    assert tree.set("a/b", first) is None
-    assert tree.set("a/b", second) is first
-    assert tree.get("a/b") is second
-    assert tree.get("a") is None
-    assert tree.get("a/b/c") is None
-    assert len(tree) == 1
-    assert tree.remove("a") is None
-    assert tree.remove("a/b/c") is None
-    assert tree.remove("x") is None
-    assert tree.remove("a/b") is second
-    assert tree.remove("a/b") is None
-    assert len(tree) == 0
-
-
 def test_a_level_is_kept_for_what_is_below_it() -> None:
     tree = filled(["a", "a/b/c", "a/b/d"])
     assert tree.node_count == 4
@@ -84,18 +66,6 @@ def test_whether_a_filter_leads_anywhere(names: list[str], topic_filter: str) ->
     else:
         expected = topic_filter in names
     assert filled(names).leads_to(topic_filter) == expected
-
-
-@given(st.lists(naive.topic_names, unique=True, max_size=30), st.data())
-def test_clearing_everything_leaves_no_node(names: list[str], data: st.DataObject) -> None:
-    tree = filled(names)
-    assert len(tree) == len(names)
-    prefixes = {tuple(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 2)}
-    assert tree.node_count == len(prefixes)
-    for name in data.draw(st.permutations(names)):
-        assert tree.remove(name) is not None
-    assert len(tree) == 0
-    assert tree.node_count == 0
 
 
 def test_everything_is_given_back() -> None:
@@ -211,42 +181,6 @@ def test_one_batch_is_a_bounded_piece_of_work() -> None:
 # Walks while the tree changes.
 
 
-def test_what_is_cleared_after_it_came_has_no_value() -> None:
-    tree = filled(["a/1", "a/2"])
-    nodes = tree.walk("a/+").take(2)
-    assert all(node.value is not None for node in nodes)
-    tree.remove("a/1")
-    assert [node.topic for node in nodes if node.value is None] == ["a/1"]
-
-
-def test_what_is_replaced_comes_with_its_new_value() -> None:
-    tree = filled(["a/1", "a/2"])
-    cursor = tree.walk("a/+")
-    came = cursor.take(1)[0].topic
-    other = "a/2" if came == "a/1" else "a/1"
-    newer = Retainable()
-    tree.set(other, newer)
-    assert [node.value for node in cursor.take(5)] == [newer]
-
-
-def test_a_topic_that_comes_back_is_not_given_twice() -> None:
-    tree = filled(["a/1", "a/2", "a/3"])
-    cursor = tree.walk("a/#")
-    came = cursor.take(1)[0].topic
-    tree.remove(came)
-    tree.set(came, Retainable())
-    assert came not in rest(cursor)
-
-
-def test_an_only_topic_that_comes_back_is_not_given_twice() -> None:
-    tree = filled(["a", "a/1"])
-    cursor = tree.walk("a/+")
-    assert [node.topic for node in cursor.take(1)] == ["a/1"]
-    tree.remove("a/1")
-    tree.set("a/1", Retainable())
-    assert rest(cursor) == []
-
-
 def test_a_walked_level_keeps_no_more_dead_than_alive() -> None:
     """Topics that come and go in a level that somebody walked: what is kept follows what is there, not what was."""
 
@@ -278,20 +212,6 @@ def test_the_place_is_kept_when_the_whole_level_is_made_again() -> None:
         tree.set(f"a/{n}", Retainable())
     assert rest(cursor) == ["a/99"]
     assert len(came) == 10
-
-
-def test_many_walks_at_once() -> None:
-    tree = filled([f"a/{n}/b" for n in range(200)])
-    cursors = [tree.walk("a/+/b") for _ in range(5)]
-    seen: list[set[str]] = [set() for _ in cursors]
-    for turn in range(200):
-        tree.remove(f"a/{turn}/b")
-        tree.set(f"a/new{turn}/b", Retainable())
-        for cursor, names in zip(cursors, seen, strict=True):
-            for node in cursor.take(turn % 3 + 1):
-                assert node.topic not in names
-                names.add(node.topic)
-    assert all(not any("new" in name for name in names) for names in seen)
 
 
 class Walker:

@@ -44,8 +44,8 @@ async def test_qos_0(joined: Joined, unique: Unique, sender: int, receiver: int)
 
 
 @CROSSINGS
-@pytest.mark.parametrize("granted", [0, 1, 2])
-@pytest.mark.parametrize("published", [0, 1, 2])
+@for_each("granted", [0, 1, 2])
+@for_each("published", [0, 1, 2])
 async def test_the_lower_qos_counts(
     joined: Joined, unique: Unique, sender: int, receiver: int, published: int, granted: int
 ) -> None:

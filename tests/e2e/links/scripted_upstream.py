@@ -20,7 +20,7 @@ from typing import Final, Self
 
 from canopy_mqtt.core.codec import packets
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.properties import Properties as Held
 from canopy_mqtt.core.codec.properties import decode_forward
 from tests.e2e import wire
@@ -320,7 +320,7 @@ class ScriptedUpstream:
             self._news.set()
 
     async def _serve(self, caller: Caller) -> None:
-        decoder = Decoder(LARGEST_PACKET)
+        decoder = Decoder(MAX_PACKET)
         while True:
             while not decoder.next_frame():
                 data = await caller.reader.read(65_536)

@@ -96,7 +96,7 @@ async def test_caps_on_qos(net: Net, cap: int) -> None:
         assert (message.payload, message.qos) == (b"%d" % qos, min(qos, cap))
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("stopped", marks=pytest.mark.long)])
 async def test_the_status_topic(net: Net, tmp_path: Path, how: str) -> None:
     """1 while the edge is linked, and 0 when it was stopped or has died."""
     upstream = await net.upstream("mosquitto")

@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 import pytest
 
 from canopy_mqtt import Broker, Settings
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.session.session import Session
 from tests.e2e import wire

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from canopy_mqtt.core.drop_causes import AGE, FULL_MESSAGES, REPLACED
+from canopy_mqtt.core.ledger import AGE, FULL_MESSAGES, REPLACED
 from tests.e2e import wire
 from tests.e2e.overload.conftest import SetScene
 from tests.e2e.overload.scene import KEPT, Scene, number_of, stamped

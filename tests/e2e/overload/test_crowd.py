@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from tests.e2e import wire
 from tests.e2e.overload.conftest import SetScene, StartDaemon
 from tests.e2e.overload.scene import (

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from canopy_mqtt.core.drop_causes import DISCONNECTED
+from canopy_mqtt.core.ledger import DISCONNECTED
 from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen

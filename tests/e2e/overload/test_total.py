@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from canopy_mqtt import Broker
-from canopy_mqtt.core.drop_causes import GLOBAL
+from canopy_mqtt.core.ledger import GLOBAL
 from canopy_mqtt.core.session.session import Session
 from tests.e2e import wire
 from tests.e2e.overload.conftest import SetScene

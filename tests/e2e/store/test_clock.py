@@ -82,6 +82,7 @@ async def test_ntp_answers_while_the_broker_runs(machine: Machine) -> None:
     assert await whole(machine)
 
 
+@pytest.mark.long
 async def test_ntp_answers_and_the_broker_is_killed(machine: Machine) -> None:
     await fill(machine)
     machine.behind(0)
@@ -91,6 +92,7 @@ async def test_ntp_answers_and_the_broker_is_killed(machine: Machine) -> None:
     assert await whole(machine)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("days", [0, 3 * DAYS_BEHIND])
 async def test_the_clock_is_set_between_two_brokers_of_one_boot(machine: Machine, days: int) -> None:
     await fill(machine)

@@ -89,6 +89,7 @@ async def test_what_was_acknowledged_is_on_disk(house: Outages) -> None:
     assert (await subscriber.message()).payload == b"2"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("house", ["normal"], indirect=True)
 async def test_normal_loses_the_last_of_it_and_no_more(house: Outages) -> None:
     """The file is whole, and starts; this is also how we know that the library does what it says."""

@@ -24,7 +24,7 @@ from canopy_mqtt.core.codec.packets import (
     Suback,
     Subscribe,
 )
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.links.protocol.poison_messages import BARRED, IN_A_ROW, MOST, PAUSE, TOPICS, PoisonMessageDetector
 from canopy_mqtt.links.protocol.session import LOOKED_AT
 from canopy_mqtt.links.protocol.uplink import CLOSED

@@ -18,7 +18,7 @@ from canopy_load.prove.plan import Fault
 from canopy_mqtt.core.codec import encoder, packets
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import (
     PUBACK,
     PUBCOMP,
@@ -107,7 +107,7 @@ class Peer(asyncio.Protocol):
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
         self.transport: asyncio.Transport
-        self.decoder = Decoder(LARGEST_PACKET, True)
+        self.decoder = Decoder(MAX_PACKET, True)
         self.session: Session | None = None
         self.version = V5
         self.keeps = False

@@ -49,6 +49,7 @@ def test_text_from_outside_stays_text(page: Opened) -> None:
     assert page.figures["rates"]["stage-name"] == 2  # the names of both stages, the attacker's among them
 
 
+@pytest.mark.long
 def test_a_page_of_nothing_opens(tmp_path: Path) -> None:
     empty = opened(write(empty_result(), tmp_path / "out") / "report.html", tmp_path)
 
@@ -58,6 +59,7 @@ def test_a_page_of_nothing_opens(tmp_path: Path) -> None:
     assert "The run was interrupted" in empty.text
 
 
+@pytest.mark.long
 def test_names_of_short_stages_do_not_cover_each_other_on_a_phone(tmp_path: Path) -> None:
     result = full_result(60)
     names = ["warm-up", "steady-state", "peak", "evening of the fleet"]

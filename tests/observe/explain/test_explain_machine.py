@@ -13,8 +13,8 @@ from hypothesis.stateful import initialize, rule
 
 from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5, V311, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
 from canopy_mqtt.core.hooks import AccessControl
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import DROPPED, Delivery

@@ -9,8 +9,8 @@ import pytest
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
 from canopy_mqtt.core.hooks import AccessControl
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from canopy_mqtt.observe.explain.answer import MAX_SHOWN

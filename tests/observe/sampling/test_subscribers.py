@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from canopy_mqtt.core.drop_causes import FULL_MESSAGES
+from canopy_mqtt.core.ledger import FULL_MESSAGES
 from canopy_mqtt.observe.sampling.subscribers import BY_BYTES, BY_DROPS, BY_LAG, BY_MESSAGES, SubscriberWalk
 from tests.core.harness import Network, limits
 from tests.support.runs import for_each

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import Connect
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.observe.trace.masking import masked
@@ -67,7 +67,7 @@ class TestConnect:
         version, packet = made
         at = data.draw(st.integers(2, packet.index(SECRET) - 3))
         broken = packet[:at] + bytes([packet[at] ^ data.draw(st.integers(1, 255))]) + packet[at + 1 :]
-        decoder = Decoder(LARGEST_PACKET)
+        decoder = Decoder(MAX_PACKET)
         decoder.feed(broken)
         try:
             whole = decoder.next_frame()

@@ -289,12 +289,12 @@ ROWS = [
     Row(first_with_manifest, 1, 3, 3, "hole", 60, 60),
     Row(middle_with_manifest, 1, 3, 3, "hole", 60, 60),
     Row(last_with_manifest, 1, 3, 3, "hole", 60, 60),
-    Row(last_of_a_copy, 0, 0, 0, messages=60, rows=60, said="complete up to number", short=True),
+    Row(last_of_a_copy, 0, 0, 0, messages=60, rows=60, said="complete up to number"),
     Row(truncated, 1, 1, 1),
     Row(emptied, 1, 1, 1),
     Row(flipped, 1, 1, 1, short=True),
     Row(flipped_footer, 1, 1, 1),
-    Row(moved, 1, 3, 3, "moved", said="NOT IN ORDER", short=True),
+    Row(moved, 1, 3, 3, "moved", said="NOT IN ORDER"),
     Row(hidden, 1, 3, 3, "missing", 60, 60),
     Row(a_folder_in_its_place, 1, 3, 3, "missing", 60, 60),
     Row(copied, 1, 3, 3, "copy", said="NOT IN ORDER"),
@@ -314,7 +314,7 @@ ROWS = [
     Row(crash_gap, 0, 3, 3, "gap", said="the recorder lost numbers"),
     Row(removed_by_retention, 0, 0, 0, messages=60, rows=60),
     Row(compacted, 0, 0, 0),
-    Row(compacted_and_flipped, 1, 1, 1, short=True),
+    Row(compacted_and_flipped, 1, 1, 1),
     Row(compacted_and_deleted, 1, 3, 3, "missing", 48, 48, short=True),
 ]
 

@@ -116,7 +116,7 @@ HOSTILE: dict[str, tuple[str, bytes | None, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+@for_each("what", HOSTILE)
 def test_a_hostile_payload_is_a_dead_letter_and_costs_little(batches: Batches, what: str) -> None:
     table, payload, reason = HOSTILE[what]
     good = {"power": power(1.0), "notes": b"n", "temperature": b"-1.5e3", "valves": valve(open=False, cycles=1),

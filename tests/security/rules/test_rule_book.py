@@ -18,7 +18,7 @@ from canopy_mqtt.security.rules.claims import MAX_CHARACTERS, MAX_FILTERS, read_
 from canopy_mqtt.security.rules.rule import PUBLISH, RECEIVE
 from canopy_mqtt.security.rules.rule_book import RuleBook
 from canopy_mqtt.settings import Settings
-from canopy_mqtt.settings.access.rules import MAX_FILTERS as MOST_RULE_FILTERS
+from canopy_mqtt.settings.access.rules import MAX_FILTERS as MAX_RULE_FILTERS
 from tests.support.runs import for_each
 
 
@@ -221,8 +221,8 @@ class TestPlaceholders:
 class TestBounds:
     def test_filters_in_all_rules(self) -> None:
         """Each client that connects is held against them."""
-        half = {"filters": ["t"] * (MOST_RULE_FILTERS // 2)}
-        assert book(half, half).rules == MOST_RULE_FILTERS
+        half = {"filters": ["t"] * (MAX_RULE_FILTERS // 2)}
+        assert book(half, half).rules == MAX_RULE_FILTERS
         with pytest.raises(ValidationError, match="at most 10000 filters"):
             book(half, half, {"filters": "t"})
 

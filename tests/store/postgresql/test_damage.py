@@ -30,14 +30,14 @@ async def faults(name: str) -> list[str]:
     [
         ("UPDATE session SET expiry_interval = 1 WHERE client_id = 'away'", "session"),
         ("UPDATE session SET will_payload = 'x' WHERE client_id = 'away'", "will"),
-        ("UPDATE subscription SET qos = 0 WHERE filter = 'a/+'", "subscription"),
+        pytest.param("UPDATE subscription SET qos = 0 WHERE filter = 'a/+'", "subscription", marks=pytest.mark.long),
         ("UPDATE delivery SET payload = 'x' WHERE topic IS NOT NULL AND number = 3", "delivery"),
-        ("UPDATE delivery SET packet_id = 9 WHERE state = 2", "delivery"),
-        ("UPDATE message SET payload = 'x'", "message"),
-        ("UPDATE received SET packet_id = 7", "received"),
+        pytest.param("UPDATE delivery SET packet_id = 9 WHERE state = 2", "delivery", marks=pytest.mark.long),
+        pytest.param("UPDATE message SET payload = 'x'", "message", marks=pytest.mark.long),
+        pytest.param("UPDATE received SET packet_id = 7", "received", marks=pytest.mark.long),
         ("UPDATE retained SET payload = 'x' WHERE topic = 'r/1'", "retained"),
-        ("UPDATE broadcast SET payload = 'x'", "broadcast"),
-        ("UPDATE passed SET session = 2", "passed"),
+        pytest.param("UPDATE broadcast SET payload = 'x'", "broadcast", marks=pytest.mark.long),
+        pytest.param("UPDATE passed SET session = 2", "passed", marks=pytest.mark.long),
     ],
 )
 async def test_a_damaged_row_costs_itself_alone(name: str, statement: str, what: str) -> None:

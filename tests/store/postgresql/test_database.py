@@ -96,12 +96,14 @@ async def test_connections_that_break_all_the_time(name: str, proxy: Proxy) -> N
 
 async def test_a_database_that_stands_still(name: str, proxy: Proxy) -> None:
     """Nobody answers, as behind a firewall that forgot the connection: that is told, and another one is made."""
-    store = await opened(name, url=await proxy.start())
+    # Neither a renewal of the lease nor the background has begun something with the patience of before.
+    store = await opened(name, url=await proxy.start(), lease_timeout=3_600.0)
     listener, commits = store.listener, store.journal.commits
     assert isinstance(listener, Listener)
     assert commits is not None
     store.journal.session_kept("c", Principal("u"), 300, 0.0)
     await store.flush()
+    await until(lambda: not store._untidy)
     store._database.timeout = SOON
     proxy.stand_still()
     store.journal.queued("c", delivery(b"1"))

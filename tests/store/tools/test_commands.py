@@ -248,7 +248,7 @@ def test_a_line_that_cannot_come_in_is_named(lines: list[Any], fault: str, tmp_p
 
 
 def test_a_file_without_lines_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing, "LONGEST_LINE", 100)
+    monkeypatch.setattr(importing, "MAX_LINE", 100)
     told = canopy("import", tmp_path / "s", "/dev/zero", code=1)
     assert told == "canopy: /dev/zero: line 1: is longer than 100 bytes\n"
 

@@ -21,9 +21,8 @@ from canopy_mqtt.admin.routing import BASE, Call, Routes
 from canopy_mqtt.core.causes import ADMINISTRATIVE_ACTION
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import NEVER, V5, V31
-from canopy_mqtt.core.drop_causes import by_cause
+from canopy_mqtt.core.ledger import KINDS, by_cause
 from canopy_mqtt.core.queues.queue_terms import POLICIES
-from canopy_mqtt.core.refusals import KINDS
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import CLOSE
@@ -212,7 +211,7 @@ def view(broker: Host, session: Session) -> Client:
 
 
 def details(broker: Host, session: Session) -> Details:
-    principal, send_buffer, terms = session.principal, session.send_buffer, session.sub_queue
+    principal, send_buffer, terms = session.principal, session.send_buffer, session.message_terms
     # A session that needed no queue and no window yet does not get them for being looked at.
     unused = session.stand_in(broker.router.counters)
     queue, window = session.made_queue or unused.queue, session.made_window or unused.window

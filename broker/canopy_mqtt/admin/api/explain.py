@@ -9,7 +9,7 @@ from pydantic import Field
 from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.paging import PageQuery, cursor_of, name_of
 from canopy_mqtt.admin.routing import BASE, Call, Routes
-from canopy_mqtt.core.codec.publish_layout import LONGEST_REMAINING
+from canopy_mqtt.core.codec.primitives import MAX_VARINT
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import validate_topic
 from canopy_mqtt.observe.explain.answer import Answer
@@ -32,7 +32,7 @@ class Asked(PageQuery):
     """The client identifier of the publisher; absent: the message counts as accepted."""
     qos: Annotated[int, Field(ge=0, le=2)] = 0
     retain: bool = False
-    size: Annotated[int, Field(ge=0, le=LONGEST_REMAINING)] = 1
+    size: Annotated[int, Field(ge=0, le=MAX_VARINT)] = 1
     """Bytes of its payload."""
 
 

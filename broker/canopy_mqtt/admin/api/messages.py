@@ -20,7 +20,7 @@ from canopy_mqtt.admin.routing import BASE, Call, Routes
 from canopy_mqtt.core.codec.properties import decode_forward, encode_forward
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import is_system, is_within, validate_filter, validate_topic
-from canopy_mqtt.core.queues.message import LONGEST_EXPIRY, Message
+from canopy_mqtt.core.queues.message import MAX_EXPIRY, Message
 
 ROUTES: Final = Routes("messages")
 
@@ -64,7 +64,7 @@ class Properties(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     payload_format_indicator: Annotated[int, Field(ge=0, le=1)] | None = None
-    message_expiry_interval: Annotated[int, Field(ge=0, le=LONGEST_EXPIRY)] | None = None
+    message_expiry_interval: Annotated[int, Field(ge=0, le=MAX_EXPIRY)] | None = None
     """Seconds."""
     response_topic: str | None = None
     correlation_data: str | None = None

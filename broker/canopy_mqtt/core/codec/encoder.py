@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec import packets, properties
+from canopy_mqtt.core.codec.framing import build
 from canopy_mqtt.core.codec.packets import (
     Ack,
     Auth,
@@ -27,7 +28,6 @@ from canopy_mqtt.core.codec.packets import (
 )
 from canopy_mqtt.core.codec.primitives import BYTE, string, text, two_bytes, varint
 from canopy_mqtt.core.codec.properties import NO_PROPERTIES, Properties
-from canopy_mqtt.core.codec.publish_layout import build
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -1,9 +1,9 @@
-"""Splits the incoming bytes of one network connection into packets (section 2.1).
+"""Splits the incoming bytes of one network connection into packets (section 2.1), and finds the fields of a PUBLISH.
 
 Owns the unparsed bytes of a connection, and the rules of the fixed header; `decoder.Decoder` decodes the packets. A
 read is parsed without a copy if no bytes of the previous read are left. Nothing is allocated for a declared length: a
 packet above `max_packet_size` is refused as soon as its fixed header has arrived. A packet that arrives in many reads
-costs time and memory in proportion to its size.
+costs time and memory in proportion to its size. The functions work on bytes and return positions, not objects.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec import packets
+from canopy_mqtt.core.codec.primitives import BYTE, MAX_FIELD, string, two_bytes, varint
 from canopy_mqtt.core.codec.reason_codes import MalformedPacket, PacketTooLarge
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-LARGEST_PACKET: Final = 268_435_460
+MAX_PACKET: Final = 268_435_460
 """Bytes of the largest packet: a fixed header of five, and the largest Remaining Length (section 2.1.4)."""
 
 DECODED: Final = 4
@@ -73,9 +74,7 @@ class Frames:
         """The packet of the current frame, which is decoded, is kept until `decided`; the bytes it came in are not."""
         self._undecided = DECODED * (self.end - self.start)
         self.buffer = self.buffer[self.end :]
-        self.start = 0
-        self.body = 0
-        self.end = 0
+        self.start = self.body = self.end = 0
 
     def decided(self, max_packet_size: int) -> None:
         """It is kept no longer; how large packets may be from now on."""
@@ -89,9 +88,7 @@ class Frames:
         self._held = bytearray()
         self.need = 0
         self._undecided = 0
-        self.start = 0
-        self.body = 0
-        self.end = 0
+        self.start = self.body = self.end = 0
 
     def feed(self, data: bytes) -> None:
         """Add one read."""
@@ -114,9 +111,7 @@ class Frames:
             self.buffer = self._tail + data
             self._tail = b""
             self.need = 0
-        self.start = 0
-        self.body = 0
-        self.end = 0
+        self.start = self.body = self.end = 0
 
     def next_frame(self) -> bool:
         """Advance to the next whole packet; False when there is none yet.
@@ -131,9 +126,7 @@ class Frames:
         if start == size:
             # The usual end of a read: nothing has begun.
             self.buffer = b""
-            self.start = 0
-            self.body = 0
-            self.end = 0
+            self.start = self.body = self.end = 0
             return False
         if start + 1 == size:
             self._hold(start, 2)
@@ -208,9 +201,7 @@ class Frames:
         self._tail = self.buffer[start:]
         self.need = need
         self.buffer = b""
-        self.start = 0
-        self.body = 0
-        self.end = 0
+        self.start = self.body = self.end = 0
 
 
 def frame_body(data: bytes, start: i64) -> i64:
@@ -253,3 +244,87 @@ def frame_count(data: bytes) -> int:
         at = frame_end(data, at, size)
         count += 1
     return count
+
+
+# -- the fields of a PUBLISH (section 3.3) in the bytes of a whole frame; `body`: where its variable header begins -----
+
+
+def topic_end(data: bytes, body: i64) -> i64:
+    """Return where the topic name ends, which begins at `body + 2`. It may lie behind the end of the frame."""
+    high: i64 = data[body]
+    low: i64 = data[body + 1]
+    return body + 2 + (high << 8) + low
+
+
+def fields_end(data: bytes, body: i64, qos: i64) -> i64:
+    """Return where topic name and packet identifier end: there the properties of 5.0 begin, or the payload of 3.1.1."""
+    at: i64 = topic_end(data, body)
+    return at + 2 if qos > 0 else at
+
+
+def plain_payload(data: bytes, body: i64, end: i64, qos: i64, v5: bool) -> i64:
+    """Return where the payload of a PUBLISH without properties begins; -1: it has some, or its fields pass `end`."""
+    at: i64 = body + 2
+    if at > end:
+        return -1
+    # `topic_end`, spelled out: this is asked for every message.
+    high: i64 = data[body]
+    low: i64 = data[body + 1]
+    at += (high << 8) + low
+    if qos > 0:
+        at += 2
+    if v5:
+        # The property length, which is 0 here.
+        if at >= end or data[at] != 0:
+            return -1
+        at += 1
+    # In one expression the two would meet as an object.
+    if at > end:
+        return -1
+    return at
+
+
+def alike(data: bytes, head: bytes, start: i64, end: i64, payload_at: i64, v5: bool, most: i64, limit: i64) -> i64:
+    """Count the PUBLISH of QoS 1 or 2 side by side with the length and the `head` of the one from `start` to `end`.
+
+    `head`: its bytes up to the packet identifier; `payload_at`: where its payload begins, behind no properties. Counted
+    are only such as have no properties either, and an identifier: at most `most`, and none that ends behind `limit`.
+    """
+    length: i64 = end - start
+    id_at: i64 = len(head)
+    behind: i64 = payload_at - start - 1
+    if limit > len(data):
+        limit = len(data)
+    room: i64 = (limit - start) // length
+    if most > room:
+        most = room
+    count: i64 = 1
+    while (
+        count < most
+        and data[end : end + id_at] == head
+        and (data[end + id_at] != 0 or data[end + id_at + 1] != 0)
+        and (not v5 or data[end + behind] == 0)
+    ):
+        count += 1
+        end += length
+    return count
+
+
+def build(header: int, topic: bytes, packet_id: int, section: bytes, payload: bytes) -> bytes:
+    """A PUBLISH. `header`: the first byte, QoS in it; `packet_id` 0: none; `section`: the properties with their length.
+
+    Raises:
+        ValueError: it would be longer than a packet can be.
+    """
+    identifier = two_bytes(packet_id) if packet_id > 0 else b""
+    length: i64 = len(topic)
+    if length > MAX_FIELD:
+        raise ValueError(f"a topic of {length} bytes: at most {MAX_FIELD} can be written")
+    size = 2 + length + len(identifier) + len(section) + len(payload)
+    start = BYTE[header] + varint(size)
+    return b"".join((start, BYTE[length >> 8], BYTE[length & 255], topic, identifier, section, payload))
+
+
+def head(header: int, topic: bytes, behind: int) -> bytes:
+    """A PUBLISH up to its packet identifier, where this number of bytes follows it."""
+    return BYTE[header] + varint(4 + len(topic) + behind) + string(topic)

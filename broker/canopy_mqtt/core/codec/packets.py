@@ -1,9 +1,8 @@
 """The packets of MQTT 3.1.1 and 5.0 as data: no parsing, no encoding, no rules beyond types.
 
-Owns the packet type numbers and one class for each packet. Their initialisers are written out, because mypyc compiles
-those but not what `dataclass` generates at run time. `Publish`, on the hot path, is a plain class. `Publish.topic` is
-the UTF-8 bytes as they arrived (the key of the match cache); all other texts are `str`. Fields that 3.1.1 does not have
-(properties, reason codes) have their defaults there.
+Owns the packet type numbers and one class for each packet, which mypyc compiles; what `dataclass` generates it does
+not. `Publish.topic` is the UTF-8 bytes as they arrived (the key of the match cache); all other texts are `str`. Fields
+that 3.1.1 does not have (properties, reason codes) have their defaults there.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from canopy_mqtt.core.codec.properties import Properties
+from canopy_mqtt.core.codec.properties import Data, Properties
 
 CONNECT: Final = 1
 CONNACK: Final = 2
@@ -47,7 +46,7 @@ NEVER: Final = 0xFFFFFFFF
 """Session Expiry Interval that means: does not expire (section 3.1.2.11.2)."""
 
 
-class Packet:
+class Packet(Data):
     """Base of all packets. `kind` is the control packet type, section 2.1.2."""
 
     kind: int = 0
@@ -62,6 +61,11 @@ class Publish(Packet):
     (server to client only). `packet_id` is 0 with QoS 0. `request`: whether a Response Topic is among the properties;
     the decoder tells, and the encoder does not look at it.
     """
+
+    FIELDS = (
+        "topic", "payload", "qos", "retain", "dup", "packet_id",
+        "properties", "topic_alias", "message_expiry", "subscription_ids",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -90,36 +94,14 @@ class Publish(Packet):
         self.subscription_ids = subscription_ids
         self.request = request
 
-    def _key(self) -> tuple[object, ...]:
-        return (
-            self.topic, self.payload, self.qos, self.retain, self.dup, self.packet_id,
-            self.properties, self.topic_alias, self.message_expiry, self.subscription_ids,
-        )  # fmt: skip
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Publish) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __repr__(self) -> str:
-        return f"Publish{self._key()!r}"
-
-
-@dataclass(init=False)
-class Will:
+class Will(Data):
     """The Will Message of a CONNECT, section 3.1.3.2. `delay` in seconds; `message_expiry` -1: none.
 
     `properties` as in `Publish`: encoded, forwarded unaltered.
     """
 
-    topic: str
-    payload: bytes
-    qos: int
-    retain: bool
-    delay: int
-    message_expiry: int
-    properties: bytes
+    FIELDS = ("topic", "payload", "qos", "retain", "delay", "message_expiry", "properties")
 
     def __init__(
         self,
@@ -140,7 +122,6 @@ class Will:
         self.properties = properties
 
 
-@dataclass(init=False)
 class Connect(Packet):
     """Section 3.1. `user_name` and `password` are None when absent; `keep_alive` in seconds, 0: off.
 
@@ -148,16 +129,17 @@ class Connect(Packet):
     specification knows but which is in wide use.
     """
 
-    client_id: str
-    version: int
-    clean_start: bool
-    keep_alive: int
-    will: Will | None
-    user_name: str | None
-    password: bytes | None
-    properties: Properties
-    kind: int
-    bridge: bool
+    FIELDS = (
+        "client_id",
+        "version",
+        "clean_start",
+        "keep_alive",
+        "will",
+        "user_name",
+        "password",
+        "properties",
+        "bridge",
+    )
 
     def __init__(
         self,
@@ -183,14 +165,10 @@ class Connect(Packet):
         self.bridge = bridge
 
 
-@dataclass(init=False)
 class Connack(Packet):
     """Section 3.2. `reason_code` is the return code of 3.1.1 when the version is 3 or 4."""
 
-    session_present: bool
-    reason_code: int
-    properties: Properties
-    kind: int
+    FIELDS = ("session_present", "reason_code", "properties")
 
     def __init__(
         self,
@@ -204,14 +182,10 @@ class Connack(Packet):
         self.kind = CONNACK
 
 
-@dataclass(init=False)
 class Ack(Packet):
     """PUBACK, PUBREC, PUBREL and PUBCOMP (sections 3.4 to 3.7): `kind` tells which."""
 
-    kind: int
-    packet_id: int
-    reason_code: int
-    properties: Properties
+    FIELDS = ("kind", "packet_id", "reason_code", "properties")
 
     def __init__(
         self,
@@ -252,14 +226,10 @@ class SubscriptionRequest:
         self.retain_handling = retain_handling
 
 
-@dataclass(init=False)
 class Subscribe(Packet):
     """Section 3.8; at least one request."""
 
-    packet_id: int
-    requests: list[SubscriptionRequest]
-    properties: Properties
-    kind: int
+    FIELDS = ("packet_id", "requests", "properties")
 
     def __init__(
         self,
@@ -273,14 +243,10 @@ class Subscribe(Packet):
         self.kind = SUBSCRIBE
 
 
-@dataclass(init=False)
 class Suback(Packet):
     """Section 3.9; one reason code for each request, in order."""
 
-    packet_id: int
-    reason_codes: list[int]
-    properties: Properties
-    kind: int
+    FIELDS = ("packet_id", "reason_codes", "properties")
 
     def __init__(
         self,
@@ -294,14 +260,10 @@ class Suback(Packet):
         self.kind = SUBACK
 
 
-@dataclass(init=False)
 class Unsubscribe(Packet):
     """Section 3.10; at least one filter."""
 
-    packet_id: int
-    topic_filters: list[str]
-    properties: Properties
-    kind: int
+    FIELDS = ("packet_id", "topic_filters", "properties")
 
     def __init__(
         self,
@@ -315,14 +277,10 @@ class Unsubscribe(Packet):
         self.kind = UNSUBSCRIBE
 
 
-@dataclass(init=False)
 class Unsuback(Packet):
     """Section 3.11; reason codes only in 5.0."""
 
-    packet_id: int
-    reason_codes: list[int]
-    properties: Properties
-    kind: int
+    FIELDS = ("packet_id", "reason_codes", "properties")
 
     def __init__(
         self,
@@ -336,33 +294,24 @@ class Unsuback(Packet):
         self.kind = UNSUBACK
 
 
-@dataclass(init=False)
 class Pingreq(Packet):
     """Section 3.12."""
-
-    kind: int
 
     def __init__(self) -> None:
         self.kind = PINGREQ
 
 
-@dataclass(init=False)
 class Pingresp(Packet):
     """Section 3.13."""
-
-    kind: int
 
     def __init__(self) -> None:
         self.kind = PINGRESP
 
 
-@dataclass(init=False)
 class Disconnect(Packet):
     """Section 3.14."""
 
-    reason_code: int
-    properties: Properties
-    kind: int
+    FIELDS = ("reason_code", "properties")
 
     def __init__(self, reason_code: int = 0, properties: Properties | None = None) -> None:
         self.reason_code = reason_code
@@ -370,13 +319,10 @@ class Disconnect(Packet):
         self.kind = DISCONNECT
 
 
-@dataclass(init=False)
 class Auth(Packet):
     """Section 3.15, MQTT 5.0 only."""
 
-    reason_code: int
-    properties: Properties
-    kind: int
+    FIELDS = ("reason_code", "properties")
 
     def __init__(self, reason_code: int = 0, properties: Properties | None = None) -> None:
         self.reason_code = reason_code

@@ -8,13 +8,13 @@ wrong type are a Malformed Packet; a repetition and a value out of range are a P
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.primitives import BYTE as BYTES
 from canopy_mqtt.core.codec.primitives import Reader, four_bytes, string, text, two_bytes, utf8, varint
 from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolViolation, Refused, TopicAliasInvalid
-from canopy_mqtt.core.codec.topic_names import inner_topic, outer_topic
+from canopy_mqtt.core.codec.topic_names import mount_topic, unmount_topic
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -145,7 +145,26 @@ FORWARDED: Final = frozenset((PAYLOAD_FORMAT_INDICATOR, CONTENT_TYPE, RESPONSE_T
 """A server passes these on unaltered [MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-20]."""
 
 
-class Properties:
+class Data:
+    """Has a value, which is that of its `FIELDS`."""
+
+    FIELDS: ClassVar[tuple[str, ...]] = ()
+
+    def _values(self) -> list[object]:
+        return [getattr(self, name) for name in self.FIELDS]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Data) and type(self) is type(other) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        values = [f"{name}={getattr(self, name)!r}" for name in self.FIELDS]
+        return f"{type(self).__name__}({', '.join(values)})"
+
+
+class Properties(Data):
     """Properties of one packet: numbers, strings and binary by identifier, user properties in order.
 
     `integers[id]`, `strings[id]`, `binaries[id]` have the properties of these types; `user` has name/value pairs in
@@ -153,26 +172,13 @@ class Properties:
     `integers`. A PUBLISH keeps its forwarded properties encoded instead.
     """
 
+    FIELDS = ("integers", "strings", "binaries", "user")
+
     def __init__(self) -> None:
         self.integers: dict[int, int] = {}
         self.strings: dict[int, str] = {}
         self.binaries: dict[int, bytes] = {}
         self.user: list[tuple[str, str]] = []
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Properties)
-            and self.integers == other.integers
-            and self.strings == other.strings
-            and self.binaries == other.binaries
-            and self.user == other.user
-        )
-
-    def __hash__(self) -> int:
-        return hash((len(self.integers), len(self.strings), len(self.binaries), len(self.user)))
-
-    def __repr__(self) -> str:
-        return f"Properties({self.integers!r}, {self.strings!r}, {self.binaries!r}, user={self.user!r})"
 
     def __bool__(self) -> bool:
         return bool(self.integers or self.strings or self.binaries or self.user)
@@ -489,23 +495,23 @@ def response_topic(forward: bytes) -> PropertyReader | None:
     return None
 
 
-def outer_properties(mount: bytes, forward: bytes) -> bytes | None:
-    """Put the Response Topic of a client's message below its mount; None: that has no such topic (`outer_topic`)."""
+def mount_properties(mount: bytes, forward: bytes) -> bytes | None:
+    """Put the Response Topic of a client's message below its mount; None: that has no such topic (`mount_topic`)."""
     found = response_topic(forward)
     if found is None:
         return forward
-    topic = outer_topic(mount, found.value)
+    topic = mount_topic(mount, found.value)
     return None if topic is None else found.replaced(topic)
 
 
-def inner_properties(mount: bytes, forward: bytes) -> bytes:
+def unmount_properties(mount: bytes, forward: bytes) -> bytes:
     """Take the mount of a client from the Response Topic of a message.
 
     It leaves out a Response Topic outside of the mount: that would show the topics of others, and the client's answer
     would go elsewhere.
     """
     found = response_topic(forward)
-    return forward if found is None else found.replaced(inner_topic(mount, found.value))
+    return forward if found is None else found.replaced(unmount_topic(mount, found.value))
 
 
 def decode_forward(raw: bytes) -> Properties:

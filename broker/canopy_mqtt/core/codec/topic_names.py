@@ -3,7 +3,7 @@
 Pure functions, used by the tries, the retained tree and the match cache. Levels are separated by slashes, and may be
 empty. Nothing is normalised: two strings are equal if their code points are [MQTT-4.7.3-4]. Each `validate_*` returns,
 or raises a `ProtocolError` with the reason code to answer with: 0x81 for an invalid name or filter, 0x8F or 0x90 if it
-is valid but above a limit of this server. `inner_topic` removes exactly the prefix that `outer_topic` has added.
+is valid but above a limit of this server. `unmount_topic` removes exactly the prefix that `mount_topic` has added.
 """
 
 from __future__ import annotations
@@ -33,11 +33,6 @@ _CONTROL: Final = re.compile("[\x01-\x1f\x7f-\x9f]")
 # A sensible limit on levels where the settings name none: each level of a name costs a node in a tree, about a hundred
 # times the byte that it takes on the wire, and 65,535 bytes can spell 65,536 levels. No client needs a tenth of this.
 SENSIBLE_LEVELS: Final = 128
-
-
-def split(topic: str) -> list[str]:
-    """The levels of a topic name or filter, in order; at least one, and empty ones are kept ("/a" has two)."""
-    return topic.split("/")
 
 
 def level_count(topic: str) -> int:
@@ -139,7 +134,7 @@ def scan_filter(raw: bytes, start: i64, stop: i64) -> int:
 def parse_shared(topic_filter: str) -> tuple[str, str]:
     """Take a shared subscription's filter apart: ("", filter) for an ordinary one, (share name, filter) otherwise.
 
-    Only `$share/` makes a filter shared: "$share" and "$shared/x" are ordinary ones. The inner filter is not looked at
+    Only `$share/` makes a filter shared: "$share" and "$shared/x" are ordinary ones. The filter is not looked at
     beyond being there; give it to `validate_filter`. Section 4.8.2.
 
     Raises:
@@ -156,10 +151,10 @@ def parse_shared(topic_filter: str) -> tuple[str, str]:
         raise _bad_filter("has an empty share name")  # [MQTT-4.8.2-1]
     if "+" in group or "#" in group:
         raise _bad_filter("has a wildcard in its share name")  # [MQTT-4.8.2-2]
-    inner = topic_filter[end + 1 :]
-    if not inner:
+    rest = topic_filter[end + 1 :]
+    if not rest:
         raise _bad_filter("names a share and no filter")  # [MQTT-4.8.2-2]
-    return group, inner
+    return group, rest
 
 
 def validate_topic(topic: str, max_levels: int = 0) -> None:
@@ -268,7 +263,7 @@ def overlaps(one: str, other: str) -> bool:
     return intersect(one, other) is not None
 
 
-def outer_topic(mount: bytes, topic: bytes) -> bytes | None:
+def mount_topic(mount: bytes, topic: bytes) -> bytes | None:
     """Return the broker's name of a mounted client's topic; None: "$" begins it, or it would be too long.
 
     `mount`: the prefix, which consists of whole levels, ends in "/", has no wildcard and does not begin with "$". Names
@@ -279,7 +274,7 @@ def outer_topic(mount: bytes, topic: bytes) -> bytes | None:
     return mount + topic
 
 
-def inner_topic(mount: bytes, topic: bytes) -> bytes | None:
+def unmount_topic(mount: bytes, topic: bytes) -> bytes | None:
     """Return a mounted client's name of a topic of the broker; None: it has none, and so the client is not sent it.
 
     For the mount "tenant/a/" these are "tenant/a", which the filter "tenant/a/#" matches; "tenant/a/", which would be
@@ -291,15 +286,15 @@ def inner_topic(mount: bytes, topic: bytes) -> bytes | None:
     return topic[size:]
 
 
-def outer_filter(mount: str, name: str) -> str | None:
+def mount_filter(mount: str, name: str) -> str | None:
     """Return the broker's name of a mounted client's filter; None: "$" begins it, or it would be too long.
 
     In a shared subscription the prefix goes behind `$share/name/`.
     """
-    group, inner = parse_shared(name)
-    if inner.startswith("$"):
+    group, rest = parse_shared(name)
+    if rest.startswith("$"):
         return None
-    made = mount + inner
+    made = mount + rest
     if len(made) * 4 > MAX_BYTES and _utf8_length(made) > MAX_BYTES:
         return None
     return f"$share/{group}/{made}" if group else made

@@ -269,8 +269,8 @@ def _subscribe_one(router: Router, session: Session, kept: SubscriptionRecord) -
     router.table.tell(subscription, True)
     if not session.internal and (kept.options is not None or router.limits.rules):
         # By what is allowed now.
-        terms = router.queue_limits.sub_queue_terms(session, topic_filter, kept.options)
-        router.queue_limits.give_sub_queue(session, subscription, terms, kept.options)
+        terms = router.queue_limits.subscription_terms(session, topic_filter, kept.options)
+        router.queue_limits.give_terms(session, subscription, terms, kept.options)
     if kept.streaming:
         session.start_stream(subscription, router.retained)
 

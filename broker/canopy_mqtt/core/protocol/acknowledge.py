@@ -16,8 +16,8 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.encoder import ack
 from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack
 from canopy_mqtt.core.codec.reason_codes import ProtocolViolation, ReceiveMaximumExceeded
+from canopy_mqtt.core.counters import UNLIMITED
 from canopy_mqtt.core.queues.held import HeldAnswers, send_promise
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED
 from canopy_mqtt.core.queues.requests import Request, WaitingRequests
 from canopy_mqtt.core.queues.send_buffer import uncounted_pubcomp
 
@@ -231,7 +231,7 @@ def _send(protocol: ServerProtocol, packet: bytes) -> None:
     """Send the answer to the publish that is dealt with, when what was noted since it came is committed."""
     held = protocol.held_answers
     if held is None:
-        protocol.send_buffer.acknowledge(packet)
+        protocol.send_buffer.control(packet)
     else:
         position: i64 = held.commits.journal_position
         if position == protocol.noted_before:

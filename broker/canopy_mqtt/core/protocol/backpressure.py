@@ -15,8 +15,10 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.counters import Crowded, QueueTotals
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.queues.queue_totals import Crowded, QueueTotals
+from canopy_mqtt.core.queues.message_queue import MessageQueue
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.session.session import Session
 
 STEP: Final = 0.002
@@ -29,7 +31,7 @@ FLIGHT: Final = 0.02
 """Seconds within which a publisher comes again that is in full flight."""
 
 RATE: Final = 10.0
-"""Times the bytes that a publisher may add to a queue at once (`Crowded.part_bytes`) which it may add in a second."""
+"""Times the bytes that a publisher may add to a queue at once (`PublisherHold._fills`) which it may add in a second."""
 
 BEHIND: Final = 0.1
 """Seconds in which the broker was never through with what a publisher has sent, when it is in full flight."""
@@ -64,8 +66,8 @@ class PublisherHold:
         # When the broker was last through with what it had sent, or began to read from it again.
         self._through_at = now
         # The queue that it waits for, if it does: of a connection, or of a session.
-        self._live: Crowded | None = None
-        self._kept: Crowded | None = None
+        self._live: SendBuffer | None = None
+        self._kept: MessageQueue | None = None
         self._record: Crowded | None = None
 
     def meet(self, totals: QueueTotals, session: Session | None, size: i64, more: i64, sent: i64, now: float) -> bool:
@@ -130,18 +132,18 @@ class PublisherHold:
         """True while it is held."""
         return self._live is not None or self._kept is not None or self._record is not None
 
-    def _fills(self, live: Crowded | None, kept: Crowded | None, passed: float, size: i64, sent: i64) -> bool:
+    def _fills(self, live: SendBuffer | None, kept: MessageQueue | None, passed: float, size: i64, sent: i64) -> bool:
         """Return whether this publisher fills the queues, by its messages and their bytes since it last met one."""
-        part: i64 = 0
+        messages: i64 = 0
         room: i64 = 0
         if live is not None:
-            part = live.part()
-            room = live.part_bytes()
+            messages, room = live.max_messages, live.max_bytes
         if kept is not None:
-            part = kept.part() if live is None or kept.part() < part else part
-            room = kept.part_bytes() if live is None or kept.part_bytes() < room else room
-        most = float(part)
-        most_bytes = float(room)
+            messages = kept.max_messages if live is None else min(messages, kept.max_messages)
+            room = kept.own_max_bytes if live is None else min(room, kept.own_max_bytes)
+        # A sixteenth of the messages that may wait in a second, or at once; and three eighths of their bytes at once.
+        most = float(messages >> 4)
+        most_bytes = float((room >> 3) * 3)
         added = self._added + float(sent - self._sent) - passed * most
         self._added = min(max(0.0, added), 2.0 * most)
         self._sent = sent

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from canopy_mqtt.core.causes import REFUSED
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.encoder import encode
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import NEVER, V5, V31, V311, Auth, Connack, Connect, Disconnect, Will
 from canopy_mqtt.core.codec.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
@@ -33,17 +33,16 @@ from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolViolati
 from canopy_mqtt.core.codec.topic_names import has_control, is_system, validate_topic
 from canopy_mqtt.core.hooks import LATER, AccessControl, Origin, Ticket
 from canopy_mqtt.core.jobs import CONNECT_WORK
+from canopy_mqtt.core.ledger import ACCESS_CONTROL, MOUNT, WILL
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.persistence.journal import WAITING
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol import acknowledge, control_packets, identity, phases, publish, subscribe
 from canopy_mqtt.core.protocol.identity import Authentication
 from canopy_mqtt.core.protocol.phases import ADMITTING, AUTHENTICATING, CLOSED, CONNECTED
-from canopy_mqtt.core.queues.delivery import LARGEST_ID
-from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
+from canopy_mqtt.core.queues.delivery import MAX_ID, OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import UNSET, BadQueueOptions, granted_delay, read_delay
 from canopy_mqtt.core.queues.requests import AskedLink
-from canopy_mqtt.core.refusals import ACCESS_CONTROL, MOUNT, WILL
 from canopy_mqtt.core.routing.giving_way import session_room
 from canopy_mqtt.core.routing.links import ANOTHER, LINK, ONLY_BRIDGES, PROGRAM, UPLINKS, announced
 from canopy_mqtt.core.routing.router import Router
@@ -81,7 +80,7 @@ def on_connect(protocol: ServerProtocol, connect: Connect, now: float) -> None:
     protocol.connect = connect
     integers = connect.properties.integers
     protocol.wants_problems = integers.get(REQUEST_PROBLEM_INFORMATION, 1) != 0
-    protocol.send_buffer.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
+    protocol.send_buffer.max_packet = integers.get(MAXIMUM_PACKET_SIZE, MAX_PACKET)
     _check(connect, protocol.refused, protocol.origin.host, router, now)
     protocol.decoder.undecided()
     authentication = identity.begin_exchange(connect, protocol.origin, router)
@@ -341,7 +340,7 @@ def _open_session(
     max_aliases = min(limits.topic_alias_outbound, integers.get(TOPIC_ALIAS_MAXIMUM, 0))  # [MQTT-3.1.2-26]
     if max_aliases > 0 or mount:
         send_buffer.name_topics(OutgoingTopics(max_aliases, mount.encode()))
-    window = min(limits.max_inflight, integers.get(RECEIVE_MAXIMUM, LARGEST_ID))  # [MQTT-3.3.4-9]
+    window = min(limits.max_inflight, integers.get(RECEIVE_MAXIMUM, MAX_ID))  # [MQTT-3.3.4-9]
     session, present = router.connect(
         client_id, clean, send_buffer, connect.version, window, send_buffer.topics is None, now, principal
     )
@@ -402,14 +401,14 @@ def _connack(protocol: ServerProtocol, connect: Connect, expiry: int, delay: int
     strings = connack.properties.strings
     if expiry != protocol.requested_expiry:
         integers[SESSION_EXPIRY_INTERVAL] = expiry
-    if limits.receive_maximum < LARGEST_ID:
+    if limits.receive_maximum < MAX_ID:
         integers[RECEIVE_MAXIMUM] = limits.receive_maximum
     if limits.max_qos < 2:
         integers[MAXIMUM_QOS] = limits.max_qos  # [MQTT-3.2.2-9]
     if not limits.retain_available:
         integers[RETAIN_AVAILABLE] = 0
     max_packet_size = largest_packet(limits, protocol.origin)
-    if max_packet_size < LARGEST_PACKET:
+    if max_packet_size < MAX_PACKET:
         integers[MAXIMUM_PACKET_SIZE] = max_packet_size
     if not connect.client_id:
         strings[ASSIGNED_CLIENT_IDENTIFIER] = protocol.client_id  # [MQTT-3.2.2-16]
@@ -427,7 +426,7 @@ def _connack(protocol: ServerProtocol, connect: Connect, expiry: int, delay: int
     if authentication is not None:  # else no method is named [MQTT-4.12.0-6]
         authentication.tell(connack)
     max_packet = protocol.send_buffer.max_packet
-    if max_packet < LARGEST_PACKET and len(encode(connack, V5)) > max_packet:
+    if max_packet < MAX_PACKET and len(encode(connack, V5)) > max_packet:
         connack.properties.user.clear()
         if len(encode(connack, V5)) > max_packet:
             return None

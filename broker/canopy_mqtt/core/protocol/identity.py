@@ -13,9 +13,9 @@ from typing import Final
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import Auth, Connack, Connect, Will
-from canopy_mqtt.core.codec.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD, outer_properties
+from canopy_mqtt.core.codec.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD, mount_properties
 from canopy_mqtt.core.codec.reason_codes import ProtocolError, ProtocolViolation, Refused
-from canopy_mqtt.core.codec.topic_names import is_system, is_within, outer_topic
+from canopy_mqtt.core.codec.topic_names import is_system, is_within, mount_topic
 from canopy_mqtt.core.hooks import AccessControl, AuthExchange, Origin
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
@@ -194,8 +194,8 @@ def mounted_will(will: Will, mount: str) -> Will:
         Refused: its topic, or its Response Topic, has no name there (0x87).
     """
     prefix = mount.encode()
-    topic = outer_topic(prefix, will.topic.encode())
-    properties = outer_properties(prefix, will.properties)
+    topic = mount_topic(prefix, will.topic.encode())
+    properties = mount_properties(prefix, will.properties)
     if topic is None or properties is None:
         raise Refused("a will to a topic that is not below the mount of the listener", reason_codes.NOT_AUTHORIZED)
     return Will(topic.decode(), will.payload, will.qos, will.retain, will.delay, will.message_expiry, properties)

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET, alike, plain_payload, topic_end
+from canopy_mqtt.core.codec.framing import head as frame_head
 from canopy_mqtt.core.codec.packets import Publish
-from canopy_mqtt.core.codec.properties import outer_properties
-from canopy_mqtt.core.codec.publish_layout import alike, plain_payload, topic_end
-from canopy_mqtt.core.codec.publish_layout import head as frame_head
+from canopy_mqtt.core.codec.properties import mount_properties
 from canopy_mqtt.core.codec.reason_codes import (
     MalformedPacket,
     ProtocolViolation,
@@ -25,15 +24,14 @@ from canopy_mqtt.core.codec.reason_codes import (
     Refused,
     TopicAliasInvalid,
 )
-from canopy_mqtt.core.codec.topic_names import has_control, outer_topic
-from canopy_mqtt.core.hooks import SAMPLE_SHARE, PublishSampler
+from canopy_mqtt.core.codec.topic_names import has_control, mount_topic
+from canopy_mqtt.core.hooks import SAMPLE_SHARE, Permissions, PublishSampler
 from canopy_mqtt.core.jobs import ASK_PUBLISH_WORK, DECODE_WORK, NEXT_WORK, PROPERTY_SHIFT
-from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.ledger import MOUNT, PUBLISH, STORE
 from canopy_mqtt.core.protocol import acknowledge
 from canopy_mqtt.core.protocol.identity import is_reserved
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
 from canopy_mqtt.core.queues.requests import Request
-from canopy_mqtt.core.refusals import MOUNT, PUBLISH, STORE
 from canopy_mqtt.core.routing.broadcast import MAX_DIRECT_QOS0_SUBSCRIPTIONS
 from canopy_mqtt.core.routing.bursts import Run
 from canopy_mqtt.core.routing.fanout import REFUSED_BY_ALL
@@ -71,7 +69,7 @@ def start(protocol: ServerProtocol, max_aliases: int) -> None:
     protocol.mount = session.principal.mount.encode()
     # On the hot path a message is neither refused for its payload nor does it get another QoS.
     if not (router.limits.upgrade_outgoing_qos or protocol.mount or router.message_hook is not None):
-        protocol.max_plain_payload = router.limits.max_payload_size or LARGEST_PACKET
+        protocol.max_plain_payload = router.limits.max_payload_size or MAX_PACKET
 
 
 def end(protocol: ServerProtocol) -> None:
@@ -168,7 +166,9 @@ def _may(protocol: ServerProtocol, route: Route, topic: bytes, header: i64, perm
         return True
     if protocol.allowed_key != key or protocol.allowed_as is not principal or protocol.allowed_topic != topic:
         protocol.router.budget.used += ASK_PUBLISH_WORK + permissions.source.ask_work
-        if not permissions.asked.may_publish(principal, topic.decode(), (header & 6) >> 1, False):
+        allowed = permissions.asked.may_publish(principal, topic.decode(), (header & 6) >> 1, False)
+        protocol.router.budget.look()
+        if not allowed:
             return False
         protocol.allowed_key = key
         protocol.allowed_as = principal
@@ -427,6 +427,7 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
         hook = router.message_hook
         if hook is not None:
             changed = hook.publish(session.principal, message, False)
+            router.budget.look()
             if changed is None:
                 _refused(session, publish, topic, hook.reason_code, "a plug-in", router, now)
                 if qos > 0:
@@ -463,15 +464,13 @@ def refusal(router: Router, session: Session, topic: bytes, qos: int, retain: bo
         raise Refused("retained messages are not supported", reason_codes.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-14]
     if not topic:
         return reason_codes.NOT_AUTHORIZED, MOUNT
-    if limits.max_topic_levels > 0 and topic.count(b"/") >= limits.max_topic_levels:
-        return reason_codes.TOPIC_NAME_INVALID, "limits.max_topic_levels"
-    # No topic in the cache holds any: it is asked once for a topic, not for each message.
-    if not limits.control_characters and topic not in router.cache.routes and has_control(topic.decode()):
-        raise MalformedPacket("a topic name with a control character")
-    if 0 < limits.max_payload_size < size:
+    reason, why = topic_refusal(router, topic, session.is_link, session)
+    if reason == reason_codes.MALFORMED_PACKET:
+        raise MalformedPacket(why)
+    if 0 < limits.max_payload_size < size and reason != reason_codes.TOPIC_NAME_INVALID:
         return reason_codes.QUOTA_EXCEEDED, MAX_PAYLOAD_SIZE
-    if is_reserved(topic, session.is_link, router, session):
-        return reason_codes.NOT_AUTHORIZED, "the topic is the broker's own"
+    if reason > 0:
+        return reason, why
     access_control = router.access_control
     if (
         access_control is not None
@@ -483,6 +482,22 @@ def refusal(router: Router, session: Session, topic: bytes, qos: int, retain: bo
         if not session.v5:
             raise Refused(STORE, reason_codes.QUOTA_EXCEEDED)
         return reason_codes.QUOTA_EXCEEDED, STORE
+    return 0, ""
+
+
+def topic_refusal(router: Router, topic: bytes, link: bool, session: Session | None = None) -> tuple[int, str]:
+    """Return the reason code with which a publish to a topic name (UTF-8) is refused, or 0, and what refuses it.
+
+    The publisher is a client, a link (`link`), or the program. `session`: as `is_reserved` takes it.
+    """
+    limits = router.limits
+    if limits.max_topic_levels > 0 and topic.count(b"/") >= limits.max_topic_levels:
+        return reason_codes.TOPIC_NAME_INVALID, "limits.max_topic_levels"
+    # No topic in the cache holds any: it is asked once for a topic, not for each message.
+    if not limits.control_characters and topic not in router.cache.routes and has_control(topic.decode()):
+        return reason_codes.MALFORMED_PACKET, "a topic name with a control character"
+    if is_reserved(topic, link, router, session):
+        return reason_codes.NOT_AUTHORIZED, "the topic is the broker's own"
     return 0, ""
 
 
@@ -520,13 +535,13 @@ def _refused(
 
 def _mounted(protocol: ServerProtocol, topic: bytes, publish: Publish) -> bytes:
     """Return the broker's name of a mounted client's topic, and rename its Response Topic; empty: it has none."""
-    outer = outer_topic(protocol.mount, topic)
-    properties = outer_properties(protocol.mount, publish.properties)
-    if outer is None or properties is None:
+    mounted = mount_topic(protocol.mount, topic)
+    properties = mount_properties(protocol.mount, publish.properties)
+    if mounted is None or properties is None:
         protocol.router.counters.denied_publishes += 1
         return b""
     publish.properties = properties
-    return outer
+    return mounted
 
 
 # -- topic aliases -----------------------------------------------------------------------------------------------------

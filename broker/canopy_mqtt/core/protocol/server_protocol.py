@@ -98,7 +98,7 @@ class ServerProtocol(Peer):
         self.messages_received: i64 = 0
         # What all clients had sent when the present turn began.
         self._received_before: i64 = 0
-        # What stands before the client's topics here (`topic_names.outer_topic`); with one nothing takes the hot path.
+        # What stands before the client's topics here (`topic_names.mount_topic`); with one nothing takes the hot path.
         self.mount = b""
         # Topic aliases that the client has set: they end with the connection [MQTT-3.3.2-7].
         self.aliases: publish.TopicAliases | None = None
@@ -257,7 +257,7 @@ class ServerProtocol(Peer):
             if self._answered and self.state == ADMITTING:
                 self._answered = False
                 connect.admit(self, reason_code, now)
-            budget.end = budget.used + most
+            budget.begin(most)
             self._half_full = counters.half_full
             self._backed_up = counters.backed_up
             self._crowds = load.crowds
@@ -320,7 +320,8 @@ class ServerProtocol(Peer):
                 return True
         send_buffer = self.send_buffer
         if (
-            budget.used >= budget.end
+            # `spent` is asked only then: this is asked after every packet.
+            (budget.used >= budget.mark and budget.spent())
             or counters.half_full != self._half_full
             or counters.backed_up != self._backed_up
             or send_buffer.unwritten + send_buffer.unqueued >= self.max_unread

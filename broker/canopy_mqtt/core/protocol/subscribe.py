@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.filter_list import FilterList
+from canopy_mqtt.core.codec.decoder import FilterList
 from canopy_mqtt.core.codec.packets import Packet, Suback, SubscriptionRequest, Unsuback
 from canopy_mqtt.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPTION_IDENTIFIER, Properties
 from canopy_mqtt.core.codec.reason_codes import ProtocolError, Refused
-from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, level_count, outer_filter, parse_shared
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, level_count, mount_filter, parse_shared
 from canopy_mqtt.core.hooks import AccessControl
 from canopy_mqtt.core.jobs import (
     ASK_FILTER_WORK,
@@ -33,6 +33,7 @@ from canopy_mqtt.core.jobs import (
     Budget,
     Job,
 )
+from canopy_mqtt.core.ledger import MOUNT, STORE, SUBSCRIBE
 from canopy_mqtt.core.protocol import control_packets
 from canopy_mqtt.core.queues.queue_terms import (
     UNSET,
@@ -43,7 +44,6 @@ from canopy_mqtt.core.queues.queue_terms import (
     granted_properties,
     read_options,
 )
-from canopy_mqtt.core.refusals import MOUNT, STORE, SUBSCRIBE
 from canopy_mqtt.core.routing.giving_way import filter_room
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session
@@ -165,7 +165,7 @@ class FilterPacket(Job):
         self._filters = filters
         self._session = session
         self._router = router
-        # What stands before the client's filters here (`topic_names.outer_filter`).
+        # What stands before the client's filters here (`topic_names.mount_filter`).
         self._mount = session.principal.mount
         self._checked = False
         self._count: i64 = 0
@@ -232,7 +232,7 @@ class FilterPacket(Job):
         controls = router.limits.control_characters
         while not self._checked:
             if filters.position < filters.end:
-                if budget.used >= budget.end:
+                if budget.spent():
                     return False
                 filters.next()
                 filters.check(controls)
@@ -256,7 +256,7 @@ class FilterPacket(Job):
         if self._heard:
             each += TOLD_WORK
         while filters.position < filters.end:
-            if budget.used >= budget.end:
+            if budget.spent():
                 return False
             filters.next()
             budget.used += each + (length + filters.filter_end - filters.filter_at >> LENGTH_SHIFT)
@@ -298,15 +298,15 @@ class FilterPacket(Job):
                 request.no_local = not group
                 request.retain_as_published = True
             options = self._options
-            sub_queue: SubscriptionTerms | None = None
+            message_terms: SubscriptionTerms | None = None
             if options is not None or len(session.rules) > 0:
-                sub_queue = router.queue_limits.sub_queue_terms(session, topic_filter, options)
-            router.subscribe(session, group, topic_filter, request, self._identifier, sub_queue, options)
+                message_terms = router.queue_limits.subscription_terms(session, topic_filter, options)
+            router.subscribe(session, group, topic_filter, request, self._identifier, message_terms, options)
             delay = self._delay
             if delay != UNSET or session.requested_delays is not None:
                 router.peers.request_delay(session, name, delay if router.limits.subscriber_policies else UNSET)
             if options is not None or delay != UNSET:
-                self._tell(self._granted(None if options is None else sub_queue))
+                self._tell(self._granted(None if options is None else message_terms))
             # A QoS that the server does not have may be asked for; less is granted [MQTT-3.2.2-10].
             code = min(request.qos, router.limits.max_qos)
         else:
@@ -376,7 +376,7 @@ class FilterPacket(Job):
 
     def _named(self, name: str) -> str | None:
         """Return the broker's name of a client's filter; None: a mounted client has no such topics."""
-        return outer_filter(self._mount, name) if self._mount else name
+        return mount_filter(self._mount, name) if self._mount else name
 
     def _has_room(self, name: str, group: str, topic_filter: str) -> bool:
         """Return whether there is room for a filter, else say why in `_why`; exact bytes are asked near the bounds."""
@@ -458,7 +458,7 @@ class SubscriptionReview(Job):
         router = self._router
         names = self._names
         while self._at < len(names):
-            if budget.used >= budget.end:
+            if budget.spent():
                 return False
             subscription = session.subscriptions.get(names[self._at])
             self._at += 1

@@ -1,9 +1,9 @@
 """Messages on their way to one session: a delivery, a run of them, and the deliveries in flight by packet identifier.
 
-Owns `Delivery`, which is in flight or waits, `DeliveryRun`, and `InFlight`: which identifiers are in use, and which one
-is next. Identifiers are assigned in order, so a ring of references suffices: the lowest bits of an identifier are its
-slot, and an identifier whose slot is in use is skipped. That costs 8 to 32 bytes for each delivery and no object,
-unlike a dictionary.
+Owns `Delivery`, which is in flight or waits, `DeliveryRun`, the names of topics in one peer's frames, where others have
+other ones (`OutgoingTopics`), and `InFlight`: which identifiers are in use, and which one is next. Identifiers are
+assigned in order, so a ring of references suffices: the lowest bits of an identifier are its slot, and an identifier
+whose slot is in use is skipped. That costs 8 to 32 bytes for each delivery and no object, unlike a dictionary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from canopy_mqtt.core.codec.primitives import BYTE
 from canopy_mqtt.core.queues.message import Message
 
 if TYPE_CHECKING:
-    from canopy_mqtt.core.queues.queue_terms import Place, SubscriptionQueue
+    from canopy_mqtt.core.queues.queue_terms import MessageTerms, Place
     from canopy_mqtt.core.topics.subscription import SharedGroup
 
 # States of a Delivery.
@@ -34,7 +34,7 @@ DROPPED: Final = 4
 MAX_ATTEMPTS: Final = 2**31 - 1
 """Of one delivery; the fields of a `Delivery` hold no more."""
 
-LARGEST_ID: Final = 65_535
+MAX_ID: Final = 65_535
 """The largest packet identifier (section 2.2.1)."""
 
 MIN_SLOTS: Final = 16
@@ -83,7 +83,7 @@ class Delivery:
         self.identifiers = identifiers
         self.group = group
         # Where terms of their own hold for its message: whose account it is on, since when (s) it waits, and whether.
-        self.sub_queue: SubscriptionQueue | None = None
+        self.message_terms: MessageTerms | None = None
         self.place: Place | None = None
         self.on_settled: Settled | None = None  # who is told what became of it, until that is known
         self.since = 0.0
@@ -103,9 +103,9 @@ class Delivery:
         # Whether it stands in the queue of a connection (QoS 0), and not in the session's.
         self.live = False
 
-    def frame(self, v5: bool, expiry: int, dup: bool, alias: int, with_topic: bool) -> bytes:
-        """Its PUBLISH packet; see `Message.frame`."""
-        return self.message.frame(
+    def frame(self, message: Message, v5: bool, expiry: int, dup: bool, alias: int, with_topic: bool) -> bytes:
+        """Return its PUBLISH packet, with the message as its receiver knows it; see `Message.frame`."""
+        return message.frame(
             v5, self.qos, self.retain, dup, self.packet_id, self.identifiers, expiry, alias, with_topic
         )
 
@@ -115,7 +115,7 @@ class Delivery:
             self.attempts == 0
             and self.qos > 0
             and self.state == SENT
-            and self.sub_queue is None
+            and self.message_terms is None
             and self.message.expires_at == 0.0
             and not self.retain
             and len(self.identifiers) == 0
@@ -138,6 +138,73 @@ NOTHING: Final = Message(b"", b"", 0, False, b"", 0.0, "")
 """The message of a delivery that was shed."""
 
 
+class _Last:
+    """The message that was asked for last, as the peers of a mount know it: those of one fan-out share its frames."""
+
+    def __init__(self) -> None:
+        self.message: Message | None = None
+        self.mount = b""
+        self.unmounted: Message | None = None
+
+
+_LAST: Final = _Last()
+
+
+class OutgoingTopics:
+    """The topic names of one connection. Aliases are given to the first topics that come.
+
+    `maximum` is the peer's Topic Alias Maximum, `mount` the prefix that its topics omit.
+    """
+
+    def __init__(self, maximum: i64, mount: bytes = b"") -> None:
+        self._maximum: i64 = maximum
+        self.mount = mount
+        self._known: dict[bytes, int] = {}
+
+    def unmounted(self, message: Message) -> Message | None:
+        """Return the message as the peer knows it; None: the peer has no name for its topic, and is not sent it."""
+        if not self.mount:
+            return message
+        last = _LAST
+        if last.message is not message or last.mount != self.mount:
+            last.unmounted = message.unmounted(self.mount)
+            last.message = message
+            last.mount = self.mount
+        return last.unmounted
+
+    def shared_frame(self, delivery: Delivery, v5: bool) -> bytes | None:
+        """Return the frame of a QoS 0 delivery if all peers of the mount get the same one; else None: it is made later.
+
+        Not where the peer has aliases, nor for a delivery with something of its own.
+        """
+        if self._maximum > 0 or delivery.retain or len(delivery.identifiers) > 0 or delivery.message_terms is not None:
+            return None
+        known = self.unmounted(delivery.message)
+        return known.qos0_frame(v5) if known is not None and known.shared_frame_suits() else None
+
+    def frame(self, delivery: Delivery, v5: bool, expiry: int, dup: bool, max_packet: i64) -> bytes:
+        """Return the frame of a delivery with the alias of its topic, if it has one or there is one to give.
+
+        Without an alias where only setting it would make the frame longer than `max_packet` bytes.
+        """
+        message = self.unmounted(delivery.message)
+        assert message is not None  # `SendBuffer.refusal` has kept it back
+        known_aliases = self._known
+        topic = delivery.message.topic
+        known = known_aliases.get(topic, 0)
+        alias = known
+        if alias == 0 and len(known_aliases) < self._maximum:  # [MQTT-3.3.2-11]
+            alias = len(known_aliases) + 1
+        if alias > 0:
+            frame = delivery.frame(message, v5, expiry, dup, alias, known == 0)
+            # A frame that fits only by its topic alone goes out by that, and sets nothing [MQTT-3.1.2-25].
+            if len(frame) <= max_packet:
+                if known == 0:
+                    known_aliases[topic] = alias
+                return frame
+        return delivery.frame(message, v5, expiry, dup, 0, True)
+
+
 class DeliveryRun:
     """First deliveries of QoS 1 or 2 to one client, in a row, with their frames in one piece, ready to be written."""
 
@@ -153,7 +220,7 @@ class InFlight:
         self.count: i64 = 0
         # The identifier that was given last, and the largest that is given.
         self.last_id: i64 = 0
-        self.largest_id: i64 = LARGEST_ID
+        self.largest_id: i64 = MAX_ID
         self._slots: list[Delivery | None] = _EMPTY
         # Slots less one; -1 while there is no ring.
         self._mask: i64 = -1

@@ -49,7 +49,7 @@ class HeldAnswers(Waiter):
         line = self._line
         if not line:
             if number <= self.commits.committed:
-                self._send_buffer.acknowledge(packet)
+                self._send_buffer.control(packet)
                 return
             if self._send_buffer.closed:
                 return
@@ -70,7 +70,7 @@ class HeldAnswers(Waiter):
             for packet in line.popleft().packets:
                 send_buffer.unqueued -= ended_publishes(packet)
                 send_buffer.held_bytes -= _size(packet)
-                send_buffer.acknowledge(packet)
+                send_buffer.control(packet)
                 count += 1
         if line:
             self.commits.wait_for(self, line[0].number)
@@ -105,7 +105,7 @@ def send_promise(send_buffer: SendBuffer, packet: bytes, kept: bool) -> None:
     """
     held = send_buffer.held
     if held is None:
-        send_buffer.acknowledge(packet)
+        send_buffer.control(packet)
     else:
         held.send(packet, held.commits.journal_position if kept else 0)
 

@@ -12,10 +12,10 @@ from typing import Final
 
 from mypy_extensions import i32, i64, mypyc_attr, u8
 
-from canopy_mqtt.core.codec.primitives import BYTE, varint
-from canopy_mqtt.core.codec.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER, inner_properties
-from canopy_mqtt.core.codec.publish_layout import LONGEST_REMAINING, build, head
-from canopy_mqtt.core.codec.topic_names import inner_topic
+from canopy_mqtt.core.codec.framing import build, head
+from canopy_mqtt.core.codec.primitives import BYTE, MAX_VARINT, varint
+from canopy_mqtt.core.codec.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER, unmount_properties
+from canopy_mqtt.core.codec.topic_names import unmount_topic
 from canopy_mqtt.core.topics.topic_tree import Retainable
 
 HEADROOM: Final = 16
@@ -31,10 +31,10 @@ IDENTIFIER_PREFIX: Final = bytes((SUBSCRIPTION_IDENTIFIER,))
 MANY_IDENTIFIERS: Final = 16
 """Subscription identifiers of a delivery whose bytes are kept for the next one."""
 
-LONGEST_EXPIRY: Final = 0xFFFFFFFF
+MAX_EXPIRY: Final = 0xFFFFFFFF
 """The largest Message Expiry Interval, in seconds (section 3.3.2.3.3)."""
 
-NEAR_LONGEST: Final = 268_000_000
+NEAR_MAX_SIZE: Final = 268_000_000
 """Message size from which on it must be worked out whether a frame can hold it."""
 
 NO_HEAD: Final = 255
@@ -120,19 +120,19 @@ class Message(Retainable):
             self._payload_start = -1
         return self._payload
 
-    def inner(self, mount: bytes) -> Message | None:
+    def unmounted(self, mount: bytes) -> Message | None:
         """The same message as a client under a mount knows it; None: it has no name for its topic."""
-        topic = inner_topic(mount, self.topic)
+        topic = unmount_topic(mount, self.topic)
         if topic is None:
             return None
         properties = self.properties
         if properties:
-            properties = inner_properties(mount, properties)
+            properties = unmount_properties(mount, properties)
         return Message(topic, self.payload(), self.qos, self.retain, properties, self.expires_at, self.publisher)
 
     def shared_frame_suits(self) -> bool:
         """True if all receivers of a version can share a frame: nothing in it counts down, and it fits a packet."""
-        return self.expires_at == 0.0 and self.size < NEAR_LONGEST
+        return self.expires_at == 0.0 and self.size < NEAR_MAX_SIZE
 
     def expired(self, now: float) -> bool:
         """Return whether its message expiry interval has passed: no delivery may start any more [MQTT-3.3.2-5]."""
@@ -146,7 +146,7 @@ class Message(Retainable):
         if left <= 0.0:
             return 0
         # A microsecond more is an error of floating point and no second: it must not grow on its way.
-        return min(int(left + 0.999999), LONGEST_EXPIRY)
+        return min(int(left + 0.999999), MAX_EXPIRY)
 
     def qos0_frame(self, v5: bool) -> bytes:
         """The QoS 0 frame without retain flag for one version, made once. Not for v5 when the message expires.
@@ -228,7 +228,7 @@ class Message(Retainable):
     def frame_size(self, v5: bool, qos: int, identifiers: tuple[int, ...], expires: bool) -> int:
         """The exact size in bytes of a PUBLISH of this message without a topic alias.
 
-        Above `LARGEST_PACKET` where the protocol has none.
+        Above `MAX_PACKET` where the protocol has none.
         """
         # The topic and the payload; the topic's length, and a packet identifier.
         size = self.size - len(self.properties) - OVERHEAD + 2 + (2 if qos > 0 else 0)
@@ -237,8 +237,8 @@ class Message(Retainable):
             for identifier in identifiers:
                 section += 1 + _varint_size(identifier)
             size += section + _varint_size(section)
-        if size > LONGEST_REMAINING:
-            return LONGEST_REMAINING * 2
+        if size > MAX_VARINT:
+            return MAX_VARINT * 2
         return 1 + _varint_size(size) + size
 
 

@@ -1,7 +1,7 @@
 """The messages that wait in a session, until its client connects again or acknowledges others.
 
 Owns the session's queue with its limits, and the choice of what is dropped if something does not fit: here, or in the
-buffer on behalf of a subscription (`SubscriptionQueue`). Each drop is counted by cause. In-flight messages are never
+buffer on behalf of a subscription (`MessageTerms`). Each drop is counted by cause. In-flight messages are never
 dropped, and the order never changes. Dropping has amortised constant cost: a drop from the middle leaves an empty gap,
 and gaps never outnumber the messages (except for a few).
 """
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.accounts import Account
-from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import (
+from canopy_mqtt.core.counters import Counters, QueueTotals, bound
+from canopy_mqtt.core.hooks import NEVER_MADE, Permissions
+from canopy_mqtt.core.ledger import (
     ACCEPTED,
     AGE,
     EXPIRED,
@@ -25,15 +25,13 @@ from canopy_mqtt.core.drop_causes import (
     GO_ON,
     NO_QUOTA,
     REPLACED,
+    Ledger,
 )
-from canopy_mqtt.core.permissions import NEVER_MADE, Permissions
 from canopy_mqtt.core.persistence.journal import FETCHED_BYTES, PAGE_BYTES, DeliveryRecord, Fetch, Journal, Page, Pages
-from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.principal import Account, Principal
 from canopy_mqtt.core.queues.delivery import DROPPED, Delivery
-from canopy_mqtt.core.queues.losses import Ledger
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, SubscriptionQueue
-from canopy_mqtt.core.queues.queue_totals import Crowded, QueueTotals, bound
+from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, MessageTerms
 from canopy_mqtt.core.queues.requests import RequestMessage
 from canopy_mqtt.core.queues.send_buffer import NEVER_TAKEN, SendBuffer
 
@@ -47,7 +45,7 @@ GAPS: Final = 64
 """Gaps that are not worth closing."""
 
 
-class MessageQueue(Crowded):
+class MessageQueue:
     """One client's queue in its session. `messages` and `bytes`: what waits; a limit of 0: unlimited.
 
     Of it some may be on disk alone (`disk`): behind the first `_ahead` of `pending`, and before the rest.
@@ -117,10 +115,10 @@ class MessageQueue(Crowded):
             beyond = self.bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
-            if size > self.max_bytes or not self._make_room(delivery.sub_queue, messages, beyond, cause):
-                sub_queue = delivery.sub_queue
+            if size > self.max_bytes or not self._make_room(delivery.message_terms, messages, beyond, cause):
+                message_terms = delivery.message_terms
                 if send_buffer is not None and size <= self.max_bytes:
-                    if self.policy == DISCONNECT or (sub_queue is not None and sub_queue.policy == DISCONNECT):
+                    if self.policy == DISCONNECT or (message_terms is not None and message_terms.policy == DISCONNECT):
                         send_buffer.overflow()
                     elif quota <= 0 and delivery.qos > 0:
                         # The client reads, perhaps, but it does not acknowledge.
@@ -160,15 +158,15 @@ class MessageQueue(Crowded):
             self._tell()
         if self.journal is not None:
             self.journal.queued(self.client_id, delivery)
-        if delivery.sub_queue is not None:
-            self.enter(delivery.sub_queue, delivery)
+        if delivery.message_terms is not None:
+            self.enter(delivery.message_terms, delivery)
         return ACCEPTED
 
-    def _make_room(self, sub_queue: SubscriptionQueue | None, messages: i64, size: i64, cause: int) -> bool:
+    def _make_room(self, message_terms: MessageTerms | None, messages: i64, size: i64, cause: int) -> bool:
         """Make room here for these messages and bytes, as far as a policy lets something be shed for it."""
-        if sub_queue is not None and sub_queue.policy == DROP_OLDEST:
+        if message_terms is not None and message_terms.policy == DROP_OLDEST:
             while messages > 0 or size > 0:
-                oldest = sub_queue.oldest()
+                oldest = message_terms.oldest()
                 if oldest is None or oldest.live:
                     break
                 messages -= 1
@@ -191,21 +189,13 @@ class MessageQueue(Crowded):
             load.crowded_session = self
 
     def crowded(self, now: float) -> bool:
-        """See `Crowded`: the client acknowledges, if not for long."""
+        """Return whether publishers should wait: more than half of what may wait does, and the client acknowledges."""
         return (
             self.holds
             and self.policy != DROP_OLDEST
             and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes)
             and now < self._taken_at + self.load.standstill
         )
-
-    def part(self) -> i64:
-        """See `Crowded`: a sixteenth of what may wait."""
-        return self.max_messages >> 4
-
-    def part_bytes(self) -> i64:
-        """See `Crowded`: three eighths of what may wait."""
-        return (self.own_max_bytes >> 3) * 3
 
     # -- on disk alone -------------------------------------------------------------------------------------------------
 
@@ -337,8 +327,8 @@ class MessageQueue(Crowded):
         assert self.pending is not None
         self.pending.remove(delivery)
         self._unqueue(delivery)
-        if delivery.sub_queue is not None:
-            delivery.sub_queue.leave(delivery)
+        if delivery.message_terms is not None:
+            delivery.message_terms.leave(delivery)
 
     def waiting(self) -> list[Delivery]:
         """Return the messages that wait in memory, in their order: a copy."""
@@ -352,8 +342,8 @@ class MessageQueue(Crowded):
         for delivery in taken:
             load.messages -= 1
             load.bytes -= delivery.message.size
-            if delivery.sub_queue is not None:
-                delivery.sub_queue.leave(delivery)
+            if delivery.message_terms is not None:
+                delivery.message_terms.leave(delivery)
         return taken
 
     def take_out(self, some: list[Delivery]) -> None:
@@ -420,10 +410,10 @@ class MessageQueue(Crowded):
             self.disk.end()
             self.disk = None
         if self.pending is not None:
-            # Their subscription queues may be remembered elsewhere.
+            # Their terms may be remembered elsewhere.
             for delivery in self.pending:
-                if delivery.sub_queue is not None:
-                    delivery.sub_queue.leave(delivery)
+                if delivery.message_terms is not None:
+                    delivery.message_terms.leave(delivery)
         self.pending = None
         self.messages = 0
         self.bytes = 0
@@ -462,9 +452,9 @@ class MessageQueue(Crowded):
         """Take one that is out of the queue out of the broker's sum and all other accounts."""
         self.load.messages -= 1
         self.load.bytes -= delivery.message.size
-        sub_queue = delivery.sub_queue
-        if sub_queue is not None:
-            sub_queue.leave(delivery)
+        message_terms = delivery.message_terms
+        if message_terms is not None:
+            message_terms.leave(delivery)
         if self.journal is not None:
             self.journal.finished(self.client_id, delivery)
         delivery.settle()
@@ -500,40 +490,44 @@ class MessageQueue(Crowded):
         if self._gaps > self.messages + GAPS:
             self._close_gaps(set())
 
-    # -- subscription queues -------------------------------------------------------------------------------------------
+    # -- terms of single messages --------------------------------------------------------------------------------------
 
-    def enter(self, sub_queue: SubscriptionQueue, delivery: Delivery) -> None:
-        """A delivery of a subscription queue begins to wait, here or in the send buffer."""
+    def enter(self, message_terms: MessageTerms, delivery: Delivery) -> None:
+        """A delivery with terms of its own begins to wait, here or in the send buffer."""
         load = self.load
-        sub_queue.enter(delivery, load.now)
-        if sub_queue.max_age > 0.0:
-            load.aging[sub_queue] = None
+        message_terms.enter(delivery, load.now)
+        if message_terms.max_age > 0.0:
+            load.aging[message_terms] = None
 
-    def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64, send_buffer: SendBuffer | None) -> i64:
+    def shed_stale(self, message_terms: MessageTerms, now: float, most: i64, send_buffer: SendBuffer | None) -> i64:
         """Drop at most `most` messages of a subscription that have waited too long; return how many there were."""
         count: i64 = 0
-        while count < most and (delivery := sub_queue.stale(now)) is not None:
+        while count < most and (delivery := message_terms.stale(now)) is not None:
             self.shed_one(delivery, AGE, send_buffer)
             count += 1
         return count
 
-    def offer_live(self, delivery: Delivery, sub_queue: SubscriptionQueue, send_buffer: SendBuffer) -> int:
+    def offer_live(self, delivery: Delivery, message_terms: MessageTerms, send_buffer: SendBuffer) -> int:
         """Offer a QoS 0 delivery with terms of its own to the send buffer: ACCEPTED, or the cause of its drop."""
         size: i64 = delivery.message.size
-        self._make_live_room(sub_queue, size, send_buffer)
+        self._make_live_room(message_terms, size, send_buffer)
         cause = send_buffer.offer_late(delivery)
         if cause == ACCEPTED:
-            self.enter(sub_queue, delivery)
-        elif sub_queue.policy == DISCONNECT and cause in (FULL_MESSAGES, FULL_BYTES) and size <= send_buffer.max_bytes:
+            self.enter(message_terms, delivery)
+        elif (
+            message_terms.policy == DISCONNECT
+            and cause in (FULL_MESSAGES, FULL_BYTES)
+            and size <= send_buffer.max_bytes
+        ):
             send_buffer.overflow()
         return cause
 
-    def _make_live_room(self, sub_queue: SubscriptionQueue, size: i64, send_buffer: SendBuffer) -> None:
+    def _make_live_room(self, message_terms: MessageTerms, size: i64, send_buffer: SendBuffer) -> None:
         """Drop the oldest of a subscription with that policy if it is the whole queue that has no room."""
-        if sub_queue.policy != DROP_OLDEST or size > send_buffer.max_bytes:
+        if message_terms.policy != DROP_OLDEST or size > send_buffer.max_bytes:
             return
         while send_buffer.messages >= send_buffer.max_messages or send_buffer.bytes + size > send_buffer.max_bytes:
-            oldest = sub_queue.oldest()
+            oldest = message_terms.oldest()
             if oldest is None or not oldest.live:
                 return
             send_buffer.shed_one(
@@ -543,7 +537,7 @@ class MessageQueue(Crowded):
     def make_room_in(
         self,
         send_buffer: SendBuffer | None,
-        sub_queue: SubscriptionQueue,
+        message_terms: MessageTerms,
         message: Message,
         qos: int,
         retain: bool,
@@ -551,20 +545,20 @@ class MessageQueue(Crowded):
         group: SharedGroup | None,
     ) -> int:
         """Apply the terms of a subscription to a message: GO_ON, or ACCEPTED in place of an older one, or why not."""
-        self.shed_stale(sub_queue, self.load.now, STALE, send_buffer)
-        same = sub_queue.of_topic(message.topic)
+        self.shed_stale(message_terms, self.load.now, STALE, send_buffer)
+        same = message_terms.of_topic(message.topic)
         if same is not None:
             if (same.qos == 0) == (qos == 0):
-                answer = self._renew(send_buffer, sub_queue, same, message, qos, retain, identifiers, group)
+                answer = self._renew(send_buffer, message_terms, same, message, qos, retain, identifiers, group)
                 if answer != GO_ON:
                     return answer
             else:
                 # They wait in different places: the newer one, then, in the last.
                 self.shed_one(same, REPLACED, send_buffer)
-        while sub_queue.waiting >= sub_queue.depth:
-            oldest = sub_queue.oldest() if sub_queue.policy == DROP_OLDEST else None
+        while message_terms.waiting >= message_terms.depth:
+            oldest = message_terms.oldest() if message_terms.policy == DROP_OLDEST else None
             if oldest is None:
-                if sub_queue.policy == DISCONNECT and send_buffer is not None:
+                if message_terms.policy == DISCONNECT and send_buffer is not None:
                     send_buffer.overflow()
                 return self.drop(FULL_MESSAGES)
             self.shed_one(oldest, FULL_MESSAGES, send_buffer)
@@ -573,7 +567,7 @@ class MessageQueue(Crowded):
     def _renew(
         self,
         send_buffer: SendBuffer | None,
-        sub_queue: SubscriptionQueue,
+        message_terms: MessageTerms,
         waiting: Delivery,
         message: Message,
         qos: int,
@@ -612,7 +606,7 @@ class MessageQueue(Crowded):
         waiting.retain = retain
         waiting.identifiers = identifiers
         waiting.group = group
-        sub_queue.renew(waiting, load.now)
+        message_terms.renew(waiting, load.now)
         if self.journal is not None and not waiting.live:
             self.journal.renewed(self.client_id, waiting)
         return ACCEPTED
@@ -662,7 +656,9 @@ class Review:
 
 def is_pageable(delivery: Delivery) -> bool:
     """Return whether a delivery may wait on disk alone: it may if it is not looked for before its turn comes."""
-    return delivery.sub_queue is None and delivery.group is None and not isinstance(delivery.message, RequestMessage)
+    return (
+        delivery.message_terms is None and delivery.group is None and not isinstance(delivery.message, RequestMessage)
+    )
 
 
 class DiskQueue:

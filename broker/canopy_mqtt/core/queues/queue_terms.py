@@ -1,7 +1,7 @@
 """The terms of queues: policies, the operator's rules, a client's own options, and the accounts of one subscription.
 
 Owns `QueueTerms` (of one client's queues), `QueueRule` (changes for some clients), `RequestedTerms` and
-`RequestedDelays` (asked for by a 5.0 client in user properties), what is granted of them, and `SubscriptionQueue`.
+`RequestedDelays` (asked for by a 5.0 client in user properties), what is granted of them, and `MessageTerms`.
 Promises: a value without a meaning, an unknown name and a repeated name are reported and not ignored; a request above
 the operator's limits is reduced to them, and the SUBACK says so. Other user properties are ignored.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.topic_names import covers
-from canopy_mqtt.core.queues.queue_totals import bound
+from canopy_mqtt.core.counters import bound
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.limits import Limits
@@ -341,7 +341,7 @@ def subscription_rules(limits: Limits, client_id: str, user_name: str | None) ->
     return tuple([rule for rule in limits.rules if rule.topic_filter and rule.applies_to(client_id, user_name)])
 
 
-def sub_queue_terms(rules: tuple[QueueRule, ...], topic_filter: str, terms: QueueTerms) -> SubscriptionTerms:
+def subscription_terms(rules: tuple[QueueRule, ...], topic_filter: str, terms: QueueTerms) -> SubscriptionTerms:
     """Return the terms of one subscription's messages: the client's `terms`, as its `rules` change them.
 
     `topic_filter` without `$share/name/`.
@@ -366,8 +366,11 @@ class Place:
         self.delivery: Delivery | None = delivery
 
 
-class SubscriptionQueue:
-    """Terms and accounts. `max_age` in seconds, `depth` in messages; 0: unlimited."""
+class MessageTerms:
+    """The terms of the messages of one subscription, or of all of a session, and the account of those that wait.
+
+    `max_age` in seconds, `depth` in messages; 0: unlimited.
+    """
 
     def __init__(self, session: Session, policy: int, max_age: float, depth: int) -> None:
         self.session = session
@@ -388,7 +391,7 @@ class SubscriptionQueue:
         return self.policy == policy and self.max_age == max_age and self.depth == bound(depth)
 
     def enter(self, delivery: Delivery, now: float) -> None:
-        """A delivery of this subscription queue begins to wait."""
+        """A delivery to which they apply begins to wait."""
         delivery.waits = True
         self.waiting += 1
         if self.waiting * 2 >= self.depth or 0.0 < self.max_age <= SHORT_AGE:
@@ -433,7 +436,7 @@ class SubscriptionQueue:
             self.oldest()
 
     def of_topic(self, topic: bytes) -> Delivery | None:
-        """The delivery of a topic that waits, in a subscription queue that keeps the latest; else None."""
+        """The delivery of a topic that waits, if the latest of each topic is kept; else None."""
         topics = self._topics
         return None if topics is None else topics.get(topic)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET, frame_count, frame_end
-from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import (
+from canopy_mqtt.core.codec.framing import MAX_PACKET, frame_count, frame_end
+from canopy_mqtt.core.counters import UNLIMITED, Counters, bound
+from canopy_mqtt.core.ledger import (
     ACCEPTED,
     AGE,
     DISCONNECTED,
@@ -27,14 +27,13 @@ from canopy_mqtt.core.drop_causes import (
     NOT_AUTHORIZED,
     REPLACED,
     TOO_LARGE,
+    Ledger,
     add_loss,
+    tell,
 )
-from canopy_mqtt.core.queues.delivery import DROPPED, SENT, Delivery, DeliveryRun
-from canopy_mqtt.core.queues.losses import Ledger, tell
-from canopy_mqtt.core.queues.message import NEAR_LONGEST, OVERHEAD, Message
-from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
+from canopy_mqtt.core.queues.delivery import DROPPED, SENT, Delivery, DeliveryRun, OutgoingTopics
+from canopy_mqtt.core.queues.message import NEAR_MAX_SIZE, OVERHEAD, Message
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED, Crowded, bound
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.queues.held import HeldAnswers
@@ -53,7 +52,7 @@ NOT_SENT: Final = -2
 """Answer of `take_delivery` for a delivery that is not to be sent any more."""
 
 
-class SendBuffer(Crowded):
+class SendBuffer:
     """One peer's queue. All sizes in bytes. It knows no socket and no task."""
 
     def __init__(self, wakeups: list[SendBuffer], counters: Counters, max_messages: int, max_bytes: int) -> None:
@@ -65,7 +64,7 @@ class SendBuffer(Crowded):
         self.bytes: i64 = 0
         self.max_messages: i64 = bound(max_messages)
         self.max_bytes: i64 = bound(max_bytes)
-        self.max_packet: i64 = LARGEST_PACKET
+        self.max_packet: i64 = MAX_PACKET
         # The fill above which `counters.half_full` grows, once until something is taken.
         self._message_mark: i64 = self.max_messages >> 1
         self._byte_mark: i64 = self.max_bytes >> 1
@@ -116,7 +115,7 @@ class SendBuffer(Crowded):
         self.expired: list[Delivery] | None = None
         self._taken_at: float = NEVER_TAKEN
         # Waiting messages that were delivered before and are sent again: the ledger counted them then.
-        self.again: i64 = 0
+        self.retransmissions: i64 = 0
         self.taken: i64 = 0
         # Of those, without the memory that a message takes besides.
         self.taken_bytes: i64 = 0
@@ -143,8 +142,8 @@ class SendBuffer(Crowded):
     def name_topics(self, topics: OutgoingTopics) -> None:
         """Make frames for this peer only, with these topic names. Called once `max_packet` is known."""
         self.topics = topics
-        if topics.mount and self.max_packet >= LARGEST_PACKET:
-            self.max_packet = LARGEST_PACKET - 1  # so `refusal` looks at each message; no other peer pays for that
+        if topics.mount and self.max_packet >= MAX_PACKET:
+            self.max_packet = MAX_PACKET - 1  # so `refusal` looks at each message; no other peer pays for that
 
     # -- what the fan-out does -----------------------------------------------------------------------------------------
 
@@ -153,7 +152,7 @@ class SendBuffer(Crowded):
         self.offered += 1
         size: i64 = len(frame)
         load = self._load
-        # `_fits`, spelled out: this is asked for every message and receiver.
+        # Asked here and not by `_make_room`: for every message and receiver.
         if (
             self.messages >= self.max_messages
             or self.bytes + size > self.max_bytes
@@ -178,7 +177,6 @@ class SendBuffer(Crowded):
         """
         size: i64 = len(frames)
         load = self._load
-        # `_fits`, spelled out: this is asked for every message.
         if (
             self.messages + count <= self.max_messages
             and self.bytes + size <= self.max_bytes
@@ -219,11 +217,10 @@ class SendBuffer(Crowded):
             self._count_dropped(cause, 1)
             return cause
         size: i64 = delivery.message.size
-        if not self._fits(1, size, 0):
-            cause = self._make_room(1, size, 0)
-            if cause != ACCEPTED:
-                self._count_dropped(cause, 1)
-                return cause
+        cause = self._make_room(1, size, 0)
+        if cause != ACCEPTED:
+            self._count_dropped(cause, 1)
+            return cause
         delivery.live = True
         self.deferred += 1
         load = self._load
@@ -231,18 +228,6 @@ class SendBuffer(Crowded):
         load.bytes += size
         self._append(delivery, 1, size)
         return ACCEPTED
-
-    def _fits(self, count: i64, size: i64, largest: i64) -> bool:
-        """Return whether `count` messages of `size` bytes can be taken as things stand."""
-        load = self._load
-        return (
-            self.messages + count <= self.max_messages
-            and self.bytes + size <= self.max_bytes
-            and largest <= self.max_packet
-            and not self.closed
-            and load.messages + count <= load.max_messages
-            and load.bytes + size <= load.max_bytes
-        )
 
     def _make_room(self, count: i64, size: i64, largest: i64) -> int:
         """Do what the policy says for messages that do not fit: ACCEPTED when they fit now, else the cause of drop."""
@@ -316,20 +301,12 @@ class SendBuffer(Crowded):
             self._byte_mark = UNLIMITED
 
     def crowded(self, now: float) -> bool:
-        """See `Crowded`: the client reads, if not for long."""
+        """Return whether publishers should wait: more than half of what may wait does, and the client reads."""
         return (
             self.holds
             and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes)
             and now < self._taken_at + self._load.standstill
         )
-
-    def part(self) -> i64:
-        """See `Crowded`: a sixteenth of what may wait."""
-        return self.max_messages >> 4
-
-    def part_bytes(self) -> i64:
-        """See `Crowded`: three eighths of what may wait."""
-        return (self.max_bytes >> 3) * 3
 
     def _mark(self) -> None:
         """Tell of a queue that is half full when it becomes so again."""
@@ -357,8 +334,8 @@ class SendBuffer(Crowded):
             and self.bytes + size <= self.max_bytes
             and not self.closed
             and self.topics is None
-            and self.max_packet >= LARGEST_PACKET
-            and size < NEAR_LONGEST
+            and self.max_packet >= MAX_PACKET
+            and size < NEAR_MAX_SIZE
         )
 
     def refusal(self, message: Message, qos: int, identifiers: tuple[int, ...]) -> int:
@@ -366,19 +343,19 @@ class SendBuffer(Crowded):
 
         Its Maximum Packet Size, the protocol, or `topics` may forbid it.
         """
-        if self.max_packet >= LARGEST_PACKET and message.size < NEAR_LONGEST:
+        if self.max_packet >= MAX_PACKET and message.size < NEAR_MAX_SIZE:
             return ACCEPTED
-        inner = message if self.topics is None else self.topics.inner(message)
-        if inner is None:
+        known = message if self.topics is None else self.topics.unmounted(message)
+        if known is None:
             return NOT_AUTHORIZED
         # A topic alias is our own choice: one that would make the frame too large is left out (`OutgoingTopics`).
-        size = inner.frame_size(self.v5, qos, identifiers, inner.expires_at != 0.0)
+        size = known.frame_size(self.v5, qos, identifiers, known.expires_at != 0.0)
         return TOO_LARGE if size > self.max_packet else ACCEPTED
 
     def push(self, delivery: Delivery) -> None:
         """Queue a delivery for which `has_room` was true. With QoS 1 and 2 it is in flight in its session."""
         if delivery.attempts > 0:
-            self.again += 1
+            self.retransmissions += 1
         else:
             self.offered += 1
         size: i64 = delivery.message.size
@@ -438,6 +415,7 @@ class SendBuffer(Crowded):
     def control(self, packet: bytes) -> None:
         """Queue a control packet, or several of four bytes each; none is longer and begins so. Never dropped.
 
+        One that ends a publish of the peer counts until it is written (`ended_publishes`).
         And never held back by a used-up send quota: that is the session's, and for PUBLISH alone [MQTT-3.3.4-10]
         [MQTT-4.9.0-3].
         """
@@ -446,16 +424,11 @@ class SendBuffer(Crowded):
         self.items.append(packet)
         size: i64 = len(packet)
         self.control_bytes += size
+        self.unwritten += ended_publishes(packet)
         self._counters.control_sent += size >> 2 if size > 4 and packet[1] == 2 else 1
         if not self.listed:
             self.listed = True
             self._wakeups.append(self)
-
-    def acknowledge(self, packet: bytes) -> None:
-        """Queue one PUBACK, PUBREC or PUBCOMP, like any control packet; until it is written it counts."""
-        if not self.closed:
-            self.unwritten += ended_publishes(packet)
-            self.control(packet)
 
     def schedule_flush(self) -> None:
         """Let the connection handle this buffer after the present batch."""
@@ -622,9 +595,7 @@ class SendBuffer(Crowded):
             delivery.attempts += 1
         topics = self.topics
         if topics is None:
-            return delivery.message.frame(
-                self.v5, delivery.qos, delivery.retain, dup, delivery.packet_id, delivery.identifiers, expiry, 0, True
-            )
+            return delivery.frame(delivery.message, self.v5, expiry, dup, 0, True)
         return topics.frame(delivery, self.v5, expiry, dup, self.max_packet)
 
     def begin_batch(self) -> None:
@@ -643,7 +614,7 @@ class SendBuffer(Crowded):
         first = delivery.attempts == 0
         self.deferred -= 1
         size: i64 = message.size
-        sub_queue = delivery.sub_queue
+        message_terms = delivery.message_terms
         if qos > 0:
             self.messages -= 1
             self.bytes -= size
@@ -651,10 +622,10 @@ class SendBuffer(Crowded):
             self.in_flight_bytes -= size
         else:
             self._uncount(1, size)
-            if sub_queue is not None:
-                sub_queue.leave(delivery)
+            if message_terms is not None:
+                message_terms.leave(delivery)
         if not first:
-            self.again -= 1
+            self.retransmissions -= 1
             if delivery.state != SENT:
                 # Acknowledged on the strength of an earlier sending.
                 return NOT_SENT
@@ -662,7 +633,7 @@ class SendBuffer(Crowded):
         # [MQTT-4.3.3-7].
         expiry = -1 if message.expires_at == 0.0 else message.remaining_expiry(now)
         if first:
-            if expiry == 0 or (sub_queue is not None and sub_queue.too_old(delivery, now)):
+            if expiry == 0 or (message_terms is not None and message_terms.too_old(delivery, now)):
                 # Delivery had not begun: the copy is deleted [MQTT-3.3.2-5].
                 self._count_dropped(EXPIRED if expiry == 0 else AGE, 1)
                 if qos > 0:
@@ -719,11 +690,6 @@ class SendBuffer(Crowded):
                 self._since = now if self._lags else 0.0
                 self._ahead = len(self.items)
 
-    def take_expired(self) -> list[Delivery]:
-        """Take the QoS 1 and 2 deliveries that expired here: the session frees their packet identifiers."""
-        expired, self.expired = self.expired, None
-        return expired or []
-
     def waited(self, now: float) -> float:
         """Return seconds in the queue, of the message that is watched or was last; 0.0 when none waits.
 
@@ -750,15 +716,15 @@ class SendBuffer(Crowded):
             self._count_dropped(cause, lost)
             self._uncount(lost, self.bytes - self.in_flight_bytes)
         # What goes back to the session was not offered to the peer after all.
-        self.offered -= self.in_flight_messages - self.again
+        self.offered -= self.in_flight_messages - self.retransmissions
         if self.items:
             kept: list[object] = []
             for item in self.items:
                 if isinstance(item, bytes):
                     if item[0] & 0xF0 != 0x30:
                         kept.append(item)
-                elif isinstance(item, Delivery) and item.sub_queue is not None and item.qos == 0:
-                    item.sub_queue.leave(item)
+                elif isinstance(item, Delivery) and item.message_terms is not None and item.qos == 0:
+                    item.message_terms.leave(item)
             self.items = kept
         self.gaps = 0
         self._head = 0
@@ -767,7 +733,7 @@ class SendBuffer(Crowded):
         self.bytes = 0
         self.in_flight_messages = 0
         self.in_flight_bytes = 0
-        self.again = 0
+        self.retransmissions = 0
         self._since = 0.0
         self.closed = True
 
@@ -831,9 +797,9 @@ class SendBuffer(Crowded):
         self._uncount(1, delivery.message.size)
         self._count_dropped(cause, 1)
         self.deferred -= 1
-        sub_queue = delivery.sub_queue
-        if sub_queue is not None:
-            sub_queue.leave(delivery)
+        message_terms = delivery.message_terms
+        if message_terms is not None:
+            message_terms.leave(delivery)
         delivery.drop()
         self.gaps += 1
 

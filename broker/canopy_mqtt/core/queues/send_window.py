@@ -22,17 +22,16 @@ from canopy_mqtt.core.codec.reason_codes import (
     SUCCESS,
     ProtocolViolation,
 )
-from canopy_mqtt.core.drop_causes import ACCEPTED, AGE, EXPIRED, NOT_AUTHORIZED
-from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.counters import QueueTotals
+from canopy_mqtt.core.hooks import Permissions
+from canopy_mqtt.core.ledger import ACCEPTED, AGE, EXPIRED, NOT_AUTHORIZED, Ledger
 from canopy_mqtt.core.persistence.commits import Commits
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import DONE, RELEASED, SENT, Delivery, DeliveryRun, InFlight, write_identifiers
 from canopy_mqtt.core.queues.held import HeldDeliveries, send_promise
-from canopy_mqtt.core.queues.losses import Ledger
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.message_queue import MessageQueue
-from canopy_mqtt.core.queues.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.topics.subscription import SharedGroup
 
@@ -307,12 +306,12 @@ class SendWindow:
     def _send_first(self, delivery: Delivery, queue: MessageQueue, send_buffer: SendBuffer, now: float) -> bool:
         """Send the first that waits, or drop it if it cannot be sent any more. False when it has to go on waiting."""
         message = delivery.message
-        sub_queue = delivery.sub_queue
+        message_terms = delivery.message_terms
         size: i64 = message.size
         cause = send_buffer.refusal(message, delivery.qos, delivery.identifiers)
         if message.expired(now):
             cause = EXPIRED
-        elif sub_queue is not None and sub_queue.too_old(delivery, now):
+        elif message_terms is not None and message_terms.too_old(delivery, now):
             cause = AGE
         elif cause != ACCEPTED:
             pass  # it never fits
@@ -322,7 +321,7 @@ class SendWindow:
             delivery.qos > 0
             and (
                 self.quota <= 0
-                or (sub_queue is not None and self.full_of_own(send_buffer))
+                or (message_terms is not None and self.full_of_own(send_buffer))
                 or not self.send(delivery, send_buffer)
             )
         ):
@@ -337,8 +336,8 @@ class SendWindow:
             send_buffer.push(delivery)
             if self.journal is not None:
                 self.journal.finished(self._client_id, delivery)
-        elif sub_queue is not None:
-            sub_queue.leave(delivery)
+        elif message_terms is not None:
+            message_terms.leave(delivery)
         return True
 
     def put(self, delivery: Delivery) -> bool:
@@ -388,11 +387,14 @@ class SendWindow:
 
     def free_expired(self, send_buffer: SendBuffer) -> None:
         """Free the packet identifiers of deliveries that expired before they were written; the buffer counted them."""
-        if send_buffer.expired is not None:
-            for expired in send_buffer.take_expired():
-                if expired.state == SENT:
-                    expired.settle()
-                    self.finish(expired)
+        expired = send_buffer.expired
+        if expired is None:
+            return
+        send_buffer.expired = None
+        for delivery in expired:
+            if delivery.state == SENT:
+                delivery.settle()
+                self.finish(delivery)
 
     def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
         """Take out what was chosen for this member of some shared subscriptions: QoS 1, and QoS 2 never sent."""

@@ -129,7 +129,7 @@ class Broadcast:
         if verdicts is not None:
             qos = verdicts.lowered_qos(session, qos)
         retain = message.retain and recipient.retain_as_published
-        session.deliver(message, qos, retain, subscription_identifiers(recipient), None, recipient.sub_queue)
+        session.deliver(message, qos, retain, subscription_identifiers(recipient), None, recipient.message_terms)
         return True
 
     def found(self) -> list[Recipient] | None:

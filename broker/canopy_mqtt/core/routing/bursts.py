@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import read_i64_le
 
-from canopy_mqtt.core.codec.framing import Frames, frame_body, frame_end
+from canopy_mqtt.core.codec.framing import Frames, frame_body, frame_end, plain_payload, topic_end
 from canopy_mqtt.core.codec.primitives import BYTE, varint
-from canopy_mqtt.core.codec.publish_layout import plain_payload, topic_end
+from canopy_mqtt.core.hooks import Permissions
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.permissions import Permissions
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.topics.subscription import FilterEntry

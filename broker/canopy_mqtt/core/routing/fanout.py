@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.drop_causes import ACCEPTED, EXCLUDED, FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
-from canopy_mqtt.core.hooks import Recorder
+from canopy_mqtt.core.counters import QueueTotals
+from canopy_mqtt.core.hooks import Permissions, Recorder
 from canopy_mqtt.core.jobs import (
     BROADCASTS,
     MISS_LENGTH_SHIFT,
@@ -25,10 +25,9 @@ from canopy_mqtt.core.jobs import (
     Job,
     Scheduler,
 )
-from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED, FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
 from canopy_mqtt.core.persistence.journal import Journal
-from canopy_mqtt.core.queues.message import NEAR_LONGEST, Message
-from canopy_mqtt.core.queues.queue_totals import QueueTotals
+from canopy_mqtt.core.queues.message import NEAR_MAX_SIZE, Message
 from canopy_mqtt.core.queues.requests import RequestMessage
 from canopy_mqtt.core.routing.broadcast import (
     MAX_DIRECT_QOS0_SUBSCRIPTIONS,
@@ -178,7 +177,7 @@ class Fanout(Job):
         slow: i64 = 0
         tagged: i64 = 0
         # `Message.shared_frame_suits`, spelled out.
-        shared = message.expires_at == 0.0 and message.size < NEAR_LONGEST
+        shared = message.expires_at == 0.0 and message.size < NEAR_MAX_SIZE
         sole = route.sole
         for recipient in route.receivers if sole is None else [sole]:
             session = recipient.session
@@ -208,7 +207,7 @@ class Fanout(Job):
             slow += 1
             retain = message.retain and recipient.retain_as_published
             identifiers = NO_IDENTIFIERS if recipient.plain else subscription_identifiers(recipient)
-            answer = session.deliver(message, qos, retain, identifiers, None, recipient.sub_queue)
+            answer = session.deliver(message, qos, retain, identifiers, None, recipient.message_terms)
             if answer == EXCLUDED:
                 count -= 1
                 continue
@@ -284,7 +283,7 @@ class Fanout(Job):
             if not self.offer_plain(recipient, its.data, its.count, its.largest, its.v5, origin):
                 identifiers = subscription_identifiers(recipient)
                 for message in run.messages():
-                    session.deliver(message, 0, False, identifiers, None, recipient.sub_queue)
+                    session.deliver(message, 0, False, identifiers, None, recipient.message_terms)
                 slow += 1
         self.budget.used += OBJECT_WORK * slow * run.count
         if route.run_key is not None:
@@ -317,9 +316,9 @@ class Fanout(Job):
         if len(broadcasts) >= MAX_BROADCASTS:
             budget = self.budget
             end: i64 = budget.end
-            budget.end = 1 << 60  # all of it
+            budget.begin(1 << 60)  # all of it
             self._broadcast(broadcasts[0], budget)
-            budget.end = end
+            budget.begin(end - budget.used)
         broadcast = self.line.add(route, message, origin, self.journal)
         self.broadcasting = True
         self.budget.used += OBJECT_WORK + broadcast.count // 64  # they are written down
@@ -349,7 +348,7 @@ class Fanout(Job):
         each: i64 = 1
         if verdicts is not None and self.permissions is not None:
             each += OBJECT_WORK + self.permissions.source.ask_work
-        while budget.used < budget.end:
+        while not budget.spent():
             subscription = broadcast.step()
             if subscription is None:
                 for group in broadcast.groups:
@@ -413,7 +412,7 @@ class Fanout(Job):
         """Deliver a message to the chosen member of a share group. Return how its session answered."""
         qos, session = share_qos(message, member, verdicts), member.session
         retain = message.retain and member.retain_as_published
-        answer = session.deliver(message, qos, retain, subscription_identifiers(member), group, member.sub_queue)
+        answer = session.deliver(message, qos, retain, subscription_identifiers(member), group, member.message_terms)
         if self._telling is not None:
             self._tell(answer, session, qos, retain, member.topic_filter)
         return answer

@@ -1,4 +1,4 @@
-"""Makes room for an account that is short of it, where that is fair (`canopy_mqtt.core.accounts`).
+"""Makes room for an account that is short of it, where that is fair (`canopy_mqtt.core.principal`).
 
 Owns what gives way: sessions. First the empty ones of clients that are away, of any account, since nothing is lost with
 them; then those of the largest account above its fair share, if the client is away, in the order in which the clients
@@ -12,14 +12,13 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.accounts import FILTERS, MAX_USER_BYTES, SESSION_SIZE, SETTINGS
 from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.jobs import END_SESSION_WORK, STEP_WORK
-from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.principal import FILTERS, MAX_USER_BYTES, SESSION_SIZE, SETTINGS, Principal
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session
 
-MOST_ENDED: Final = 256
+MAX_ENDED: Final = 256
 """Sessions that may end for one that comes: a will of 400 KB takes the room of all these empty ones."""
 
 
@@ -32,7 +31,7 @@ def session_room(router: Router, client_id: str, principal: Principal, will: Wil
     grows = table.grows_by(client_id, principal, will)
     until: i64 = router.budget.used + STEP_WORK
     lacking = -1
-    for _ in range(MOST_ENDED):
+    for _ in range(MAX_ENDED):
         lacking = table.lacking(limits, account, client_id, grows)
         if lacking < 0:
             break

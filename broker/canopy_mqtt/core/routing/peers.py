@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.jobs import PLACING, Budget, Job, Scheduler
 from canopy_mqtt.core.queues.queue_terms import RequestedDelays
-from canopy_mqtt.core.queues.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription

@@ -8,21 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec.topic_names import parse_shared
+from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import (
     DROP_NEWEST,
     LATEST,
+    MessageTerms,
     QueueTerms,
     RequestedTerms,
-    SubscriptionQueue,
     SubscriptionTerms,
     grant,
     max_client_bytes,
     queue_terms,
-    sub_queue_terms,
     subscription_rules,
+    subscription_terms,
 )
-from canopy_mqtt.core.queues.queue_totals import QueueTotals
 from canopy_mqtt.core.routing.fanout import Fanout
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
@@ -49,13 +49,15 @@ class QueueLimits:
         """Take other limits: clients that connect from now on get what they say."""
         self._terms = None
 
-    def sub_queue_terms(self, session: Session, topic_filter: str, options: RequestedTerms | None) -> SubscriptionTerms:
+    def subscription_terms(
+        self, session: Session, topic_filter: str, options: RequestedTerms | None
+    ) -> SubscriptionTerms:
         """Return the terms of a subscription's messages, by the rules and by the queue options of its client."""
         terms = session.terms
         if terms is None:
             terms = queue_terms(self._limits, session.client_id, session.user_name)
         self._budget.used += len(session.rules)
-        found = sub_queue_terms(session.rules, topic_filter, terms)
+        found = subscription_terms(session.rules, topic_filter, terms)
         return found if options is None else grant(options, self._limits, terms, found)
 
     def apply(self, session: Session) -> None:
@@ -72,17 +74,17 @@ class QueueLimits:
         session.terms = terms
         session.rules = subscription_rules(limits, session.client_id, session.user_name) if limits.rules else ()
         policy = terms.policy
-        sub_queue = None
+        message_terms = None
         if policy == LATEST or terms.max_age > 0.0:
-            sub_queue = session.sub_queue
-            if sub_queue is None or not sub_queue.same(policy, terms.max_age, 0):
-                sub_queue = SubscriptionQueue(session, policy, terms.max_age, 0)
+            message_terms = session.message_terms
+            if message_terms is None or not message_terms.same(policy, terms.max_age, 0):
+                message_terms = MessageTerms(session, policy, terms.max_age, 0)
         if policy == LATEST:
             # Full of topics, it takes no more.
             policy = DROP_NEWEST
         session.limit(
             policy,
-            sub_queue,
+            message_terms,
             terms.session_messages,
             terms.session_bytes,
             limits.max_inflight_bytes,
@@ -92,17 +94,17 @@ class QueueLimits:
         if send_buffer is not None:
             send_buffer.limit(policy, terms.live_messages, terms.live_bytes)
             send_buffer.tells = session.v5 and self._limits.tell_loss
-            send_buffer.low_latency(sub_queue is not None or session.fresh_sub_queues > 0)
+            send_buffer.low_latency(message_terms is not None or session.fresh_terms > 0)
 
     def renew_terms(self, session: Session, subscription: Subscription) -> None:
         """The rules are about another user than before: give a subscription the queue that it has now."""
-        sub_queue = subscription.sub_queue
-        options = None if sub_queue is None else sub_queue.options
-        if session.rules or sub_queue is not None:
+        message_terms = subscription.message_terms
+        options = None if message_terms is None else message_terms.options
+        if session.rules or message_terms is not None:
             topic_filter = parse_shared(subscription.topic_filter)[1]
-            self.give_sub_queue(session, subscription, self.sub_queue_terms(session, topic_filter, options), options)
+            self.give_terms(session, subscription, self.subscription_terms(session, topic_filter, options), options)
 
-    def give_sub_queue(
+    def give_terms(
         self,
         session: Session,
         subscription: Subscription,
@@ -110,19 +112,19 @@ class QueueLimits:
         options: RequestedTerms | None,
     ) -> None:
         """Let a subscription's messages keep to `terms`: in a queue of their own where these are not the client's."""
-        before = subscription.sub_queue
-        sub_queue: SubscriptionQueue | None = None
+        before = subscription.message_terms
+        message_terms: MessageTerms | None = None
         if terms is not None and (options is not None or not _has_terms(session, terms)):
-            sub_queue = before
-            if sub_queue is None or not sub_queue.same(terms.policy, terms.max_age, terms.depth):
-                sub_queue = SubscriptionQueue(session, terms.policy, terms.max_age, terms.depth)
-            sub_queue.options = options
-        if sub_queue is before:
+            message_terms = before
+            if message_terms is None or not message_terms.same(terms.policy, terms.max_age, terms.depth):
+                message_terms = MessageTerms(session, terms.policy, terms.max_age, terms.depth)
+            message_terms.options = options
+        if message_terms is before:
             return
-        self._table.give_queue(subscription, sub_queue)
+        self._table.give_queue(subscription, message_terms)
         if before is not None and before.fresh:
             self.count_fresh(session, -1)
-        if sub_queue is not None and sub_queue.fresh:
+        if message_terms is not None and message_terms.fresh:
             self.count_fresh(session, 1)
 
     def count_fresh(self, session: Session, change: int) -> None:
@@ -130,26 +132,26 @@ class QueueLimits:
 
         Its connection writes less ahead as long as there is one.
         """
-        session.fresh_sub_queues += change
+        session.fresh_terms += change
         if session.send_buffer is not None:
-            session.send_buffer.low_latency(session.sub_queue is not None or session.fresh_sub_queues > 0)
+            session.send_buffer.low_latency(session.message_terms is not None or session.fresh_terms > 0)
 
     def sweep(self, load: QueueTotals, now: float) -> None:
         """Drop what has grown too old in queues where nothing comes or goes."""
         aging = load.aging
         left: i64 = SWEEP
-        for sub_queue in list(aging):
-            session = sub_queue.session
-            left -= session.shed_stale(sub_queue, now, left)
-            if sub_queue.waiting == 0:
-                del aging[sub_queue]
+        for message_terms in list(aging):
+            session = message_terms.session
+            left -= session.shed_stale(message_terms, now, left)
+            if message_terms.waiting == 0:
+                del aging[message_terms]
             if left <= 0:
                 return
 
 
 def _has_terms(session: Session, terms: SubscriptionTerms) -> bool:
     """Return whether these are what all messages of a session keep to."""
-    sub_queue = session.sub_queue
-    if sub_queue is not None:
-        return sub_queue.same(terms.policy, terms.max_age, terms.depth)
-    return session.queue.policy == terms.policy and terms.max_age == 0.0 and terms.depth == 0
+    message_terms = session.message_terms
+    if message_terms is not None:
+        return message_terms.same(terms.policy, terms.max_age, terms.depth)
+    return session.policy == terms.policy and terms.max_age == 0.0 and terms.depth == 0

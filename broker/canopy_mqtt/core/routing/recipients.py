@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.hooks import Permissions
 from canopy_mqtt.core.jobs import ASK_RECEIVER_WORK
-from canopy_mqtt.core.permissions import Permissions
+from canopy_mqtt.core.ledger import RECEIVE
 from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.core.refusals import RECEIVE
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.route import (
@@ -71,10 +71,10 @@ def merge(parts: list[Subscription]) -> Recipient:
             others.append(part)
         if part.identifier > 0:
             found.append(part.identifier)  # [MQTT-3.3.4-4]
-        if first.sub_queue is not None and (part.sub_queue is None or part.topic_filter < first.topic_filter):
+        if first.message_terms is not None and (part.message_terms is None or part.topic_filter < first.topic_filter):
             first = part
     made = MergedRecipient(first.session, qos, no_local, as_published)
-    made.set_terms(tuple(found) if found else NO_IDENTIFIERS, first.sub_queue)
+    made.set_terms(tuple(found) if found else NO_IDENTIFIERS, first.message_terms)
     if no_local and others:
         # The subscriptions with No Local do not count for the session's own messages; the others still do.
         made.others = merge(others)
@@ -84,7 +84,7 @@ def merge(parts: list[Subscription]) -> Recipient:
 def lowered(recipient: Recipient, qos: int) -> Recipient:
     """Return a copy of a recipient with a lower QoS: access control allows no more."""
     made = MergedRecipient(recipient.session, qos, recipient.no_local, recipient.retain_as_published)
-    made.set_terms(subscription_identifiers(recipient), recipient.sub_queue)
+    made.set_terms(subscription_identifiers(recipient), recipient.message_terms)
     others = recipient.others if isinstance(recipient, MergedRecipient) else None
     made.others = others if others is None or others.qos <= qos else lowered(others, qos)
     return made

@@ -13,29 +13,26 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from canopy_mqtt.core.accounts import Accounts
 from canopy_mqtt.core.causes import publishes_will
 from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest
-from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.deadlines import Deadlines
+from canopy_mqtt.core.counters import Counters, bound
 from canopy_mqtt.core.hooks import (
     AccessControl,
     AuthMethod,
     BanHook,
     EventListener,
     MessageHook,
+    Permissions,
     PublishSampler,
     Recorder,
 )
-from canopy_mqtt.core.jobs import DUE_WORK, END_WORK, HELD_WORK, NODE_SHIFT, STEP_WORK, Scheduler
+from canopy_mqtt.core.jobs import DUE_WORK, END_WORK, HELD_WORK, NODE_SHIFT, STEP_WORK, Deadlines, Scheduler
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.permissions import Permissions
 from canopy_mqtt.core.persistence.commits import Commits
 from canopy_mqtt.core.persistence.journal import Journal
-from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.principal import Accounts, Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import UNSET, RequestedTerms, SubscriptionTerms
-from canopy_mqtt.core.queues.queue_totals import bound
 from canopy_mqtt.core.queues.requests import Request, RequestMessage, WaitingRequests
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.bursts import RunFinder
@@ -226,7 +223,7 @@ class Router:
         """Make or replace a subscription [MQTT-3.8.4-3], and start to stream its retained messages.
 
         `topic_filter` is valid, without `$share/name/`; `request.topic_filter` as the client wrote it. `terms`: see
-        `QueueLimits.sub_queue_terms`; None where there are neither rules nor queue options.
+        `QueueLimits.subscription_terms`; None where there are neither rules nor queue options.
         """
         name = request.topic_filter
         subscription = session.subscriptions.get(name)
@@ -247,8 +244,8 @@ class Router:
             # In place: it keeps its turn in a share group, and a running stream of retained messages goes on.
             subscription.agree(request, identifier, self.limits.max_qos)
             self.table.touch(subscription)
-        if terms is not None or subscription.sub_queue is not None:
-            self.queue_limits.give_sub_queue(session, subscription, terms, options)
+        if terms is not None or subscription.message_terms is not None:
+            self.queue_limits.give_terms(session, subscription, terms, options)
         # Retain Handling 0 asks for retained messages each time [MQTT-3.3.1-9] [MQTT-3.8.4-4], 1 if the subscription
         # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get
         # none (section 4.8.2).
@@ -273,8 +270,8 @@ class Router:
             return False
         session.stop_stream(name)
         self.budget.used += self.table.drop(subscription) >> NODE_SHIFT
-        sub_queue = subscription.sub_queue
-        if sub_queue is not None and sub_queue.fresh:
+        message_terms = subscription.message_terms
+        if message_terms is not None and message_terms.fresh:
             self.queue_limits.count_fresh(session, -1)
         if session.requested_delays is not None:
             self.peers.request_delay(session, name, UNSET)

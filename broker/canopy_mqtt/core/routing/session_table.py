@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from canopy_mqtt.core.accounts import FILTERS, SESSION_SIZE, SESSIONS, Account, Accounts, Room
 from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.principal import FILTERS, SESSION_SIZE, SESSIONS, Account, Accounts, Principal, Room
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import text_bytes
 

@@ -13,12 +13,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.accounts import Accounts, Room
+from canopy_mqtt.core.counters import UNLIMITED, QueueTotals
 from canopy_mqtt.core.hooks import Recorder, SubscriptionListener
 from canopy_mqtt.core.jobs import DROP_WORK, NODE_SHIFT, OUTDATED_WORK, REMOVAL, Budget, Job, Scheduler
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.queues.queue_terms import SubscriptionQueue
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED, QueueTotals
+from canopy_mqtt.core.principal import Accounts, Room
+from canopy_mqtt.core.queues.queue_terms import MessageTerms
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.subscription import (
@@ -138,11 +138,11 @@ class SubscriptionTable(Job):
         if self.listener is not None and not session.upstream:
             self.listener.wanted(topic_filter)
 
-    def give_queue(self, subscription: Subscription, sub_queue: SubscriptionQueue | None) -> None:
+    def give_queue(self, subscription: Subscription, message_terms: MessageTerms | None) -> None:
         """Let the messages of a subscription wait in a queue of their own, or (None) in that of its session."""
-        before = subscription.sub_queue
-        subscription.set_sub_queue(sub_queue)
-        if before is None or sub_queue is None:
+        before = subscription.message_terms
+        subscription.set_message_terms(message_terms)
+        if before is None or message_terms is None:
             change = SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES
             self.own_bytes += change
             account = subscription.session.account
@@ -237,9 +237,9 @@ class SubscriptionTable(Job):
         if self.tap is not None:
             self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
         freed: i64 = self.drop(subscription)
-        sub_queue = subscription.sub_queue
-        if sub_queue is not None:
-            self._totals.aging.pop(sub_queue, None)
+        message_terms = subscription.message_terms
+        if message_terms is not None:
+            self._totals.aging.pop(message_terms, None)
         return 1 + (freed >> DROP_NODES)
 
     def _end_namesake(self, client_id: str, name: str) -> None:
@@ -253,7 +253,7 @@ class SubscriptionTable(Job):
     def _account(self, subscription: Subscription, group_name: str, entry: FilterEntry, change: i64) -> None:
         """Count a subscription that has come (`change` 1) or goes (-1)."""
         size: i64 = subscription_bytes(subscription.topic_filter, group_name)
-        if subscription.sub_queue is not None:
+        if subscription.message_terms is not None:
             size += SUB_QUEUE_BYTES
         self.count += change
         if group_name:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from canopy_mqtt.core.drop_causes import NOT_AUTHORIZED, SESSION_ENDED
+from canopy_mqtt.core.counters import QueueTotals
 from canopy_mqtt.core.jobs import OBJECT_WORK, REASSIGNING, Budget, Job, Scheduler
+from canopy_mqtt.core.ledger import NOT_AUTHORIZED, SESSION_ENDED
 from canopy_mqtt.core.queues.delivery import Delivery
-from canopy_mqtt.core.queues.queue_totals import QueueTotals
 from canopy_mqtt.core.routing.fanout import Fanout, share_qos
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.route import subscription_identifiers
@@ -103,7 +103,7 @@ class Unfinished(Job):
                 retain,
                 subscription_identifiers(chosen),
                 group,
-                chosen.sub_queue,
+                chosen.message_terms,
             )
         elif session.ended:
             session.offered += 1
@@ -113,7 +113,7 @@ class Unfinished(Job):
             session.drop(NOT_AUTHORIZED)
         else:
             qos = delivery.qos if verdicts is None else verdicts.lowered_qos(session, delivery.qos)
-            session.deliver(message, qos, delivery.retain, delivery.identifiers, group, delivery.sub_queue)
+            session.deliver(message, qos, delivery.retain, delivery.identifiers, group, delivery.message_terms)
 
     def _present(self, group: SharedGroup) -> SharedGroup:
         """The group of that name at that filter now: it may have lost all its members and come back since."""

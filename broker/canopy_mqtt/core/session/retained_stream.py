@@ -14,13 +14,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.drop_causes import ACCEPTED, NO_ROOM
+from canopy_mqtt.core.counters import QueueTotals
+from canopy_mqtt.core.ledger import ACCEPTED, NO_ROOM, Ledger
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import Delivery
-from canopy_mqtt.core.queues.losses import Ledger
 from canopy_mqtt.core.queues.message import HEADROOM, Message
-from canopy_mqtt.core.queues.queue_totals import QueueTotals
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.queues.send_window import SendWindow
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS

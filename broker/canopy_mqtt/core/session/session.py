@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.accounts import Account
 from canopy_mqtt.core.codec.packets import PUBREC, V5, V311, Will
-from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import ACCEPTED, DISCONNECTED, EXCLUDED, GLOBAL, GO_ON, NO_ROOM, SESSION_ENDED
+from canopy_mqtt.core.counters import UNLIMITED, Counters, bound
+from canopy_mqtt.core.ledger import ACCEPTED, DISCONNECTED, EXCLUDED, GLOBAL, GO_ON, NO_ROOM, SESSION_ENDED, Ledger
 from canopy_mqtt.core.persistence.journal import Journal
-from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.principal import Account, Principal
 from canopy_mqtt.core.queues.delivery import QUEUED, SENT, Delivery
-from canopy_mqtt.core.queues.losses import Ledger
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.message_queue import MessageQueue
-from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, QueueTerms, SubscriptionQueue
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED, bound
+from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, MessageTerms, QueueTerms
 from canopy_mqtt.core.queues.requests import AskedLink, RequestMessage
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.queues.send_window import SendWindow
@@ -57,7 +54,7 @@ class Session:
         # The store's journal; None when there is none, or the session ends with its connection. See `keep_in`.
         self.journal: Journal | None = None
         # The terms that are about single messages; the others are the queue's.
-        self.sub_queue: SubscriptionQueue | None = None
+        self.message_terms: MessageTerms | None = None
         # The ledger of what did not go through the present send buffer; what was dropped anywhere is in `ledger`.
         self.offered: i64 = 0
         # No topic aliases are used, so that frames can be shared; and whether a QoS 0 frame may go straight to the
@@ -72,7 +69,7 @@ class Session:
         self.account = ClientAccount(counters.load.internal, bound(max_bytes))
         # The terms of a queue and a window that are not made yet; a send quota of 0 before the first connection.
         self._counters = counters
-        self._policy, self._max_messages, self._max_bytes = DROP_NEWEST, max_messages, max_bytes
+        self.policy, self._max_messages, self._max_bytes = DROP_NEWEST, max_messages, max_bytes
         self._send_quota = 0
         self.delivered: i64 = 0  # see `offered`
         # The client of the present connection, or of the last one.
@@ -82,7 +79,7 @@ class Session:
         self.others_terms = False  # subscriptions have queues yet by the rules for the user that it was before
         self.subscriptions: dict[str, Subscription] = {}
         self.requested_delays: RequestedDelays | None = None  # of the present connection (`ConnectedPeers`)
-        self.fresh_sub_queues: i64 = 0  # those of them whose messages are worth less the longer they wait
+        self.fresh_terms: i64 = 0  # those of them whose messages are worth less the longer they wait
         self.version = V311
         # Expiry and will, and when the present connection came (s); the times are 0.0 while they do not apply.
         self.expiry_interval, self.ended = 0, False
@@ -110,7 +107,7 @@ class Session:
         queue = self.made_queue
         if queue is None:
             queue = MessageQueue(self.ledger, self._counters, 0, 0)
-            queue.limit(self._policy, self._max_messages, self._max_bytes)
+            queue.limit(self.policy, self._max_messages, self._max_bytes)
             queue.owner = self.account.owner
             self.made_queue = queue
             self.account.queue = queue
@@ -187,15 +184,15 @@ class Session:
     def limit(
         self,
         policy: int,
-        sub_queue: SubscriptionQueue | None,
+        message_terms: MessageTerms | None,
         max_messages: int,
         max_bytes: int,
         max_inflight_bytes: int = 0,
         max_client_bytes: int = 0,
     ) -> None:
         """Change the limits of the queue and the account; queued messages stay. 0: unlimited."""
-        self.sub_queue = sub_queue
-        self._policy, self._max_messages, self._max_bytes = policy, max_messages, max_bytes
+        self.message_terms = message_terms
+        self.policy, self._max_messages, self._max_bytes = policy, max_messages, max_bytes
         if self.made_queue is not None:
             self.made_queue.limit(policy, max_messages, max_bytes)
         self.account.limit(max_client_bytes, min(bound(max_bytes), bound(max_inflight_bytes)))
@@ -208,7 +205,7 @@ class Session:
         self.fast_path = (
             self.plain
             and (queue is None or queue.qos0 == 0)
-            and self.sub_queue is None
+            and self.message_terms is None
             and (tap is None or not tap.deliveries)
         )
 
@@ -254,7 +251,7 @@ class Session:
         """Add a delivery from a store, in the order in which they were queued. False: no room, dropped."""
         if delivery.state == QUEUED:
             self.offered += 1
-            delivery.sub_queue = self.sub_queue
+            delivery.message_terms = self.message_terms
             return self._wait(delivery) == ACCEPTED
         self.window.restore(delivery)
         if delivery.state == SENT and delivery.attempts == 0:
@@ -270,27 +267,27 @@ class Session:
         retain: bool,
         identifiers: tuple[int, ...],
         group: SharedGroup | None,
-        sub_queue: SubscriptionQueue | None = None,
+        message_terms: MessageTerms | None = None,
     ) -> int:
         """Offer a message with the granted QoS: ACCEPTED, or the cause of its drop.
 
         With QoS 1 or 2 it is part of the session from here on [MQTT-4.5.0-1], whether the client is connected or not
-        [MQTT3-3.1.2-5]: in flight or queued. `sub_queue`: that of the subscription, if it has its own. A session that
-        is over takes nothing: KEPT_BACK, while its subscriptions are taken away.
+        [MQTT3-3.1.2-5]: in flight or queued. `message_terms`: those of the subscription, if it has its own. A session
+        that is over takes nothing: EXCLUDED, while its subscriptions are taken away.
         """
         send_buffer = self.send_buffer
         if send_buffer is None and self.ended:
             return EXCLUDED
         self.offered += 1
-        if sub_queue is None:
-            sub_queue = self.sub_queue
+        if message_terms is None:
+            message_terms = self.message_terms
         queue = self.made_queue
         if qos == 0:
             if send_buffer is None:
                 if not self.queue_qos0:
                     self.ledger.away()
                     return DISCONNECTED
-            elif sub_queue is None and (queue is None or queue.qos0 == 0):
+            elif message_terms is None and (queue is None or queue.qos0 == 0):
                 if not retain and not identifiers and self.plain and message.shared_frame_suits():
                     return send_buffer.offer(message.qos0_frame(self.v5))
                 return send_buffer.offer_late(Delivery(message, 0, retain, identifiers, group))
@@ -299,26 +296,26 @@ class Session:
             if cause != ACCEPTED:
                 # The message will never fit, however long it waits: nothing makes room for it.
                 return self._missed(message, self.drop(cause))
-        if sub_queue is not None:
+        if message_terms is not None:
             if queue is None:
                 queue = self.queue
             self.account.fit()
             qos0: i64 = queue.qos0
-            answer = queue.make_room_in(send_buffer, sub_queue, message, qos, retain, identifiers, group)
+            answer = queue.make_room_in(send_buffer, message_terms, message, qos, retain, identifiers, group)
             if queue.qos0 != qos0:
                 self.update_fast_path()
             if answer == ACCEPTED and self.asked_link is not None:
-                renewed = sub_queue.of_topic(message.topic)
+                renewed = message_terms.of_topic(message.topic)
                 if renewed is not None:
                     self._ask(renewed)
             if answer != GO_ON:
                 return answer if answer == ACCEPTED else self._missed(message, answer)
         delivery = Delivery(message, qos, retain, identifiers, group)
-        if sub_queue is not None:
-            delivery.sub_queue = sub_queue
+        if message_terms is not None:
+            delivery.message_terms = message_terms
             delivery.since = self.totals.now
             if qos == 0 and send_buffer is not None and queue is not None and queue.qos0 == 0:
-                return queue.offer_live(delivery, sub_queue, send_buffer)
+                return queue.offer_live(delivery, message_terms, send_buffer)
         size: i64 = message.size
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
         if send_buffer is not None and qos > 0 and (queue is None or queue.pending is None):
@@ -326,7 +323,7 @@ class Session:
             if (
                 window.quota > 0
                 and window.resend is None
-                and (sub_queue is None or not window.full_of_own(send_buffer))
+                and (message_terms is None or not window.full_of_own(send_buffer))
                 and send_buffer.has_room(size + HEADROOM)
             ):
                 # One may always be on its way to a client with nothing else before it.
@@ -361,7 +358,7 @@ class Session:
         if (
             send_buffer is None
             or (queue is not None and queue.pending is not None)
-            or self.sub_queue is not None
+            or self.message_terms is not None
             or self.journal is not None
             or self.asked_link is not None
             or self.upstream
@@ -421,9 +418,9 @@ class Session:
         self.queue.shed_one(delivery, cause, self.send_buffer)
         self.update_fast_path()
 
-    def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64) -> i64:
+    def shed_stale(self, message_terms: MessageTerms, now: float, most: i64) -> i64:
         """Drop queued messages that are too old, at most this many; returns how many there were."""
-        count = self.queue.shed_stale(sub_queue, now, most, self.send_buffer)
+        count = self.queue.shed_stale(message_terms, now, most, self.send_buffer)
         self.update_fast_path()
         return count
 
@@ -601,8 +598,8 @@ class Session:
             queue.end()
         if window is not None:
             window.end()
-        if self.sub_queue is not None:
-            self.totals.aging.pop(self.sub_queue, None)
+        if self.message_terms is not None:
+            self.totals.aging.pop(self.message_terms, None)
         self.streams = None
         self.received_qos2 = None
         self.will = None
@@ -652,7 +649,7 @@ class Session:
     def stand_in(self, counters: Counters) -> Session:
         """Return an empty session with the terms of this one, to which a message can be delivered in its place."""
         made = Session(self.client_id, self._max_messages, self._max_bytes, counters, self.principal)
-        made._policy, made._send_quota = self._policy, self._send_quota
+        made.policy, made._send_quota = self.policy, self._send_quota
         made.plain, made.v5, made.queue_qos0 = self.plain, self.v5, self.queue_qos0
         made.account.resemble(self.account)
         return made

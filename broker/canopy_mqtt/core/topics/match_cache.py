@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 # Topics longer than this are looked up in the trie each time: 10,000 of the longest names would be 655 MB of keys.
-LONGEST_TOPIC: Final = 1024
+MAX_TOPIC: Final = 1024
 
 # The doorkeeper (as in TinyLFU) remembers one byte of a hash in each of these places for each route. A byte that is
 # equal by chance (1 in 255) admits a newcomer early, and nothing worse. Two topics that share a place could keep each
 # other out for ever, so that one in this number of newcomers is admitted at random.
 DOORKEEPER_PLACES: Final = 4
-DOORKEEPER_MOST: Final = 1 << 20  # bytes
+MAX_DOORKEEPER_BYTES: Final = 1 << 20  # bytes
 RANDOM_ADMISSION: Final = 32
 
 
@@ -34,8 +34,8 @@ STEP: Final = 16
 # A new filter is added to no more than about this number of routes, found in about this number of steps (levels looked
 # at): less than half a millisecond compiled. A client can send 10,000 such filters in one read. A filter beyond these
 # bounds is wide: each route compares its topic with it when it is next looked up (0.3 us).
-EXTEND_MOST: Final = 1024
-WALK_MOST: Final = 4096
+MAX_EXTENDED: Final = 1024
+MAX_WALKED: Final = 4096
 
 # Wide filters that the cache remembers for routes that were not looked up since. A route that lacks an earlier one is
 # matched by the trie again.
@@ -82,8 +82,8 @@ class MatchCache:
     - An answer is always what the trie would say now. A route holds live entries: subscribers that come and go at a
       filter change the entry's version and never touch the cache. A filter that is new to the trie is added to the
       routes of the topics it matches, and no others are looked at: a tree of the cached topics leads to them, so that
-      the cost follows what matches and not the size of the cache. A wide one, which matches more than `EXTEND_MOST` of
-      them or makes the search longer than `WALK_MOST`, is added to the others when they are next looked up: a new
+      the cost follows what matches and not the size of the cache. A wide one, which matches more than `MAX_EXTENDED` of
+      them or makes the search longer than `MAX_WALKED`, is added to the others when they are next looked up: a new
       filter costs no more than that, whatever is remembered, and no route is forgotten for it.
     - A look-up leaves no trace of a filter that has left: its entry leaves the route, and what was computed with it
       goes too. This costs one comparison while no client subscribes or unsubscribes. The same filter coming back is
@@ -92,7 +92,7 @@ class MatchCache:
       in it than there was.
     - Bounded: at most `max_topics` routes, and at most `max_weight` references held by them all, their recipients
       included, and the names and the levels of the tree of topics as what they weigh; none for a topic name longer than
-      `LONGEST_TOPIC` bytes.
+      `MAX_TOPIC` bytes.
     - A flood of topics that never come back costs little and evicts nothing that is used. When the cache is full, a
       topic gets in on its second miss, if the doorkeeper still remembers the first; and the routes stand on a clock,
       whose hand passes over a route that was used since it last came by, once, and evicts the first that was not.
@@ -130,7 +130,7 @@ class MatchCache:
         # Wide filters by their number, and the number of the last one that was left out for a newer one.
         self._wide: dict[i64, FilterEntry] = {}
         self._wide_lost: i64 = 0
-        self._doorkeeper = bytearray(min(max(max_topics, 1) * DOORKEEPER_PLACES, DOORKEEPER_MOST))
+        self._doorkeeper = bytearray(min(max(max_topics, 1) * DOORKEEPER_PLACES, MAX_DOORKEEPER_BYTES))
 
     def __len__(self) -> int:
         """Return how many routes are remembered."""
@@ -167,7 +167,7 @@ class MatchCache:
         route = self._match(topic, name)
         route.sum_versions()
         route.entries_as_of = self.changes.count
-        if self.max_topics <= 0 or len(topic) > LONGEST_TOPIC or self._alone(route) > self.max_weight:
+        if self.max_topics <= 0 or len(topic) > MAX_TOPIC or self._alone(route) > self.max_weight:
             return route
         if (self.guarded and is_within(topic, self.guarded)) or (not self.controls and has_control(name)):
             return route
@@ -364,7 +364,7 @@ class MatchCache:
             cursor = RetainedCursor(self._index, topic_filter, self._index.youngest)
             found: i64 = 0
             while not cursor.done:
-                if found >= EXTEND_MOST or cursor.steps >= WALK_MOST:
+                if found >= MAX_EXTENDED or cursor.steps >= MAX_WALKED:
                     self._put_off(entry)
                     break
                 for node in cursor.take(STEP):

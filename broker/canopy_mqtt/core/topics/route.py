@@ -15,7 +15,7 @@ from canopy_mqtt.core.topics.topic_tree import Retainable
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.principal import Principal
-    from canopy_mqtt.core.queues.queue_terms import SubscriptionQueue
+    from canopy_mqtt.core.queues.queue_terms import MessageTerms
     from canopy_mqtt.core.routing.recipients import Barred, Verdicts
     from canopy_mqtt.core.session.session import Session
     from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup
@@ -40,7 +40,7 @@ class Recipient:
 
     def __init__(self, session: Session, identifier: i32, qos: u8, no_local: bool, retain_as_published: bool) -> None:
         self.session = session
-        self.sub_queue: SubscriptionQueue | None = None  # if its messages wait on terms of their own
+        self.message_terms: MessageTerms | None = None  # if its messages wait on terms of their own
         self.identifier: i32 = identifier  # the Subscription Identifier, at most 268,435,455; 0: none
         self.qos: u8 = qos
         self.no_local = no_local
@@ -48,10 +48,10 @@ class Recipient:
         # True without identifier and terms: a QoS 0 frame suits as it came.
         self.plain = identifier == 0
 
-    def set_sub_queue(self, sub_queue: SubscriptionQueue | None) -> None:
+    def set_message_terms(self, message_terms: MessageTerms | None) -> None:
         """Let messages wait on terms of their own; None: on those of the session."""
-        self.sub_queue = sub_queue
-        self.plain = sub_queue is None and self.identifier == 0
+        self.message_terms = message_terms
+        self.plain = message_terms is None and self.identifier == 0
 
 
 class MergedRecipient(Recipient):
@@ -66,11 +66,11 @@ class MergedRecipient(Recipient):
         # What the session's own messages go by: its subscriptions without No Local. None: there is none.
         self.others: Recipient | None = None
 
-    def set_terms(self, identifiers: tuple[int, ...], sub_queue: SubscriptionQueue | None) -> None:
+    def set_terms(self, identifiers: tuple[int, ...], message_terms: MessageTerms | None) -> None:
         """Set the identifiers, and the terms on which messages wait."""
         self.identifiers = identifiers
-        self.sub_queue = sub_queue
-        self.plain = sub_queue is None and len(identifiers) == 0
+        self.message_terms = message_terms
+        self.plain = message_terms is None and len(identifiers) == 0
 
 
 NO_IDENTIFIERS: Final[tuple[int, ...]] = ()

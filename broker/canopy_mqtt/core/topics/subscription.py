@@ -93,7 +93,7 @@ class Subscription(Recipient):
         self.retain_as_published = request.retain_as_published
         self.retain_handling = request.retain_handling
         self.identifier = identifier
-        self.plain = identifier == 0 and self.sub_queue is None
+        self.plain = identifier == 0 and self.message_terms is None
 
     def request(self) -> SubscriptionRequest:
         """Return what its client would ask for to have it again, without the identifier."""

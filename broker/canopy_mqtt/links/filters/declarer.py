@@ -44,7 +44,7 @@ ALONE: Final = 16
 """Bytes of a packet beside its filter, if that is the only one, at most."""
 
 REMEMBERED: Final = 8_192
-LONGEST_REMEMBERED: Final = 512
+MAX_REMEMBERED: Final = 512
 """Topics of which it is remembered whose copies are accepted, and their bytes at most."""
 
 TAKEN: Final = 0
@@ -374,7 +374,7 @@ class Declarer(UpstreamSubscriptions):
             came = sorted({self.held[entry.topic_filter] for entry in self._table.match(name)})
             if not came and self._lacking.match(name):
                 came = NO_IDENTIFIER
-            if len(topic) <= LONGEST_REMEMBERED:
+            if len(topic) <= MAX_REMEMBERED:
                 if len(self._came) >= REMEMBERED:
                     self._came.clear()
                 self._came[topic] = came

@@ -16,9 +16,9 @@ from mypy_extensions import i64, mypyc_attr
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.links.protocol.uplink import CLOSED, Uplink
-from canopy_mqtt.net.endpoint import Endpoint
 from canopy_mqtt.net.rounds import LARGE, Rounds
 from canopy_mqtt.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream
+from canopy_mqtt.net.timers import Endpoint
 
 BATCHES: Final = 8
 """Batches that are written before others have their turn."""
@@ -80,7 +80,7 @@ class UpstreamConnection(Endpoint):
         self._opened_at = self.loop.time()
         self.uplink.send_buffer.owner = self
         if self._over:
-            self.stream.abort()
+            self.stream.transport.abort()
             return
         self.stream.write(self.uplink.hello(self.clean_start))
         self.rounds.wheel.add(self, self._opened_at + self.timeout)
@@ -119,7 +119,7 @@ class UpstreamConnection(Endpoint):
             self.abort("an internal error")
         except Exception as another:
             self.owner.broke(another)
-            self.stream.abort()
+            self.stream.transport.abort()
 
     def _after_turn(self) -> None:
         uplink = self.uplink
@@ -240,7 +240,7 @@ class UpstreamConnection(Endpoint):
         self.uplink.lost(text, self.loop.time())
         self.rounds.after_batch()
         self._finish()
-        self.stream.abort()
+        self.stream.transport.abort()
 
     def ended(self) -> None:
         if self.uplink.state == CLOSED:
@@ -288,7 +288,7 @@ class UpstreamConnection(Endpoint):
         if self._closing_at > 0.0:
             if now < self._closing_at + LINGER:
                 return self._closing_at + LINGER
-            self.stream.abort()
+            self.stream.transport.abort()
             return 0.0
         if not self.was_open:
             if now >= self._opened_at + self.timeout:

@@ -13,9 +13,8 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.encoder import ack
 from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5, Publish
 from canopy_mqtt.core.codec.reason_codes import ProtocolViolation, ReceiveMaximumExceeded
-from canopy_mqtt.core.codec.topic_names import has_control
 from canopy_mqtt.core.jobs import DECODE_WORK, PROPERTY_SHIFT
-from canopy_mqtt.core.protocol.identity import is_reserved
+from canopy_mqtt.core.protocol.publish import topic_refusal
 from canopy_mqtt.core.queues.held import HeldAnswers
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.requests import Peer, Request
@@ -28,7 +27,7 @@ from canopy_mqtt.links.protocol.session import renamed
 UNANSWERED: Final = -1
 """Stands for a reason code that is not known yet."""
 
-MOST_ACKS: Final = 131_070
+MAX_ACKS: Final = 131_070
 """Acknowledgements that can wait for others: one PUBREC or PUBACK, and one PUBCOMP, for each packet identifier."""
 
 
@@ -137,14 +136,7 @@ class Downlink(Peer):
             return None
         topic = session.mapping.local_topic(packet.topic)
         limits = self._router.limits
-        if (
-            topic is None
-            or 0 < limits.max_topic_levels <= topic.count(b"/")
-            or is_reserved(topic, True, self._router)
-            or (
-                not limits.control_characters and topic not in self._router.cache.routes and has_control(topic.decode())
-            )
-        ):
+        if topic is None or topic_refusal(self._router, topic, True)[0] > 0:
             figures.nameless += 1
             return None
         if verdict == OUTSIDE and not session.mapping.within_roots(topic):
@@ -178,7 +170,7 @@ class Downlink(Peer):
         if not self._acks and code != UNANSWERED:
             self._send(ack(kind, packet_id, code, self._version))
             return
-        if len(self._acks) >= MOST_ACKS:
+        if len(self._acks) >= MAX_ACKS:
             raise ReceiveMaximumExceeded("more publishes than there are packet identifiers")
         self._acks.append(Held(kind, packet_id, code, now))
         self._send_acks()
@@ -194,7 +186,7 @@ class Downlink(Peer):
         """Send a packet when everything told so far is committed."""
         uncommitted = self._uncommitted
         if uncommitted is None:
-            self._send_buffer.acknowledge(packet)
+            self._send_buffer.control(packet)
         else:
             uncommitted.send(packet, uncommitted.commits.journal_position)
 

@@ -34,7 +34,7 @@ MOST: Final = 16
 PAUSE: Final = 15.0
 """Seconds until a doubtful message is tried again for which no other one can vouch; twice as many each time …"""
 
-LONGEST_PAUSE: Final = 120.0
+MAX_PAUSE: Final = 120.0
 """… up to this."""
 
 TOPICS: Final = 1_024
@@ -192,7 +192,7 @@ class PoisonMessageDetector:
         suspect.depth = min(self.answers, DEPTH)
         over = suspect.endings - ENDINGS
         if over >= 0:
-            suspect.again_at = now + min(PAUSE * 2.0 ** min(over, 16), LONGEST_PAUSE)
+            suspect.again_at = now + min(PAUSE * 2.0 ** min(over, 16), MAX_PAUSE)
         known = alone.message.topic in self._known
         if not says and not (over >= 0 and (known or suspect.vouched)) and not (known and suspect.vouched):
             return None

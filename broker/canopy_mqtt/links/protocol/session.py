@@ -16,10 +16,10 @@ from mypy_extensions import i64
 from canopy_mqtt.core.codec.packets import NEVER
 from canopy_mqtt.core.codec.properties import response_topic
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import ACCEPTED, EXCLUDED, EXPIRED, REFUSED, TOO_LARGE
+from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED, EXPIRED, REFUSED, TOO_LARGE
 from canopy_mqtt.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery
 from canopy_mqtt.core.queues.message import HEADROOM, Message
-from canopy_mqtt.core.queues.queue_terms import SubscriptionQueue
+from canopy_mqtt.core.queues.queue_terms import MessageTerms
 from canopy_mqtt.core.queues.requests import RequestMessage
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import UPLINKS, has_looped, visited, with_hop
@@ -108,7 +108,7 @@ class UplinkSession(Session):
         retain: bool,
         identifiers: tuple[int, ...],
         group: SharedGroup | None,
-        sub_queue: SubscriptionQueue | None = None,
+        message_terms: MessageTerms | None = None,
     ) -> int:
         """Offer a message to the upstream: as `Session.deliver`, or KEPT_BACK.
 
@@ -116,7 +116,7 @@ class UplinkSession(Session):
         """
         del identifiers
         if qos == 0 and self.send_buffer is None and not self.queue_qos0:
-            return super().deliver(message, 0, retain, (), group, sub_queue)
+            return super().deliver(message, 0, retain, (), group, message_terms)
         adapted = self.to_upstream(message)
         if adapted is None:
             return EXCLUDED
@@ -124,7 +124,7 @@ class UplinkSession(Session):
             self.offered += 1
             return self.drop(REFUSED)
         answer = super().deliver(
-            adapted, min(qos, self.max_qos), retain and self.retain_available, (), group, sub_queue
+            adapted, min(qos, self.max_qos), retain and self.retain_available, (), group, message_terms
         )
         if self.trial.on and self.send_buffer is not None:
             # It may be the one that is waited for.

@@ -14,7 +14,7 @@ from canopy_mqtt.core.causes import CONNECTION_LOST, MAX_TEXT
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import PINGREQ, encode, publish
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import (
     PUBACK,
     PUBCOMP,
@@ -76,7 +76,7 @@ class ConnectTerms:
         self.status_topic = ""
         self.receive_maximum = 65_535
         self.max_inflight = 65_535
-        self.max_packet_size = LARGEST_PACKET
+        self.max_packet_size = MAX_PACKET
         self.queue_policy = 0
         self.live_messages = 0
         self.live_bytes = 0
@@ -168,7 +168,7 @@ class Uplink(Peer):
             integers[SESSION_EXPIRY_INTERVAL] = terms.session_expiry
             if terms.receive_maximum < 65_535:
                 integers[RECEIVE_MAXIMUM] = terms.receive_maximum
-            if terms.max_packet_size < LARGEST_PACKET:
+            if terms.max_packet_size < MAX_PACKET:
                 integers[MAXIMUM_PACKET_SIZE] = terms.max_packet_size
             packet.properties.user.append((LINK, self.session.broker_id))
         return encode(packet, self.version)
@@ -206,7 +206,7 @@ class Uplink(Peer):
         self.unfinished = False
         self.hurried = False
         while self.state != CLOSED:
-            if budget.used >= budget.end or counters.half_full != half_full or counters.backed_up != backed_up:
+            if budget.spent() or counters.half_full != half_full or counters.backed_up != backed_up:
                 self.unfinished = decoder.end < len(decoder.buffer)
                 if self.unfinished:
                     self.hurried = counters.backed_up != backed_up
@@ -416,7 +416,7 @@ class Uplink(Peer):
         self.keep_alive = integers.get(SERVER_KEEP_ALIVE, terms.keep_alive)  # [MQTT-3.1.2-21]
         if not terms.client_id:
             terms.client_id = packet.properties.strings.get(ASSIGNED_CLIENT_IDENTIFIER, "")
-        send_buffer.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)  # [MQTT-3.2.2-15]
+        send_buffer.max_packet = integers.get(MAXIMUM_PACKET_SIZE, MAX_PACKET)  # [MQTT-3.2.2-15]
         send_buffer.limit(terms.queue_policy, terms.live_messages, terms.live_bytes)
         session.peer_id = self._downlink.peer_id
         session.max_qos = integers.get(MAXIMUM_QOS, 2)

@@ -1,6 +1,7 @@
 """Limits on connections: in all, from one address, and new ones a second.
 
-Owns `Admission`: the counts and the rate of connections of a broker, or of one of its listeners. A connection counts
+Owns `Admission`: the counts and the rate of connections of a broker, or of one of its listeners, and `ListenerTerms`. A
+connection counts
 from its arrival until its protocol has ended (`leave`). One above a limit is kept until its CONNECT only to be refused;
 at most `HALF_OPEN_ROOM` such connections exist at a time, and further ones are closed at once, without an answer.
 Callers pass `now` in seconds of the loop's time, and the IP address as `host` ("": a Unix socket, which has none and
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.hooks import Origin
 from canopy_mqtt.core.principal import network
 from canopy_mqtt.core.protocol.backpressure import TokenBucket
 
@@ -166,6 +168,38 @@ class Admission:
         if self._most_of_one > 0 and host:
             address = network(host)
             self.by_address[address] = self.by_address.get(address, 0) + 1
+
+
+class ListenerTerms:
+    """The settings of a connection that come from its listener.
+
+    `admission` are limits of that listener's own, if any; `tls` says whether a connection began with a handshake.
+    `max_packet_size`, `mount` and `max_delay` are those of `Origin`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tls: bool,
+        max_packet_size: int,
+        mount: str,
+        admission: Admission | None,
+        max_delay: float = -1.0,
+    ) -> None:
+        self.name = name
+        self.tls = tls
+        self.max_packet_size = max_packet_size
+        self.mount = mount
+        self.admission = admission
+        self.max_delay = max_delay
+
+    def origin(self) -> Origin:
+        """Make the origin of a connection, whose address is not known yet."""
+        origin = Origin(listener=self.name)
+        origin.max_packet_size = self.max_packet_size
+        origin.mount = self.mount
+        origin.max_delay = self.max_delay
+        return origin
 
 
 def _bucket(rate: float) -> TokenBucket | None:

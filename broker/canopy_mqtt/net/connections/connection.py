@@ -19,12 +19,12 @@ from canopy_mqtt.core.hooks import Origin
 from canopy_mqtt.core.protocol.server_protocol import LARGE_READ, ServerProtocol
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.net.connections import ends, time_limits
+from canopy_mqtt.net.connections.admission import ListenerTerms
 from canopy_mqtt.net.connections.connection_table import ConnectionTable
 from canopy_mqtt.net.connections.ends import ABORT, CLOSE, DRAINED, FLUSHING, LEFT, OPEN, PEER_CLOSED, SOCKET_LOST, TURN
-from canopy_mqtt.net.endpoint import Endpoint
-from canopy_mqtt.net.listening.terms import ListenerTerms
 from canopy_mqtt.net.rounds import LARGE, MUCH, Rounds
 from canopy_mqtt.net.stream import FULL_READ, LINGER, Stream, peer_name
+from canopy_mqtt.net.timers import Endpoint
 
 
 class Connection(Endpoint):
@@ -425,7 +425,7 @@ class Connection(Endpoint):
         if found & ends.C:
             stream.transport.close()
         if found & ends.X:
-            stream.abort()
+            stream.transport.abort()
         if found & ends.F:
             self._forget()
         if found & ends.E:

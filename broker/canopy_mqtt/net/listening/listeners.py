@@ -17,14 +17,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from canopy_mqtt import certificates, sockets
-from canopy_mqtt.net.connections.admission import Admission
+from canopy_mqtt.net.connections.admission import Admission, ListenerTerms
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.connection_log import HANDSHAKE, PROXY, ConnectionLog
 from canopy_mqtt.net.connections.connection_table import ConnectionTable
 from canopy_mqtt.net.listening.handshakes import Handshakes
 from canopy_mqtt.net.listening.proxy_protocol import V1, V2, TrustedProxies
 from canopy_mqtt.net.listening.proxy_transport import ProxyTransport
-from canopy_mqtt.net.listening.terms import ListenerTerms
 from canopy_mqtt.net.listening.tls_transport import TlsTransport
 from canopy_mqtt.net.rounds import Rounds
 from canopy_mqtt.net.websocket.transport import WebSocketTransport

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 from mypy_extensions import i64
 
 from canopy_mqtt.net.listening.handshakes import Handshake, Handshakes
-from canopy_mqtt.net.stream import FULL_READ, LINGER
+from canopy_mqtt.net.stream import FULL_READ, LINGER, close_half
 from canopy_mqtt.net.timers import TimerWheel
 
 RECORD: Final = 16_384
@@ -212,18 +212,9 @@ class TlsTransport(Handshake):
             failed(self, error)
         self._flush()
         self._free()
-        if not self.raw.can_write_eof():
-            self.raw.close()
-            return
         # Unread bytes of the client would make the system reset the connection, and our alert would be lost.
-        try:
-            self.raw.write_eof()
-        except OSError:
-            # The client has reset it; only asyncio's own loop tells.
-            self.raw.abort()
-            return
-        self.raw.resume_reading()
-        self._wheel.add(self, self._loop.time() + LINGER)
+        if close_half(self.raw):
+            self._wheel.add(self, self._loop.time() + LINGER)
 
     def check(self, now: float) -> float:  # noqa: ARG002 (the wheel's interface)
         """Called by the wheel: the handshake has taken too long, or the client does not close after a failed one."""

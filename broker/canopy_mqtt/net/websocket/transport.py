@@ -24,7 +24,7 @@ from canopy_mqtt.core.protocol.phases import CONNECTED
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import CLOSE, PEER_CLOSED
 from canopy_mqtt.net.connections.ends import OPEN as OPENED
-from canopy_mqtt.net.stream import FULL_READ
+from canopy_mqtt.net.stream import FULL_READ, close_half
 from canopy_mqtt.net.websocket import frames
 from canopy_mqtt.net.websocket.frames import FrameReader
 from canopy_mqtt.net.websocket.upgrade import Upgrade, UpgradeTerms, response
@@ -327,17 +327,8 @@ class WebSocketTransport:
         """Close our half, or the whole where there is no half (TLS): no further frame can be understood."""
         self._phase = OVER
         self._rest = b""
-        socket = self._socket
-        if not socket.is_closing() and socket.can_write_eof():
-            if not self._reading:
-                self._reading = True
-                socket.resume_reading()
-            try:
-                socket.write_eof()
-                return
-            except OSError:
-                pass
-        socket.close()
+        self._reading = True
+        close_half(self._socket)
 
     def abort(self) -> None:
         self._closing = True

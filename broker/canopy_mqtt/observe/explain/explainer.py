@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final, cast
 
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.reason_codes import NOT_AUTHORIZED, PACKET_TOO_LARGE, ProtocolError
-from canopy_mqtt.core.codec.topic_names import inner_topic
-from canopy_mqtt.core.drop_causes import ACCEPTED, DROP_CAUSES, by_cause
+from canopy_mqtt.core.codec.topic_names import unmount_topic
+from canopy_mqtt.core.ledger import ACCEPTED, ACCESS_CONTROL, DROP_CAUSES, by_cause
 from canopy_mqtt.core.protocol.publish import refusal
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.refusals import ACCESS_CONTROL
 from canopy_mqtt.core.routing.broadcast import MAX_DIRECT_QOS0_SUBSCRIPTIONS, MAX_DIRECT_SUBSCRIPTIONS
 from canopy_mqtt.core.routing.fanout import share_qos
 from canopy_mqtt.core.routing.recipients import Verdicts, matching, merge
@@ -193,13 +192,13 @@ class Explainer:
         topic = message.topic
         mount = origin.principal.mount
         if mount:
-            inner = inner_topic(mount.encode(), topic)
-            if inner is None:
+            unmounted = unmount_topic(mount.encode(), topic)
+            if unmounted is None:
                 return NOT_AUTHORIZED, f"its mount is {mount}: it cannot publish to this topic"
-            made.topic, topic = inner.decode(), inner
+            made.topic, topic = unmounted.decode(), unmounted
         sent = Message(topic, message.payload(), question.qos, question.retain, b"", 0.0, "")
         size = sent.frame_size(origin.v5, question.qos, (), False)
-        if size > min(self._router.limits.max_packet_size, LARGEST_PACKET):
+        if size > min(self._router.limits.max_packet_size, MAX_PACKET):
             raise ProtocolError(f"the packet has {size} bytes: limits.max_packet_size", PACKET_TOO_LARGE)
         reason, why = refusal(self._router, origin, message.topic, question.qos, question.retain, question.size)
         asked = self._router.access_control
@@ -334,7 +333,7 @@ class Explainer:
 def _begin(session: Session, message: Message) -> Receiver:
     """Return the part about a session that says nothing of a delivery yet."""
     mount = session.principal.mount
-    name = inner_topic(mount.encode(), message.topic) if mount else message.topic
+    name = unmount_topic(mount.encode(), message.topic) if mount else message.topic
     return Receiver(
         client_id=session.client_id,
         connected=session.send_buffer is not None,

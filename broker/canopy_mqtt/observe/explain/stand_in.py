@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
-from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.drop_causes import ACCEPTED, FULL_BYTES, FULL_MESSAGES, NO_QUOTA, REPLACED
-from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.codec.framing import MAX_PACKET
+from canopy_mqtt.core.counters import UNLIMITED, Counters
+from canopy_mqtt.core.ledger import ACCEPTED, FULL_BYTES, FULL_MESSAGES, NO_QUOTA, REPLACED
+from canopy_mqtt.core.queues.delivery import Delivery, OutgoingTopics
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.queues.outgoing_topics import OutgoingTopics
-from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, POLICIES, SubscriptionQueue
-from canopy_mqtt.core.queues.queue_totals import UNLIMITED
+from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, POLICIES, MessageTerms
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.topics.route import Recipient, subscription_identifiers
 from canopy_mqtt.observe.explain.answer import Queue
@@ -44,7 +42,7 @@ class StandIn:
             self._queue.messages, self._queue.bytes, self._queue.qos0 = queue.messages, queue.bytes, queue.qos0
             self._queue.pending = None if queue.pending is None else deque()
         made.account.fit()
-        terms = real.sub_queue if recipient.sub_queue is None else recipient.sub_queue
+        terms = real.message_terms if recipient.message_terms is None else recipient.message_terms
         self._terms = None if terms is None else self._copy(terms)
 
     def _connect(self, real: SendBuffer) -> SendBuffer:
@@ -58,15 +56,15 @@ class StandIn:
             made.topics = OutgoingTopics(1, real.topics.mount)
         return made
 
-    def _copy(self, real: SubscriptionQueue) -> SubscriptionQueue:
+    def _copy(self, real: MessageTerms) -> MessageTerms:
         """Copy the delivery that the message would replace, or the oldest, as one that makes room for it."""
-        made = SubscriptionQueue(self._session, real.policy, real.max_age, real.depth)
+        made = MessageTerms(self._session, real.policy, real.max_age, real.depth)
         made.waiting = real.waiting
         sheds = real.policy == DROP_OLDEST
         first = real.oldest() if sheds else real.of_topic(self._message.topic)
         if first is not None:
             copy = Delivery(self._message if sheds else first.message, first.qos, first.retain, first.identifiers, None)
-            copy.live, copy.sub_queue = first.live, made
+            copy.live, copy.message_terms = first.live, made
             made.waiting -= 1
             made.enter(copy, first.since)
         return made
@@ -88,7 +86,7 @@ class StandIn:
             max_waiting_bytes=_bound(queue.max_bytes),
             in_flight=self._real.in_flight_messages(),
             send_quota=0 if buffer is None else session.send_quota(),
-            max_packet=LARGEST_PACKET if buffer is None else buffer.max_packet,
+            max_packet=MAX_PACKET if buffer is None else buffer.max_packet,
             oldest_waits=self._real.waited(now),
             max_age=0.0 if terms is None else terms.max_age,
             depth=0 if terms is None else _bound(terms.depth),

@@ -15,8 +15,7 @@ from canopy_mqtt.observe.figures.process import Process
 from canopy_mqtt.observe.room import RoomUse, rooms
 
 if TYPE_CHECKING:
-    from canopy_mqtt.core.counters import Counters
-    from canopy_mqtt.core.queues.queue_totals import QueueTotals
+    from canopy_mqtt.core.counters import Counters, QueueTotals
     from canopy_mqtt.core.routing.router import Router
     from canopy_mqtt.links.manager import LinkManager
     from canopy_mqtt.net.server import Server

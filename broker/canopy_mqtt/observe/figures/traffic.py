@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from canopy_mqtt.core.drop_causes import DROP_CAUSES
+from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.observe.figures.figure import Figure, Kind, Sample, Topic, Value, one
 from canopy_mqtt.observe.figures.sources import Reading
 from canopy_mqtt.observe.room import RoomUse
@@ -35,7 +35,7 @@ def _dropped(reading: Reading) -> Iterator[Sample]:
 
 
 def _room(name: str, kind: Kind, text: str, read: Callable[[RoomUse], int]) -> Figure:
-    """Make a figure of the limits that all accounts share (`core.accounts`)."""
+    """Make a figure of the limits that all accounts share (`core.principal`)."""
 
     def samples(reading: Reading) -> Iterator[Sample]:
         for room in reading.rooms:

@@ -14,8 +14,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from canopy_mqtt.core.codec.framing import frame_body, frame_end
-from canopy_mqtt.core.codec.publish_layout import topic_end
+from canopy_mqtt.core.codec.framing import frame_body, frame_end, topic_end
 from canopy_mqtt.core.hooks import SAMPLE_SHARE, PublishSampler
 from canopy_mqtt.observe.sampling.space_saving import SpaceSaving, shortened
 

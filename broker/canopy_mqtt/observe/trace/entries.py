@@ -46,7 +46,7 @@ class TracedConnection:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Denied:
-    """Refusals of one kind, `count` times: `action` is named as in `core.refusals`."""
+    """Refusals of one kind, `count` times: `action` is named as in `core.ledger`."""
 
     action: str
     topic: str

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET, frame_body
+from canopy_mqtt.core.codec.framing import MAX_PACKET, frame_body
 from canopy_mqtt.core.codec.packets import (
     NAMES,
     V5,
@@ -62,7 +62,7 @@ def name(entry: Entry) -> str:
 def fields(entry: Entry) -> dict[str, Any]:
     """Return the fields of a packet by name, in the order of the specification."""
     try:
-        decoder = Decoder(LARGEST_PACKET, entry.inward, entry.version)
+        decoder = Decoder(MAX_PACKET, entry.inward, entry.version)
         decoder.feed(shortened(entry.data, entry.size))
         if not decoder.next_frame():
             return {"malformed": "not a whole packet"}

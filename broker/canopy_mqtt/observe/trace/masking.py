@@ -10,7 +10,7 @@ from typing import Final
 
 from canopy_mqtt.core.codec import packets, properties
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET, frame_body
+from canopy_mqtt.core.codec.framing import MAX_PACKET, frame_body
 from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.core.codec.primitives import Reader
 from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolError
@@ -63,7 +63,7 @@ def masked(data: bytes, version: int) -> bytes:
 
 def _well_formed(data: bytes) -> bool:
     """True if a CONNECT is complete, and its fields fit its lengths."""
-    decoder = Decoder(LARGEST_PACKET, max_user_properties=MAX_PROPERTIES)
+    decoder = Decoder(MAX_PACKET, max_user_properties=MAX_PROPERTIES)
     decoder.feed(data)
     try:
         if not decoder.next_frame() or decoder.end != len(data):

@@ -16,10 +16,9 @@ from typing import Any, Final
 from mypy_extensions import i64, mypyc_attr
 
 from canopy_mqtt.core.codec import packets
-from canopy_mqtt.core.codec.framing import frame_body
+from canopy_mqtt.core.codec.framing import frame_body, topic_end
 from canopy_mqtt.core.codec.primitives import Reader
 from canopy_mqtt.core.codec.properties import TOPIC_ALIAS, PropertyReader
-from canopy_mqtt.core.codec.publish_layout import topic_end
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.net.connections.ends import GONE
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import LARGEST_PACKET
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import V311, Subscribe, Unsubscribe
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import matches, overlaps, parse_shared, validate_filter
-from canopy_mqtt.core.refusals import KINDS, SUBSCRIBE, Refusal, RefusalListener, Refused
+from canopy_mqtt.core.ledger import KINDS, SUBSCRIBE, Refusal, RefusalListener, Refused
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.connection_table import ConnectionObserver
@@ -452,7 +452,7 @@ class ConnectionTracer(PacketSink):
         """Return the mask of traces that want this SUBSCRIBE or UNSUBSCRIBE."""
         if len(data) > MAX_FILTERS_BYTES:
             return self._traces.topical
-        decoder = Decoder(LARGEST_PACKET, True, self.watch.version)
+        decoder = Decoder(MAX_PACKET, True, self.watch.version)
         decoder.feed(data)
         try:
             packet = decoder.packet() if decoder.next_frame() else None

@@ -116,8 +116,8 @@ class SubscriptionRow:
         self.retain_handling = request.retain_handling
         self.identifier: int = subscription.identifier
         self.streaming = streaming
-        sub_queue = subscription.sub_queue
-        self.options = None if sub_queue is None else sub_queue.options
+        message_terms = subscription.message_terms
+        self.options = None if message_terms is None else message_terms.options
 
 
 class Row:

@@ -27,7 +27,7 @@ from canopy_mqtt.core.persistence.journal import (
     SubscriptionRecord,
     WillRecord,
 )
-from canopy_mqtt.core.queues.delivery import LARGEST_ID, MAX_ATTEMPTS, QUEUED, RELEASED, SENT
+from canopy_mqtt.core.queues.delivery import MAX_ATTEMPTS, MAX_ID, QUEUED, RELEASED, SENT
 from canopy_mqtt.core.queues.queue_terms import RequestedTerms
 from canopy_mqtt.store.damage import Damages
 from canopy_mqtt.store.group_commit.batch import UNSET, Kept
@@ -36,7 +36,7 @@ from canopy_mqtt.store.group_commit.checksums import will_fault
 from canopy_mqtt.store.group_commit.journal import GroupJournal
 from canopy_mqtt.store.group_commit.principals import Principals
 
-LARGEST_NUMBER: Final = 2**62
+MAX_NUMBER: Final = 2**62
 """The largest number of a session, a delivery or a message: no broker gets there, and as many may follow."""
 
 
@@ -93,7 +93,7 @@ class Loaded:
         has ended."""
         session = self.sessions.get(number)
         if session is None and number not in self._gone:
-            if isinstance(number, int) and 0 < number < LARGEST_NUMBER:
+            if isinstance(number, int) and 0 < number < MAX_NUMBER:
                 self.damages.add(table, self.orphaned.setdefault(number, ""), "", "its session is damaged")
             else:
                 self._damage(table, key, "", "", "its session is none")
@@ -140,7 +140,7 @@ class Loaded:
 
     def _no_session(self, row: Any, why: str) -> None:
         self._damage("session", (row[0],), row[1], "", why)
-        if isinstance(row[0], int) and 0 < row[0] < LARGEST_NUMBER:
+        if isinstance(row[0], int) and 0 < row[0] < MAX_NUMBER:
             self.orphaned[row[0]] = row[1] if isinstance(row[1], str) else ""
 
     def subscription(self, row: Any) -> None:
@@ -257,7 +257,7 @@ class Loaded:
         if record.state != RELEASED and (record.state != SENT or record.message is None):
             raise Damaged(f"delivery {record.number} is neither queued nor sent nor released")
         identifier = (session, record.packet_id)
-        if not 1 <= record.packet_id <= LARGEST_ID or identifier in self._used:
+        if not 1 <= record.packet_id <= MAX_ID or identifier in self._used:
             raise Damaged(f"delivery {record.number} cannot have the packet identifier {record.packet_id}")
         self._used.add(identifier)
 
@@ -289,7 +289,7 @@ def delivery(row: Any, messages: dict[int, MessageRecord], now: float) -> Delive
 
 def add_to_pages(session: SessionRecord, number: int, size: int, most: i64) -> None:
     """Count a delivery that waits outside memory alone. Raises Damaged: it has no size."""
-    if not 0 < size < LARGEST_NUMBER:
+    if not 0 < size < MAX_NUMBER:
         raise Damaged(f"delivery {number} has no size")
     page = session.pages[-1] if session.pages else None
     if page is None or page.messages >= most or page.bytes + size > PAGE_BYTES:

@@ -10,7 +10,7 @@ import asyncio
 from typing import Final, NamedTuple
 
 from canopy_mqtt.store.base import StoreError
-from canopy_mqtt.store.group_commit.records import LARGEST_NUMBER
+from canopy_mqtt.store.group_commit.records import MAX_NUMBER
 from canopy_mqtt.store.postgresql import schema
 from canopy_mqtt.store.postgresql.database import FAILURES, Database
 from canopy_mqtt.store.times import Note
@@ -44,8 +44,8 @@ async def open_for_broker(database: Database) -> OpenedForBroker:
         taken = True
         [row] = await database.fetch(NUMBERS)
         highest = (row[0], row[1], row[2])
-        if max(highest) > LARGEST_NUMBER:
-            raise StoreError(f"{database.place} is damaged: a number in it is above {LARGEST_NUMBER}")
+        if max(highest) > MAX_NUMBER:
+            raise StoreError(f"{database.place} is damaged: a number in it is above {MAX_NUMBER}")
     except (*FAILURES, ValueError) as error:
         await _let_go(database, taken)
         raise StoreError(database.told(error)) from error

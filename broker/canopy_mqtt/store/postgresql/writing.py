@@ -31,7 +31,7 @@ TURN: Final = 1_024
 NUMBERS: Final = 16_384
 """The same for rows that are numbers alone."""
 
-PLAIN: Final = (
+QUEUED_COLUMNS: Final = (
     "number", "session", "qos", "topic", "payload", "publish_qos", "properties", "publisher", "expires_at", "size",
     "checksum",
 )  # fmt: skip
@@ -145,7 +145,7 @@ async def _statements(connection: Any, batch: Batch, principal: Callable[[Princi
         await connection.execute(UNPAGED, *page)
     await _tuples(connection, READ_BACK, batch.read_back)
     await _copy(connection, "message", batch.messages, MESSAGE_COLUMNS)
-    await _copy(connection, "delivery", batch.plain, PLAIN_COLUMNS, PLAIN)
+    await _copy(connection, "delivery", batch.plain, PLAIN_COLUMNS, QUEUED_COLUMNS)
     await _copy(connection, "delivery", batch.deliveries, DELIVERY_COLUMNS)
     await _tuples(connection, CHANGED, ((*each, checksums.state_of(*each)) for each in batch.changed))
     await _tuples(connection, RELEASED, ((each[0], checksums.of_released(*each)) for each in batch.released))

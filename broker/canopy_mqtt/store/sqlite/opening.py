@@ -55,7 +55,7 @@ AUTOCHECKPOINT: Final = 16_384
 """Pages of the log from which on a commit writes them back itself and delays its clients: the writer does it
 earlier."""
 
-LONGEST_LOG: Final = 64 * 1024 * 1024
+MAX_LOG: Final = 64 * 1024 * 1024
 """Bytes to which the log is cut down when it has been written back."""
 
 CACHE_KIBIBYTES: Final = 16_384
@@ -266,7 +266,7 @@ def _connect(path: Path, new: bool, synchronous: str, *, thorough: bool) -> sqli
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {SYNCHRONOUS.index(synchronous)}")
         db.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT}")
-        db.execute(f"PRAGMA journal_size_limit = {LONGEST_LOG}")
+        db.execute(f"PRAGMA journal_size_limit = {MAX_LOG}")
         db.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
         # Whether it can be written at all is to be known now, and not with the first message.
         db.execute("BEGIN IMMEDIATE")

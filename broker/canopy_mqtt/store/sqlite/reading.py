@@ -19,10 +19,10 @@ from canopy_mqtt.store.damage import Damages
 from canopy_mqtt.store.group_commit.checksums import LOW, SHIFT, of_gone, of_read_back
 from canopy_mqtt.store.group_commit.checksums import fault as fault_of
 from canopy_mqtt.store.group_commit.principals import Principals
-from canopy_mqtt.store.group_commit.records import LARGEST_NUMBER, UNREADABLE, Damaged, Loaded, delivery, fault, message
+from canopy_mqtt.store.group_commit.records import MAX_NUMBER, UNREADABLE, Damaged, Loaded, delivery, fault, message
 from canopy_mqtt.store.times import Note
 
-_MOST: Final = f"<= {LARGEST_NUMBER}"
+_MOST: Final = f"<= {MAX_NUMBER}"
 NUMBERS: Final = (
     f"SELECT max((SELECT ifnull(max(id), 0) FROM session WHERE id {_MOST}),"
     f" (SELECT ifnull(max(id), 0) FROM gone_session WHERE id {_MOST}),"

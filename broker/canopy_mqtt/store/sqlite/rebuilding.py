@@ -26,7 +26,7 @@ from canopy_mqtt.store.times import Note
 PART: Final = 2_000
 """Rows that are written at a time."""
 
-LARGEST_KEY: Final = 2**63 - 1
+MAX_KEY: Final = 2**63 - 1
 
 ONE_BY_ONE: Final = 500
 """Numbers behind a row that are tried each, where a page cannot be read: it has no more rows. Beyond, steps double."""
@@ -121,7 +121,7 @@ def rebuild(source: Path, target: Path) -> Rebuilt:
 def _rows(damaged: sqlite3.Connection, table: str, rebuilt: Rebuilt) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a table that are whole, also behind pages that cannot be read."""
     key, tried, step = -1, 0, 1
-    while key <= LARGEST_KEY:
+    while key <= MAX_KEY:
         try:
             for found, *row in damaged.execute(
                 f"SELECT {KEYS[table]}, * FROM {table} NOT INDEXED WHERE {KEYS[table]} >= ? ORDER BY 1", (key,)

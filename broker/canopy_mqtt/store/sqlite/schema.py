@@ -166,11 +166,11 @@ CREATE TABLE clock (                   -- one row: how the clocks stood when thi
 );
 """
 
-LONGEST_STATEMENT: Final = 2_048
+MAX_STATEMENT: Final = 2_048
 """Rows of one INSERT. Each statement gives up the interpreter's lock some times, which costs up to 5 ms each time while
 the event loop is busy: few long statements are ten times as fast as many short ones."""
 
-MOST_VALUES: Final = 32_766
+MAX_VALUES: Final = 32_766
 """Values that a statement of SQLite may have."""
 
 
@@ -182,7 +182,7 @@ class Insert:
         self._start = f"INSERT INTO {table} SELECT {selected} FROM (VALUES "
         # What was added to fill a statement up is left out again.
         self._end = f") WHERE column1 IS NOT NULL {end}"
-        longest = min(LONGEST_STATEMENT, MOST_VALUES // columns)
+        longest = min(MAX_STATEMENT, MAX_VALUES // columns)
         # There are few lengths, so that each is prepared once.
         self._counts = [1]
         while self._counts[-1] * 8 <= longest:
@@ -230,7 +230,7 @@ SUBSCRIPTIONS: Final = Insert(
 )
 MESSAGES: Final = Insert("message", MESSAGE_COLUMNS)
 DELIVERIES: Final = Insert("delivery", DELIVERY_COLUMNS)
-PLAIN: Final = Insert(
+QUEUED_DELIVERIES: Final = Insert(
     "delivery",
     PLAIN_COLUMNS,
     "column1, column2, NULL, 0, 0, 0, column3, 0, NULL, NULL, column4, column5, column6, 0, column7, column8, column9,"

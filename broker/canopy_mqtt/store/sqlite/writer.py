@@ -182,7 +182,7 @@ class Writer:
             self._insert("message", schema.MESSAGES, batch.messages)
         if batch.plain:
             checksums.fill_plain(batch.plain)
-            self._execute(schema.PLAIN, batch.plain)
+            self._execute(schema.QUEUED_DELIVERIES, batch.plain)
         if batch.deliveries:
             self._insert("delivery", schema.DELIVERIES, batch.deliveries)
         if batch.changed:

@@ -28,7 +28,7 @@ from canopy_mqtt.store.tools.exporting import HEAD, TEXTS_OF_JSON
 from canopy_mqtt.store.tools.read_only import file_of, process_using
 
 NUMBERS: Final = {name: state for state, name in row_rules.STATES.items()}
-LONGEST_LINE: Final = 512 * 1024 * 1024
+MAX_LINE: Final = 512 * 1024 * 1024
 """Bytes: the largest message as base64, and half as much again. A file without ends of lines stays out of memory."""
 
 MADE_HERE: Final = {"session": "id", "delivery": "number", "message": "refs"}
@@ -74,7 +74,7 @@ class Importer:
                 value = fields.pop(column.name, None)
                 row[column.name] = None if value is None else _value(column, value)
         if fields:
-            raise FaultyRow(f"{next(iter(fields))[: row_rules.LONGEST_NAME]!r} means nothing for type {table}")
+            raise FaultyRow(f"{next(iter(fields))[: row_rules.MAX_NAME]!r} means nothing for type {table}")
         self.row(table, row)
 
     def row(self, table: str, values: Mapping[str, Any]) -> None:
@@ -215,9 +215,9 @@ def bring(directory: Path, source: BinaryIO, name: str) -> dict[str, int]:
     with filling(directory) as importer:
         number = 0
         decoder = json.JSONDecoder(parse_constant=_no_number)
-        for number, line in enumerate(iter(lambda: source.readline(LONGEST_LINE + 1), b""), 1):
-            if len(line) > LONGEST_LINE:
-                raise StoreError(f"{name}: line {number}: is longer than {LONGEST_LINE:,} bytes")
+        for number, line in enumerate(iter(lambda: source.readline(MAX_LINE + 1), b""), 1):
+            if len(line) > MAX_LINE:
+                raise StoreError(f"{name}: line {number}: is longer than {MAX_LINE:,} bytes")
             try:
                 values = decoder.decode(line.decode("utf-8-sig"))
                 if number == 1:

@@ -15,7 +15,7 @@ from canopy_mqtt.core.codec.packets import PUBLISH
 from canopy_mqtt.core.codec.properties import ForwardScan
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import parse_shared, validate_filter, validate_topic
-from canopy_mqtt.core.queues.delivery import LARGEST_ID, MAX_ATTEMPTS, QUEUED, RELEASED, SENT
+from canopy_mqtt.core.queues.delivery import MAX_ATTEMPTS, MAX_ID, QUEUED, RELEASED, SENT
 from canopy_mqtt.core.queues.queue_terms import POLICIES
 from canopy_mqtt.store.group_commit.principals import Principals
 
@@ -38,11 +38,11 @@ TOGETHER: Final = {
 """By table: a column, and those that have values where it has one."""
 
 NEVER: Final = 0xFFFF_FFFF
-LARGEST_NUMBER: Final = 2**62
-LARGEST_VARINT: Final = 268_435_455
-LONGEST_TEXT: Final = 65_535
+MAX_NUMBER: Final = 2**62
+MAX_VARINT: Final = 268_435_455
+MAX_TEXT: Final = 65_535
 
-LONGEST_NAME: Final = 256
+MAX_NAME: Final = 256
 """Characters of what a row or a field is called in a finding."""
 
 
@@ -132,17 +132,17 @@ def _principal(text: str) -> str:
 
 def _identifiers(text: str) -> str:
     found = json.loads(text)
-    right = isinstance(found, list) and all(type(each) is int and 1 <= each <= LARGEST_VARINT for each in found)
+    right = isinstance(found, list) and all(type(each) is int and 1 <= each <= MAX_VARINT for each in found)
     return "" if right else "is no list of subscription identifiers"
 
 
 def _client_id(text: str) -> str:
-    return "is too long" if len(text.encode()) > LONGEST_TEXT else ""
+    return "is too long" if len(text.encode()) > MAX_TEXT else ""
 
 
 _QOS: Final = _between(0, 2)
 _FLAG: Final = _between(0, 1)
-_NUMBER: Final = _between(1, LARGEST_NUMBER)
+_NUMBER: Final = _between(1, MAX_NUMBER)
 _SECONDS: Final = _between(0, NEVER)
 
 CHECKS: Final[dict[str, Callable[[Any], str]]] = {
@@ -161,14 +161,14 @@ CHECKS: Final[dict[str, Callable[[Any], str]]] = {
     "qos": _QOS,
     "publish_qos": _QOS,
     "retain_handling": _between(0, 2),
-    "identifier": _between(0, LARGEST_VARINT),
+    "identifier": _between(0, MAX_VARINT),
     "identifiers": _identifiers,
     "queue_policy": _between(-1, len(POLICIES) - 1),
     "topic": _topic,
     "properties": _properties,
     "state": _between(QUEUED, RELEASED),
-    "size": _between(1, LARGEST_NUMBER),
-    "packet_id": _between(0, LARGEST_ID),
+    "size": _between(1, MAX_NUMBER),
+    "packet_id": _between(0, MAX_ID),
     "attempts": _between(0, MAX_ATTEMPTS),
     "share": _filter,
     **dict.fromkeys(FLAGS, _FLAG),

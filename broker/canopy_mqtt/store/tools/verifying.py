@@ -105,7 +105,7 @@ def _rows(found: ReadOnlyStore, table: str) -> Iterator[str]:
             or (table == "session" and _will(values))
         )
         if fault:
-            yield f"{table} {values[0]!r:.{row_rules.LONGEST_NAME}}: {fault}"
+            yield f"{table} {values[0]!r:.{row_rules.MAX_NAME}}: {fault}"
 
 
 def _will(values: tuple[Any, ...]) -> str:

@@ -23,7 +23,7 @@ from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Packet, Publish
 from canopy_mqtt.core.codec.properties import decode_forward
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
-from canopy_mqtt.core.queues.losses import NAME
+from canopy_mqtt.core.ledger import LOST_NAME
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -289,7 +289,7 @@ def pump_woken(streams: Streams) -> None:
 
 def told(properties: bytes) -> int:
     """Return the number of losses in the user properties `canopy-lost` (`count;cause`) of a PUBLISH."""
-    if NAME not in properties:
+    if LOST_NAME not in properties:
         return 0
     total = 0
     for name, value in decode_forward(properties).user:
