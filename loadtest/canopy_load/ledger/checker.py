@@ -38,6 +38,8 @@ from canopy_load.ledger.history import (
 from canopy_mqtt.core.codec.topic_names import matches, parse_shared
 
 TAKEN_OVER: Final = 0x8E
+SEEN: Final = 2.0
+"""Seconds after which a broker has surely seen that a member of a share group is gone; until then it may choose it."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +271,7 @@ def _lost_to_groups(whole: _Whole, verdict: Verdict) -> None:
             publish = published[at]
             if any((client, publish.stream, publish.sequence) in came for client in clients):
                 verdict.keep("lost to a group", group)
-            elif doubtful > publish.began:
+            elif doubtful + SEEN > publish.began:
                 verdict.unjudged["lost to a group"] += 1
             else:
                 what = f"{publish.topic} {publish.sequence} was acknowledged and came to no member of {group}"

@@ -28,8 +28,9 @@ from canopy_mqtt.core.codec.reason_codes import ProtocolError
 
 SESSION_SECONDS: Final = 3600
 """The Session Expiry Interval of a session that lasts."""
-LINGER: Final = 1.0
-"""Seconds for which a broker may keep a connection after a DISCONNECT."""
+LINGER: Final = 10.0
+"""Seconds for which a broker may keep a connection after a DISCONNECT: longer than it is stopped, so that it reads the
+DISCONNECT before it sees the end."""
 FIRST_DELAY: Final = 0.02
 MAX_DELAY: Final = 0.5
 """Seconds between two attempts to connect."""

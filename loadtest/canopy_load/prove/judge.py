@@ -66,7 +66,7 @@ ENDURING: Final = frozenset(
 
 WILL_SECONDS: Final = 2.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it."""
-LATE_MOST: Final = 2.0
+MAX_LATENESS: Final = 2.0
 """Seconds by which the tool may be late while it waits, before what did not come is no finding any more."""
 
 State = Literal["kept", "broken", "not judged"]
@@ -142,7 +142,7 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         events = [history.events[number] for number in finding.operations]
         if _excused(finding.promise, events, kills, durability, proof):
             ruling.not_promised += 1
-        elif finding.promise in ABSENT and proof.late_at_end > LATE_MOST:
+        elif finding.promise in ABSENT and proof.late_at_end > MAX_LATENESS:
             ruling.doubtful += 1
         else:
             ruling.findings.append(finding)
