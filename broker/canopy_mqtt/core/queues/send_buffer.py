@@ -424,7 +424,8 @@ class SendBuffer:
         self.items.append(packet)
         size: i64 = len(packet)
         self.control_bytes += size
-        self.unwritten += ended_publishes(packet)
+        if packet[0] < 0x80:
+            self.unwritten += ended_publishes(packet)
         self._counters.control_sent += size >> 2 if size > 4 and packet[1] == 2 else 1
         if not self.listed:
             self.listed = True
