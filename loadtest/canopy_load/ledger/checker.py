@@ -12,6 +12,7 @@ Several nodes are held to what one broker is held to.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ from canopy_load.ledger.history import (
 from canopy_mqtt.core.codec.topic_names import matches, parse_shared
 
 TAKEN_OVER: Final = 0x8E
+SEEN: Final = 2.0
+"""Seconds after which a broker has surely seen that a member of a share group is gone; until then it may choose it."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ class _Whole:
 
     def session_at(self, client: str, at: float) -> int:
         """The number of the client's session at a time; -1 before the first."""
-        return sum(1 for each in self.sessions[client] if each.connections[0].began <= at) - 1
+        return bisect_right(self.sessions[client], at, key=lambda each: each.connections[0].began) - 1
 
     def _subscribe(self, asked: Subscribe) -> None:
         at = self.session_at(asked.client, asked.began)
@@ -207,7 +210,9 @@ def _due(publish: Publish, each: _Subscription) -> bool:
 
 
 def _acknowledged(whole: _Whole) -> list[Publish]:
-    return [each for each in whole.messages.values() if each.outcome == "ok" and each.qos > 0]
+    """Return the acknowledged messages, in the order in which they were published."""
+    found = [each for each in whole.messages.values() if each.outcome == "ok" and each.qos > 0]
+    return sorted(found, key=lambda each: each.began)
 
 
 def _statement(qos: int) -> str:
@@ -217,12 +222,14 @@ def _statement(qos: int) -> str:
 def _lost(whole: _Whole, verdict: Verdict) -> None:
     """Check that an acknowledged message comes to each session that was subscribed before it was sent."""
     published = _acknowledged(whole)
+    began = [each.began for each in published]
     for client, sessions in whole.sessions.items():
         for at, session in enumerate(sessions):
             came = {(each.stream, each.sequence) for each in whole.came[client, at]}
-            for publish in published:
+            first = min((each.asked.ended for each in session.subscriptions), default=inf)
+            for publish in published[bisect_left(began, first) : bisect_right(began, session.until)]:
                 found = [each for each in session.hears(publish.topic) if not each.group and _due(publish, each)]
-                if not found or session.until < publish.began:
+                if not found:
                     continue
                 promise = "will missing" if publish.will else "lost"
                 if (publish.stream, publish.sequence) in came:
@@ -247,27 +254,28 @@ def _lost_to_groups(whole: _Whole, verdict: Verdict) -> None:
                 members[each.group].append((session, each))
     came = {(each.client, each.stream, each.sequence) for found in whole.came.values() for each in found}
     for group, those in members.items():
-        for publish in _acknowledged(whole):
-            if not _matches(group, publish.topic):
-                continue
-            there = [
-                (session, each) for session, each in those if _due(publish, each) and session.until > publish.began
-            ]
-            if not there:
-                continue
-            clients = {each.asked.client for _, each in those}
+        published = [each for each in _acknowledged(whole) if _matches(group, each.topic)]
+        began = [each.began for each in published]
+        clients = {each.asked.client for _, each in those}
+        there: dict[int, _Subscription] = {}
+        # The end of the last session of a member that ended, or may have.
+        doubtful = -inf
+        for session, each in those:
+            until = min(session.until, each.until)
+            if until < inf or not session.open:
+                doubtful = max(doubtful, until)
+            for at in range(bisect_left(began, each.asked.ended), bisect_left(began, until)):
+                if _due(published[at], each):
+                    there.setdefault(at, each)
+        for at, each in sorted(there.items()):
+            publish = published[at]
             if any((client, publish.stream, publish.sequence) in came for client in clients):
                 verdict.keep("lost to a group", group)
-            elif any(
-                min(session.until, each.until) < inf or not session.open
-                for session, each in those
-                if min(session.until, each.until) > publish.began
-            ):
+            elif doubtful + SEEN > publish.began:
                 verdict.unjudged["lost to a group"] += 1
             else:
                 what = f"{publish.topic} {publish.sequence} was acknowledged and came to no member of {group}"
-                shown = (there[0][1].asked, publish)
-                verdict.hold("lost to a group", False, _statement(publish.qos), group, shown, what)
+                verdict.hold("lost to a group", False, _statement(publish.qos), group, (each.asked, publish), what)
 
 
 def _as_sent(whole: _Whole, verdict: Verdict) -> None:
@@ -347,15 +355,18 @@ def _to_two_members(whole: _Whole, verdict: Verdict) -> None:
 
 
 def _order(whole: _Whole, verdict: Verdict) -> None:
-    """Check that the first deliveries of a stream come in the order of publishing, outside of share groups."""
+    """Check that the first deliveries of a stream come in the order of publishing, outside of share groups. Of a
+    message that was published anew, the first one that comes to a later subscription may be the second that was
+    sent."""
     for (client, at), deliveries in whole.came.items():
         highest: dict[tuple[Stream, int], Delivery] = {}
         known: set[tuple[Stream, int]] = set()
         for each in deliveries:
             message = each.stream, each.sequence
-            if message in known or (
-                at >= 0 and any(one.group for one in whole.sessions[client][at].hears(each.stream[1]))
-            ):
+            heard = whole.sessions[client][at].hears(each.stream[1]) if at >= 0 else []
+            publish = whole.messages.get(message)
+            anew = publish is not None and publish.again and all(one.asked.ended > publish.began for one in heard)
+            if message in known or anew or any(one.group for one in heard):
                 continue
             known.add(message)
             before = highest.get((each.stream, each.qos))

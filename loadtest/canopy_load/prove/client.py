@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, cast
 
+from canopy_load.engine.job import Target
 from canopy_load.engine.transports import TargetError, open_stream
 from canopy_load.ledger.history import Connect, Delivery, Ended, Ping, Publish, Subscribe
 from canopy_load.prove.ground import Ground
@@ -27,8 +28,9 @@ from canopy_mqtt.core.codec.reason_codes import ProtocolError
 
 SESSION_SECONDS: Final = 3600
 """The Session Expiry Interval of a session that lasts."""
-LINGER: Final = 1.0
-"""Seconds for which a broker may keep a connection after a DISCONNECT."""
+LINGER: Final = 10.0
+"""Seconds for which a broker may keep a connection after a DISCONNECT: longer than it is stopped, so that it reads the
+DISCONNECT before it sees the end."""
 FIRST_DELAY: Final = 0.02
 MAX_DELAY: Final = 0.5
 """Seconds between two attempts to connect."""
@@ -277,7 +279,6 @@ class Client:
                 self._changed.clear()
                 await self._changed.wait()
         finally:
-            self._wires = {wire for wire in self._wires if wire.written}
             for wire in self._wires:
                 wire.abort()
 
@@ -299,7 +300,7 @@ class Client:
         self.failure = None
         try:
             async with asyncio.timeout(ground.patience):
-                await open_stream(target, wire)
+                await self._open(target, wire)
                 while self._wire is wire and not self.connected:
                     self._changed.clear()
                     await self._changed.wait()
@@ -311,7 +312,6 @@ class Client:
             return True
         if not wire.written:
             connect.fail(ground.now())
-            self._wires.discard(wire)
         if connect.outcome == "fail" and will is not None:
             will.fail(ground.now())
         self.machine.lost("no connection")
@@ -320,6 +320,14 @@ class Client:
             self._wire = None
         ground.news.set()
         return False
+
+    async def _open(self, target: Target, wire: Wire) -> None:
+        try:
+            await open_stream(target, wire)
+        except BaseException:
+            # uvloop does not call `connection_lost` for a connection that is given up while it is made.
+            self._wires.discard(wire)
+            raise
 
     def _prepare_will(self) -> Publish | None:
         """Put a new will into the CONNECT. One of before whose delay is not over may come or not until it is known

@@ -16,7 +16,7 @@ from typing import Final
 
 from canopy_load.engine.job import Target
 from canopy_load.ledger import mark
-from canopy_load.ledger.history import Event, History, Kind, Stream
+from canopy_load.ledger.history import History, Kind, Stream
 from canopy_mqtt.core.codec.topic_names import parse_shared
 
 PAYLOAD_SIZE: Final = 64
@@ -93,9 +93,6 @@ class Ground:
         self.history.add(event)
         self.news.set()
         return event
-
-    def events(self) -> list[Event]:
-        return self.history.events
 
     def topic(self, name: str) -> str:
         return f"{self.prefix}/{name}"

@@ -59,14 +59,14 @@ PROMISES: Final = {
 ENDURING: Final = frozenset(
     {
         "lost", "lost to a group", "retained, the last", "retained, the same", "session", "twice", "to two members",
-        "order", "will missing",
+        "order", "will missing", "will twice", "will revoked",
     }
 )  # fmt: skip
 """The promises that a broker can only keep over a kill if it has written what they are about to its disk."""
 
 WILL_SECONDS: Final = 2.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it."""
-LATE_MOST: Final = 2.0
+MAX_LATENESS: Final = 2.0
 """Seconds by which the tool may be late while it waits, before what did not come is no finding any more."""
 
 State = Literal["kept", "broken", "not judged"]
@@ -140,9 +140,9 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
     for finding in verdict.findings:
         ruling = rulings[finding.promise]
         events = [history.events[number] for number in finding.operations]
-        if not durability.over_kill and finding.promise in ENDURING and _spans(events, kills):
+        if _excused(finding.promise, events, kills, durability, proof):
             ruling.not_promised += 1
-        elif finding.promise in ABSENT and proof.late_at_end > LATE_MOST:
+        elif finding.promise in ABSENT and proof.late_at_end > MAX_LATENESS:
             ruling.doubtful += 1
         else:
             ruling.findings.append(finding)
@@ -159,6 +159,27 @@ def _doubt_wills(history: History, outages: list[tuple[float, float, Fault]]) ->
                 continue
             if will.began <= ended and began < will.ended + WILL_SECONDS:
                 will.outcome, will.ended = "unknown", inf
+
+
+def _excused(promise: str, events: list[Event], kills: list[float], durability: Durability, proof: Proof) -> bool:
+    """Return True if a kill took away what the broker does not promise to keep."""
+    if not _spans(events, kills):
+        return False
+    if not durability.over_kill:
+        return promise in ENDURING
+    if promise == "session":
+        # A CONNACK promises nothing of the disk; the session has to have got something that does.
+        before, after = events[0], events[-1]
+        return not any(
+            each.client == before.client and each.outcome == "ok" and _time(before) <= each.began < _time(after)
+            for each in proof.history.of(Subscribe)
+        )
+    if promise == "to two members":
+        # The first one's session ended with the broker, and with it what the broker knew of the message.
+        first, *others = [each for each in events if isinstance(each, Delivery)]
+        clean = first.client in proof.plan.clients and proof.plan.clients[first.client].clean
+        return clean and any(first.at <= kill <= others[-1].at for kill in kills)
+    return False
 
 
 def _spans(events: list[Event], kills: list[float]) -> bool:

@@ -24,8 +24,8 @@ LOAD_SECONDS: Final = 3.0
 """The length of a round before its quiet phase."""
 WILL_DELAY: Final = 1
 """Seconds of the wills that have a delay."""
-HOLD_LEAST: Final = 0.3
-HOLD_MOST: Final = 1.5
+MIN_HOLD: Final = 0.3
+MAX_HOLD: Final = 1.5
 """Seconds for which a client, or the broker, is frozen."""
 
 
@@ -158,7 +158,7 @@ def make(seed: int, rounds: int, faults: Iterable[Fault] = CLIENT_FAULTS, rate: 
         late = tuple(each.name for each in cast.of("late") if each.name.endswith(f"-{number}"))
         steps = sorted(_steps(random, cast, chosen, rate, late), key=lambda step: step.at)
         what = of_broker[number % len(of_broker)]
-        at, seconds = random.uniform(0.2, 0.8) * LOAD_SECONDS, random.uniform(HOLD_LEAST, HOLD_MOST)
+        at, seconds = random.uniform(0.2, 0.8) * LOAD_SECONDS, random.uniform(MIN_HOLD, MAX_HOLD)
         made.append(Round(tuple(steps), None if what is None else BrokerFault(at, what, seconds), late))
     return Plan(seed, cast.clients, tuple(made), chosen)
 
@@ -231,7 +231,7 @@ def _steps(
         for each in cast.of("frozen"):
             at = random.uniform(0.0, 0.5) * LOAD_SECONDS
             yield Step(at, each.name, Act.FREEZE)
-            yield Step(at + random.uniform(HOLD_LEAST, HOLD_MOST), each.name, Act.THAW)
+            yield Step(at + random.uniform(MIN_HOLD, MAX_HOLD), each.name, Act.THAW)
 
 
 def _some_time(random: Random) -> float:

@@ -77,9 +77,10 @@ class Story:
             Delivery(client=client, at=self._next()[0], stream=stream, sequence=sequence, qos=qos, **more)  # type: ignore[arg-type]
         )
 
-    def ends(self, client: str, own: bool = False, code: int | None = None) -> None:
+    def ends(self, client: str, own: bool = False, code: int | None = None, broke: str = "") -> None:
         at = self._next()[0]
-        self.history.add(Ended(client=client, at=at, connection=self.open.pop(client), own=own, code=code))
+        number = self.open.pop(client)
+        self.history.add(Ended(client=client, at=at, connection=number, own=own, code=code, broke=broke))
 
     def look(self, found: dict[str, tuple[Stream, int]], node: str = "n1") -> None:
         self.history.add(Look(client="look", at=self._next()[0], node=node, found=found))
@@ -222,6 +223,53 @@ def test_order_is_that_of_first_deliveries_of_one_stream() -> None:
     story.comes("s", fourth)
     story.comes("s", third)
     assert story.broken() == ["order"]
+
+
+def test_what_a_later_subscription_gets_again_has_no_order() -> None:
+    """Its first copy is the second one that was published."""
+    story = Story()
+    story.connect("s")
+    first = story.publish(again=True)
+    story.subscribe("s", "t/#")
+    second = story.publish()
+    story.comes("s", second)
+    story.comes("s", first)
+    assert story.broken() == []
+
+
+def test_a_will_that_is_due_comes_once() -> None:
+    story = subscribed("s")
+    first = story.publish(qos=2, will=True)
+    story.publish(qos=2, will=True)
+    story.comes("s", first)
+    story.comes("s", first)
+    assert story.broken() == ["will missing", "will twice"]
+
+
+def test_what_is_asked_for_on_a_connection_that_is_still_there_is_answered() -> None:
+    story = Story()
+    story.connect("p")
+    story.publish("unknown", qos=0)
+    story.publish("unknown", will=True)
+    assert story.broken() == []
+    story.publish("unknown")
+    assert story.broken() == ["answered"]
+    story.ends("p")
+    assert story.broken() == []
+
+
+def test_a_subscribe_that_is_not_answered() -> None:
+    story = Story()
+    story.connect("s")
+    story.history.add(Subscribe(client="s", began=story.time + 1, topic_filter="t", qos=1))
+    assert story.broken() == ["answered"]
+
+
+def test_a_broker_that_breaks_the_protocol() -> None:
+    story = subscribed("s")
+    story.ends("s", broke="a PUBLISH without a topic")
+    (found,) = story.judged().findings
+    assert (found.promise, found.what) == ("protocol", "a PUBLISH without a topic")
 
 
 @for_each(

@@ -63,6 +63,34 @@ def test_a_kill_excuses_only_who_promises_nothing_of_it() -> None:
     assert ruling(judge(graceful, AUTOSAVE), "lost") == ("broken", 1, 0, 0), "nor does a restart"
 
 
+@pytest.mark.parametrize("subscribed", [True, False])
+def test_a_kill_may_take_a_session_that_had_no_suback(subscribed: bool) -> None:
+    history = History()
+    before = history.add(Connect(client="late-0", began=1.0))
+    before.ok(1.1)
+    asked = history.add(Subscribe(client="late-0", began=1.2, topic_filter="t/#", qos=2))
+    if subscribed:
+        asked.ok(1.3)
+    history.add(Ended(client="late-0", at=2.0, connection=before.number))
+    history.add(Connect(client="late-0", began=3.0)).ok(3.1)
+    made = replace(story(), history=history, outages=[(2.0, 2.9, Fault.KILL)])
+    assert ruling(judge(made), "session")[1:3] == ((1, 0) if subscribed else (0, 1))
+
+
+@pytest.mark.parametrize(("first", "state"), [("durable-member-0", "broken"), ("clean-member-0", "not judged")])
+def test_a_kill_takes_what_was_known_of_a_clean_member(first: str, state: str) -> None:
+    history = History()
+    for client in (first, "durable-member-1"):
+        history.add(Connect(client=client, began=1.0)).ok(1.1)
+        history.add(Subscribe(client=client, began=1.2, topic_filter="$share/g/t/#", qos=2)).ok(1.3)
+    publish = history.add(Publish(client="publisher-0", began=2.0, topic="t/0", qos=2, sequence=0))
+    publish.ok(5.0)
+    history.add(Delivery(client=first, at=2.1, stream=publish.stream, sequence=0, qos=2))
+    history.add(Delivery(client="durable-member-1", at=4.9, stream=publish.stream, sequence=0, qos=2))
+    made = replace(story(), history=history, outages=[(2.5, 3.0, Fault.KILL)])
+    assert ruling(judge(made), "to two members")[0] == state
+
+
 def test_what_did_not_come_to_a_tool_that_was_late_is_in_doubt() -> None:
     judgement = judge(replace(story(comes=False), late_at_end=3.0))
     assert ruling(judgement, "lost") == ("not judged", 0, 0, 1)
