@@ -43,7 +43,7 @@ def functions_in(text: str) -> Step:
     for name in re.findall(r"`([^`]+)`", text):
         if name.endswith(".py"):
             file = name
-        elif re.fullmatch(r"[A-Z]\w+\.\w+|[a-z_]+", name):
+        elif re.fullmatch(r"[A-Z]\w+\.\w+|[a-z_0-9]+", name):
             found.append((file, name))
     return found
 

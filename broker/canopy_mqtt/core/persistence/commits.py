@@ -44,15 +44,15 @@ class Waiter:
 class Commits:
     """The commits of one journal. Everything runs on the event loop's thread.
 
-    The journal adds 1 to `told` for each note that has to reach the disk. When all notes up to a number are kept as
-    safely as the store can, the store calls `advance` with it: from its own callback on the event loop, never from
-    within a call of the journal.
+    The journal adds 1 to `journal_position` for each note that has to reach the disk. When all notes up to a number are
+    kept as safely as the store can, the store calls `advance` with it: from its own callback on the event loop, never
+    from within a call of the journal.
     """
 
     def __init__(self) -> None:
         self.journal_position: i64 = 0
         self.committed: i64 = 0
-        # How much had been told when the first QoS 1 or 2 publish came after everything that has to be kept whatever
+        # The journal position when the first QoS 1 or 2 publish came after everything that has to be kept whatever
         # becomes of it; -1: none came since. The journal's, which may leave what is told from there on out of a group.
         self.cut: i64 = -1
         # The store cannot write now: nothing more is committed until `recover`.

@@ -3,8 +3,8 @@
 A `Run` is two or more complete QoS 0 PUBLISH frames that are adjacent in a read and whose topics all match the same
 single filter. A receiver without fields of its own in the frame gets the bytes in one piece, as they came or in the
 layout of its version: a burst costs it one entry in its send buffer. For all others the run is split, once, into its
-messages. A run contains only what `PublishHandler` would route one by one on its hot path, in the same order, and never
-more than `most` messages and `most_bytes` bytes (unless a single frame is longer).
+messages. A run contains only what `protocol.publish` would route one by one on its hot path, in the same order, and
+never more than `most` messages and `most_bytes` bytes (unless a single frame is longer).
 """
 
 from __future__ import annotations

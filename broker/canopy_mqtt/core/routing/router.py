@@ -3,7 +3,7 @@
 Owns the parts of the routing state and everything that involves several of them; nothing else changes them.
 Promises:
 - A will is published once at every end of a connection except DISCONNECT 0x00, after its delay, and not if the client
-  has connected again before [MQTT-3.1.2-8] [MQTT-3.1.3-9].
+  has resumed the session before; Clean Start ends the session, which publishes it [MQTT-3.1.2-8] [MQTT-3.1.3-9].
 - A session ends when its expiry interval has passed [MQTT-4.1.0-2].
 """
 

@@ -236,7 +236,7 @@ class Session:
         self.go_on(now)
 
     def detach(self, send_buffer: SendBuffer) -> None:
-        """The connection ended: add its ledger to the session's, and put back what was never written."""
+        """The connection ended: drop its QoS 0 messages, count what was written, and keep QoS 1 and 2 in flight."""
         window = self.made_window
         if window is not None:
             window.free_expired(send_buffer)

@@ -110,7 +110,7 @@ class UplinkSession(Session):
         group: SharedGroup | None,
         message_terms: MessageTerms | None = None,
     ) -> int:
-        """Offer a message to the upstream: as `Session.deliver`, or KEPT_BACK.
+        """Offer a message to the upstream: as `Session.deliver`.
 
         Without subscription identifiers: what a client publishes has none [MQTT-3.3.4-6].
         """
