@@ -9,10 +9,9 @@ count for n >> shift.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 # -- what a turn may do ------------------------------------------------------------------------------------------------
 
@@ -325,6 +324,7 @@ def _before(one: Deadline, other: Deadline) -> bool:
     return one.when < other.when or (one.when == other.when and one.number < other.number)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Job:
     """Work that takes several turns. It is consistent whenever `step` has returned."""
 
