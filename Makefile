@@ -13,6 +13,7 @@
 #   make bench-NAME  another benchmark: routing, growth, store, upstream, inprocess, connecting, delay, pipeline, source   ARGS="--quick"
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --sizes 100000"
 #   make crash    kill -9 and power cuts, again and again, with every seed   ARGS="-k power"
+#   make prove   what the broker loses while connections break and it is killed   ARGS="--rounds 100 --seed 1"
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
 #   make docs     the documentation as a site, in site/; a dead link is an error
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what the pipeline makes of it   ARGS="--scale 2"
@@ -32,7 +33,7 @@ PY := $(VENV)/bin/python -P
 # `tests` and `benchmarks` are importable from here. Canopy is the installed one: its sources lie a folder deeper.
 TESTS := PYTHONPATH="$(CURDIR)"
 
-.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash demo docs fuzz packages setup clean
+.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove demo docs fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -136,6 +137,9 @@ attack: setup
 
 crash: setup
 	@CANOPY_CRASH=1 $(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/store/test_live.py tests/e2e/store/test_shared.py tests/e2e/store/test_postgresql.py tests/e2e/test_links_killed.py tests/e2e/store/test_power_loss.py -q $(ARGS)
+
+prove: setup
+	@$(PY) -m canopy_mqtt prove --broker canopy $(ARGS)
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)
