@@ -68,6 +68,13 @@ def site(tmp_path: Path) -> Iterator[str]:
         serving.join()
 
 
+ASKED_AND_FOUND = """() => {
+    document.querySelector(".md-search__input").dispatchEvent(new KeyboardEvent("keyup"));
+    return document.querySelector(".md-search-result__item") !== null;
+}"""
+"""JavaScript: let a key of the search go, and say whether there are results."""
+
+
 def watch(page: Page, site: str) -> list[str]:
     """What goes wrong on a page from now on."""
     wrong: list[str] = []
@@ -104,5 +111,6 @@ async def test_the_four_ways_light_dark_wide_and_narrow(site: str) -> None:
             assert wrong == []
         await page.goto(f"{site}/index.html")
         await page.fill(".md-search__input", "receive_maximum")
-        await page.wait_for_selector(".md-search-result__item")
+        # The page reads the words when a key is let go, once it listens: it may not do so yet.
+        await page.wait_for_function(ASKED_AND_FOUND, polling=100)
         await browser.close()
