@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from canopy_mqtt.core.hooks import MessageHook
+from canopy_mqtt.core.codec.packets import Subscribe, Will
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.hooks import AccessControl, MessageHook
 from canopy_mqtt.core.jobs import BROADCASTS, CLOCK_WORK, MAX_UNIT_SECONDS, WILLS, Budget, Deadlines, Job, Scheduler
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
@@ -140,3 +142,71 @@ def test_the_turn_of_a_publisher_whose_plug_in_is_slow_ends() -> None:
     assert publisher.wire.protocol.unfinished
     network.settle()
     assert subscriber.payloads() == [b"%d" % number for number in range(10)]
+
+
+class SlowRules(AccessControl):
+    """Access control that takes a second for each question. Its answers may not be remembered."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        del principal, topic, qos, retain
+        self.seconds += 1.0
+        return True
+
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
+        del principal, topic_filter
+        self.seconds += 1.0
+        return qos
+
+
+def slow_rules(network: Network) -> SlowRules:
+    """Let slow access control decide from now on, by its own clock."""
+    network.router.access_control = rules = SlowRules()
+    network.router.budget.clock = lambda: rules.seconds
+    return rules
+
+
+def test_the_turn_of_a_publisher_whose_access_control_is_slow_ends() -> None:
+    network = Network()
+    publisher = network.client("p")
+    rules = slow_rules(network)
+    for number in range(10):
+        publisher.post("a", b"%d" % number)
+    publisher.wire.to_channel()
+    assert (rules.seconds, publisher.wire.protocol.unfinished) == (2.0, True)
+    network.settle()
+    assert rules.seconds == 10.0
+
+
+def test_the_turn_of_a_subscriber_whose_access_control_is_slow_ends() -> None:
+    """And the check of its subscriptions when it comes back."""
+    network = Network()
+    client = network.client("s", expiry=100)
+    rules = slow_rules(network)
+    client.send(Subscribe(1, [Request(f"{number}") for number in range(10)]))
+    client.wire.to_channel()
+    assert (rules.seconds, len(client.session.subscriptions)) == (2.0, 2)
+    network.settle()
+    assert rules.seconds == len(client.session.subscriptions) == 10
+    client.cut()
+    client.connect(clean=False, expiry=100, settle=False)
+    client.wire.to_channel()
+    # The clock was read after the work of the CONNECT.
+    assert (rules.seconds, client.wire.protocol.unfinished) == (11.0, True)
+    network.settle()
+    assert rules.seconds == 20.0
+
+
+def test_a_tick_whose_wills_are_asked_about_slowly_ends() -> None:
+    network = Network()
+    for number in range(10):
+        network.client(f"{number}", expiry=10, will=Will("will", b"", 0, delay=1)).cut()
+    rules = slow_rules(network)
+    network.now += 2.0
+    assert network.router.tick(network.now)
+    assert rules.seconds == 2.0
+    while network.router.tick(network.now):
+        pass
+    assert rules.seconds == 10.0

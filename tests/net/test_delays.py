@@ -22,7 +22,7 @@ from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES, SendBuffer
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.net.connections.ends import CLOSE
-from canopy_mqtt.net.delays import ENDS, RESOLUTION, Delays
+from canopy_mqtt.net.delays import ENDS, NOT_OPEN, RESOLUTION, Delays
 from canopy_mqtt.net.rounds import Rounds
 from canopy_mqtt.net.timers import Endpoint
 from canopy_mqtt.observe.explain.explainer import Question
@@ -548,6 +548,19 @@ async def test_a_window_of_a_client_that_has_gone_ends_quietly(stage: Any) -> No
     assert reader.writes() == []
     assert made.clock.timers == []
     assert made.broker.router.counters.dropped_in_all() == 1
+
+
+@pytest.mark.parametrize("end", [wire.disconnect(), b"\xf1\x00", b""], ids=["disconnect", "error", "lost"])
+async def test_a_window_ends_with_its_connection(stage: Any, end: bytes) -> None:
+    """Else it would keep the connection, which nothing counts any more, in memory until its time has come."""
+    made = await stage(**SOME)
+    reader, publisher = made.join("r", "#"), made.join("p")
+    publisher.send(*messages(1))
+    if end:
+        reader.send(end)
+    else:
+        reader.connection.connection_lost(None)
+    assert reader.connection.delay.slot == NOT_OPEN
 
 
 async def test_windows_that_end_together_share_the_loop_with_others(stage: Any) -> None:

@@ -353,6 +353,8 @@ class TestBag:
         full = props(("a", "b"), i={1: 1}, s={3: "x"}, b={9: b"y"})
         assert full == props(("a", "b"), i={1: 1}, s={3: "x"}, b={9: b"y"})
         assert hash(full) == hash(props(("a", "b"), i={1: 1}, s={3: "x"}, b={9: b"y"}))
+        assert props(i={1: 1, 2: 2}) == props(i={2: 2, 1: 1})
+        assert hash(props(i={1: 1, 2: 2})) == hash(props(i={2: 2, 1: 1}))
         assert full != props(("a", "c"), i={1: 1}, s={3: "x"}, b={9: b"y"})
         assert full != props(("a", "b"), i={1: 2}, s={3: "x"}, b={9: b"y"})
         assert full != props(("a", "b"), i={1: 1}, s={3: "z"}, b={9: b"y"})

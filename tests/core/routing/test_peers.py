@@ -66,6 +66,17 @@ class TestEvents:
         state.drain(router, 1.0)
         assert (notes.left, state.send_buffers) == (["a", "b", "c"], {})
 
+    def test_a_connection_that_the_broker_ends_is_told_of_whatever_that_end_raises(self) -> None:
+        """Its shell hears of it, and its client gets the reason."""
+        network = Network()
+        client = network.client("a")
+        network.router.event_listener = Failing()
+        with pytest.raises(RuntimeError, match="a fault"):
+            client.wire.protocol.take_over(network.now)
+        assert client.wire.send_buffer in network.router.peers.touched
+        network.settle()
+        assert client.end == 0x8E
+
     def test_nothing_changes_before_drain(self) -> None:
         """An event takes effect when events are drained, in order."""
         router, notes = watched()

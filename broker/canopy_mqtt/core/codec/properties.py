@@ -157,7 +157,7 @@ class Data:
         return isinstance(other, Data) and type(self) is type(other) and self._values() == other._values()
 
     def __hash__(self) -> int:
-        return hash(repr(self))
+        return hash(type(self).__name__)  # equal values have equal ones, whatever the order of their properties
 
     def __repr__(self) -> str:
         values = [f"{name}={getattr(self, name)!r}" for name in self.FIELDS]

@@ -400,6 +400,10 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
             raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
     # 3.1.1 has no code for a refusal: the message goes nowhere and is acknowledged as usual [MQTT3-3.3.5-2].
     reason, why = refusal(router, session, topic, qos, publish.retain, len(publish.payload))
+    permissions = router.permissions
+    if permissions is not None and not permissions.steady:
+        # A hook was asked: how long it takes is not known.
+        router.budget.look()
     if reason >= 0x80:
         if not why:
             router.counters.denied_publishes += 1

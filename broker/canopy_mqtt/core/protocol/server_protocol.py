@@ -239,9 +239,12 @@ class ServerProtocol(Peer):
         if self.state == CLOSED:
             return
         phase = self.state
-        self.end(cause, now, text)
-        self.final_packet = control_packets.last(self, phase, reason_code, text)
-        self.send_buffer.report_end()
+        try:
+            self.end(cause, now, text)
+        finally:
+            # Also where the end of another client has raised: the shell has no other way to hear of this one.
+            self.final_packet = control_packets.last(self, phase, reason_code, text)
+            self.send_buffer.report_end()
 
     def take_over(self, now: float) -> None:
         """End it for another connection of the client [MQTT-3.1.4-3], in 3.1.1 without a packet [MQTT3-3.1.4-2]."""

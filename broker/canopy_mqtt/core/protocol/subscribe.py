@@ -18,7 +18,7 @@ from canopy_mqtt.core.codec.packets import SubscriptionRequest
 from canopy_mqtt.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPTION_IDENTIFIER, Properties
 from canopy_mqtt.core.codec.reason_codes import ProtocolError, Refused
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, level_count, mount_filter, parse_shared
-from canopy_mqtt.core.hooks import AccessControl
+from canopy_mqtt.core.hooks import UNSTEADY, AccessControl
 from canopy_mqtt.core.jobs import (
     ASK_FILTER_WORK,
     CHECK_WORK,
@@ -341,6 +341,9 @@ class FilterPacket(Job):
             access_control = permissions.asked
             router.budget.used += access_control.source().ask_work
             granted = access_control.may_subscribe(session.principal, topic_filter, request.qos)
+            if not permissions.steady:
+                # A hook was asked: how long it takes is not known.
+                router.budget.look()
             if granted < 0:
                 router.counters.denied_subscriptions += 1
                 self._why = ""
@@ -473,6 +476,8 @@ class SubscriptionReview(Job):
         name = subscription.topic_filter
         router.budget.used += ASK_FILTER_WORK + access_control.source().ask_work
         granted = access_control.may_subscribe(session.principal, parse_shared(name)[1], subscription.qos)
+        if access_control.source().epoch == UNSTEADY:
+            router.budget.look()
         if granted < 0:
             router.budget.used += FILTER_WORK + TOLD_WORK
             self.ended += 1

@@ -235,13 +235,16 @@ class WillQueue(Job):
         ):
             return
         permissions = self.permissions
+        hook = self.hook
+        if hook is not None or (permissions is not None and not permissions.steady):
+            # How long they take is not known.
+            self._router.budget.look()
         if permissions is not None and not permissions.asked.may_publish(
             principal, message.topic.decode(), message.qos, message.retain
         ):
             self._counters.denied_publishes += 1
             self._refused(message, session, principal, reason_codes.NOT_AUTHORIZED, "")
             return
-        hook = self.hook
         if hook is not None:
             changed = hook.publish(principal, message, True)
             if changed is None:

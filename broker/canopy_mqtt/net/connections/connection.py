@@ -459,6 +459,8 @@ class Connection(Endpoint):
             if self._throttle is not None:
                 self._throttle.cancel()
                 self._throttle = None
+            if self.delay is not None:
+                rounds.delays.end(self)
             self.table.ended(self)
         except Exception as error:
             self._fault(error)
