@@ -19,7 +19,6 @@ from canopy_mqtt import Broker, Settings
 from tests.loadtest.prove.proving import RATE, JumpingLoop, broken
 from tests.support.runs import LONG
 
-
 KNOWN = {"mosquitto": {"will too early", "lost", "lost to a group"}}
 """What docs/prove.md says has been found, by broker."""
 
