@@ -291,23 +291,26 @@ class BrokerProcess:
         number = self._output.fileno()
         return os.pread(number, os.fstat(number).st_size, 0).decode(errors="replace")
 
-    def stop(self) -> None:
-        """End the process: SIGTERM, then SIGKILL; always reaped. Harmless when it has ended."""
-        self.end()
+    def stop(self, patience: float = STOP_TIMEOUT) -> bool:
+        """End the process: SIGTERM, then, after `patience` seconds, SIGKILL; always reaped. Harmless when it has ended.
+        Return True if it needed no SIGKILL."""
+        by_itself = self.end(patience)
         self._stack.close()
+        return by_itself
 
-    def end(self) -> None:
-        """End the process; its output stays readable."""
+    def end(self, patience: float = STOP_TIMEOUT) -> bool:
+        """End the process like `stop`; its output stays readable."""
         child, self._child = self._child, None
         if child is not None:
             child.terminate()
             try:
-                child.wait(STOP_TIMEOUT)
+                child.wait(patience)
             except subprocess.TimeoutExpired:
-                pass
+                return False
             finally:  # also when a second interruption comes here
                 child.kill()
                 child.wait()
+        return True
 
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + self._patience

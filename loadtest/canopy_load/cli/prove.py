@@ -108,8 +108,12 @@ def prove(
         about = f"{broker}: {driver.version}"
     typer.echo(f"seed: {number}")
     try:
-        judgement = run(work)
+        judgement = run(work, lambda: passing("interrupted: ending the rounds (once more ends everything)"))
     except asyncio.CancelledError:
+        clear()
+        typer.echo("canopy: ended by a second signal; there is no report", err=True)
+        if driver is None:
+            typer.echo("canopy: the broker may keep sessions and retained messages of this run (prove-…)", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         clear()

@@ -60,19 +60,14 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     checked: Counter[str] = field(default_factory=Counter)
     unjudged: Counter[str] = field(default_factory=Counter)
-    of_client: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How often each promise to each client, or share group, was checked."""
-    waits: dict[str, float] = field(default_factory=dict)
-    """The longest time until an answer, in seconds, by kind of operation."""
 
-    def keep(self, promise: str, client: str) -> None:
-        """Count one check of a promise to one client."""
+    def keep(self, promise: str) -> None:
+        """Count one check of a promise that was kept."""
         self.checked[promise] += 1
-        self.of_client[promise, client] += 1
 
     def hold(self, promise: str, kept: bool, statement: str, client: str, events: Iterable[Event], what: str) -> None:
         """Count one check of a promise to one client, which may have been broken."""
-        self.keep(promise, client)
+        self.keep(promise)
         if not kept:
             self.findings.append(Finding(promise, statement, client, tuple(each.number for each in events), what))
 
@@ -116,10 +111,6 @@ def check(history: History) -> Verdict:
     verdict = Verdict()
     for rule in RULES:
         rule(whole, verdict)
-    for operation in history.of(Operation):
-        if operation.ended < inf:
-            name = type(operation).__name__
-            verdict.waits[name] = max(verdict.waits.get(name, 0.0), operation.ended - operation.began)
     return verdict
 
 
@@ -233,7 +224,7 @@ def _lost(whole: _Whole, verdict: Verdict) -> None:
                     continue
                 promise = "will missing" if publish.will else "lost"
                 if (publish.stream, publish.sequence) in came:
-                    verdict.keep(promise, client)
+                    verdict.keep(promise)
                 elif session.until < inf or not session.open or all(each.until < inf for each in found):
                     verdict.unjudged[promise] += 1
                 elif publish.will:
@@ -270,7 +261,7 @@ def _lost_to_groups(whole: _Whole, verdict: Verdict) -> None:
         for at, each in sorted(there.items()):
             publish = published[at]
             if any((client, publish.stream, publish.sequence) in came for client in clients):
-                verdict.keep("lost to a group", group)
+                verdict.keep("lost to a group")
             elif doubtful + SEEN > publish.began:
                 verdict.unjudged["lost to a group"] += 1
             else:
@@ -279,23 +270,30 @@ def _lost_to_groups(whole: _Whole, verdict: Verdict) -> None:
 
 
 def _as_sent(whole: _Whole, verdict: Verdict) -> None:
-    """Check that each delivery was sent before, unaltered, with at least that QoS, and goes to a subscriber of it."""
+    """Check that each delivery was sent before, is unaltered, and goes to a subscriber of it, with the lower of its own
+    QoS and that of the subscription; where several match, that of any."""
     asked: dict[str, list[Subscribe]] = defaultdict(list)
     for subscribe in whole.history.of(Subscribe):
-        asked[subscribe.client].append(subscribe)
+        if subscribe.outcome != "fail":
+            asked[subscribe.client].append(subscribe)
     for each in whole.history.of(Delivery):
         publish = whole.messages.get((each.stream, each.sequence))
         name = f"{each.stream[1]} {each.sequence}"
         if publish is None or publish.began > each.at:
             verdict.hold("as sent", False, "section 3.3", each.client, (each,), f"{name} came and was never sent")
             continue
-        verdict.keep("as sent", each.client)
+        verdict.keep("as sent")
         shown = (publish, each)
         verdict.hold("altered", each.intact, "section 3.3", each.client, shown, f"{name} came altered")
-        kept = each.qos <= publish.qos
-        verdict.hold("QoS", kept, "[MQTT-3.8.4-8]", each.client, shown, f"{name} came with QoS {each.qos}")
-        wanted = any(one.began <= each.at and _matches(one.topic_filter, publish.topic) for one in asked[each.client])
-        verdict.hold("asked for", wanted, "section 3.3.4", each.client, shown, f"{name} matches no subscription")
+        heard = [
+            one for one in asked[each.client] if one.began <= each.at and _matches(one.topic_filter, publish.topic)
+        ]
+        verdict.hold("asked for", bool(heard), "section 3.3.4", each.client, shown, f"{name} matches no subscription")
+        if heard:
+            qualities = [min(publish.qos, one.qos) for one in heard]
+            kept = min(qualities) <= each.qos <= max(qualities)
+            what = f"{name} (QoS {publish.qos}, subscribed with {heard[-1].qos}) came with QoS {each.qos}"
+            verdict.hold("QoS", kept, "[MQTT-3.8.4-8]", each.client, (heard[-1], *shown), what)
         refused = publish.outcome == "fail"
         if publish.will:
             what = f"{name} came, the will of a client that said goodbye, or came back before its delay was over"
@@ -320,13 +318,13 @@ def _copies(whole: _Whole) -> Iterator[tuple[_Session, list[Delivery], Publish]]
 
 
 def _twice(whole: _Whole, verdict: Verdict) -> None:
-    """Check that a message of QoS 2 comes once to each session, or once for each of its filters that match
-    [MQTT-3.3.4-2]."""
+    """Check that a message of QoS 2 comes once to each session, or once for each of its filters that match and were
+    granted QoS 2 [MQTT-3.3.4-2]."""
     for session, copies, publish in _copies(whole):
         twice = [each for each in copies if each.qos == 2]
         if not twice or publish.again:
             continue
-        kept = len(twice) <= max(1, len(session.hears(publish.topic)))
+        kept = len(twice) <= max(1, sum(one.qos == 2 for one in session.hears(publish.topic)))
         what = f"{publish.topic} {publish.sequence} came {len(twice)} times with QoS 2"
         promise = "will twice" if publish.will else "twice"
         verdict.hold(promise, kept, "[MQTT-4.3.3-1]", twice[0].client, (publish, *twice), what)
@@ -400,7 +398,7 @@ def _retained(whole: _Whole, verdict: Verdict) -> None:
             else:
                 may = [each.ended for each in published if (each.stream, each.sequence) == found]
             newer = [each for each in done if all(each.began > at for at in may)]
-            shown = (look, *newer[-1:])
+            shown = (*newer[:1], look)
             what = f"{topic} is {found and found[1]} at {look.node}: a newer one was acknowledged, or it was never sent"
             verdict.hold("retained, the last", bool(may) and not newer, "[MQTT-3.3.1-5]", look.client, shown, what)
     for topic, published in by_topic.items():

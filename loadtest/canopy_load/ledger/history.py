@@ -74,7 +74,7 @@ class Unsubscribe(Operation):
 
 @dataclass(kw_only=True)
 class Publish(Operation):
-    """A message, from its first PUBLISH until PUBACK or PUBREC; with QoS 0 it stays unknown.
+    """A message, from its first PUBLISH until PUBACK, or PUBCOMP with QoS 2; with QoS 0 it stays unknown.
 
     A will is one too. It is ok from when the broker must have published it, and failed if its client came back in time
     or said goodbye.

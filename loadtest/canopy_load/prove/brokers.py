@@ -3,7 +3,8 @@
 Owns: `Driver`, one for each broker that is known, and `Started`, a broker with its folder over all its processes.
 
 Promises: a broker listens on one free port of 127.0.0.1 and keeps its data in a temporary folder, over all its
-processes. Whatever happens, no process is left. One that does not come back after a fault is an error, and no verdict.
+processes. Whatever happens, no process is left. One that ends by itself, or does not come back after a fault, is an
+error, and no verdict.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ import os
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from canopy_load.brokers.process import HOST, BrokerProcess, free_port
+from canopy_load.brokers.process import HOST, BrokerFailed, BrokerProcess, free_port
 from canopy_load.brokers.registry import PEERS, mosquitto
 from canopy_load.engine.job import Target
 from canopy_load.prove.judge import Durability
 from canopy_load.prove.plan import Fault
 
 PATIENCE: Final = 30.0
-"""Seconds for a broker to answer after a start."""
+"""Seconds for a broker to answer after a start, and to end after SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,12 @@ def _mosquitto(port: int, folder: Path) -> list[str]:
 DRIVERS: Final[dict[str, Driver]] = {
     each.name: each
     for each in (
-        Driver("canopy", _canopy, Durability(True, "what is acknowledged is on disk (docs/durability.md)")),
+        Driver("canopy", _canopy, Durability(0.0, "what is acknowledged is on disk (docs/durability.md)")),
         Driver(
             "mosquitto",
             _mosquitto,
-            Durability(False, "it saves every autosave_interval (here 1 s) and when it is stopped (mosquitto.conf)"),
+            # It compares whole seconds, and the file has to be written.
+            Durability(3.0, "it saves every autosave_interval (here 1 s) and when it is stopped (mosquitto.conf)"),
         ),
     )
 }
@@ -100,7 +102,8 @@ class Started:
         self._process = process
 
     async def inflict(self, fault: Fault) -> None:
-        """Let something happen to it: KILL, STOP or RESTART."""
+        """Let something happen to it: KILL, STOP or RESTART. Raises BrokerFailed: it had ended before."""
+        self.check()
         process = self._process
         assert process is not None
         match fault:
@@ -110,17 +113,24 @@ class Started:
             case Fault.STOP:
                 os.kill(process.pid, signal.SIGSTOP)
             case Fault.RESTART:
-                await self.close()
+                self._process = None
+                if not await asyncio.to_thread(process.stop, PATIENCE):
+                    raise BrokerFailed(f"the broker had not ended {PATIENCE:g} s after SIGTERM")
             case _:
                 raise ValueError(f"{fault} is no fault of a broker")
 
     async def heal(self) -> None:
-        """Let it run again. Raises BrokerFailed."""
+        """Let it run again. Raises BrokerFailed: it does not."""
         if self._process is None:
             await self.start()
             return
         os.kill(self._process.pid, signal.SIGCONT)
-        self._process.check()
+        self.check()
+
+    def check(self) -> None:
+        """Raise BrokerFailed if it has ended by itself."""
+        if self._process is not None:
+            self._process.check()
 
     async def close(self) -> None:
         """End its process, by SIGTERM first."""
@@ -140,5 +150,6 @@ async def started(driver: Driver) -> AsyncIterator[Started]:
         finally:
             if broker._process is not None:
                 # A process that is stopped does not hear SIGTERM.
-                os.kill(broker._process.pid, signal.SIGCONT)
+                with suppress(ProcessLookupError):
+                    os.kill(broker._process.pid, signal.SIGCONT)
             await broker.close()

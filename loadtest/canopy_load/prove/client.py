@@ -164,6 +164,20 @@ class Client:
     # -- what it does --------------------------------------------------------------------------------------------------
 
     @property
+    def why(self) -> str:
+        """Why it is not connected, for people."""
+        return self.failure.why if self.failure is not None else "no answer"
+
+    @property
+    def node(self) -> Target:
+        """Where it connects."""
+        return self.ground.targets[self._node % len(self.ground.targets)]
+
+    def move(self) -> None:
+        """Connect to the next node from now on."""
+        self._node += 1
+
+    @property
     def settled(self) -> bool:
         """True if it is connected where it is wanted, and everything that it asked for has been answered."""
         if not self.wanted:
@@ -242,7 +256,7 @@ class Client:
 
     def roam(self) -> None:
         """Say goodbye and come back, at the next node."""
-        self._node += 1
+        self.move()
         self.leave(stay_away=False)
 
     def take_over(self) -> None:
@@ -253,7 +267,7 @@ class Client:
         wire.give_up()
         self.machine.lost("taken over")
         self._will = None
-        self._node += 1
+        self.move()
         self._old = wire
         self._release(wire)
 
@@ -290,7 +304,7 @@ class Client:
     async def _attempt(self) -> bool:
         """Connect once; return True if the broker has accepted it."""
         ground, plan = self.ground, self.plan
-        target = ground.targets[self._node % len(ground.targets)]
+        target = self.node
         connect = ground.note(
             Connect(client=plan.name, began=ground.now(), node=str(target), clean=plan.clean, keeps=not plan.clean)
         )

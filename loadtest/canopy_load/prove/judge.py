@@ -5,13 +5,13 @@ Owns: the promises by name, each with the statement that makes it; what a broker
 own lateness makes a finding worthless.
 
 Promises: a finding names the operations that show it, and no others. Nothing is called kept that was never checked. A
-loss that the broker's documentation announces is counted apart, and is no breach.
+loss that the broker's documentation announces is counted apart, and is no breach. The history stays as it is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final, Literal
 
@@ -30,6 +30,7 @@ from canopy_load.ledger.history import (
 )
 from canopy_load.prove.plan import Fault
 from canopy_load.prove.play import ABSENT, Proof
+from canopy_mqtt.words import counted
 
 PROMISES: Final = {
     "lost": "a message that was acknowledged comes to each subscriber [MQTT-4.3.2-1] [MQTT-4.3.3-1]",
@@ -49,7 +50,7 @@ PROMISES: Final = {
     "answered": "each PUBLISH and SUBSCRIBE is answered [MQTT-3.3.4-1] [MQTT-3.8.4-1]",
     "as sent": "what comes was sent before (section 3.3)",
     "altered": "topic and payload come as they were sent (section 3.3)",
-    "QoS": "a message comes with no higher QoS than it was sent with [MQTT-3.8.4-8]",
+    "QoS": "a message comes with the lower of its own QoS and that of the subscription [MQTT-3.8.4-8]",
     "asked for": "what comes matches a subscription (section 3.3.4)",
     "refused": "a message that was refused does not come (section 3.4.2.1)",
     "protocol": "the broker keeps to the protocol (section 4.13)",
@@ -66,6 +67,9 @@ ENDURING: Final = frozenset(
 
 WILL_SECONDS: Final = 2.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it."""
+WILL_LATENESS: Final = 0.5
+"""Seconds by which the tool may be late before delayed wills are not judged: a broker that is as late as it sees after
+the return of a client that its connection was lost."""
 MAX_LATENESS: Final = 2.0
 """Seconds by which the tool may be late while it waits, before what did not come is no finding any more."""
 
@@ -74,9 +78,9 @@ State = Literal["kept", "broken", "not judged"]
 
 @dataclass(frozen=True)
 class Durability:
-    """What a broker promises of a kill. `over_kill`: True if it keeps what it has acknowledged."""
+    """What a broker promises of a kill. `window`: seconds before the kill; what it acknowledged in them may be lost."""
 
-    over_kill: bool = True
+    window: float = 0.0
     says: str = ""
     """Its own words, for the report."""
 
@@ -93,7 +97,7 @@ class Ruling:
     """The findings, by kind of client."""
     not_promised: int = 0
     doubtful: int = 0
-    """Findings that the tool's own lateness makes worthless."""
+    """Findings that are worthless because the tool was late, or because what was missing was still coming."""
 
     @property
     def state(self) -> State:
@@ -121,28 +125,42 @@ class Judgement:
 
     @property
     def code(self) -> int:
-        """The exit code: 0 nothing promised was broken, 1 something was, 2 it could not be judged."""
-        if self.broken:
+        """The exit code: 0 nothing promised was broken, 1 something was, or the broker failed, 2 it could not be
+        judged."""
+        if self.broken or self.proof.failure:
             return 1
-        judged = any(each.promise == "lost" and each.state == "kept" for each in self.rulings)
-        return 0 if judged and not any(each.doubtful for each in self.rulings) else 2
+        return 2 if self.obstacle else 0
+
+    @property
+    def obstacle(self) -> str:
+        """Why it could not be judged that nothing was broken; empty: it could."""
+        if any(each.doubtful for each in self.rulings):
+            if self.proof.rested:
+                return "this tool itself was late while it waited"
+            return "what had been missing was still coming when the time was over"
+        absent = self.proof.absent
+        if absent:
+            name, why = next(iter(absent.items()))
+            return f"{counted(len(absent), 'client')} could not connect at the end, such as {name}: {why}"
+        if not any(each.promise == "lost" and each.state == "kept" for each in self.rulings):
+            return "no message that was acknowledged could be followed to a subscriber"
+        return ""
 
 
 def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
     """Judge what happened."""
-    history = proof.history
-    _doubt_wills(history, proof.outages)
+    history = _with_doubts(proof)
     verdict = check(history)
     rulings = {name: Ruling(name) for name in PROMISES}
     for name, ruling in rulings.items():
         ruling.checked, ruling.unjudged = verdict.checked[name], verdict.unjudged[name]
-    kills = [began for began, _, fault in proof.outages if fault is Fault.KILL]
+    late = proof.late_at_end > MAX_LATENESS or not proof.rested
     for finding in verdict.findings:
         ruling = rulings[finding.promise]
         events = [history.events[number] for number in finding.operations]
-        if _excused(finding.promise, events, kills, durability, proof):
+        if _excused(finding.promise, events, durability, proof):
             ruling.not_promised += 1
-        elif finding.promise in ABSENT and proof.late_at_end > MAX_LATENESS:
+        elif finding.promise in ABSENT and late:
             ruling.doubtful += 1
         else:
             ruling.findings.append(finding)
@@ -150,42 +168,76 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
     return Judgement(proof, list(rulings.values()), _waits(history), durability, _counts(history))
 
 
-def _doubt_wills(history: History, outages: list[tuple[float, float, Fault]]) -> None:
-    """Make unknown what became of wills that the broker may not have dealt with when it went down, and of delayed ones
-    while it was stopped: it sees late that a connection is lost, and its delay ends later."""
-    for began, ended, fault in outages:
-        for will in history.of(Publish):
-            if not will.will or will.outcome == "unknown" or (fault is Fault.STOP and not will.not_before):
-                continue
-            if will.began <= ended and began < will.ended + WILL_SECONDS:
-                will.outcome, will.ended = "unknown", inf
+def _with_doubts(proof: Proof) -> History:
+    """Return the history in which nobody knows what became of wills that the broker may not have dealt with."""
+    history = History()
+    history.events = [
+        replace(each, outcome="unknown", ended=inf) if isinstance(each, Publish) and _doubtful(each, proof) else each
+        for each in proof.history.events
+    ]
+    return history
 
 
-def _excused(promise: str, events: list[Event], kills: list[float], durability: Durability, proof: Proof) -> bool:
-    """Return True if a kill took away what the broker does not promise to keep."""
-    if not _spans(events, kills):
+def _doubtful(will: Publish, proof: Proof) -> bool:
+    """Return True for a will that was under way when the broker went down, and for a delayed one that was so while the
+    broker was stopped, or may have been slow: it sees late that a connection is lost, and its delay ends later."""
+    if not will.will or will.outcome == "unknown":
         return False
-    if not durability.over_kill:
-        return promise in ENDURING
+    if will.not_before and proof.late > WILL_LATENESS:
+        return True
+    margin = WILL_SECONDS + proof.late
+    return any(
+        will.began <= ended and began < will.ended + margin and (fault is not Fault.STOP or will.not_before > 0)
+        for began, ended, fault in proof.outages
+    )
+
+
+def _excused(promise: str, events: list[Event], durability: Durability, proof: Proof) -> bool:
+    """Return True if a kill took away what the broker does not promise to keep."""
+    last = _time(events[-1])
+    # What should not have come, or been said, is no consequence of a kill that was still to come.
+    kills = [
+        (began, ended)
+        for began, ended, fault in proof.outages
+        if fault is Fault.KILL and (promise in ABSENT or began <= last)
+    ]
+    if durability.window and promise in ENDURING:
+        window = durability.window + proof.late
+        return any(_overlaps(each, began - window, ended) for each in events for began, ended in kills)
     if promise == "session":
-        # A CONNACK promises nothing of the disk; the session has to have got something that does.
-        before, after = events[0], events[-1]
-        return not any(
-            each.client == before.client and each.outcome == "ok" and _time(before) <= each.began < _time(after)
-            for each in proof.history.of(Subscribe)
-        )
+        return any(_unwritten(events[0], began, proof.history) for began, _ in kills)
     if promise == "to two members":
-        # The first one's session ended with the broker, and with it what the broker knew of the message.
-        first, *others = [each for each in events if isinstance(each, Delivery)]
+        # The session of the first one ended with the broker, and with it all that the broker knew of a message that it
+        # had not acknowledged yet, and got again.
+        publish, first, *_ = events
+        assert isinstance(publish, Publish)
+        assert isinstance(first, Delivery)
         clean = first.client in proof.plan.clients and proof.plan.clients[first.client].clean
-        return clean and any(first.at <= kill <= others[-1].at for kill in kills)
+        # What the broker had sent before the kill may be read, and noted, after it.
+        return clean and any(first.at <= ended and began < publish.ended for began, ended in kills)
     return False
 
 
-def _spans(events: list[Event], kills: list[float]) -> bool:
-    """Return True if the broker was killed after the first of these began."""
-    began = min(_time(each) for each in events)
-    return any(kill >= began for kill in kills)
+def _overlaps(event: Event, begin: float, end: float) -> bool:
+    """Return True if what an event is about was under way in a span of time; a look changes nothing."""
+    ended = event.ended if isinstance(event, Operation) else _time(event)
+    return not isinstance(event, Look) and _time(event) <= end and begin <= ended
+
+
+def _unwritten(connect: Event, kill: float, history: History) -> bool:
+    """Return True if nothing that came before a kill said that the session of a connection is on the disk: a SUBACK
+    says so, and the PUBCOMP of a message with QoS 2; a CONNACK does not."""
+    began = _time(connect)
+    if kill < began:
+        return False
+    own = [each for each in history.of(Operation) if each.client == connect.client and each.outcome == "ok"]
+    connects = [each.began for each in own if isinstance(each, Connect) and each.began <= began and not each.present]
+    fresh = max(connects, default=began)
+    return not any(
+        fresh <= each.began and each.ended <= kill
+        for each in own
+        if isinstance(each, Subscribe) or (isinstance(each, Publish) and each.qos == 2 and not each.will)
+    )
 
 
 def _time(event: Event) -> float:

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from canopy_load.brokers.process import BrokerFailed
 from canopy_load.engine.job import Target
 from canopy_load.engine.transports import address
 from canopy_load.errors import LoadError
@@ -32,10 +33,10 @@ from canopy_mqtt.core.codec.packets import V5
 
 STEP: Final = 0.05
 """Seconds between two looks at the clock, for the tool's own lateness."""
+DRAINS: Final = 4
+"""Times of patience for which missing messages may still come at the end."""
 SILENCE: Final = 0.3
 """Seconds without an event after which a round is over."""
-LOOK_SECONDS: Final = 3.0
-"""Seconds to wait for retained messages after a SUBACK."""
 ABSENT: Final = frozenset({"lost", "lost to a group", "will missing", "answered"})
 """The promises whose breach is that something does not come."""
 
@@ -47,11 +48,13 @@ class Unproven(LoadError):
 
 
 class Broker(Protocol):
-    """A broker that was started for the proof."""
+    """A broker that was started for the proof. Each of these raises BrokerFailed if it has ended by itself."""
 
     async def inflict(self, fault: Fault) -> None: ...
 
     async def heal(self) -> None: ...
+
+    def check(self) -> None: ...
 
 
 @dataclass
@@ -91,6 +94,12 @@ class Proof:
     """The tool's greatest lateness, in seconds."""
     late_at_end: float = 0.0
     """The same while it waited for what had not come."""
+    rested: bool = True
+    """False if what had been missing was still coming at the end."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """The clients that should be connected at the end and are not, with the reason."""
+    failure: str = ""
+    """Why a broker that was started for the proof does not run any more; it ended the rounds."""
     notes: dict[str, int] = field(default_factory=dict)
     foreign: int = 0
     interrupted: bool = False
@@ -143,13 +152,21 @@ class _Player:
             for number, each in enumerate(self._plan.rounds):
                 if self._stop.is_set():
                     break
-                await self._round(number, each)
+                try:
+                    await self._round(number, each)
+                except BrokerFailed as error:
+                    proof.failure = str(error)
+                    break
                 proof.rounds += 1
             self._tell("waiting for what has not come yet")
-            await self._drain()
+            proof.rested = await self._drain()
+            proof.late_at_end = self._lateness.lately
+            proof.absent = self._absent()
+            for _ in self._ground.targets:
+                await self._look()
             proof.interrupted = self._stop.is_set()
             proof.seconds = ground.now() - begun
-            proof.late, proof.late_at_end = self._lateness.most, self._lateness.lately
+            proof.late = self._lateness.most
             proof.notes, proof.foreign = dict(ground.notes), ground.foreign
             # The history is what was seen until here: what the removal does is no part of it.
             proof.history = History()
@@ -187,9 +204,8 @@ class _Player:
         for client in there:
             if not client.ever:
                 version = "5.0" if client.plan.version == V5 else "3.1.1"
-                why = client.failure.why if client.failure is not None else "no answer"
-                self._ground.notes[f"a client of MQTT {version} was not accepted: {why}"] += 1
-                client.wanted = False
+                self._ground.notes[f"a client of MQTT {version} was not accepted: {client.why}"] += 1
+                client.wanted = client.plan.version in self._versions
 
     async def _round(self, number: int, plan: Round) -> None:
         named = f"{plan.fault.fault}" if plan.fault else "faults of clients alone"
@@ -202,14 +218,21 @@ class _Player:
                     break
                 self._act(step)
             await self._sleep_until(begun + LOAD_SECONDS)
+        except asyncio.CancelledError:
+            if fault is not None:
+                fault.cancel()
+            raise
         finally:
             if fault is not None:
                 await fault
         await self._quiet()
+        if self._broker is not None:
+            self._broker.check()
 
     async def _inflict(self, begun: float, fault: BrokerFault) -> None:
         assert self._broker is not None
-        await self._sleep_until(begun + fault.at)
+        if not await self._sleep_until(begun + fault.at):
+            return
         began = self._ground.now()
         self._tell(f"{fault.fault} of the broker")
         await self._broker.inflict(fault.fault)
@@ -238,7 +261,8 @@ class _Player:
         client = self._clients[step.client]
         match step.act:
             case Act.CONNECT:
-                client.come()
+                if client.plan.version in self._versions:
+                    client.come()
             case Act.LEAVE:
                 client.leave()
             case Act.VANISH:
@@ -261,7 +285,8 @@ class _Player:
                 task.add_done_callback(self._looks.discard)
 
     async def _look(self) -> None:
-        """Look at the retained messages with a new client; a connection that is lost on the way shows nothing."""
+        """Look at the retained messages with a new client, each time at the next node; a connection that is lost on the
+        way shows nothing."""
         looker = self._clients["looker-0"]
         asked = self._ground.now()
         looker.come()
@@ -270,23 +295,47 @@ class _Player:
             return
         found = looker.retained
         wanted = {each.topic for each in self._ground.history.of(Publish) if each.retain and each.outcome == "ok"}
-        await self._until(lambda: not looker.connected or wanted <= found.keys(), LOOK_SECONDS)
+        await self._until(lambda: not looker.connected or wanted <= found.keys(), self._ground.patience)
         if looker.connected:
-            node = str(self._ground.targets[0])
-            self._ground.note(Look(client="looker-0", at=asked, node=node, found=dict(found)))
+            self._ground.note(Look(client="looker-0", at=asked, node=str(looker.node), found=dict(found)))
         looker.leave()
+        looker.move()
 
-    async def _drain(self) -> None:
-        """Wait until everything has come that has to, or nothing has come for a long time."""
+    async def _drain(self) -> bool:
+        """Wait until everything has come that has to, or nothing of what is missing for a long time; return False if it
+        was still coming when this had taken too long."""
+        ground = self._ground
         self._lateness.lately = 0.0
-        begun = self._ground.now()
-        while self._ground.now() - begun < 3 * self._ground.patience:
+        begun = since = ground.now()
+        missing: set[tuple[int, ...]] = set()
+        while True:
             await self._silence()
             self._lateness.excused = True
-            if not any(each.promise in ABSENT for each in check(self._ground.history).findings):
-                return
-            if not await self._until_news(self._ground.patience):
-                return
+            found = {each.operations for each in check(ground.history).findings if each.promise in ABSENT}
+            now = ground.now()
+            if not found:
+                return True
+            if found != missing:
+                missing, since = found, now
+            if now - since >= ground.patience:
+                return True
+            if now - begun >= DRAINS * ground.patience:
+                return False
+            await self._until_news(since + ground.patience - now)
+
+    def _absent(self) -> dict[str, str]:
+        """Return the clients that should be connected and are not, but for those of a version that the broker has never
+        accepted."""
+        return {
+            name: each.why
+            for name, each in self._clients.items()
+            if each.wanted and not each.connected and each.plan.version in self._versions
+        }
+
+    @property
+    def _versions(self) -> set[int]:
+        """The versions of MQTT of which the broker has accepted a client."""
+        return {each.plan.version for each in self._clients.values() if each.ever}
 
     async def _remove(self) -> None:
         """Remove sessions and retained messages of this run from the broker, as far as it lets us."""
@@ -295,7 +344,9 @@ class _Player:
         outcomes = await asyncio.gather(*(self._forget(each) for each in there), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, ClientError | TimeoutError):
-                self._tell(f"something was not removed: {str(outcome) or 'no answer'}")
+                what = f"a session or retained message of {self._ground.prefix} was not removed"
+                note = f"{what}: {str(outcome) or 'no answer'}"
+                self._proof.notes[note] = self._proof.notes.get(note, 0) + 1
             elif isinstance(outcome, BaseException):
                 raise outcome
 

@@ -28,9 +28,9 @@ def text(judgement: Judgement, repeat: str) -> str:
             f"{each.state:<11} {each.checked:>8,} {each.unjudged:>8,} {len(each.findings):>7,}  {each.statement}"
         )
         if each.not_promised:
-            lines.append(f"{'':37} {each.not_promised:,} besides over a kill, of which it promises nothing")
+            lines.append(f"{'':37} {each.not_promised:,} besides in a kill, which it does not promise to keep")
         if each.doubtful:
-            lines.append(f"{'':37} {each.doubtful:,} besides while this tool itself was late")
+            lines.append(f"{'':37} {each.doubtful:,} besides, in doubt")
     for each in judgement.broken:
         lines += [
             "",
@@ -64,12 +64,11 @@ def text(judgement: Judgement, repeat: str) -> str:
 
 def verdict(judgement: Judgement) -> str:
     """Return the verdict in a line."""
-    if judgement.broken:
-        return f"{counted(len(judgement.broken), 'promise')} broken"
-    if judgement.code:
-        if any(each.doubtful for each in judgement.rulings):
-            return "could not judge: this tool itself was late while it waited"
-        return "could not judge: no message that was acknowledged could be followed to a subscriber"
+    if judgement.broken or judgement.proof.failure:
+        failed = [f"the broker failed: {judgement.proof.failure}"] if judgement.proof.failure else []
+        return "; ".join([*failed, f"{counted(len(judgement.broken), 'promise')} broken"])
+    if judgement.obstacle:
+        return f"could not judge: {judgement.obstacle}"
     kept = sum(each.state == "kept" for each in judgement.rulings)
     open_ = len(judgement.rulings) - kept
     return f"nothing that was promised was broken; {kept} promises were checked, {open_} could not be"
@@ -91,8 +90,10 @@ def as_json(judgement: Judgement, broker: str, repeat: str) -> str:
         "rounds": proof.rounds,
         "seconds": proof.seconds,
         "interrupted": proof.interrupted,
+        "absent": proof.absent,
+        "failure": proof.failure,
         "late": {"most": proof.late, "at_the_end": proof.late_at_end},
-        "durability": {"over_kill": judgement.durability.over_kill, "says": judgement.durability.says},
+        "durability": {"window": judgement.durability.window, "says": judgement.durability.says},
         "outages": [{"from": began, "to": ended, "fault": str(fault)} for began, ended, fault in proof.outages],
         "counts": judgement.counts,
         "longest_waits": judgement.waits,
@@ -126,18 +127,23 @@ def _ruling(judgement: Judgement, ruling: Ruling) -> dict[str, Any]:
 
 
 def junit(judgement: Judgement, broker: str) -> str:
-    """Return a test suite with a case for each promise; one that could not be judged is skipped."""
+    """Return a test suite with a case for each promise; one that could not be judged is skipped. What stands in the way
+    of all of them is an error in a case of its own."""
     proof = judgement.proof
     states = [each.state for each in judgement.rulings]
+    obstacle = proof.failure or ("" if judgement.broken else judgement.obstacle)
     suite = ElementTree.Element(
         "testsuite",
         name=xml_text(f"canopy prove {broker}"),
-        tests=str(len(states)),
+        tests=str(len(states) + bool(obstacle)),
         failures=str(states.count("broken")),
-        errors="0",
+        errors=str(int(bool(obstacle))),
         skipped=str(states.count("not judged")),
         time=f"{proof.seconds:.3f}",
     )
+    if obstacle:
+        case = ElementTree.SubElement(suite, "testcase", classname="canopy.prove", name="it could be judged", time="0")
+        ElementTree.SubElement(case, "error", message=xml_text(obstacle), type="not judged")
     for each in judgement.rulings:
         case = ElementTree.SubElement(
             suite, "testcase", classname="canopy.prove", name=xml_text(each.statement), time="0"

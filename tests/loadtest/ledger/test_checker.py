@@ -118,7 +118,6 @@ def test_a_history_in_which_all_is_well() -> None:
     assert verdict.checked["lost"] == 2
     assert verdict.checked["twice"] == 2
     assert verdict.checked["retained, the last"] == 1
-    assert verdict.waits == {"Connect": 0.5, "Subscribe": 0.5, "Publish": 0.5}
     assert len(story.history.dumps().splitlines()) == len(story.history.events)
 
 
@@ -193,6 +192,17 @@ def test_twice() -> None:
     story = subscribed("s")
     message = story.publish(qos=2)
     story.comes("s", message)
+    story.comes("s", message)
+    assert story.broken() == ["twice"]
+
+
+def test_a_filter_with_a_lower_qos_brings_no_second_copy_with_qos_2() -> None:
+    story = subscribed("s")
+    story.subscribe("s", "+/a", qos=1)
+    message = story.publish(qos=2)
+    story.comes("s", message)
+    story.comes("s", message, qos=1)
+    assert story.broken() == []
     story.comes("s", message)
     assert story.broken() == ["twice"]
 
@@ -278,6 +288,8 @@ def test_a_broker_that_breaks_the_protocol() -> None:
         ("as sent", lambda story: story.comes("s", (SEEN, 7))),
         ("altered", lambda story: story.comes("s", story.publish(), intact=False)),
         ("QoS", lambda story: story.comes("s", story.publish(), qos=2)),
+        ("QoS", lambda story: story.comes("s", story.publish(qos=2), qos=1)),
+        ("QoS", lambda story: (story.subscribe("s", "u", qos=1), story.comes("s", story.publish(topic="u", qos=2)))),
         ("asked for", lambda story: story.comes("s", story.publish(topic="u"))),
         ("refused", lambda story: story.comes("s", story.publish("fail"))),
         ("will revoked", lambda story: story.comes("s", story.publish("fail", will=True))),
@@ -288,6 +300,14 @@ def test_what_should_not_have_come_so(promise: str, changed: Callable[[Story], o
     story = subscribed("s")
     changed(story)
     assert story.broken() == [promise]
+
+
+def test_a_subscription_that_was_refused_gets_nothing() -> None:
+    story = Story()
+    story.connect("s")
+    story.history.add(Subscribe(client="s", began=1.0, topic_filter="t/#", qos=1)).fail(1.5)
+    story.comes("s", story.publish())
+    assert story.broken() == ["asked for"]
 
 
 @for_each("qos", [1, 2])

@@ -38,6 +38,8 @@ from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import matches, parse_shared
 
 TAKEN_OVER: Final = 0x8E
+SHUTTING_DOWN: Final = 0x8B
+NOT_AUTHORIZED: Final = 0x87
 
 
 class Planted(StrEnum):
@@ -70,6 +72,13 @@ class Planted(StrEnum):
     ALTERS = "changes a byte in every 40th message"
     HIGHER_QOS = "sends messages with QoS 1 with QoS 2"
     UNASKED = "sends each message on t/0 to a client without subscription"
+    LOWER_QOS = "sends messages with QoS 2 with QoS 1"
+    OVER_GRANTED = "sends each message with its own QoS, whatever was granted"
+    TELLS_ANOTHER_REASON = "tells a connection that is taken over that the server shuts down"
+    MAKES_UP = "sends after every 40th message one that nobody sent"
+    DELIVERS_REFUSED = "refuses every 10th PUBLISH with QoS 1, and delivers it all the same"
+    RETAINED_FADES = "forgets every second retained message that it has sent"
+    SESSIONS_GONE_AFTER_KILL = "loses in a kill the sessions to which clients had come back"
     DEAF_AFTER_KILL = "restores sessions after a kill without their subscriptions to t/#"
 
 
@@ -96,6 +105,8 @@ class Session:
     """Packet identifiers of QoS 2 messages that were taken over and not released."""
     identifiers: count[int] = field(default_factory=lambda: count(1))
     peer: Peer | None = None
+    returned: bool = False
+    """True if its client has come back to it."""
 
     def next_id(self) -> int:
         return next(self.identifiers) % 65_535 + 1
@@ -192,6 +203,8 @@ class FakeBroker:
                 for session, each in self._unwritten[-30:]:
                     if each in session.queue:
                         session.queue.remove(each)
+            if Planted.SESSIONS_GONE_AFTER_KILL in self.planted:
+                self.sessions = {name: each for name, each in self.sessions.items() if not each.returned}
             if Planted.DEAF_AFTER_KILL in self.planted:
                 for session in self.sessions.values():
                     session.filters.pop(next((each for each in session.filters if each.endswith("/t/#")), ""), None)
@@ -204,6 +217,9 @@ class FakeBroker:
         for peer, data in stopped:
             if peer in self.peers:
                 peer.data_received(data)
+
+    def check(self) -> None:
+        """It does not end by itself."""
 
     def every(self, planted: Planted, number: int) -> bool:
         """Return True each so many times, if this fault is planted."""
@@ -248,6 +264,7 @@ class FakeBroker:
         there = before is not None and not packet.clean_start and Planted.SESSION_GONE not in self.planted
         session = before if there and before is not None else Session(packet.client_id)
         self.sessions[packet.client_id] = session
+        session.returned = there
         peer.session, session.peer = session, peer
         present = there
         if Planted.PRESENT_WITHOUT_STATE in self.planted:
@@ -280,7 +297,7 @@ class FakeBroker:
         if Planted.TWO_CONNECTIONS in self.planted:
             return
         if old.version == V5:
-            old.send(Disconnect(TAKEN_OVER))
+            old.send(Disconnect(SHUTTING_DOWN if Planted.TELLS_ANOTHER_REASON in self.planted else TAKEN_OVER))
         old.transport.close()
 
     def lost(self, peer: Peer) -> None:
@@ -314,7 +331,9 @@ class FakeBroker:
             session.received.add(packet.packet_id)
         if not known:
             self._route(Waiting(packet.topic.decode(), packet.payload, packet.qos, packet.retain))
-        if packet.qos and not (packet.qos == 1 and self.every(Planted.NO_ANSWER, 40)):
+        if packet.qos == 1 and peer.version == V5 and self.every(Planted.DELIVERS_REFUSED, 10):
+            peer.send(Ack(PUBACK, packet.packet_id, NOT_AUTHORIZED))
+        elif packet.qos and not (packet.qos == 1 and self.every(Planted.NO_ANSWER, 40)):
             peer.send(Ack(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))
 
     def _acknowledge(self, peer: Peer, packet: Ack) -> None:
@@ -349,6 +368,8 @@ class FakeBroker:
                     continue
                 if matches(each.topic_filter, topic):
                     self._deliver(session, Waiting(topic, retained.payload, min(each.qos, retained.qos), True))
+                    if self.every(Planted.RETAINED_FADES, 2):
+                        del self.retained[topic]
 
     # -- what goes out -------------------------------------------------------------------------------------------------
 
@@ -387,7 +408,9 @@ class FakeBroker:
 
     def _copy(self, session: Session, message: Waiting, most: int) -> None:
         """Send a message to a session, with its QoS or that of the subscription."""
-        qos = min(most, message.qos)
+        qos = message.qos if Planted.OVER_GRANTED in self.planted else min(most, message.qos)
+        if qos == 2 and Planted.LOWER_QOS in self.planted:
+            qos = 1
         if qos == 1 and Planted.HIGHER_QOS in self.planted:
             qos = 2
         payload = message.payload
@@ -403,6 +426,8 @@ class FakeBroker:
         copies = 2 if qos == 2 and self.every(Planted.TWICE, 20) else 1
         for _ in range(copies):
             self._deliver(session, Waiting(message.topic, payload, qos))
+        if self.every(Planted.MAKES_UP, 40):
+            self._deliver(session, Waiting(message.topic, payload[:12] + b"\x7f" + payload[13:], qos))
 
     def _deliver(self, session: Session, each: Waiting) -> None:
         if each.qos:

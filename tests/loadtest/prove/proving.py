@@ -51,24 +51,21 @@ def proof(
     rounds: int = 2,
     faults: Iterable[Fault] = EVERYTHING,
     stop: bool = False,
-    left: list[FakeBroker] | None = None,
+    broker: FakeBroker | None = None,
 ) -> Proof:
-    """Play a plan against a fake broker with these faults. `stop`: as if Ctrl-C came at once. `left` gets the broker
-    as it was left."""
+    """Play a plan against a fake broker with these faults, or against `broker`. `stop`: as if Ctrl-C came at once."""
+    played = broker or FakeBroker(*planted)
 
     async def main() -> Proof:
         plan = make(seed, rounds, faults, RATE)
-        broker = FakeBroker(*planted)
-        await broker.start()
+        await played.start()
         stopped = asyncio.Event()
         if stop:
             stopped.set()
         try:
-            return await play(plan, [Target("127.0.0.1", broker.port)], broker=broker, stop=stopped)
+            return await play(plan, [Target("127.0.0.1", played.port)], broker=played, stop=stopped)
         finally:
-            if left is not None:
-                left.append(broker)
-            await broker.close()
+            await played.close()
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         return runner.run(main())

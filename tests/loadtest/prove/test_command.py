@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from canopy_load.brokers.process import BrokerProcess, free_port
 from canopy_load.brokers.registry import PEERS
+from canopy_load.engine import running
 from canopy_mqtt.command.cli import app
 from tests.loadtest.prove.proving import EVERYTHING
 from tests.support.runs import for_each
@@ -69,6 +71,16 @@ def test_a_running_broker_is_judged(port: int, tmp_path: Path) -> None:
     assert ElementTree.parse(written["junit"]).getroot().get("failures") == "0"
     kinds = {json.loads(line)[0] for line in written["history"].read_text().splitlines()}
     assert kinds >= {"Connect", "Subscribe", "Publish", "Delivery", "Ended", "Look", "Ping"}
+
+
+def test_a_second_signal_tells_that_something_may_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cancelled(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(running, "run", cancelled)
+    done = prove("mqtt://127.0.0.1:1883")
+    assert "canopy: the broker may keep sessions and retained messages of this run" in done.output
+    assert done.exit_code == 130
 
 
 def test_the_page_names_every_fault() -> None:

@@ -13,10 +13,10 @@ from canopy_load.prove import report
 from canopy_load.prove.judge import PROMISES, Durability, Judgement, judge, told
 from canopy_load.prove.plan import CLIENT_FAULTS, Fault, make
 from canopy_load.prove.play import Proof
-from tests.loadtest.prove.fake import FakeBroker, Planted
+from tests.loadtest.prove.fake import Planted
 from tests.loadtest.prove.proving import proof, proven
 
-AUTOSAVE = Durability(False, "it saves now and then")
+AUTOSAVE = Durability(3.0, "it saves now and then")
 
 
 def story(*, comes: bool = True) -> Proof:
@@ -61,34 +61,105 @@ def test_a_kill_excuses_only_who_promises_nothing_of_it() -> None:
     assert ruling(judge(before, AUTOSAVE), "lost") == ("broken", 1, 0, 0), "a kill before it excuses nothing"
     graceful = replace(killed, outages=[(2.7, 3.0, Fault.RESTART)])
     assert ruling(judge(graceful, AUTOSAVE), "lost") == ("broken", 1, 0, 0), "nor does a restart"
+    late = replace(killed, outages=[(6.0, 6.5, Fault.KILL)])
+    assert ruling(judge(late, AUTOSAVE), "lost") == ("broken", 1, 0, 0), "it was saved long before the kill"
+    between = replace(killed, outages=[(1.8, 1.9, Fault.KILL)])
+    assert ruling(judge(between, AUTOSAVE), "lost") == ("not judged", 0, 1, 0), "the subscription was not saved"
 
 
-@pytest.mark.parametrize("subscribed", [True, False])
-def test_a_kill_may_take_a_session_that_had_no_suback(subscribed: bool) -> None:
+def test_a_kill_excuses_nothing_that_was_wrong_before_it() -> None:
+    twice = story()
+    publish = twice.history.of(Publish)[0]
+    publish.qos = 2
+    for at in (2.6, 2.8):
+        twice.history.add(Delivery(client="connected-0", at=at, stream=publish.stream, sequence=0, qos=2))
+    between = replace(twice, outages=[(2.7, 2.75, Fault.KILL)])
+    assert ruling(judge(between, AUTOSAVE), "twice")[:3] == ("not judged", 0, 1)
+    later = replace(twice, outages=[(2.9, 2.95, Fault.KILL)])
+    assert ruling(judge(later, AUTOSAVE), "twice")[:3] == ("broken", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("got", "excused"),
+    [("nothing", True), ("PUBACK", True), ("SUBACK", False), ("PUBCOMP", False)],
+)
+@pytest.mark.parametrize("back", [False, True])
+def test_a_kill_may_take_a_session_that_had_got_nothing_that_lasts(got: str, excused: bool, back: bool) -> None:
+    """`back`: its client had come back to the session before the kill."""
     history = History()
     before = history.add(Connect(client="late-0", began=1.0))
     before.ok(1.1)
-    asked = history.add(Subscribe(client="late-0", began=1.2, topic_filter="t/#", qos=2))
-    if subscribed:
-        asked.ok(1.3)
+    match got:
+        case "SUBACK":
+            history.add(Subscribe(client="late-0", began=1.2, topic_filter="t/#", qos=2)).ok(1.3)
+        case "PUBACK" | "PUBCOMP":
+            qos = 1 if got == "PUBACK" else 2
+            history.add(Publish(client="late-0", began=1.2, topic="t/0", qos=qos, sequence=0)).ok(1.3)
+    if back:
+        history.add(Ended(client="late-0", at=1.4, connection=before.number, own=True))
+        before = history.add(Connect(client="late-0", began=1.5, present=True))
+        before.ok(1.6)
     history.add(Ended(client="late-0", at=2.0, connection=before.number))
     history.add(Connect(client="late-0", began=3.0)).ok(3.1)
     made = replace(story(), history=history, outages=[(2.0, 2.9, Fault.KILL)])
-    assert ruling(judge(made), "session")[1:3] == ((1, 0) if subscribed else (0, 1))
+    assert ruling(judge(made), "session")[1:3] == ((0, 1) if excused else (1, 0))
+    later = replace(made, outages=[(3.5, 4.0, Fault.KILL)])
+    assert ruling(judge(later), "session")[1:3] == (1, 0), "it was gone before"
 
 
-@pytest.mark.parametrize(("first", "state"), [("durable-member-0", "broken"), ("clean-member-0", "not judged")])
-def test_a_kill_takes_what_was_known_of_a_clean_member(first: str, state: str) -> None:
+@pytest.mark.parametrize(
+    ("first", "acknowledged", "state"),
+    [
+        ("durable-member-0", 5.0, "broken"),
+        ("clean-member-0", 5.0, "not judged"),
+        ("clean-member-0", 2.2, "broken"),
+    ],
+)
+def test_a_kill_takes_what_was_known_of_a_clean_member_and_a_message_on_its_way(
+    first: str, acknowledged: float, state: str
+) -> None:
     history = History()
     for client in (first, "durable-member-1"):
         history.add(Connect(client=client, began=1.0)).ok(1.1)
         history.add(Subscribe(client=client, began=1.2, topic_filter="$share/g/t/#", qos=2)).ok(1.3)
     publish = history.add(Publish(client="publisher-0", began=2.0, topic="t/0", qos=2, sequence=0))
-    publish.ok(5.0)
+    publish.ok(acknowledged)
     history.add(Delivery(client=first, at=2.1, stream=publish.stream, sequence=0, qos=2))
     history.add(Delivery(client="durable-member-1", at=4.9, stream=publish.stream, sequence=0, qos=2))
     made = replace(story(), history=history, outages=[(2.5, 3.0, Fault.KILL)])
     assert ruling(judge(made), "to two members")[0] == state
+
+
+def will(due: float, delay: float = 0.0) -> Proof:
+    """A will that was due and did not come."""
+    made = story()
+    made.history.add(Subscribe(client="connected-0", began=1.3, topic_filter="w/#", qos=2)).ok(1.4)
+    missing = Publish(client="mortal-0", began=2.0, topic="w/0", qos=1, sequence=0, will=True)
+    missing.not_before = due if delay else 0.0
+    made.history.add(missing).ok(due)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "outage", "late", "state"),
+    [
+        (will(4.0), None, 0.0, "broken"),
+        (will(4.0), (4.5, 5.0, Fault.KILL), 0.0, "not judged"),
+        (will(4.0), (6.5, 7.0, Fault.KILL), 0.0, "broken"),
+        (will(4.0), (6.5, 7.0, Fault.KILL), 1.0, "not judged"),
+        (will(4.0), (3.5, 5.0, Fault.STOP), 0.0, "broken"),
+        (will(4.0, 1.0), (3.5, 5.0, Fault.STOP), 0.0, "not judged"),
+        (will(4.0, 1.0), None, 0.0, "broken"),
+        (will(4.0, 1.0), None, 1.0, "not judged"),
+    ],
+)
+def test_a_will_is_judged_where_the_broker_had_time_for_it(
+    made: Proof, outage: tuple[float, float, Fault] | None, late: float, state: str
+) -> None:
+    before = made.history.dumps()
+    judgement = judge(replace(made, outages=[outage] if outage else [], late=late))
+    assert ruling(judgement, "will missing")[0] == state
+    assert made.history.dumps() == before, "the history says what was seen"
 
 
 def test_what_did_not_come_to_a_tool_that_was_late_is_in_doubt() -> None:
@@ -96,6 +167,23 @@ def test_what_did_not_come_to_a_tool_that_was_late_is_in_doubt() -> None:
     assert ruling(judgement, "lost") == ("not judged", 0, 0, 1)
     assert judgement.code == 2
     assert "could not judge" in report.verdict(judgement)
+
+
+def test_what_is_missing_while_it_still_comes_is_in_doubt() -> None:
+    judgement = judge(replace(story(comes=False), rested=False))
+    assert ruling(judgement, "lost") == ("not judged", 0, 0, 1)
+    assert judgement.code == 2
+    assert "still coming" in report.verdict(judgement)
+
+
+def test_a_broker_that_lets_a_client_in_no_more_is_not_cleared() -> None:
+    judgement = judge(replace(story(), absent={"away-0": "connection refused"}))
+    assert judgement.broken == []
+    assert judgement.code == 2
+    assert "could not judge: 1 client could not connect at the end" in report.verdict(judgement)
+    suite = ElementTree.fromstring(report.junit(judgement, "fake"))
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
+    assert int(suite.get("tests", "")) == len(suite.findall("testcase"))
 
 
 def test_where_nothing_was_checked_nothing_is_kept() -> None:
@@ -107,21 +195,6 @@ def test_where_nothing_was_checked_nothing_is_kept() -> None:
 def test_a_broker_that_forgets_over_a_kill_is_excused_where_it_says_so() -> None:
     forgetful = proof(Planted.BEFORE_THE_DISK, faults=[Fault.KILL])
     assert judge(forgetful, AUTOSAVE).code == 0
-
-
-def test_a_stop_ends_the_rounds_and_there_is_a_judgement() -> None:
-    judgement = judge(proof(stop=True, rounds=50))
-    assert judgement.proof.interrupted
-    assert judgement.proof.rounds == 0
-    assert judgement.broken == []
-
-
-def test_nothing_is_left_on_the_broker() -> None:
-    left: list[FakeBroker] = []
-    proof(left=left, faults=CLIENT_FAULTS)
-    (broker,) = left
-    assert broker.sessions == {}
-    assert broker.retained == {}
 
 
 def test_the_reports_say_the_same() -> None:

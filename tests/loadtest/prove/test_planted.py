@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from canopy_load.prove.judge import PROMISES
 from canopy_load.prove.plan import CLIENT_FAULTS, Fault
 from tests.loadtest.prove.fake import Planted
 from tests.loadtest.prove.proving import EVERYTHING, broken, proven
@@ -39,6 +40,13 @@ FOUND = [
     (Planted.ALTERS, "altered", CLIENT_FAULTS),
     (Planted.HIGHER_QOS, "QoS", CLIENT_FAULTS),
     (Planted.UNASKED, "asked for", CLIENT_FAULTS),
+    (Planted.LOWER_QOS, "QoS", CLIENT_FAULTS),
+    (Planted.OVER_GRANTED, "QoS", CLIENT_FAULTS),
+    (Planted.TELLS_ANOTHER_REASON, "told 0x8E", CLIENT_FAULTS),
+    (Planted.MAKES_UP, "as sent", CLIENT_FAULTS),
+    (Planted.DELIVERS_REFUSED, "refused", CLIENT_FAULTS),
+    (Planted.RETAINED_FADES, "retained, the same", CLIENT_FAULTS),
+    (Planted.SESSIONS_GONE_AFTER_KILL, "session", (Fault.CUT, Fault.KILL)),
     (Planted.DEAF_AFTER_KILL, "lost", KILL),
 ]
 
@@ -53,6 +61,10 @@ def test_a_planted_fault_is_found(planted: Planted, promise: str, faults: tuple[
 
 def test_every_fault_that_can_be_planted_is_tried() -> None:
     assert {each for each, _, _ in FOUND} == set(Planted)
+
+
+def test_every_promise_has_a_fault_that_breaks_it() -> None:
+    assert {promise for _, promise, _ in FOUND} == set(PROMISES)
 
 
 @pytest.mark.parametrize("seed", range(200 if LONG else 6))
