@@ -76,7 +76,10 @@ def publish_all(
 
 def waiting(sock: socket.socket, seconds: float) -> bool:
     """Return whether something comes within this time."""
-    return bool(select.select((sock,), (), (), seconds)[0])
+    # Unlike select, poll takes descriptors above 1,023.
+    watched = select.poll()
+    watched.register(sock, select.POLLIN)
+    return bool(watched.poll(seconds * 1_000))
 
 
 def heard(sock: socket.socket, quiet: float) -> Iterator[tuple[str, bytes]]:

@@ -210,10 +210,10 @@ def disconnects_with_window_0(field: Field) -> None:
             client.send(b"\xc0\x00")
 
 
-@attack(growth=CROWD, settings=("limits.max_connections_per_address=150",))
+@attack(growth=CROWD, settings=("limits.max_connections_per_address=250",))
 def lost_while_timed_out(field: Field) -> None:
-    """50 clients that are lost when their keep alive is over, while much waits for them: each leaves its place"""
-    crowd = _crowd_that_reads_nothing(field, 50, keep_alive=1, source=ELSEWHERE)
+    """150 clients that are lost when their keep alive is over, while much waits for them: each leaves its place"""
+    crowd = _crowd_that_reads_nothing(field, 150, keep_alive=1, source=ELSEWHERE)
     time.sleep(1.5)
     for client in crowd:
         client.vanish()
