@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from canopy_mqtt.core.accounts import FILTERS, RETAINED, RETAINED_SIZE, ROOMS, SESSION_SIZE, SESSIONS
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import Packet, Publish, Suback, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.codec.properties import decode_forward
 from canopy_mqtt.core.ledger import DROP_CAUSES, property_of
 from canopy_mqtt.core.persistence.journal import Journal
-from canopy_mqtt.core.principal import FILTERS, RETAINED, RETAINED_SIZE, ROOMS, SESSION_SIZE, SESSIONS, Principal
+from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery
 from canopy_mqtt.core.queues.queue_terms import LATEST, MessageTerms
 from canopy_mqtt.core.routing.retained import RetainedMessage

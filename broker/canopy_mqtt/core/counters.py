@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from canopy_mqtt.core.accounts import Account
 from canopy_mqtt.core.hooks import Permissions
 from canopy_mqtt.core.jobs import Budget
 from canopy_mqtt.core.ledger import DROP_CAUSES, Refusals
-from canopy_mqtt.core.principal import Account
 
 if TYPE_CHECKING:
     # Compiled, these are machine words; interpreted, ordinary ints.

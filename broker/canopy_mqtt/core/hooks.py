@@ -105,7 +105,7 @@ class Ticket:
     `principal`: the identity of the client. After enhanced authentication it is set already, and the credentials of the
     CONNECT mean nothing. Otherwise `admit` may set it before the answer 0x00, and may use one object for many clients.
     With None, the client is the user of its CONNECT. Without a name in `Principal.authenticator` the user name counts
-    as unconfirmed, and the account of the client's address pays for what it holds (`core.principal`). `detail`: the
+    as unconfirmed, and the account of the client's address pays for what it holds (`core.accounts`). `detail`: the
     reason of a refusal, for the log only; the client gets the name of the reason code.
     """
 

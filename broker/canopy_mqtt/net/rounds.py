@@ -18,6 +18,7 @@ from typing import Final, cast
 from mypy_extensions import i64
 
 from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.jobs import (
     BYTES_SHIFT,
     ITEM_WORK,
@@ -29,7 +30,6 @@ from canopy_mqtt.core.jobs import (
     TURN_WORK,
     WALK_WORK,
     WRITE_WORK,
-    Deadlines,
 )
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.peers import ConnectedPeers

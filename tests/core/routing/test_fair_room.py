@@ -7,19 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from canopy_mqtt.core.accounts import FILTERS, MAX_TIMES_FREE, RETAINED, RETAINED_SIZE, SESSION_SIZE, SESSIONS, Account
 from canopy_mqtt.core.codec.packets import NEVER, V5, V311, Connect, Will
 from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.principal import (
-    FILTERS,
-    MAX_TIMES_FREE,
-    RETAINED,
-    RETAINED_SIZE,
-    SESSION_SIZE,
-    SESSIONS,
-    Account,
-    Principal,
-)
+from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.retained import RetainedMessage, account_name
 from canopy_mqtt.core.routing.session_table import session_room

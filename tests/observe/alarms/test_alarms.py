@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from canopy_mqtt import Broker, Settings
+from canopy_mqtt.core.accounts import RETAINED
 from canopy_mqtt.core.ledger import AGE, EXPIRED, FULL_BYTES, REPLACED
-from canopy_mqtt.core.principal import RETAINED
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.guards import hook_guards
 from canopy_mqtt.observe.alarms import observer

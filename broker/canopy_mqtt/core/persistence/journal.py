@@ -226,7 +226,7 @@ class MessageRecord:
         self.properties = properties
         self.expires_in = expires_in
         self.publisher = publisher
-        # Of a retained message: the name of the account that holds it (`core.principal`).
+        # Of a retained message: the name of the account that holds it (`core.accounts`).
         self.account = ""
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from canopy_mqtt.core.accounts import Account
 from canopy_mqtt.core.counters import Counters, QueueTotals, bound
 from canopy_mqtt.core.hooks import NEVER_MADE, Permissions
 from canopy_mqtt.core.ledger import (
@@ -28,7 +29,7 @@ from canopy_mqtt.core.ledger import (
     Ledger,
 )
 from canopy_mqtt.core.persistence.journal import FETCHED_BYTES, PAGE_BYTES, DeliveryRecord, Fetch, Journal, Page, Pages
-from canopy_mqtt.core.principal import Account, Principal
+from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import DROPPED, Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, MessageTerms

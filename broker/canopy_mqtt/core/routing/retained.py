@@ -12,26 +12,26 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, cast
 
-from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.topic_names import is_system
-from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.hooks import MessageHook, Permissions
-from canopy_mqtt.core.jobs import EXPIRY_WORK, LEVEL_WORK, RETAIN_WORK, Deadlines
-from canopy_mqtt.core.ledger import RETAIN
-from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.persistence.journal import Journal
-from canopy_mqtt.core.principal import (
+from canopy_mqtt.core.accounts import (
     LINK_ACCOUNT,
-    LOCAL,
     MAX_USER_BYTES,
     RETAINED,
     RETAINED_SIZE,
     SETTINGS,
     Account,
     Accounts,
-    Principal,
     Room,
 )
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.topic_names import is_system
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.deadlines import Deadlines
+from canopy_mqtt.core.hooks import MessageHook, Permissions
+from canopy_mqtt.core.jobs import EXPIRY_WORK, LEVEL_WORK, RETAIN_WORK
+from canopy_mqtt.core.ledger import RETAIN
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.persistence.journal import Journal
+from canopy_mqtt.core.principal import LOCAL, Principal
 from canopy_mqtt.core.queues.message import OVERHEAD, Message, MessageCopy
 from canopy_mqtt.core.routing.links import UPLINKS, is_bridge_state
 from canopy_mqtt.core.session.session import Session

@@ -13,9 +13,11 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from canopy_mqtt.core.accounts import Accounts
 from canopy_mqtt.core.causes import CLIENT_DISCONNECT
 from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest
 from canopy_mqtt.core.counters import Counters, bound
+from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.hooks import (
     AccessControl,
     AuthMethod,
@@ -26,11 +28,11 @@ from canopy_mqtt.core.hooks import (
     PublishSampler,
     Recorder,
 )
-from canopy_mqtt.core.jobs import DUE_WORK, END_WORK, HELD_WORK, NODE_SHIFT, STEP_WORK, Deadlines, Scheduler
+from canopy_mqtt.core.jobs import DUE_WORK, END_WORK, HELD_WORK, NODE_SHIFT, STEP_WORK, Scheduler
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.persistence.commits import Commits
 from canopy_mqtt.core.persistence.journal import Journal
-from canopy_mqtt.core.principal import Accounts, Principal
+from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import UNSET, RequestedTerms, SubscriptionTerms
 from canopy_mqtt.core.queues.requests import Request, RequestMessage, WaitingRequests

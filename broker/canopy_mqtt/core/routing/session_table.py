@@ -11,21 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from canopy_mqtt.core.accounts import FILTERS, MAX_USER_BYTES, SESSION_SIZE, SESSIONS, SETTINGS, Account, Accounts, Room
 from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.jobs import END_SESSION_WORK, STEP_WORK
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.principal import (
-    FILTERS,
-    MAX_USER_BYTES,
-    SESSION_SIZE,
-    SESSIONS,
-    SETTINGS,
-    Account,
-    Accounts,
-    Principal,
-    Room,
-)
+from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import text_bytes
 

@@ -13,11 +13,11 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from canopy_mqtt.core.accounts import Accounts, Room
 from canopy_mqtt.core.counters import UNLIMITED, QueueTotals
 from canopy_mqtt.core.hooks import Recorder, SubscriptionListener
 from canopy_mqtt.core.jobs import DROP_WORK, NODE_SHIFT, OUTDATED_WORK, REMOVAL, Budget, Job, Scheduler
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.principal import Accounts, Room
 from canopy_mqtt.core.queues.queue_terms import MessageTerms
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from canopy_mqtt.core.accounts import Account
 from canopy_mqtt.core.codec.packets import PUBREC, V5, V311, Will
 from canopy_mqtt.core.counters import UNLIMITED, Counters, bound
 from canopy_mqtt.core.ledger import ACCEPTED, DISCONNECTED, EXCLUDED, GLOBAL, GO_ON, NO_ROOM, SESSION_ENDED, Ledger
 from canopy_mqtt.core.persistence.journal import Journal
-from canopy_mqtt.core.principal import Account, Principal
+from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import QUEUED, SENT, Delivery
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.message_queue import MessageQueue

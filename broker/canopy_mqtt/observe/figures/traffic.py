@@ -35,7 +35,7 @@ def _dropped(reading: Reading) -> Iterator[Sample]:
 
 
 def _room(name: str, kind: Kind, text: str, read: Callable[[RoomUse], int]) -> Figure:
-    """Make a figure of the limits that all accounts share (`core.principal`)."""
+    """Make a figure of the limits that all accounts share (`core.accounts`)."""
 
     def samples(reading: Reading) -> Iterator[Sample]:
         for room in reading.rooms:
