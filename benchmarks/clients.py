@@ -76,10 +76,15 @@ def publish_all(
 
 def waiting(sock: socket.socket, seconds: float) -> bool:
     """Return whether something comes within this time."""
+    return ready(sock, select.POLLIN, seconds) != 0
+
+
+def ready(sock: socket.socket, events: int, seconds: float) -> int:
+    """Wait so long for events of a socket (those of `select.poll`), and return those that came; 0: none."""
     # Unlike select, poll takes descriptors above 1,023.
     watched = select.poll()
-    watched.register(sock, select.POLLIN)
-    return bool(watched.poll(seconds * 1_000))
+    watched.register(sock, events)
+    return next((found for _, found in watched.poll(seconds * 1_000)), 0)
 
 
 def heard(sock: socket.socket, quiet: float) -> Iterator[tuple[str, bytes]]:

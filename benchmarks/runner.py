@@ -32,7 +32,7 @@ from benchmarks.network.measure import Sample
 from canopy_load.brokers.frames import FrameError
 from canopy_load.brokers.listeners import Listener
 from canopy_load.brokers.process import HOST, START_TIMEOUT, BrokerFailed, BrokerProcess, Cores, at_work, free_port
-from canopy_load.brokers.registry import PEERS
+from canopy_load.brokers.registry import PEERS, mosquitto_with
 from canopy_load.brokers.stats import median, ratio
 
 QUICK: Final = 10
@@ -131,9 +131,7 @@ class Case:
         if self.entrant.peer != "mosquitto":
             return peer.command(port, folder, waiting, (*settings, *self.settings), statistics, listener)
         command = peer.command(port, folder, waiting, statistics=statistics, listener=listener)
-        with Path(command[-1]).open("a") as config:
-            config.writelines(f"{line}\n" for line in settings)
-        return command
+        return mosquitto_with(command, settings)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any, Final
 
+from benchmarks.clients import ready
 from canopy_load.brokers.process import HOST
 from canopy_mqtt.client.machine import connect_packet
 from canopy_mqtt.core.codec import packets as wire
@@ -32,6 +33,7 @@ CONNECT_TIMEOUT: Final = 5.0  # seconds for the system to connect a socket; the 
 ANSWER_TIMEOUT: Final = 5.0  # seconds for a CONNACK that an attack needs
 IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7); not in the socket module of every Python
 NARROW: Final = 4096  # bytes asked of the system for a client that is to take little
+LOOK: Final = 0.05  # seconds after which a connection that waits looks at the time again
 BATCH: Final = 2_000  # packets that are made at once
 LINGER: Final = b"\1\0\0\0\0\0\0\0"
 CLOSED: Final = "closed by the broker"
@@ -223,7 +225,7 @@ class Hostile:
             except BlockingIOError:
                 if self.field.over:
                     return False
-                if self._await(select.POLLOUT | (select.POLLIN if self.reads else 0)) & select.POLLIN:
+                if ready(self._sock, select.POLLOUT | (select.POLLIN if self.reads else 0), LOOK) & select.POLLIN:
                     self.drain()
                 continue
             except OSError:
@@ -289,16 +291,9 @@ class Hostile:
         """Read until so many packets of that name have come; False when the connection or the time is over first."""
         end = time.monotonic() + timeout
         while self.seen[name] < count and not self.closed and time.monotonic() < end:
-            self._await(select.POLLIN)
+            ready(self._sock, select.POLLIN, LOOK)
             self.drain()
         return self.seen[name] >= count
-
-    def _await(self, events: int) -> int:
-        """Wait for some events of the socket for 50 ms at most, and return those that came."""
-        # Unlike select, poll takes the descriptors above 1,023 that a thousand clients bring.
-        watched = select.poll()
-        watched.register(self._sock, events)
-        return next((found for _, found in watched.poll(50)), 0)
 
     def drain(self) -> None:
         """Read what has come, without waiting."""

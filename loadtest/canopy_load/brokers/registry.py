@@ -147,6 +147,13 @@ def _mosquitto_listener(listener: Listener | None) -> str:
     return f"listener {listener.port} 127.0.0.1\n" + (secured if listener.kind == TLS else "protocol websockets\n")
 
 
+def mosquitto_with(command: list[str], lines: Sequence[str]) -> list[str]:
+    """Add lines to the configuration file of a command that starts mosquitto, and return the command."""
+    with Path(command[-1]).open("a") as config:
+        config.writelines(f"{line}\n" for line in lines)
+    return command
+
+
 def _mosquitto(order: StartOrder) -> list[str]:
     config = order.directory / "mosquitto.conf"
     config.write_text(

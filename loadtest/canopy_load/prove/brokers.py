@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from canopy_load.brokers.process import HOST, BrokerFailed, BrokerProcess, free_port
-from canopy_load.brokers.registry import PEERS, mosquitto
+from canopy_load.brokers.registry import PEERS, mosquitto_with
 from canopy_load.engine.job import Target
 from canopy_load.prove.judge import Durability
 from canopy_load.prove.plan import Fault
@@ -54,14 +54,14 @@ def _canopy(port: int, folder: Path) -> list[str]:
 
 
 def _mosquitto(port: int, folder: Path) -> list[str]:
-    config = folder / "mosquitto.conf"
-    config.write_text(
-        f"listener {port} {HOST}\nallow_anonymous true\n"
+    lines = (
         # It would give up root, and not be allowed to write here.
-        f"user {getpass.getuser()}\npersistence true\npersistence_location {folder}/\nautosave_interval 1\n"
-        "log_dest none\nmax_inflight_messages 1000\nmax_queued_messages 1000000\n"
+        f"user {getpass.getuser()}",
+        "persistence true",
+        f"persistence_location {folder}/",
+        "autosave_interval 1",
     )
-    return [mosquitto() or "mosquitto", "-c", str(config)]
+    return mosquitto_with(PEERS["mosquitto"].command(port, folder), lines)
 
 
 DRIVERS: Final[dict[str, Driver]] = {
