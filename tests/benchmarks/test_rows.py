@@ -147,6 +147,8 @@ SMALL = ["--quick", "--seconds", "0.05", "--sizes", "40"]
         pytest.param("store", "start", "canopy-full", marks=LONG),
         pytest.param("upstream", "table", "canopy", marks=LONG),
         ("upstream", "fold", "canopy"),
+        pytest.param("connecting", "tls", "canopy", marks=LONG),
+        pytest.param("connecting", "tls", "mosquitto", marks=[LONG, ABSENT]),
         pytest.param("delay", "crowd", "canopy", marks=LONG),
         pytest.param("delay", "fan-in", "canopy", marks=LONG),
         pytest.param("delay", "busy-pairs", "canopy", marks=LONG),

@@ -53,6 +53,10 @@ LINK_ACCOUNT: Final = "link "
 """The beginning of the names of accounts that have what links to upstream brokers have retained here."""
 
 
+_NOTHING: Final = (0,) * len(ROOMS)
+_NOWHERE: Final = (-1,) * len(ROOMS)
+
+
 class Account:
     """An account counts what one principal holds. `held`: of each room, by its number."""
 
@@ -64,9 +68,9 @@ class Account:
         self.name = name
         self.user = user
         self.internal = internal
-        self.held: list[int] = [0] * len(ROOMS)
+        self.held: list[int] = list(_NOTHING)
         # Where it stands in the heap of each room, while it holds something there.
-        self.places: list[int] = [-1] * len(ROOMS)
+        self.places: list[int] = list(_NOWHERE)
         # Of how many rooms it holds something.
         self.rooms: i64 = 0
 

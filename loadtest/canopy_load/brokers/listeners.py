@@ -164,6 +164,15 @@ class WebSocket(socket.socket):
         return need - known, size
 
 
+def client_context() -> ssl.SSLContext:
+    """Make the context of clients: TLS 1.3, whatever certificate the broker shows."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 def client_handshakes(listener: Listener, socks: Sequence[socket.socket]) -> list[socket.socket]:
     """Make the handshakes of connected, blocking sockets side by side; return the blocking sockets that take their
     places.
@@ -180,10 +189,7 @@ def client_handshakes(listener: Listener, socks: Sequence[socket.socket]) -> lis
             for sock in made:
                 _read_head(sock, b"HTTP/1.1 101 ")
             return made
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+        context = client_context()
         secured = [context.wrap_socket(sock, do_handshake_on_connect=False) for sock in socks]
         made += secured
         _shake_hands(secured)

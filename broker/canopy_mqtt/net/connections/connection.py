@@ -213,7 +213,8 @@ class Connection(Endpoint):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.end(SOCKET_LOST, causes.WRITE_FAILED if isinstance(exc, BrokenPipeError) else causes.CONNECTION_LOST)
+        failed = exc is not None and isinstance(exc, BrokenPipeError)
+        self.end(SOCKET_LOST, causes.WRITE_FAILED if failed else causes.CONNECTION_LOST)
 
     def pause_writing(self) -> None:
         self.stream.filled()

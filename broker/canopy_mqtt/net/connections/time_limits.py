@@ -70,9 +70,8 @@ def progressed(connection: Connection) -> None:
 
 def watch_expiry(connection: Connection) -> None:
     """Schedule the check of the credentials' expiry."""
-    due = _expiry_check(connection, connection.rounds.time())
-    if due < math.inf:
-        connection.rounds.wheel.add(connection, due)
+    if _expires_at(connection) > 0.0:
+        connection.rounds.wheel.add(connection, _expiry_check(connection, connection.rounds.time()))
 
 
 def check(connection: Connection, now: float) -> float:
@@ -126,10 +125,16 @@ def _expiry_check(connection: Connection, now: float) -> float:
 
     The system's clock decides, which may be set meanwhile: so never much later than now.
     """
-    session = connection.protocol.session
-    if session is None or session.principal.expires_at == 0.0:
+    expires_at = _expires_at(connection)
+    if expires_at == 0.0:
         return math.inf
-    return now + min(max(session.principal.expires_at - time.time(), 0.0), CLOCK_LOOKS)
+    return now + min(max(expires_at - time.time(), 0.0), CLOCK_LOOKS)
+
+
+def _expires_at(connection: Connection) -> float:
+    """Return when the client's credentials expire (s since 1970); 0.0: never."""
+    session = connection.protocol.session
+    return 0.0 if session is None else session.principal.expires_at
 
 
 def _close(connection: Connection, cause: str, code: int, text: str) -> float:

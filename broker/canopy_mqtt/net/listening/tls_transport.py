@@ -182,9 +182,6 @@ class TlsTransport(Handshake):
         self._wheel.remove(self)
         self.state = OPEN
         try:
-            # In TLS 1.3 the client has all it needs: its ticket goes with the first packet to it.
-            if self._inner.version() != "TLSv1.3":
-                self._flush()
             if self._secured is not None:
                 self._secured(self)
         except Exception as error:
@@ -198,7 +195,11 @@ class TlsTransport(Handshake):
         self._rest = b""
         if rest and self.state == OPEN:
             # In turns: it may be a whole read of TLS's own records.
-            self._read(rest)
+            self.data_received(rest)
+        # The ticket, unless it went with an answer. Without TCP_NODELAY the client keeps its CONNECT until the last
+        # message of its handshake is acknowledged, and the system takes 40 ms for that if it has nothing to send.
+        if self.state == OPEN:
+            self._flush()
         self._listen()
 
     def _fail(self, error: Exception | None) -> None:
