@@ -133,9 +133,11 @@ class TlsTransport(Handshake):
                 self.raw.pause_reading()
                 self._loop.call_soon(self._listen)
         elif self.state == HANDSHAKE:
-            self._rest = data
-            # Nothing more until its turn: the broker holds one read of an unauthenticated client at most.
-            self.raw.pause_reading()
+            self._rest += data
+            # The broker holds one step, and a read, of an unauthenticated client at most. A handshake is read on while
+            # it waits for its turn: to stop and go on are two system calls, and to have more than a step is rare.
+            if len(self._rest) > STEP_BYTES:
+                self.raw.pause_reading()
             self._handshakes.ready(self)
 
     def eof_received(self) -> bool:
