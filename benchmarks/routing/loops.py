@@ -134,7 +134,7 @@ def delete_all(
         for entry, subscription in zip(entries, subscriptions, strict=True):
             entry.discard(subscription)
             if entry.empty:
-                trie.remove(entry.topic_filter)
+                trie.remove(entry)
 
 
 def match_all(table: Table, least: int) -> Reading:

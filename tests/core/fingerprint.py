@@ -129,7 +129,7 @@ def group(found: SharedGroup) -> Facts:
 def cache(found: MatchCache) -> Facts:
     """The match cache without its routes."""
     return {
-        "size": (len(found), found.weight, found.left, found._index.node_count),
+        "size": (len(found), found.weight, found._index.node_count),
         "wide filters": sorted(each.topic_filter for each in found._wide.values()),
         "index": tree(found._index),
     }

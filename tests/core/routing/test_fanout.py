@@ -51,7 +51,7 @@ def absent(network: Network, count: int) -> None:
         session.expiry_interval = 1_000
         router.subscribe(session, "g", "t", Request("$share/g/t", 1), 0)
         assert session.send_buffer is not None
-        router.peers.post(PeerDisconnected(session, session.send_buffer, "connection-lost"))
+        router.peers.events.append(PeerDisconnected(session, session.send_buffer, "connection-lost"))
     router.peers.drain(router, network.now)
 
 

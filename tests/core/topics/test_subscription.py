@@ -12,6 +12,7 @@ from canopy_mqtt.core.topics.subscription import (
     FilterEntry,
     Subscription,
 )
+from canopy_mqtt.core.topics.trie import NodeTrie
 from tests.support.runs import for_each
 from tests.support.sessions import any_session
 
@@ -29,14 +30,15 @@ def retired(entry: FilterEntry) -> bool:
 
 
 def test_an_entry_that_left_the_trie_takes_nobody() -> None:
-    entry = FilterEntry("a")
+    trie = NodeTrie()
+    entry = trie.insert("a")
     one = subscription("a")
     entry.add(one)
     with pytest.raises(ValueError, match="has subscriptions"):
-        entry.retire()
+        trie.remove(entry)
     assert entry.subscriptions == [one]
     entry.discard(one)
-    entry.retire()
+    trie.remove(entry)
     assert retired(entry)
     for group in ("", "g"):
         with pytest.raises(ValueError, match="has left the trie"):

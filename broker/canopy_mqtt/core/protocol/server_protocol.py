@@ -215,7 +215,7 @@ class ServerProtocol(Peer):
             # First the core hears of the end, whatever raises then.
             if session is not None:
                 self.session = None
-                router.peers.post(PeerDisconnected(session, self.send_buffer, cause))
+                router.peers.events.append(PeerDisconnected(session, self.send_buffer, cause))
                 if router.tap is not None:
                     router.tap.disconnected(session.client_id, self.origin.address, cause)
             else:

@@ -91,6 +91,7 @@ class Router:
         load.reliever = GlobalLimiter(self.sessions, load)
         self.alias_bytes: i64 = 0  # that the topic aliases of all clients take
         self.permissions: Permissions | None = None  # what access control says, if there is one
+        self._epochs: i64 = 0  # of those that were in force before
         self.event_listener: EventListener | None = None
         self.auth_methods: dict[str, AuthMethod] = {}
         self.ban_hook: BanHook | None = None  # while there are bans
@@ -119,10 +120,12 @@ class Router:
 
     @access_control.setter
     def access_control(self, asked: AccessControl | None) -> None:
-        made = None if asked is None else Permissions(asked, 0 if self.permissions is None else self.permissions.epochs)
+        # What was remembered of the answers of another one is told from those of this one by the `epochs`.
+        if self.permissions is not None:
+            self._epochs = self.permissions.epochs
+        made = None if asked is None else Permissions(asked, self._epochs)
         self.permissions = self.fanout.permissions = self.wills.permissions = self._load.permissions = made
         self.retained_store.permissions = made
-        self.cache.clear()
 
     @property
     def message_hook(self) -> MessageHook | None:
@@ -336,7 +339,7 @@ class Router:
             session = self.session_table.make(client_id, self.limits, self.counters, principal)
             session.account.retained = self.retained_store.shares.of(client_id)
         session.attach(version, window, plain)
-        self.peers.post(PeerConnected(session, send_buffer))
+        self.peers.events.append(PeerConnected(session, send_buffer))
         self.peers.drain(self, now)
         self.session_table.count(session)
         return session, present
@@ -445,7 +448,7 @@ class Router:
         self.peers.drain(self, now)
         counters = self.counters
         deadlines = self.deadlines
-        deadlines.held_until = 0.0
+        deadlines.hold(0.0)
         self.wills.begin_turn()
         half_full = counters.half_full
         backed_up = counters.backed_up
@@ -472,7 +475,7 @@ class Router:
             self.jobs.wake()
         if counters.backed_up != backed_up:
             # The acknowledgements that empty a session's queue need a moment.
-            deadlines.held_until = now + PAUSE
+            deadlines.hold(now + PAUSE)
         return deadlines.due(now)
 
     def look_at(self, session: Session, now: float) -> None:

@@ -38,8 +38,9 @@ class DueWill:
     `name`: that of the will in a store; empty: it is in none.
     """
 
-    def __init__(self, message: Message, session: Session | None, principal: Principal, name: str) -> None:
-        self.message = message
+    def __init__(self, will: Will, client_id: str, session: Session | None, principal: Principal, name: str) -> None:
+        self.will = will
+        self.client_id = client_id
         self.session = session
         self.principal = principal
         self.name = name
@@ -133,17 +134,48 @@ class WillQueue(Job):
         self._publish(will, session.client_id, session, session.principal, now)
 
     def _publish(self, will: Will, client_id: str, session: Session | None, principal: Principal, now: float) -> None:
-        message = will_message(will, client_id, now)
-        if not self._pressed and not self._fanout.broadcasting:
-            self._send(message, session, principal)
+        """Publish a will, or let it wait for its turn.
+
+        Not if its client, who is `principal`, may do that no more: it could when it connected.
+        """
+        if self._pressed or self._fanout.broadcasting:
+            name = ""
+            if self.journal is not None:
+                # The client may have another by the time that this one has its turn.
+                self._number += 1
+                name = f"{WAITING}{self._number}/{client_id}"
+                self.journal.will_alone(name, principal, will, now)
+            self._wait(DueWill(will, client_id, session, principal, name))
             return
-        name = ""
-        if self.journal is not None:
-            # The client may have another by the time that this one has its turn.
-            self._number += 1
-            name = f"{WAITING}{self._number}/{client_id}"
-            self.journal.will_alone(name, principal, will, now)
-        self._wait(DueWill(message, session, principal, name))
+        # It is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties, the
+        # user's among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10]; its message expiry
+        # counts from its publication (section 3.1.3.2.4).
+        expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
+        topic = will.topic.encode()
+        message = Message(topic, will.payload, will.qos, will.retain, will.properties, expires_at, client_id)
+        if topic[0] == DOLLAR and is_system(topic) and not self._bridge_states.may_send_will(topic, client_id):
+            return
+        permissions = self.permissions
+        hook = self.hook
+        if hook is not None or (permissions is not None and not permissions.steady):
+            # How long they take is not known.
+            self._router.budget.look()
+        if permissions is not None and not permissions.asked.may_publish(principal, will.topic, will.qos, will.retain):
+            self._counters.denied_publishes += 1
+            self._refused(message, session, principal, reason_codes.NOT_AUTHORIZED, "")
+            return
+        if hook is not None:
+            changed = hook.publish(principal, message, True)
+            if changed is None:
+                self._refused(message, session, principal, hook.reason_code, "a plug-in")
+                return
+            message = changed
+        counters = self._counters
+        half_full = counters.half_full
+        backed_up = counters.backed_up
+        self._router.publish(message, session)
+        if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.broadcasting:
+            self._pressed = True
 
     def _wait(self, waiting: DueWill) -> None:
         self.line[waiting] = None
@@ -203,12 +235,12 @@ class WillQueue(Job):
             self._forget(client_id)
         return held
 
-    def wait_again(self, name: str, principal: Principal, will: Will, now: float) -> None:
+    def wait_again(self, name: str, principal: Principal, will: Will) -> None:
         """A will waited for its turn when the broker died."""
         number, _, client_id = name.removeprefix(WAITING).partition("/")
         if number.isdigit():
             self._number = max(self._number, int(number))
-        self._wait(DueWill(will_message(will, client_id, now), None, principal, name))
+        self._wait(DueWill(will, client_id, None, principal, name))
 
     # -- in turns ------------------------------------------------------------------------------------------------------
 
@@ -224,40 +256,9 @@ class WillQueue(Job):
             budget.used += DUE_WORK
             if waiting.name:
                 self._forget(waiting.name)
-            self._send(waiting.message, waiting.session, waiting.principal)
+            now = counters.load.now
+            self._publish(waiting.will, waiting.client_id, waiting.session, waiting.principal, now)
         return not line
-
-    def _send(self, message: Message, session: Session | None, principal: Principal) -> None:
-        """Publish it, unless its client, who is `principal`, may do that no more: it could when it connected."""
-        if (
-            message.topic[0] == DOLLAR
-            and is_system(message.topic)
-            and not self._bridge_states.may_send_will(message.topic, message.publisher)
-        ):
-            return
-        permissions = self.permissions
-        hook = self.hook
-        if hook is not None or (permissions is not None and not permissions.steady):
-            # How long they take is not known.
-            self._router.budget.look()
-        if permissions is not None and not permissions.asked.may_publish(
-            principal, message.topic.decode(), message.qos, message.retain
-        ):
-            self._counters.denied_publishes += 1
-            self._refused(message, session, principal, reason_codes.NOT_AUTHORIZED, "")
-            return
-        if hook is not None:
-            changed = hook.publish(principal, message, True)
-            if changed is None:
-                self._refused(message, session, principal, hook.reason_code, "a plug-in")
-                return
-            message = changed
-        counters = self._counters
-        half_full = counters.half_full
-        backed_up = counters.backed_up
-        self._router.publish(message, session)
-        if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.broadcasting:
-            self._pressed = True
 
     def _refused(
         self, message: Message, session: Session | None, principal: Principal, reason_code: int, why: str
@@ -277,13 +278,3 @@ class WillQueue(Job):
                 message.qos,
                 message.retain,
             )
-
-
-def will_message(will: Will, client_id: str, now: float) -> Message:
-    """The application message of a will, its message expiry counted from its publication (section 3.1.3.2.4).
-
-    It is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties, the user's
-    among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10].
-    """
-    expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
-    return Message(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, expires_at, client_id)

@@ -60,7 +60,7 @@ class RetainedStream:
         self.youngest = tree.youngest
         # What was published later went to the session as a live message, unless access control barred it then.
         self._since: i64 = tree.published
-        self._epochs: i64 = _epochs(permissions)
+        self._epochs: i64 = -1 if permissions is None else _epochs(permissions)
         # Over the topics that its filter matches. Made when it is the stream's turn: thousands may wait for theirs.
         self.walk: RetainedCursor | None = None
         # Taken from the cursor and not sent yet: the last one goes first.

@@ -42,7 +42,7 @@ class Session:
         self, client_id: str, max_messages: int, max_bytes: int, counters: Counters, who: Principal | None = None
     ) -> None:
         # What each message touches comes first, up to `asked_link`: side by side it takes few lines of the cache.
-        # The connection, if there is one. `send_buffer` is changed by ConnectedPeers.apply alone.
+        # The connection, if there is one. `send_buffer` is changed by ConnectedPeers.drain alone.
         self.send_buffer: SendBuffer | None = None
         # Messages that wait, and those in flight to the client; each is made when first needed (`queue`, `window`).
         self.made_queue: MessageQueue | None = None

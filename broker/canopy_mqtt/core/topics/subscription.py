@@ -353,8 +353,7 @@ class FilterEntry:
     @property
     def empty(self) -> bool:
         """True without any subscription, so that the filter can leave the trie."""
-        many = self.many
-        return self.only is None and (many is None or (not many.subscriptions and not many.groups))
+        return self.only is None and self.many is None
 
     @property
     def subscriber_count(self) -> int:
@@ -436,18 +435,6 @@ class FilterEntry:
     def retired(self) -> bool:
         """True if the filter has left the trie. The same filter may be there again, with another entry."""
         return not self.topic_filter
-
-    def retire(self) -> None:
-        """Take no subscription any more: the trie calls this when the filter leaves it.
-
-        Raises:
-            ValueError: it has subscriptions.
-        """
-        many = self.many
-        if self.only is not None or (many is not None and (many.subscriptions or many.groups)):
-            raise ValueError(f"{self.topic_filter!r} has subscriptions")
-        # Routes that are cached may refer to it for a long time.
-        self.topic_filter = ""
 
     def _become_many(self) -> Many:
         many = Many()

@@ -200,65 +200,47 @@ class NodeTrie:
             node = child
         return node.entry
 
-    def remove(self, topic_filter: str) -> bool:
-        """Take a filter out, with everything that only it needed, and retire its entry; False when it is not there.
+    def remove(self, entry: FilterEntry) -> None:
+        """Take a filter of this trie out, with everything that only it needed, and retire its entry.
 
         Raises:
             ValueError: it has subscriptions (see `FilterEntry.empty`). Nothing has changed then.
         """
+        topic_filter = entry.topic_filter
+        if entry.only is not None or entry.many is not None:
+            raise ValueError(f"{topic_filter!r} has subscriptions")
+        # Routes that are cached may refer to it for a long time.
+        entry.topic_filter = ""
+        self.count -= 1
         if not ("+" in topic_filter or "#" in topic_filter):
-            exact = self._exact.get(topic_filter)
-            if exact is None:
-                return False
-            exact.retire()
             del self._exact[topic_filter]
-            self.count -= 1
-            self.bytes -= exact.cost
-            return True
+            self.bytes -= entry.cost
+            return
+        self.bytes -= ENTRY_BYTES + 2 * text_bytes(topic_filter)
         levels = topic_filter.split("/")
         # The nodes above `node`, from the root: levels[i] leads from path[i] to the next one.
         path: list[Node] = []
         node = self._root
         for level in levels:
-            if level == "#":
-                entry = node.hash
-                if entry is None:
-                    return False
-                entry.retire()
+            if node.hash is entry:
                 node.hash = None
                 break
+            child = node.plus
+            if level != "+":
+                children = node.children
+                assert children is not None
+                found = children[level]
+                if found is entry:
+                    _drop_child(node, children, level)
+                    break
+                assert isinstance(found, Node)
+                child = found
+            assert child is not None
             path.append(node)
-            if level == "+":
-                plus = node.plus
-                if plus is None:
-                    return False
-                node = plus
-                continue
-            children = node.children
-            if children is None:
-                return False
-            child = children.get(level)
-            if child is None:
-                return False
-            if isinstance(child, FilterEntry):
-                if child.topic_filter != topic_filter:
-                    return False
-                entry = child
-                entry.retire()
-                path.pop()
-                _drop_child(node, children, level)
-                break
             node = child
         else:
-            entry = node.entry
-            if entry is None:
-                return False
-            entry.retire()
             node.entry = None
-        self.count -= 1
-        self.bytes -= ENTRY_BYTES + 2 * text_bytes(topic_filter)
         self._tidy(node, path, levels)
-        return True
 
     def _tidy(self, node: Node, path: list[Node], levels: list[str]) -> None:
         """Take away, or fold, what a removal left of `node` and of the nodes above it."""
