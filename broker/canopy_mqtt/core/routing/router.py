@@ -414,7 +414,8 @@ class Router:
         if session.journal is not None:
             session.journal.session_gone(session.client_id)
             session.keep_in(None)
-        self.wills.publish(session, now)
+        if session.will is not None:
+            self.wills.publish(session, now)
         if session.memberships is not None:
             self.unfinished.end(session)
         if session.made_queue is not None:

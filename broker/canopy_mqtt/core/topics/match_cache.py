@@ -153,8 +153,7 @@ class MatchCache:
         route = self.lookup(topic)
         if route is None:
             route = self.store(topic)
-        if route.entries_as_of != self.changes.count:
-            self.renew(route)
+        self.renew(route)
         return route
 
     def renew(self, route: Route) -> None:
@@ -172,7 +171,6 @@ class MatchCache:
         if retired > 0:
             route.sweep()
         route.version = version + retired
-        route.entries_as_of = self.changes.count
         if route.weight != route.name_weight + len(route.entries) + route.references:
             self.charge(route, route.references)
 

@@ -171,8 +171,9 @@ class Route(Retainable):
         # The cache's.
         self.entries = entries  # to be read only; retired ones may be among them until the route is looked up again
         self.place: int = -1  # on the clock; -1 when it is not cached (any more)
-        self.entries_as_of: i64 = -1  # the count of changes when the entries were last found to be those that match
-        self.version: i64 = 0  # the sum of the entries' versions then: as long as it stands still, no entry changed
+        # The sum of the entries' versions when they were last found to be those that match: as long as it stands still,
+        # no entry changed.
+        self.version: i64 = 0
         self.wide_seen: i64 = changes.wide  # the number of the last wide filter that the topic was compared with
         # What its topic weighs, here and in the tree that finds it, and the references held; see `MatchCache.charge`.
         self.name_weight: i64 = 1 + max(len(topic) - SHORT_NAME_BYTES, 0) // NAME_BYTES
@@ -194,5 +195,4 @@ class Route(Retainable):
                 alive.append(entry)
         if len(alive) < len(self.entries):
             self.entries = alive
-            self.entries_as_of = -1
         self.swept = len(alive)

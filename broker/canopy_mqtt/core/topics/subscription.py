@@ -350,19 +350,6 @@ class FilterEntry:
         if self.many is not None:
             self.many.slow = count
 
-    @property
-    def empty(self) -> bool:
-        """True without any subscription, so that the filter can leave the trie."""
-        return self.only is None and self.many is None
-
-    @property
-    def subscriber_count(self) -> int:
-        """Return how many subscriptions hang here, members of share groups included."""
-        count: int = self.ordinary_count
-        for group in self.groups.values():
-            count += group.size
-        return count
-
     def add(self, subscription: Subscription, group_name: str = "") -> None:
         """Hang a subscription here, or in the share group of that name, which appears with its first member.
 

@@ -102,17 +102,19 @@ class NodeTrie:
                 self.bytes += entry.cost
             return entry
         levels = topic_filter.split("/")
-        last: i64 = len(levels) - 1
-        ends_with_hash = levels[last] == "#"
+        count: i64 = len(levels)
+        # How many literal levels at the end need no node of their own, if no other filter does.
+        foldable: i64 = count - 2 if levels[count - 1] == "#" else count - 1
+        # The children in whose place the entry itself stands.
+        folds: dict[str, Node | FilterEntry] | None = None
         node = self._root
+        level = ""
         for index in range(len(levels)):
             level = levels[index]
             if level == "#":
-                entry = node.hash
-                if entry is None:
-                    entry = self._new(topic_filter, last + 1)
-                    node.hash = entry
-                return entry
+                if node.hash is not None:
+                    return node.hash
+                break
             if level == "+":
                 plus = node.plus
                 if plus is None:
@@ -126,10 +128,9 @@ class NodeTrie:
                 node.children = children
             child = children.get(level)
             if child is None:
-                if index == last or (index == last - 1 and ends_with_hash):
-                    entry = self._new(topic_filter, last + 1)
-                    children[level] = entry
-                    return entry
+                if index >= foldable:
+                    folds = children
+                    break
                 child = self._new_node()
                 children[level] = child
             elif isinstance(child, FilterEntry):
@@ -143,18 +144,20 @@ class NodeTrie:
                 else:
                     child.entry = folded
             node = child
-        entry = node.entry
-        if entry is None:
-            entry = self._new(topic_filter, last + 1)
-            node.entry = entry
-        return entry
-
-    def _new(self, topic_filter: str, levels: i64) -> FilterEntry:
-        """Make and count the entry of a new filter with wildcards."""
+        else:
+            if node.entry is not None:
+                return node.entry
         size: i64 = ENTRY_BYTES + 2 * text_bytes(topic_filter)
         self.count += 1
         self.bytes += size
-        return FilterEntry(topic_filter, size + levels * NODE_BYTES)
+        entry = FilterEntry(topic_filter, size + count * NODE_BYTES)
+        if folds is not None:
+            folds[level] = entry
+        elif level == "#":
+            node.hash = entry
+        else:
+            node.entry = entry
+        return entry
 
     def _new_node(self) -> Node:
         self.nodes += 1
@@ -204,7 +207,7 @@ class NodeTrie:
         """Take a filter of this trie out, with everything that only it needed, and retire its entry.
 
         Raises:
-            ValueError: it has subscriptions (see `FilterEntry.empty`). Nothing has changed then.
+            ValueError: it has subscriptions. Nothing has changed then.
         """
         topic_filter = entry.topic_filter
         if entry.only is not None or entry.many is not None:
