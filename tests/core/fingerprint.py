@@ -183,7 +183,7 @@ def session(found: Session) -> Facts:
     return {
         "subscriptions": sorted(found.subscriptions),
         "shared": (found.shared, len(found.memberships or ())),
-        "ways": (found.plain, found.fast_path, found.connected, found.ended, int(found.fresh_terms)),
+        "ways": (found.plain, found.fast_path, found.send_buffer is not None, found.ended, int(found.fresh_terms)),
         "account": (int(account.filters), int(account.retained), int(account.session)),
         "queue": (queue.messages, queue.bytes, int(queue.max_bytes), queue.qos0),
         "window": (window.bytes, int(window.max_bytes), window.quota, int(window.inflight.count)),

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.queues.queue_terms import LATEST, MessageTerms
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import (
     MAX_FREE_SLOTS,
     FilterEntry,
@@ -19,6 +22,11 @@ from tests.support.sessions import any_session
 
 def subscription(topic_filter: str = "a/+", qos: int = 0) -> Subscription:
     return Subscription(any_session(), topic_filter, qos)
+
+
+def connect(session: Session, connected: bool) -> None:
+    """Give a session a connection, or take it away."""
+    session.send_buffer = SendBuffer([], Counters(), 0, 0) if connected else None
 
 
 def sole(entry: FilterEntry) -> Subscription | None:
@@ -102,17 +110,17 @@ def test_turns_are_for_those_who_are_connected() -> None:
     group = entry.groups["g"]
     version = entry.version
     for member in members[1:3]:
-        member.session.connected = True
+        connect(member.session, True)
         group.place(member)
         group.place(member)  # says nothing new
     assert group.connected.members == members[1:3]
     assert {id(member) for member in group.away.members} == {id(member) for member in (members[0], *members[3:])}
     assert group.size == len(group.members) == subscriber_count(entry) == 5
     assert [group.next_member() for _ in range(4)] == members[1:3] * 2
-    members[1].session.connected = False
+    connect(members[1].session, False)
     group.place(members[1])
     assert [group.next_member() for _ in range(2)] == [members[2]] * 2
-    members[2].session.connected = False
+    connect(members[2].session, False)
     group.place(members[2])
     assert {id(group.next_member()) for _ in range(5)} == {id(member) for member in members}
     assert entry.version == version
@@ -129,7 +137,7 @@ def test_coming_and_going_touches_one_other_at_most(count: int) -> None:
     for connected in (True, False):
         for moving in (crowd[0], crowd[count // 2], crowd[-1]):
             before = [one.slot for one in crowd]
-            moving.session.connected = connected
+            connect(moving.session, connected)
             group.place(moving)
             moved = [one for one, slot in zip(crowd, before, strict=True) if one is not moving and one.slot != slot]
             assert len(moved) <= 1
@@ -152,7 +160,7 @@ def test_members_in_any_order_of_changes(changes: list[tuple[str, int]]) -> None
             assert entry.discard(one) is (number in inside)
             inside.discard(number)
         elif what in {"come", "go"}:
-            one.session.connected = what == "come"
+            connect(one.session, what == "come")
             (there.add if what == "come" else there.discard)(number)
             group = one.group
             if group is not None:

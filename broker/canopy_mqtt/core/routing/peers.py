@@ -111,14 +111,12 @@ class ConnectedPeers(Job):
                     if isinstance(event, PeerConnected):
                         session.send_buffer = send_buffer
                         send_buffer.ledger = session.ledger
-                        session.connected = True
                         self.send_buffers[session] = send_buffer
                         if session.memberships is not None:
                             self._place_shared(session)
                     elif session.send_buffer is send_buffer:  # else it was replaced, or is gone
                         session.detach(send_buffer)
                         session.send_buffer = None
-                        session.connected = False
                         del self.send_buffers[session]
                         if session.requested_delays is not None:
                             self._table.charge(session, -DELAY_BYTES * len(session.requested_delays.of_filters))
@@ -144,7 +142,7 @@ class ConnectedPeers(Job):
             self._place(rest.pop())
             left -= 1
         self.placing.pop(session, None)
-        if rest and session.connected:
+        if rest and session.send_buffer is not None:
             self.placing[session] = rest
             self._jobs.submit(PLACING, self)
 

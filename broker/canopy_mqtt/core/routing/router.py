@@ -45,7 +45,7 @@ from canopy_mqtt.core.routing.queue_limits import QueueLimits
 from canopy_mqtt.core.routing.retained import RetainedStore
 from canopy_mqtt.core.routing.session_table import SessionTable
 from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
-from canopy_mqtt.core.routing.wills import HeldWill, WillQueue
+from canopy_mqtt.core.routing.wills import LoneWill, WillQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.session.shedding import GlobalLimiter
 from canopy_mqtt.core.topics.subscription import Subscription
@@ -97,7 +97,6 @@ class Router:
         self.ban_hook: BanHook | None = None  # while there are bans
         self.tap: Recorder | None = None  # records what happens
         self.sampler = PublishSampler()  # samples nothing until another one takes its place
-        self._journal: Journal | None = None
         self.commits: Commits | None = None  # the journal's; set with it
         self.limits_changed()
 
@@ -124,29 +123,26 @@ class Router:
         if self.permissions is not None:
             self._epochs = self.permissions.epochs
         made = None if asked is None else Permissions(asked, self._epochs)
-        self.permissions = self.fanout.permissions = self.wills.permissions = self._load.permissions = made
-        self.retained_store.permissions = made
+        self.permissions = self.fanout.permissions = self._load.permissions = made
 
     @property
     def message_hook(self) -> MessageHook | None:
         """The hook that is asked about each client's message, if any. Set before the first client."""
-        return self.wills.hook
+        return self._load.message_hook
 
     @message_hook.setter
     def message_hook(self, hook: MessageHook | None) -> None:
-        self.wills.hook = self.retained_store.hook = hook
+        self._load.message_hook = hook
 
     @property
     def journal(self) -> Journal | None:
         """The journal that is told what to store. Set before the first session, or never."""
-        return self._journal
+        return self._load.journal
 
     @journal.setter
     def journal(self, journal: Journal | None) -> None:
-        self._journal = journal
+        self._load.journal = journal
         self.commits = None if journal is None else journal.commits
-        self.fanout.journal = journal
-        self.retained_store.journal = self.wills.journal = journal
 
     # -- recording -----------------------------------------------------------------------------------------------------
 
@@ -347,8 +343,8 @@ class Router:
     def adopt(self, session: Session) -> None:
         """Add a session that was not opened by a client's CONNECT: that of a link. It is stored, too."""
         self.session_table.add(session)
-        if self._journal is not None:
-            session.keep(self._journal)
+        if self._load.journal is not None:
+            session.keep(self._load.journal)
 
     def overfull(self, now: float) -> None:
         """End the connections whose queues overflowed, if that is their policy: the events for it follow."""
@@ -360,10 +356,11 @@ class Router:
         """Drop messages that are too old from idle queues, and tell a store what it missed: about once a second."""
         self.peers.drain(self, now)
         self.queue_limits.sweep(self._load, now)
-        if self._journal is not None:
-            self._journal.retry()
-            if self._journal.pages is not None:
-                self._journal.pages.retry()
+        journal = self._load.journal
+        if journal is not None:
+            journal.retry()
+            if journal.pages is not None:
+                journal.pages.retry()
 
     def peer_left(self, event: PeerDisconnected, now: float) -> None:
         """Handle the end of a connection: the will, unfinished shared messages, and the session's end or expiry.
@@ -465,7 +462,7 @@ class Router:
                     self.look_at(thing, now)
                 elif isinstance(thing, str):
                     self.retained_store.expire(thing, now)
-                elif isinstance(thing, HeldWill):
+                elif isinstance(thing, LoneWill):
                     self.wills.fall_due(thing, now)
                 elif isinstance(thing, WaitingRequests):
                     budget.used += DUE_WORK * thing.give_up(now)

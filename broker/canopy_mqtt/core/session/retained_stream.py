@@ -180,7 +180,7 @@ class RetainedStreams:
                 identifiers = NO_IDENTIFIERS if identifier == 0 else (identifier,)
                 cause = _send(session, send_buffer, Delivery(message, qos, True, identifiers, None))
             if cause == NO_ROOM:
-                # It comes again, as the topic has it then.
+                # The message comes again, as the topic has it then.
                 stream.ahead.append(node)
                 return False
             if cause != EXCLUDED:

@@ -87,11 +87,10 @@ class Session:
         self.link_peer, self.bridge, self.is_link = "", False, False
         self.bridge_state = b""  # the topic of the state that the will of its CONNECT announces (`routing.links`)
         self.received_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
-        # Of its share group memberships (`SharedGroup`): whether they stand among the connected ones, and all of them.
-        self.connected, self.shared = False, 0
+        self.shared = 0  # of its subscriptions: see `memberships`
         # A subscription's own queue is half full, or its messages are soon too old: what waits for more has to go.
         self.hurries = False
-        self.memberships: dict[Subscription, None] | None = None
+        self.memberships: dict[Subscription, None] | None = None  # in share groups
 
     @property
     def user_name(self) -> str | None:

@@ -249,14 +249,14 @@ class SharedGroup:
         if session.ended:
             self.discard(member)
             return False
-        if member.present != session.connected:
+        if member.present != (session.send_buffer is not None):
             self.place(member)
             return False
         return True
 
     def add(self, member: Subscription) -> None:
         """Take in a member; `FilterEntry.add` is who calls this."""
-        member.present = member.session.connected
+        member.present = member.session.send_buffer is not None
         turns = self.connected if member.present else self.away
         turns.add(member)
 
@@ -267,11 +267,11 @@ class SharedGroup:
             turns.discard(member)
 
     def place(self, member: Subscription) -> None:
-        """Move a member whose session came or went (`Session.connected`) to where it belongs now.
+        """Move a member whose session came or went (`Session.send_buffer`) to where it belongs now.
 
         Cost: independent of how many there are. No version grows: the fan-out asks a group for a member each time.
         """
-        if member.present != member.session.connected:
+        if member.present != (member.session.send_buffer is not None):
             self.renew(member)
 
     def renew(self, member: Subscription) -> None:
