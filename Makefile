@@ -16,6 +16,7 @@
 #   make prove   what the broker loses while connections break and it is killed   ARGS="--rounds 100 --seed 1"
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
 #   make docs     the documentation as a site, in site/; a dead link is an error
+#   make deb     a Debian package of the broker as a service, in dist/, for the Debian or Ubuntu that builds it
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what the pipeline makes of it   ARGS="--scale 2"
 #   make fuzz    random and mutated packets, and hostile settings, for FUZZ_SECONDS (default 60)
 #   make setup   only the environment, in .venv, with everything the tests need
@@ -33,7 +34,7 @@ PY := $(VENV)/bin/python -P
 # `tests` and `benchmarks` are importable from here. Canopy is the installed one: its sources lie a folder deeper.
 TESTS := PYTHONPATH="$(CURDIR)"
 
-.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove demo docs fuzz packages setup clean
+.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -140,6 +141,10 @@ crash: setup
 
 prove: setup
 	@$(PY) -m canopy_mqtt prove --broker canopy $(ARGS)
+
+deb:
+	@.ci/environment quick
+	@$(PY) tools/debian_package.py $(ARGS)
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)

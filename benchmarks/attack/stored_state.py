@@ -146,7 +146,7 @@ def _offline(field: Field, topic: str, most: int) -> None:
         field.socket(reads=False).packets([connect, subscribe, Disconnect()])
 
 
-@attack(growth=CROWD)
+@attack(growth=CROWD, settings=("queue.total_bytes=134217728",))
 def cheap_publishes_then_dear_ones(field: Field) -> None:
     """A client that sends 250 QoS 1 PUBLISHes for itself and 250 for 1,000 offline sessions in one piece, on and on"""
     _offline(field, "dear", 1_000)

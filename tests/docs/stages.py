@@ -23,6 +23,7 @@ NO_INDEX: Final = "installs packages"
 NOT_RUN: Final = {
     ("CONTRIBUTING", "sudo apt"): NO_INDEX,
     ("README", "sudo apt"): NO_INDEX,
+    ("README", "make deb"): "builds and installs a package; tests/project/test_debian_package.py does",
     ("README", "pip install"): "builds the package; tests/project/test_project.py and CI do",
     (
         "README",

@@ -27,7 +27,6 @@ from tests.support.daemon import Daemon, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILERS = re.compile(r"(.*-)?(cc|gcc|g\+\+|c\+\+|c[89]9(-gcc)?|clang(\+\+)?|tcc)(-[\d.]+)?")
-BUILD = "import setuptools.build_meta as b, sys; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -38,26 +37,6 @@ def known() -> list[str]:
     if listed.returncode:
         pytest.skip("no git, or no clone")
     return [name for name in listed.stdout.splitlines() if (ROOT / name).exists()]
-
-
-def build(what: str, source: Path, into: Path) -> Path:
-    """`build_sdist` or `build_wheel`, interpreted; whatever this run demands of its own build."""
-    subprocess.run(
-        [sys.executable, "-c", BUILD, what, str(into)],
-        cwd=source,
-        env=environment(CANOPY_PURE="1"),
-        check=True,
-        capture_output=True,
-    )
-    (built,) = into.glob("*.tar.gz" if what == "build_sdist" else "*.whl")
-    return built
-
-
-def unpacked(archive: Path, into: Path) -> Path:
-    with tarfile.open(archive) as opened:
-        opened.extractall(into, filter="data")
-    (source,) = into.iterdir()
-    return source
 
 
 def round_trip(port: int) -> str:
@@ -135,27 +114,12 @@ def test_make_run_in_a_fresh_clone_without_a_compiler(tmp_path: Path) -> None:
     assert first[-1] == told
 
 
-@pytest.fixture(scope="module")
-def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built once: two builds in one tree would write to the same files."""
-    return build("build_sdist", ROOT, tmp_path_factory.mktemp("dist"))
-
-
 def test_the_source_distribution_is_whole(source_distribution: Path) -> None:
     """Everything that git knows is in it."""
     names = known()
     with tarfile.open(source_distribution) as opened:
         found = {name.partition("/")[2] for name in opened.getnames()}
     assert {name for name in names if name not in found} == set()
-
-
-@pytest.fixture(scope="module")
-def wheel(source_distribution: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the source distribution, interpreted."""
-    source = unpacked(source_distribution, tmp_path_factory.mktemp("source"))
-    built = build("build_wheel", source, tmp_path_factory.mktemp("wheel"))
-    shutil.rmtree(source)
-    return built
 
 
 def test_the_wheel_has_three_packages(wheel: Path) -> None:

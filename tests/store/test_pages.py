@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import sqlite3
 import tempfile
 import threading
@@ -129,8 +128,9 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="canopy-pages-"))
-        self.all = Paged(self.folder, receive_maximum=20, max_inflight=4)
+        # Its finalizer removes it when a rule or the teardown fails, too.
+        self.folder = tempfile.TemporaryDirectory(prefix="canopy-pages-")
+        self.all = Paged(Path(self.folder.name), receive_maximum=20, max_inflight=4)
         self.network = self.all.network
         self.count = 0
         self.unacknowledged: dict[int, p.Publish] = {}
@@ -246,7 +246,7 @@ class Machine(RuleBasedStateMachine):
                 assert (queue.messages, queue.bytes, queue.pending, queue.disk) == (0, 0, None, None)
             assert (load.messages, load.bytes) == (0, 0)
         self.all.end()
-        shutil.rmtree(self.folder)
+        self.folder.cleanup()
 
 
 def test_what_waits_on_disk_alone_comes_in_order_and_once() -> None:
