@@ -23,6 +23,7 @@ from canopy_mqtt.core.topics.trie import Node, NodeTrie, Trie
 from canopy_mqtt.core.topics.trie_compact import CompactTrie
 from tests.core.harness import Client, Network
 from tests.core.recount import frames
+from tests.support.sessions import members
 
 Facts = Any
 
@@ -121,7 +122,7 @@ def subscription(found: Subscription) -> Facts:
 def group(found: SharedGroup) -> Facts:
     """A share group: who is there, and who is away."""
     there, away = (
-        sorted((subscription(each) for each in some.members), key=repr) for some in (found.connected, found.away)
+        sorted((subscription(each) for each in members(some)), key=repr) for some in (found.connected, found.away)
     )
     return there, away, found.subscriptions
 

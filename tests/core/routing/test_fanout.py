@@ -12,7 +12,7 @@ from canopy_mqtt.core.topics.route import Recipient
 from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
 from tests.core.harness import Client, Network, limits
 from tests.support.losses import dropped_by_cause
-from tests.support.sessions import any_session
+from tests.support.sessions import any_session, members
 
 MANY = 2_000
 
@@ -89,7 +89,7 @@ class TestShared:
         group.connected.cursor = 0
         router.publish(message(), None)
         assert group.connected.cursor == MAX_MEMBERS_TRIED + 1
-        refused = group.connected.members[MAX_MEMBERS_TRIED].session
+        refused = members(group.connected)[MAX_MEMBERS_TRIED].session
         assert isinstance(refused, Session)
         assert sum(dropped_by_cause(refused)) == 1
 

@@ -17,7 +17,7 @@ from canopy_mqtt.core.topics.subscription import (
 )
 from canopy_mqtt.core.topics.trie import NodeTrie
 from tests.support.runs import for_each
-from tests.support.sessions import any_session
+from tests.support.sessions import any_session, members
 
 
 def subscription(topic_filter: str = "a/+", qos: int = 0) -> Subscription:
@@ -104,25 +104,25 @@ def test_those_who_are_slow_are_no_more_than_there_are() -> None:
 
 def test_turns_are_for_those_who_are_connected() -> None:
     entry = FilterEntry("a")
-    members = [subscription() for _ in range(5)]
-    for member in members:
+    crowd = [subscription() for _ in range(5)]
+    for member in crowd:
         entry.add(member, "g")
     group = entry.groups["g"]
     version = entry.version
-    for member in members[1:3]:
+    for member in crowd[1:3]:
         connect(member.session, True)
         group.place(member)
         group.place(member)  # says nothing new
-    assert group.connected.members == members[1:3]
-    assert {id(member) for member in group.away.members} == {id(member) for member in (members[0], *members[3:])}
-    assert group.size == len(group.members) == subscriber_count(entry) == 5
-    assert [group.next_member() for _ in range(4)] == members[1:3] * 2
-    connect(members[1].session, False)
-    group.place(members[1])
-    assert [group.next_member() for _ in range(2)] == [members[2]] * 2
-    connect(members[2].session, False)
-    group.place(members[2])
-    assert {id(group.next_member()) for _ in range(5)} == {id(member) for member in members}
+    assert members(group.connected) == crowd[1:3]
+    assert {id(member) for member in members(group.away)} == {id(member) for member in (crowd[0], *crowd[3:])}
+    assert group.size == len(members(group)) == subscriber_count(entry) == 5
+    assert [group.next_member() for _ in range(4)] == crowd[1:3] * 2
+    connect(crowd[1].session, False)
+    group.place(crowd[1])
+    assert [group.next_member() for _ in range(2)] == [crowd[2]] * 2
+    connect(crowd[2].session, False)
+    group.place(crowd[2])
+    assert {id(group.next_member()) for _ in range(5)} == {id(member) for member in crowd}
     assert entry.version == version
 
 
@@ -141,7 +141,7 @@ def test_coming_and_going_touches_one_other_at_most(count: int) -> None:
             group.place(moving)
             moved = [one for one, slot in zip(crowd, before, strict=True) if one is not moving and one.slot != slot]
             assert len(moved) <= 1
-            assert moving in (group.connected if connected else group.away).members
+            assert moving in members(group.connected if connected else group.away)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "come", "go"]), st.integers(0, 9)), max_size=60))
@@ -170,9 +170,9 @@ def test_members_in_any_order_of_changes(changes: list[tuple[str, int]]) -> None
         if inside:
             group = entry.groups["g"]
             for turns, expected in ((group.connected, inside & there), (group.away, inside - there)):
-                assert {id(one) for one in turns.members} == {id(pool[n]) for n in expected}
+                assert {id(one) for one in members(turns)} == {id(pool[n]) for n in expected}
                 assert turns.count == len(expected)
-                assert all(turns.slots[one.slot] is one for one in turns.members)
+                assert all(turns.slots[one.slot] is one for one in members(turns))
                 assert len(turns.slots) <= 2 * turns.count + MAX_FREE_SLOTS
 
 
@@ -210,7 +210,7 @@ def test_any_order_of_changes(changes: list[tuple[str, int, bool]]) -> None:
         names = set(model.values())
         assert set(entry.groups) == names - {""}
         for name in names | {""}:
-            here = entry.subscriptions if name == "" else entry.groups[name].members
+            here = entry.subscriptions if name == "" else members(entry.groups[name])
             assert {id(one) for one in here} == {id(pool[n]) for n, at in model.items() if at == name}
             if name == "":
                 assert [one.slot for one in here] == list(range(len(here)))

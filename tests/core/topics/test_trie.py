@@ -18,7 +18,7 @@ from canopy_mqtt.core.topics.trie_compact import CompactTrie
 from tests.core import naive
 from tests.core.codec.test_topic_names import EXAMPLES
 from tests.support.runs import examples, for_each
-from tests.support.sessions import any_session
+from tests.support.sessions import any_session, members
 
 Make = Callable[[], Trie]
 
@@ -375,7 +375,7 @@ class Routing(RuleBasedStateMachine):
                 for entry in cache.route(topic.encode()).entries:
                     everybody = list(entry.subscriptions)
                     for group in entry.groups.values():
-                        everybody.extend(group.members)
+                        everybody.extend(members(group))
                     found.extend(by_identity[id(subscription)] for subscription in everybody)
                 assert sorted(found) == expected
 

@@ -126,11 +126,6 @@ class Turns:
         # Of those that access control was asked about, the last ones that may have had the message.
         self.takers: list[Subscription] = []
 
-    @property
-    def members(self) -> list[Subscription]:
-        """All of them, in the order in which they came: a copy, for those who are in no hurry."""
-        return [member for member in self.slots if member is not None]
-
     def current(self) -> Subscription | None:
         """The member whose turn it is; None: there is no member."""
         if self.count == 0:
@@ -202,11 +197,6 @@ class SharedGroup:
     def size(self) -> int:
         """Count the members, with those whose sessions are over and that no search has come upon yet."""
         return self.connected.count + self.away.count
-
-    @property
-    def members(self) -> list[Subscription]:
-        """All of them, the connected ones first: a copy, for those who are in no hurry."""
-        return [*self.connected.members, *self.away.members]
 
     def next_member(self) -> Subscription | None:
         """Return whose turn it is, in rotation: among those who are connected, or, with none of them, among the others.
