@@ -9,6 +9,7 @@ install is never compiled: extension modules beside the sources would hide every
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -182,8 +183,17 @@ class BuildExt(build_ext):
                 file.unlink()
 
 
+def readme() -> str:
+    """README.md for the page of a package index: links into the repository become their text, pictures of it go."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"!\[[^]]*\]\((?!https?:)[^)]*\)\n*", "", text)
+    return re.sub(r"(?<!!)\[([^]]*)\]\((?!https?:|#)[^)]*\)", r"\1", text)
+
+
 COMPILED = plan()
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     packages=[*(found for folder in PACKAGES for found in find_packages(folder)), *FOLDERS],
     package_dir={**{name: f"{folder}/{name}" for folder, name in PACKAGES.items()}, **FOLDERS},
     ext_modules=[extension for extensions in COMPILED.values() for extension in extensions],
