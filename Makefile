@@ -18,6 +18,7 @@
 #   make docs     the documentation as a site, in site/; a dead link is an error
 #   make deb     a Debian package of the broker as a service, in dist/, for the Debian or Ubuntu that builds it
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what the pipeline makes of it   ARGS="--scale 2"
+#   make pages   docs/settings.md, docs/commands.md and the figures of docs/sys.md, from the code
 #   make fuzz    random and mutated packets, and hostile settings, for FUZZ_SECONDS (default 60)
 #   make setup   only the environment, in .venv, with everything the tests need
 #   make clean   remove what the targets built
@@ -34,7 +35,7 @@ PY := $(VENV)/bin/python -P
 # `tests` and `benchmarks` are importable from here. Canopy is the installed one: its sources lie a folder deeper.
 TESTS := PYTHONPATH="$(CURDIR)"
 
-.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs fuzz packages setup clean
+.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pages fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -123,6 +124,7 @@ checks:
 	@nice $(VENV)/bin/mypy --num-workers=2
 	@PYTHONPATH="$(SOURCES)" nice $(VENV)/bin/lint-imports
 	@$(PY) tools/conformance.py --check
+	@PYTHONPATH="$(SOURCES)" $(PY) tools/reference.py --check
 
 bench: setup
 	@$(TESTS) $(PY) -m benchmarks network $(ARGS)
@@ -153,6 +155,9 @@ demo: setup
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 	@echo "canopy: the documentation is in site/index.html"
+
+pages: packages
+	@PYTHONPATH="$(SOURCES)" $(PY) tools/reference.py --write
 
 fuzz: setup
 	@$(TESTS) $(PY) -m tests.fuzz $(ARGS)

@@ -72,7 +72,8 @@ def install_libraries(folder: Path, wheel: Path) -> None:
         extras = [argument for extra in EXTRAS for argument in ("--extra", extra)]
         export = ("export", "--quiet", "--frozen", "--no-emit-project", "--no-default-groups")
         run(uv(), *export, *extras, "--output-file", str(locked))
-        target = ("pip", "install", "--quiet", "--python", PYTHON, "--target", str(folder))
+        # Copies: what is stripped below would else change in uv's cache, and in each environment that shares its files.
+        target = ("pip", "install", "--quiet", "--python", PYTHON, "--link-mode", "copy", "--target", str(folder))
         run(uv(), *target, "--require-hashes", "--requirement", str(locked))
         run(uv(), *target, "--no-deps", str(wheel))
     shutil.rmtree(folder / "bin")

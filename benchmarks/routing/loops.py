@@ -57,7 +57,7 @@ class Table:
             raise WrongRoute(f"{len(self.trie)} filters are in the trie instead of {len(wanted)}")
         for name, count in wanted.items():
             entry = self.trie.find(name)
-            if entry is None or entry.subscriber_count != count:
+            if entry is None or entry.ordinary_count != count:
                 raise WrongRoute(f"{name} does not have its {count} subscribers")
         return watch.reading(len(self.subscriptions))
 
@@ -67,7 +67,7 @@ class Table:
         entries = entries_of(leaving)
         watch = Stopwatch()
         delete_all(self.trie, entries, leaving, watch)
-        if len(self.trie) or self.trie.nodes or any(entry.subscriber_count for entry in entries):
+        if len(self.trie) or self.trie.nodes or any(entry.ordinary_count for entry in entries):
             raise WrongRoute(f"{len(self.trie)} filters and {self.trie.nodes} records are left in an empty trie")
         return watch.reading(len(leaving))
 
@@ -133,8 +133,8 @@ def delete_all(
     with watch:
         for entry, subscription in zip(entries, subscriptions, strict=True):
             entry.discard(subscription)
-            if entry.empty:
-                trie.remove(entry.topic_filter)
+            if entry.only is None and entry.many is None:
+                trie.remove(entry)
 
 
 def match_all(table: Table, least: int) -> Reading:

@@ -23,6 +23,7 @@ from canopy_mqtt.core.topics.trie import Node, NodeTrie, Trie
 from canopy_mqtt.core.topics.trie_compact import CompactTrie
 from tests.core.harness import Client, Network
 from tests.core.recount import frames
+from tests.support.sessions import members
 
 Facts = Any
 
@@ -121,7 +122,7 @@ def subscription(found: Subscription) -> Facts:
 def group(found: SharedGroup) -> Facts:
     """A share group: who is there, and who is away."""
     there, away = (
-        sorted((subscription(each) for each in some.members), key=repr) for some in (found.connected, found.away)
+        sorted((subscription(each) for each in members(some)), key=repr) for some in (found.connected, found.away)
     )
     return there, away, found.subscriptions
 
@@ -129,7 +130,7 @@ def group(found: SharedGroup) -> Facts:
 def cache(found: MatchCache) -> Facts:
     """The match cache without its routes."""
     return {
-        "size": (len(found), found.weight, found.left, found._index.node_count),
+        "size": (len(found), found.weight, found._index.node_count),
         "wide filters": sorted(each.topic_filter for each in found._wide.values()),
         "index": tree(found._index),
     }
@@ -183,7 +184,7 @@ def session(found: Session) -> Facts:
     return {
         "subscriptions": sorted(found.subscriptions),
         "shared": (found.shared, len(found.memberships or ())),
-        "ways": (found.plain, found.fast_path, found.connected, found.ended, int(found.fresh_terms)),
+        "ways": (found.plain, found.fast_path, found.send_buffer is not None, found.ended, int(found.fresh_terms)),
         "account": (int(account.filters), int(account.retained), int(account.session)),
         "queue": (queue.messages, queue.bytes, int(queue.max_bytes), queue.qos0),
         "window": (window.bytes, int(window.max_bytes), window.quota, int(window.inflight.count)),

@@ -23,7 +23,7 @@ def test_which_end_discards_the_will(cause: str) -> None:
     witness = network.client("witness")
     witness.subscribe("will")
     client = network.client("c", will=Will("will", b"gone"))
-    network.router.peers.post(PeerDisconnected(client.session, client.wire.send_buffer, cause))
+    network.router.peers.events.append(PeerDisconnected(client.session, client.wire.send_buffer, cause))
     network.router.peers.drain(network.router, network.now)
     network.settle()
     assert witness.payloads() == ([] if cause == "client-disconnect" else [b"gone"])

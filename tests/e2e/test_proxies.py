@@ -22,7 +22,7 @@ from tests.e2e import wire
 from tests.net.websocket.framing import request
 from tests.net.websocket.peer import Frames, WebPeer
 from tests.support.certificates import Authority
-from tests.support.waiting import until
+from tests.support.waiting import reachable, until
 
 PROXY: Final = "127.0.0.1"
 CLIENT: Final = "127.0.0.2"
@@ -189,25 +189,12 @@ async def front(
             *command(name, kind, tmp_path, port, back, (certificate, key)), stderr=asyncio.subprocess.PIPE
         )
         try:
-            await _reachable(port, process)
+            await reachable(port, process)
             yield kind, port
         finally:
             if process.returncode is None:
                 process.kill()
             await process.communicate()
-
-
-async def _reachable(port: int, process: asyncio.subprocess.Process) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection(PROXY, port)
-            except OSError:
-                assert process.returncode is None, await process.communicate()
-                await asyncio.sleep(0.02)
-            else:
-                writer.transport.abort()
-                return
 
 
 async def test_clients_behind_a_proxy(

@@ -200,7 +200,8 @@ async def test_links_to_upstream_brokers_are_no_clients() -> None:
     link = Session("$upstream/cloud", 0, 0, counters)
     link.upstream = link.internal = True
     send_buffer = SendBuffer(running.router.peers.touched, counters, 0, 0)
-    running.router.peers.apply(PeerConnected(link, send_buffer))
+    running.router.peers.events.append(PeerConnected(link, send_buffer))
+    running.router.peers.drain(running.router, 0.0)
     async with running:
         assert present(running) == {}
 
@@ -210,7 +211,8 @@ async def test_who_is_there_at_the_start_is_told() -> None:
     running = Broker(settings())
     early = Session("early", 0, 0, Counters())
     running.router.sessions["early"] = early
-    running.router.peers.apply(PeerConnected(early, SendBuffer([], Counters(), 0, 0)))
+    running.router.peers.events.append(PeerConnected(early, SendBuffer([], Counters(), 0, 0)))
+    running.router.peers.drain(running.router, 0.0)
     await running.start()
     assert present(running) == {"early": b"online"}
     await running.stop()

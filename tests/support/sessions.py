@@ -1,11 +1,19 @@
-"""Sessions of no broker, for tests of what belongs to a session."""
+"""Sessions of no broker, for tests of what belongs to a session; and the members of a share group."""
 
 from __future__ import annotations
 
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription, Turns
 
 
 def any_session(client_id: str = "c") -> Session:
     """Return a session that no client is connected to."""
     return Session(client_id, 0, 0, Counters())
+
+
+def members(group: SharedGroup | Turns) -> list[Subscription]:
+    """Return the members of a share group, the connected ones first; or those in one of its two lists."""
+    if isinstance(group, SharedGroup):
+        return [*members(group.connected), *members(group.away)]
+    return [member for member in group.slots if member is not None]

@@ -38,3 +38,22 @@ async def counted_turns() -> AsyncIterator[list[None]]:
     counting = asyncio.create_task(count())
     yield turns
     counting.cancel()
+
+
+async def reachable(port: int, process: asyncio.subprocess.Process) -> None:
+    """Wait until a server that was started accepts connections at a port of 127.0.0.1.
+
+    Raises:
+        AssertionError: it has ended, with what it wrote.
+        TimeoutError: it did not within 20 seconds.
+    """
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                assert process.returncode is None, await process.communicate()
+                await asyncio.sleep(0.02)
+            else:
+                writer.transport.abort()
+                return

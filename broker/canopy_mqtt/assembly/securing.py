@@ -19,7 +19,7 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.jobs import STEP_WORK
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol.subscribe import SubscriptionReview
-from canopy_mqtt.core.routing.wills import DueWill, HeldWill
+from canopy_mqtt.core.routing.wills import LoneWill
 from canopy_mqtt.guards import hook_guards
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import CLOSE
@@ -179,7 +179,7 @@ class Securing:
                 server.after_batch()
             if at % LOOKED_AT == LOOKED_AT - 1:
                 await asyncio.sleep(0)
-        alone: list[HeldWill | DueWill] = [*wills.held.values(), *wills.line]
+        alone: list[LoneWill] = [*wills.held.values(), *wills.line]
         for at, will in enumerate(alone):
             if self._lost_access(will.principal) and wills.drop(will):
                 dropped += 1

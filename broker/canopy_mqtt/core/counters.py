@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     # Compiled, these are machine words; interpreted, ordinary ints.
     from mypy_extensions import i64
 
-    from canopy_mqtt.core.hooks import LossListener, Recorder
+    from canopy_mqtt.core.hooks import LossListener, MessageHook, Recorder
     from canopy_mqtt.core.ledger import Ledger
+    from canopy_mqtt.core.persistence.journal import Journal
     from canopy_mqtt.core.queues.message_queue import MessageQueue
     from canopy_mqtt.core.queues.queue_terms import MessageTerms
     from canopy_mqtt.core.queues.requests import Peer
@@ -83,8 +84,11 @@ class QueueTotals:
         # The recorder of what happens, and the plug-ins' hook for losses.
         self.tap: Recorder | None = None
         self.loss_listener: LossListener | None = None
-        # What access control says, where it is asked before a delivery.
+        # What access control says, and the hook that is asked about each message, if there are such.
         self.permissions: Permissions | None = None
+        self.message_hook: MessageHook | None = None
+        # What is told what to store; None: nothing is.
+        self.journal: Journal | None = None
         # Who is asked before a retained message is sent, where that is wanted; and how many were not for its answer.
         self.retained_check: RetainedStore | None = None
         self.retained_withheld: i64 = 0

@@ -33,7 +33,9 @@ class Deadlines:
         self._by_thing: dict[object, Deadline] = {}
         self._count: i64 = 0
         # Nothing is to be done before that, whatever is due: queues are given time to be emptied.
-        self.held_until = 0.0
+        self._held_until = 0.0
+        # Since the shell last set this to False, `next_due` may have changed.
+        self.changed = True
 
     def __len__(self) -> int:
         return len(self._by_thing)
@@ -42,6 +44,7 @@ class Deadlines:
         """`thing` falls due at `when`, and no more at the time that was set before."""
         known = self._by_thing.get(thing)
         self._count += 1
+        self.changed = True
         if known is None:
             known = Deadline(thing, when, self._count, len(self._heap))
             self._by_thing[thing] = known
@@ -64,7 +67,12 @@ class Deadlines:
         if not heap:
             return -1.0
         when = heap[0].when
-        return when if when > self.held_until else self.held_until
+        return when if when > self._held_until else self._held_until
+
+    def hold(self, until: float) -> None:
+        """Let nothing be done before that; 0.0: no more."""
+        self._held_until = until
+        self.changed = True
 
     def due(self, now: float) -> bool:
         """Return whether the time of something has come."""
@@ -81,6 +89,7 @@ class Deadlines:
 
     def _take_out(self, leaving: Deadline) -> None:
         """The last one takes its place in the heap, and goes up or down from there."""
+        self.changed = True
         last = self._heap.pop()
         if last is not leaving:
             last.place = leaving.place

@@ -36,7 +36,7 @@ EXCLUDED: Final = -3
 """Answer of a session that the message is not for: a link that does not forward it, or a session that has ended."""
 
 NO_ROOM: Final = -5
-"""Answer of `RetainedStreams.send`: the retained message waits for room, and is not lost."""
+"""Answer of `SendBuffer.offer_retained`: the retained message waits for room, and is not lost."""
 
 # Why a message that was offered to a session did not reach it. The order is that of `Counters.dropped`.
 FULL_MESSAGES: Final = 0

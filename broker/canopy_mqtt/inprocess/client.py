@@ -173,7 +173,7 @@ class InProcessClient:
         router = self._server.router
         now = self._server.loop.time()
         router.adopt(inbox.session)
-        router.peers.post(PeerConnected(inbox.session, inbox.send_buffer))
+        router.peers.events.append(PeerConnected(inbox.session, inbox.send_buffer))
         router.peers.drain(router, now)
         router.subscribe(inbox.session, group, unshared, request, 0)
         self._server.after_batch()
@@ -183,7 +183,7 @@ class InProcessClient:
         """Unsubscribe: no more messages go into the inbox."""
         self.subscriptions.discard(subscription)
         router = self._server.router
-        router.peers.post(PeerDisconnected(inbox.session, inbox.send_buffer, CLIENT_DISCONNECT))
+        router.peers.events.append(PeerDisconnected(inbox.session, inbox.send_buffer, CLIENT_DISCONNECT))
         router.peers.drain(router, self._server.loop.time())
         self._server.after_batch()
 

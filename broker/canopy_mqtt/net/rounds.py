@@ -150,9 +150,12 @@ class Rounds:
                 self._note()
             self._wake(touched, now)
             touched.clear()
-        due = self._deadlines.next_due()
-        if due != self._due_at:
-            self._arm(due)
+        deadlines = self._deadlines
+        if deadlines.changed:
+            deadlines.changed = False
+            due = deadlines.next_due()
+            if due != self._due_at:
+                self._arm(due)
         if self.budget.used >= self._noted_at:
             self.charge()
 
@@ -357,6 +360,7 @@ class Rounds:
         """Called when the loop's clock was put forward: what is due by it is done after the next batch."""
         self.time = self.loop.time
         self._arm(-1.0)
+        self._deadlines.changed = True
 
     def _arm(self, due: float) -> None:
         if self._due is not None:
@@ -369,6 +373,7 @@ class Rounds:
     def _fall_due(self) -> None:
         self._due = None
         self._due_at = -1.0
+        self._deadlines.changed = True
         try:
             self._tick()
         except Exception as error:

@@ -38,7 +38,9 @@ window.setTimeout = (call, wait, ...given) => later(call, wait === 2000 || wait 
 """What the page waits for before it looks at a list, or for the broker, again: 3 and 2 seconds."""
 
 Visit = Callable[..., Awaitable[Page]]
-"""Opens a broker's page at a place (`clients?username=u`); what else it gets is for the browser's context."""
+"""Opens a broker's page at a place (`clients?username=u`), or at the URL of a proxy before it.
+
+What else it gets is for the browser's context."""
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +69,7 @@ async def visit(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     wrong: list[str] = []
     async with AsyncExitStack() as stack:
 
-        async def open_page(broker: Broker, place: str = "overview", **context: Any) -> Page:
+        async def open_page(broker: Broker, place: str = "overview", url: str | None = None, **context: Any) -> Page:
             made = await browser.new_context(**context)
             stack.push_async_callback(made.close)
             page = await made.new_page()
@@ -79,7 +81,7 @@ async def visit(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
                 # An answer that refuses, or a broker that is gone, is told as an error, too; the page has to cope.
                 lambda message: None if NO_ANSWER.match(message.text) else wrong.append(message.text),
             )
-            await page.goto(f"{broker.http[0]}/#/{place}")
+            await page.goto(f"{url or broker.http[0]}/#/{place}")
             return page
 
         yield open_page

@@ -12,7 +12,7 @@ from canopy_mqtt.core.topics.route import Recipient
 from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
 from tests.core.harness import Client, Network, limits
 from tests.support.losses import dropped_by_cause
-from tests.support.sessions import any_session
+from tests.support.sessions import any_session, members
 
 MANY = 2_000
 
@@ -51,7 +51,7 @@ def absent(network: Network, count: int) -> None:
         session.expiry_interval = 1_000
         router.subscribe(session, "g", "t", Request("$share/g/t", 1), 0)
         assert session.send_buffer is not None
-        router.peers.post(PeerDisconnected(session, session.send_buffer, "connection-lost"))
+        router.peers.events.append(PeerDisconnected(session, session.send_buffer, "connection-lost"))
     router.peers.drain(router, network.now)
 
 
@@ -89,7 +89,7 @@ class TestShared:
         group.connected.cursor = 0
         router.publish(message(), None)
         assert group.connected.cursor == MAX_MEMBERS_TRIED + 1
-        refused = group.connected.members[MAX_MEMBERS_TRIED].session
+        refused = members(group.connected)[MAX_MEMBERS_TRIED].session
         assert isinstance(refused, Session)
         assert sum(dropped_by_cause(refused)) == 1
 

@@ -54,10 +54,10 @@ class TestEvents:
         state = router.peers
         peers = [peer(router, name) for name in "abc"]
         for session, send_buffer in peers:
-            state.post(PeerConnected(session, send_buffer))
+            state.events.append(PeerConnected(session, send_buffer))
         state.drain(router, 1.0)
         for session, send_buffer in peers:
-            state.post(PeerDisconnected(session, send_buffer, "stalled"))
+            state.events.append(PeerDisconnected(session, send_buffer, "stalled"))
         with pytest.raises(RuntimeError, match="a fault"):
             state.drain(router, 1.0)
         assert notes.left == ["a"]
@@ -82,11 +82,11 @@ class TestEvents:
         router, notes = watched()
         state = router.peers
         session, send_buffer = peer(router, "a")
-        state.post(PeerConnected(session, send_buffer))
+        state.events.append(PeerConnected(session, send_buffer))
         seen = [(session.send_buffer, dict(state.send_buffers))]
         state.drain(router, 1.0)
         seen.append((session.send_buffer, dict(state.send_buffers)))
-        state.post(PeerDisconnected(session, send_buffer, "stalled"))
+        state.events.append(PeerDisconnected(session, send_buffer, "stalled"))
         seen.append((session.send_buffer, dict(state.send_buffers)))
         assert notes.left == []
         state.drain(router, 1.0)
@@ -102,12 +102,12 @@ class TestEvents:
         session, first = peer(router, "a")
         _, second = peer(router, "a")
         for send_buffer in (first, second):
-            state.post(PeerConnected(session, send_buffer))
-        state.post(PeerDisconnected(session, first, "connection-lost"))
+            state.events.append(PeerConnected(session, send_buffer))
+        state.events.append(PeerDisconnected(session, first, "connection-lost"))
         state.drain(router, 1.0)
         assert (notes.left, state.send_buffers) == ([], {session: second})
         for _ in range(2):
-            state.post(PeerDisconnected(session, second, "connection-lost"))
+            state.events.append(PeerDisconnected(session, second, "connection-lost"))
         state.drain(router, 1.0)
         assert (notes.left, state.send_buffers) == (["a"], {})
 
@@ -126,15 +126,15 @@ class TestEvents:
                 super().session_ended(client_id)
                 if len(self.left) < 3:
                     session, send_buffer = sessions[len(self.left)]
-                    state.post(PeerDisconnected(session, send_buffer, "stalled"))
+                    state.events.append(PeerDisconnected(session, send_buffer, "stalled"))
                     state.drain(router, 1.0)
                 self.depth -= 1
 
         notes = Chain()
         router.event_listener = notes
         for session, send_buffer in sessions:
-            state.post(PeerConnected(session, send_buffer))
-        state.post(PeerDisconnected(*sessions[0], "stalled"))
+            state.events.append(PeerConnected(session, send_buffer))
+        state.events.append(PeerDisconnected(*sessions[0], "stalled"))
         state.drain(router, 1.0)
         assert notes.left == ["a", "b", "c"]
         assert state.send_buffers == {}
@@ -151,7 +151,7 @@ class TestMembership:
             client.subscribe("w")
             client.wire.frozen = True
         for client in clients:
-            network.router.peers.post(PeerDisconnected(client.session, client.wire.send_buffer, "stalled"))
+            network.router.peers.events.append(PeerDisconnected(client.session, client.wire.send_buffer, "stalled"))
         network.router.peers.drain(network.router, network.now)
         assert network.router.peers.send_buffers == {}
         assert network.router.sessions == {}

@@ -40,7 +40,7 @@ def crowd(network: Network, count: int, connected: bool) -> None:
         session.expiry_interval = HOUR
         router.subscribe(session, "workers", "secret/#", Request(GROUP, 1), 0)
         if not connected:
-            router.peers.post(PeerDisconnected(session, send_buffer, "connection-lost"))
+            router.peers.events.append(PeerDisconnected(session, send_buffer, "connection-lost"))
     router.peers.drain(router, network.now)
 
 

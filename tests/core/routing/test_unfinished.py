@@ -64,7 +64,7 @@ def test_very_many_go_in_turns(expiry: int) -> None:
 
 def test_with_a_store_none_is_nobodys() -> None:
     network, member, other = group(HOUR)
-    network.router.fanout.journal = Journal()
+    network.router.counters.load.journal = Journal()
     member.cut()
     assert other.session.queued() == MANY
 

@@ -12,10 +12,8 @@ import pytest
 from canopy_mqtt.core.codec.packets import PUBACK, V5, V311, Ack, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.ledger import TOO_LARGE
-from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.session.retained_stream import STEP, TOPICS, RetainedStreams
-from canopy_mqtt.core.topics.topic_tree import RetainedTree
+from canopy_mqtt.core.session.retained_stream import STEP, TOPICS
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.losses import dropped_by_cause
 
@@ -231,7 +229,7 @@ def test_only_the_first_stream_walks() -> None:
     network.settle()
     streams = subscriber.session.streams
     assert streams is not None
-    assert len(streams) > 15
+    assert len(streams.streams) > 15
     assert sum(stream.walk is not None for stream in streams.streams.values()) <= 1
 
 
@@ -289,26 +287,3 @@ def test_acknowledgements_share_one_turn() -> None:
 
 def _subscribe(client: Client, request: Request) -> Subscribe:
     return Subscribe(client.take_id(), [request])
-
-
-def test_a_stream_that_begins_anew_before_its_end_was_told_is_not_over() -> None:
-    """The journal hears of an end when all stop; one that is asked for again by then runs."""
-    client = Network(limits()).client("c")
-    client.subscribe("again", "gone", "over")
-    subscriptions = client.session.subscriptions
-    streams = RetainedStreams(client.session.ledger, client.session.totals)
-    tree = RetainedTree()
-    for each in subscriptions.values():
-        streams.start(each, tree)
-    assert streams.next(client.wire.send_buffer, None, 0.0) is None
-    assert not streams.streams
-    streams.start(subscriptions["again"], tree)
-    streams.stop("gone")
-    told: list[str] = []
-
-    class Told(Journal):
-        def streamed(self, client_id: str, topic_filter: str) -> None:
-            told.append(f"{client_id} {topic_filter}")
-
-    streams.tell_ended(Told())
-    assert told == ["c over"]

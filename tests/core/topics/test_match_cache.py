@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.topics.match_cache import (
-    FORGET_AT_ONCE,
-    LET_GO,
     MAX_EXTENDED,
     MAX_TOPIC,
     MAX_WALKED,
@@ -443,32 +441,3 @@ def test_wide_filters_are_found_by_the_routes_themselves(count: int, wide: int) 
     weight = sum(1 + len(route.entries) for route in routes.values())
     assert cache.weight == weight + levels(*topics) * NODE_WEIGHT
     assert cache.misses == len(topics)
-
-
-# All at once.
-
-
-@for_each("many", [FORGET_AT_ONCE, 4 * FORGET_AT_ONCE])
-def test_what_is_forgotten_at_once_is_let_go_of_a_few_at_a_time(many: int) -> None:
-    """No call frees very many; and what is remembered and what is left are never more than there was."""
-    cache = make(many)
-    insert(cache, "#")
-    for number in range(many):
-        cache.store(b"a/%d/b" % number)
-    cache.clear()
-    assert (len(cache), cache.weight) == (0, 0)
-    left = cache.left
-    assert left == (many if many > FORGET_AT_ONCE else 0)
-    # Twice, so that some are forgotten while others are left.
-    for again in range(2):
-        for number in range(many // 2):
-            assert cache.lookup(b"a/%d/b" % number) is None
-            assert names(cache.store(b"a/%d/b" % number)) == ["#"]
-            assert left - cache.left <= LET_GO
-            left = cache.left
-            assert len(cache) + left <= many
-        if not again:
-            cache.clear()
-            left = cache.left
-    assert left == 0
-    assert insert(cache, "a/1/+") in cache.route(b"a/1/b").entries

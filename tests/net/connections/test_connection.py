@@ -17,6 +17,7 @@ from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.net.connections.admission import HALF_OPEN_ROOM, Admission
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import CLOSE
+from canopy_mqtt.net.rounds import LITTLE
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, Transport, lose_all, rounds
 from tests.support.waiting import until
@@ -57,15 +58,21 @@ async def test_a_read_has_one_time(broker: Broker) -> None:
 
 async def test_none_overtakes_what_the_writer_has_yet_to_take(broker: Broker) -> None:
     there, source = await subscriber(broker, "there"), await subscriber(broker, "source")
-    frames = [wire.publish("t", b"%d" % number) for number in range(6)]
+    frames = [wire.publish("t", b"%d" % number) for number in range(3)]
+    # Each is a piece by itself, since its frame is made when it is written.
+    many = [wire.publish("t", b"%d" % number, props=[(wire.MESSAGE_EXPIRY, 60)]) for number in range(3, 4 + LITTLE)]
     source.connection.data_received(frames[0])
-    source.connection.data_received(frames[1] + frames[2])
-    source.connection.data_received(frames[3])
+    assert there.take() == frames[0]
+    source.connection.data_received(b"".join(many[:LITTLE]))
+    assert (there.take(), there.connection.writer) == (b"".join(many[:LITTLE]), None)
+    source.connection.data_received(b"".join(many))
+    source.connection.data_received(frames[1])
+    assert there.take() == b""
+    assert there.connection.writer is not None
     await rounds(1)
-    source.connection.data_received(frames[4])
-    source.connection.data_received(frames[5])
+    source.connection.data_received(frames[2])
     await rounds()
-    assert there.take() == b"".join(frames)
+    assert there.take() == b"".join([*many, frames[1], frames[2]])
 
 
 async def test_a_full_transport_is_waited_for(broker: Broker) -> None:

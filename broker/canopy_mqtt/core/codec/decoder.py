@@ -99,11 +99,16 @@ class FilterList:
         self._v5 = version == packets.V5
         self._data = data
 
-    def next(self) -> bool:
-        """Go to the next filter; False behind the last one.
+    def next(self, checks: bool, controls: bool = True) -> bool:
+        """Go to the next filter, and check it and its options against the grammar; False behind the last one.
+
+        `checks`: False for one that was checked. `controls`: whether it may hold control characters, which a server may
+        take for malformed (section 1.5.4).
 
         Raises:
-            MalformedPacket: a filter or its options run past the end of the packet.
+            MalformedPacket: the filter is no topic filter [MQTT-3.8.3-1] [MQTT-3.10.3-1], reserved bits are set, or it
+                runs past the end of the packet.
+            ProtocolViolation: options that do not exist, or No Local on a shared subscription.
         """
         at: i64 = self.position
         end: i64 = self.end
@@ -126,17 +131,8 @@ class FilterList:
         self.filter_at = at
         self.filter_end = stop
         self.position = behind
-        return True
-
-    def check(self, controls: bool = True) -> None:
-        """Check the current filter and its options against the grammar.
-
-        `controls`: whether it may hold control characters, which a server may take for malformed (section 1.5.4).
-
-        Raises:
-            MalformedPacket: the filter is no topic filter [MQTT-3.8.3-1] [MQTT-3.10.3-1], or reserved bits are set.
-            ProtocolViolation: options that do not exist, or No Local on a shared subscription.
-        """
+        if not checks:
+            return True
         options: i64 = self.options
         if self.subscribes:
             if not self._v5:
@@ -146,14 +142,15 @@ class FilterList:
                 raise MalformedPacket("reserved bits in the subscription options")
             elif options & 3 == 3 or options & 0x30 == 0x30:  # section 3.8.3.1
                 raise ProtocolViolation("subscription options with QoS 3 or retain handling 3")
-        if scan_filter(self._data, self.filter_at, self.filter_end) == 0:
+        if scan_filter(data, at, stop) == 0:
             self.plain = False
-            name = utf8(self._data[self.filter_at : self.filter_end])
+            name = utf8(data[at:stop])
             if not controls and has_control(name):
                 raise MalformedPacket("a topic filter with a control character")
             validate_filter(parse_shared(name)[1])
             if self.subscribes and options & 4 and name.startswith(SHARE_PREFIX):  # [MQTT-3.8.3-4]
                 raise ProtocolViolation("No Local on a shared subscription")
+        return True
 
     def topic_filter(self) -> str:
         """Return the current filter, once it was checked."""
@@ -480,8 +477,7 @@ class Decoder(Frames):
         """Section 3.8."""
         filters = self._filters(packets.SUBSCRIBE, reader)
         requests: list[SubscriptionRequest] = []
-        while filters.next():
-            filters.check()
+        while filters.next(True):
             requests.append(filters.request())
         return Subscribe(packet_id=filters.packet_id, requests=requests, properties=filters.properties)
 
@@ -507,8 +503,7 @@ class Decoder(Frames):
         """Section 3.10."""
         filters = self._filters(packets.UNSUBSCRIBE, reader)
         topic_filters: list[str] = []
-        while filters.next():
-            filters.check()
+        while filters.next(True):
             topic_filters.append(filters.topic_filter())
         return Unsubscribe(packet_id=filters.packet_id, topic_filters=topic_filters, properties=filters.properties)
 

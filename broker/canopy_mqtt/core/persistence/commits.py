@@ -8,6 +8,7 @@ tells the shell that there is a waiter to release.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -27,10 +28,8 @@ class Waiter:
     """Has something to send when a number is committed."""
 
     def __init__(self) -> None:
-        # `Commits` has these: the number that is waited for, 0: none; and the neighbours in the line.
+        # The number that is waited for, 0: none. `Commits` sets it.
         self.waits_for: i64 = 0
-        self.before: Waiter | None = None
-        self.behind: Waiter | None = None
 
     def committed(self, number: i64) -> i64:
         """All up to `number` is committed, at least what was waited for: let it go, and wait again for the rest.
@@ -62,17 +61,21 @@ class Commits:
         # The shell's: have `release` be called, again and again until no waiter is left. Without a shell
         # `advance` releases all.
         self.wake: Callable[[], None] | None = None
-        self.waiting: i64 = 0
+        # Those that wait, in their order. Linked, unlike a plain dict: the first is found at once.
+        self._line: OrderedDict[Waiter, None] = OrderedDict()
         # Of those, how many are still to be looked at since the last `advance`.
         self._left: i64 = 0
-        self._first: Waiter | None = None
-        self._last: Waiter | None = None
         # Calls of the journal have failed and are postponed: what it has been told is not complete, and no group may
         # end. Nothing above `_gap_start` is committed before `_gap_end` is, where all of them have been told; -1: there
         # is no such gap.
         self.incomplete = False
         self._gap_start: i64 = -1
         self._gap_end: i64 = 0
+
+    @property
+    def waiting(self) -> int:
+        """Return how many wait."""
+        return len(self._line)
 
     def pending(self) -> bool:
         """Return whether anything that was told is not safe yet."""
@@ -156,19 +159,13 @@ class Commits:
         if waiter.waits_for > 0:
             return
         waiter.waits_for = number
-        self._append(waiter)
+        self._line[waiter] = None
 
     def hand(self, waiter: Waiter) -> None:
         """Tell a waiter that waits for nothing in the next turn, whatever is committed: before all others."""
         waiter.waits_for = HANDED
-        first = self._first
-        waiter.behind = first
-        if first is None:
-            self._last = waiter
-        else:
-            first.before = waiter
-        self._first = waiter
-        self.waiting += 1
+        self._line[waiter] = None
+        self._line.move_to_end(waiter, False)
         self._left += 1
         self._wake()
 
@@ -176,9 +173,8 @@ class Commits:
         """A waiter waits for nothing any more."""
         if waiter.waits_for != 0:
             waiter.waits_for = 0
-            self._remove(waiter)
-            if self._left > self.waiting:
-                self._left = self.waiting
+            del self._line[waiter]
+            self._left = min(self._left, i64(len(self._line)))
 
     def release(self) -> bool:
         """A turn: tell those whose number is committed. True: there are more, for another turn.
@@ -188,43 +184,14 @@ class Commits:
         number: i64 = self.committed
         work: i64 = 0
         while self._left > 0:
-            waiter = self._first
-            if waiter is None:
-                self._left = 0
-                break
             if work >= RELEASE_TURN:
                 return True
             self._left -= 1
-            self._remove(waiter)
+            waiter, _ = self._line.popitem(False)
             work += VISIT
             if waiter.waits_for > number:
-                self._append(waiter)
+                self._line[waiter] = None
             else:
                 waiter.waits_for = 0
                 work += waiter.committed(number)
         return False
-
-    def _append(self, waiter: Waiter) -> None:
-        last = self._last
-        waiter.before = last
-        if last is None:
-            self._first = waiter
-        else:
-            last.behind = waiter
-        self._last = waiter
-        self.waiting += 1
-
-    def _remove(self, waiter: Waiter) -> None:
-        before = waiter.before
-        behind = waiter.behind
-        if before is None:
-            self._first = behind
-        else:
-            before.behind = behind
-        if behind is None:
-            self._last = before
-        else:
-            behind.before = before
-        waiter.before = None
-        waiter.behind = None
-        self.waiting -= 1

@@ -254,7 +254,7 @@ def _lone_will(router: Router, record: LoneWillRecord, now: float) -> None:
         if router.journal is not None:
             router.journal.will_cleared(name)
     elif name.startswith(WAITING):
-        router.wills.wait_again(name, principal, will, now)
+        router.wills.wait_again(name, principal, will)
     else:
         grace = router.limits.will_grace
         wait = grace if record.due_in is None else min(record.due_in, grace)

@@ -40,8 +40,7 @@ def start(protocol: ServerProtocol) -> None:
         protocol.earlier_qos2 = set(session.received_qos2)
     commits = protocol.router.commits
     if commits is not None:
-        protocol.held_answers = HeldAnswers(protocol.send_buffer, commits)
-        protocol.send_buffer.held = protocol.held_answers
+        protocol.send_buffer.held = HeldAnswers(protocol.send_buffer, commits)
     if protocol.v5:
         protocol.max_unread = UNLIMITED
 
@@ -52,9 +51,8 @@ def end(protocol: ServerProtocol) -> None:
     A request of QoS 2 stays known by its identifier: sent again on the session's next connection it gets its PUBREC,
     and is not routed again [MQTT-4.3.3-10].
     """
-    held = protocol.held_answers
+    held = protocol.send_buffer.held
     if held is not None:
-        protocol.held_answers = None
         protocol.send_buffer.held = None
         held.drop()
     requests = protocol.requests
@@ -91,7 +89,7 @@ def quota_left(protocol: ServerProtocol) -> i64:
 
 def begin(protocol: ServerProtocol) -> None:
     """Note that a publish of QoS 1 or 2 came: the journal is told what follows, to its `answer`, because of it."""
-    held = protocol.held_answers
+    held = protocol.send_buffer.held
     if held is not None:
         protocol.noted_before = held.commits.journal_position
         held.commits.begin()
@@ -228,7 +226,7 @@ def settle(protocol: ServerProtocol, request: Request) -> None:
 
 def _send(protocol: ServerProtocol, packet: bytes) -> None:
     """Send the answer to the publish that is dealt with, when what was noted since it came is committed."""
-    held = protocol.held_answers
+    held = protocol.send_buffer.held
     if held is None:
         protocol.send_buffer.control(packet)
     else:

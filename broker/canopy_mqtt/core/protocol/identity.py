@@ -85,7 +85,7 @@ def become(session: Session, principal: Principal, router: Router) -> None:
         session.made_queue.review = None
     if router.permissions is not None and session.subscriptions:
         router.permissions.somebody_else()
-        if session.connected and session.memberships is not None:
+        if session.send_buffer is not None and session.memberships is not None:
             # Nothing else tells share groups: one that was away is put in another place when it comes.
             for member in list(session.memberships):
                 if member.group is not None:

@@ -36,7 +36,6 @@ from canopy_mqtt.core.protocol import acknowledge, connect, control_packets, pha
 from canopy_mqtt.core.protocol.backpressure import PublisherHold, PublishLimit, publish_limit
 from canopy_mqtt.core.protocol.identity import Authentication
 from canopy_mqtt.core.protocol.phases import ADMITTING, CLOSED, CONNECTED, CONNECTING
-from canopy_mqtt.core.queues.held import HeldAnswers
 from canopy_mqtt.core.queues.queue_terms import max_delay
 from canopy_mqtt.core.queues.requests import Peer, Request, WaitingRequests
 from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES, SendBuffer
@@ -81,9 +80,8 @@ class ServerProtocol(Peer):
         self.allowed_as: Principal | None = None
         self.allowed_key: i64 = -1
         self.allowed_topic = b""
-        # With a store that commits later: what waits for that, and the number of the journal's last note when the
-        # publish that is dealt with came; -1: it came earlier.
-        self.held_answers: HeldAnswers | None = None
+        # With a store that commits later: the number of the journal's last note when the publish that is dealt with
+        # came; -1: it came earlier.
         self.noted_before: i64 = -1
         # QoS 2 publishes of earlier connections that are not released and did not come again on this one: they do not
         # count against Receive Maximum, and neither do their PUBCOMPs (section 4.9).
@@ -215,7 +213,7 @@ class ServerProtocol(Peer):
             # First the core hears of the end, whatever raises then.
             if session is not None:
                 self.session = None
-                router.peers.post(PeerDisconnected(session, self.send_buffer, cause))
+                router.peers.events.append(PeerDisconnected(session, self.send_buffer, cause))
                 if router.tap is not None:
                     router.tap.disconnected(session.client_id, self.origin.address, cause)
             else:
@@ -227,7 +225,7 @@ class ServerProtocol(Peer):
             self.earlier_qos2 = None
             if self.filters_busy:
                 subscribe.end_packet(self)
-            if self.held_answers is not None or self.requests is not None:
+            if self.send_buffer.held is not None or self.requests is not None:
                 acknowledge.end(self)
             if self.aliases is not None:
                 self.aliases.discard()

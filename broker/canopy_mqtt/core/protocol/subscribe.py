@@ -220,15 +220,14 @@ class FilterPacket(Job):
         while not self._checked:
             if budget.used >= budget.mark and budget.spent():
                 return False
-            filters.next()
-            filters.check(controls)
+            filters.next(True, controls)
             self._count += 1
             budget.used += CHECK_WORK + (filters.filter_end - filters.filter_at >> LENGTH_SHIFT)
             if filters.position >= filters.end:
                 self._checked = True
                 if self._count > 1:
                     filters.position = filters.start
-                    filters.next()
+                    filters.next(False)
         # From here on the current filter is the first one that was not acted on.
         if self._bad_options or self._refusal > 0:
             if filters.subscribes:
@@ -258,7 +257,7 @@ class FilterPacket(Job):
                 self._codes.append(reason_codes.SUCCESS if found else reason_codes.NO_SUBSCRIPTION_EXISTED)
             if filters.position >= filters.end:
                 return True
-            filters.next()
+            filters.next(False)
 
     def _subscribe(self) -> None:
         """Subscribe to the current filter, if that may be, with one reason code [MQTT-3.8.4-5] [MQTT-3.8.4-6].

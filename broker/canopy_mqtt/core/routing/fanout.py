@@ -37,7 +37,6 @@ from canopy_mqtt.core.ledger import (
     NOT_AUTHORIZED,
     SESSION_ENDED,
 )
-from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import NEAR_MAX_SIZE, Message
 from canopy_mqtt.core.queues.requests import RequestMessage
@@ -98,11 +97,10 @@ class Fanout(Job):
         self.permissions: Permissions | None = None  # what access control says, if there is one
         # The recorder, while a message is routed whose deliveries it records.
         self._telling: Recorder | None = None
-        # Messages that are on their way to very many; whether there are any; what keeps accepted ones, if anything.
+        # Messages that are on their way to very many, and whether there are any.
         self.line = BroadcastLine()
         self._broadcasts = self.line.broadcasts
         self.broadcasting = False
-        self.journal: Journal | None = None
         self.at_once: i64 = MAX_DIRECT_SUBSCRIPTIONS
         self.barred = BarredList()  # deliveries that access control has not allowed
 
@@ -330,7 +328,7 @@ class Fanout(Job):
             budget.begin(1 << 60)  # all of it
             self._broadcast(broadcasts[0], budget)
             budget.begin(end - budget.used)
-        broadcast = self.line.add(route, message, origin, self.journal)
+        broadcast = self.line.add(route, message, origin, self._load.journal)
         self.broadcasting = True
         self.budget.used += OBJECT_WORK + broadcast.count // 64  # they are written down
         self._jobs.submit(BROADCASTS, self)
@@ -344,7 +342,7 @@ class Fanout(Job):
 
     def step(self, budget: Budget) -> bool:
         """Deliver the messages that are on their way to very many, the first one first."""
-        self.line.begin_interrupted(self._cache, self.journal)
+        self.line.begin_interrupted(self._cache, self._load.journal)
         broadcasts = self._broadcasts
         while broadcasts and not budget.spent():
             self._broadcast(broadcasts[0], budget)
@@ -522,7 +520,7 @@ class Unfinished(Job):
         totals = self._totals
         deliveries = session.take_shared(groups)
         most: i64 = len(deliveries)
-        if most > self.at_once and self._fanout.journal is None:
+        if most > self.at_once and totals.journal is None:
             most = self.at_once
         for delivery in deliveries[:most]:
             self._hand_on(delivery, session)

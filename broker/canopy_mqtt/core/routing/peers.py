@@ -1,7 +1,7 @@
 """The connected peers. The only place where a session gets or loses its send buffer.
 
-What notices that a peer connects or disconnects (a protocol, a writer that cannot write, a timer) posts a
-`PeerConnected` or `PeerDisconnected`. `ConnectedPeers` applies these before each batch of packets is routed, and
+What notices that a peer connects or disconnects (a protocol, a writer that cannot write, a timer) adds a
+`PeerConnected` or `PeerDisconnected` to the `events`. `drain` applies these before each batch of packets is routed, and
 between packets if a CONNECT needs it, so that no peer joins or leaves during a fanout. A peer without matching filters
 costs nothing, and after its `PeerDisconnected` nothing here refers to it.
 """
@@ -89,10 +89,6 @@ class ConnectedPeers(Job):
         requested.request(topic_filter, delay)
         self._table.charge(session, DELAY_BYTES * (len(requested.of_filters) - before))
 
-    def post(self, event: PeerConnected | PeerDisconnected) -> None:
-        """Queue an event; it takes effect at the next `drain`."""
-        self.events.append(event)
-
     def drain(self, router: Router, now: float) -> None:
         """Apply all events that wait, in order. Called before each batch is routed; never runs inside itself."""
         load = self._load
@@ -110,37 +106,29 @@ class ConnectedPeers(Job):
                 while done < len(events):
                     event = events[done]
                     done += 1
-                    if self.apply(event) and isinstance(event, PeerDisconnected):
+                    session = event.session
+                    send_buffer = event.send_buffer
+                    if isinstance(event, PeerConnected):
+                        session.send_buffer = send_buffer
+                        send_buffer.ledger = session.ledger
+                        self.send_buffers[session] = send_buffer
+                        if session.memberships is not None:
+                            self._place_shared(session)
+                    elif session.send_buffer is send_buffer:  # else it was replaced, or is gone
+                        session.detach(send_buffer)
+                        session.send_buffer = None
+                        del self.send_buffers[session]
+                        if session.requested_delays is not None:
+                            self._table.charge(session, -DELAY_BYTES * len(session.requested_delays.of_filters))
+                            session.requested_delays = None
+                            self.delays -= 1
+                        if session.memberships is not None:
+                            self._place_shared(session)
                         router.peer_left(event, now)
         finally:
             # Also where one of them has raised: it is not applied again.
             del events[:done]
             self._draining = False
-
-    def apply(self, event: PeerConnected | PeerDisconnected) -> bool:
-        """Apply one event. False when it says nothing new: the connection that it ends was replaced, or is gone."""
-        session = event.session
-        if isinstance(event, PeerDisconnected):
-            if session.send_buffer is not event.send_buffer:
-                return False
-            session.detach(event.send_buffer)
-            session.send_buffer = None
-            if session.requested_delays is not None:
-                self._table.charge(session, -DELAY_BYTES * len(session.requested_delays.of_filters))
-                session.requested_delays = None
-                self.delays -= 1
-            session.connected = False
-            if session.memberships is not None:
-                self._place_shared(session)
-            del self.send_buffers[session]
-            return True
-        session.send_buffer = event.send_buffer
-        event.send_buffer.ledger = session.ledger
-        session.connected = True
-        if session.memberships is not None:
-            self._place_shared(session)
-        self.send_buffers[session] = event.send_buffer
-        return True
 
     def _place_shared(self, session: Session) -> None:
         """Move its shared subscriptions to the connected members of their groups, or to the others (section 4.8.2).
@@ -154,7 +142,7 @@ class ConnectedPeers(Job):
             self._place(rest.pop())
             left -= 1
         self.placing.pop(session, None)
-        if rest and session.connected:
+        if rest and session.send_buffer is not None:
             self.placing[session] = rest
             self._jobs.submit(PLACING, self)
 

@@ -26,11 +26,9 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.topic_names import is_system
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.deadlines import Deadlines
-from canopy_mqtt.core.hooks import MessageHook, Permissions
 from canopy_mqtt.core.jobs import EXPIRY_WORK, LEVEL_WORK, RETAIN_WORK
 from canopy_mqtt.core.ledger import RETAIN
 from canopy_mqtt.core.limits import Limits
-from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import LOCAL, Principal
 from canopy_mqtt.core.queues.message import OVERHEAD, Message, MessageCopy
 from canopy_mqtt.core.routing.links import UPLINKS, is_bridge_state
@@ -66,13 +64,11 @@ class RetainedStore:
         # What counts against the limits: all but the broker's own, and of those the number.
         self.bytes = 0
         self.system_count = 0
-        self.journal: Journal | None = None
-        self.hook: MessageHook | None = None  # see `Router.message_hook`
-        self.permissions: Permissions | None = None  # asked about publishers (`may_be_sent`)
         self._limits = limits
         self._counters = counters
         self._deadlines = deadlines
         self._sessions = sessions
+        self._load = counters.load
         self._budget = counters.load.budget
         self._accounts = accounts
         # What each client takes of them, and each account.
@@ -96,8 +92,8 @@ class RetainedStore:
                 self._clear(topic, old)
             self._budget.used += RETAIN_WORK + LEVEL_WORK * topic.count("/")
             if empty:
-                if old is not None and self.hook is not None and not is_system(message.topic):
-                    self.hook.retained(message)
+                if old is not None and self._load.message_hook is not None and not is_system(message.topic):
+                    self._load.message_hook.retained(message)
                 return True
             self._counters.retained_refused += 1
             session = self._sessions.get(message.publisher)
@@ -106,10 +102,10 @@ class RetainedStore:
                 session.refused(RETAIN, topic, reason_codes.QUOTA_EXCEEDED, refused_by, message.qos, True)
             return False
         message = self.put(topic, message, account, published)  # whatever its QoS
-        if self.journal is not None and not is_system(message.topic):
-            self.journal.retained_set(message)
-        if self.hook is not None and not is_system(message.topic):
-            self.hook.retained(message)
+        if self._load.journal is not None and not is_system(message.topic):
+            self._load.journal.retained_set(message)
+        if self._load.message_hook is not None and not is_system(message.topic):
+            self._load.message_hook.retained(message)
         return True
 
     def refused_by(self, topic: str, message: Message, old: Message | None) -> str:
@@ -258,8 +254,8 @@ class RetainedStore:
         else:
             kept = message.kept if isinstance(message, RetainedMessage) else kept_bytes(message, topic)
             self.bytes -= kept + (levels - tree.node_count) * NODE_BYTES
-            if self.journal is not None and not is_system(message.topic):
-                self.journal.retained_cleared(topic)
+            if self._load.journal is not None and not is_system(message.topic):
+                self._load.journal.retained_cleared(topic)
         self._deadlines.cancel(topic)
 
     def drop(self, topic: str) -> None:
@@ -283,7 +279,7 @@ class RetainedStore:
         user name (without one, its address) are known, which is all that a store keeps. What the broker itself, its
         program or a link has retained is always sent.
         """
-        permissions = self.permissions
+        permissions = self._load.permissions
         account = account_name(message)
         if permissions is None or not account:
             return True

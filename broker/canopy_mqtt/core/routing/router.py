@@ -45,7 +45,7 @@ from canopy_mqtt.core.routing.queue_limits import QueueLimits
 from canopy_mqtt.core.routing.retained import RetainedStore
 from canopy_mqtt.core.routing.session_table import SessionTable
 from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
-from canopy_mqtt.core.routing.wills import HeldWill, WillQueue
+from canopy_mqtt.core.routing.wills import LoneWill, WillQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.session.shedding import GlobalLimiter
 from canopy_mqtt.core.topics.subscription import Subscription
@@ -91,12 +91,12 @@ class Router:
         load.reliever = GlobalLimiter(self.sessions, load)
         self.alias_bytes: i64 = 0  # that the topic aliases of all clients take
         self.permissions: Permissions | None = None  # what access control says, if there is one
+        self._epochs: i64 = 0  # of those that were in force before
         self.event_listener: EventListener | None = None
         self.auth_methods: dict[str, AuthMethod] = {}
         self.ban_hook: BanHook | None = None  # while there are bans
         self.tap: Recorder | None = None  # records what happens
         self.sampler = PublishSampler()  # samples nothing until another one takes its place
-        self._journal: Journal | None = None
         self.commits: Commits | None = None  # the journal's; set with it
         self.limits_changed()
 
@@ -119,31 +119,30 @@ class Router:
 
     @access_control.setter
     def access_control(self, asked: AccessControl | None) -> None:
-        made = None if asked is None else Permissions(asked, 0 if self.permissions is None else self.permissions.epochs)
-        self.permissions = self.fanout.permissions = self.wills.permissions = self._load.permissions = made
-        self.retained_store.permissions = made
-        self.cache.clear()
+        # What was remembered of the answers of another one is told from those of this one by the `epochs`.
+        if self.permissions is not None:
+            self._epochs = self.permissions.epochs
+        made = None if asked is None else Permissions(asked, self._epochs)
+        self.permissions = self.fanout.permissions = self._load.permissions = made
 
     @property
     def message_hook(self) -> MessageHook | None:
         """The hook that is asked about each client's message, if any. Set before the first client."""
-        return self.wills.hook
+        return self._load.message_hook
 
     @message_hook.setter
     def message_hook(self, hook: MessageHook | None) -> None:
-        self.wills.hook = self.retained_store.hook = hook
+        self._load.message_hook = hook
 
     @property
     def journal(self) -> Journal | None:
         """The journal that is told what to store. Set before the first session, or never."""
-        return self._journal
+        return self._load.journal
 
     @journal.setter
     def journal(self, journal: Journal | None) -> None:
-        self._journal = journal
+        self._load.journal = journal
         self.commits = None if journal is None else journal.commits
-        self.fanout.journal = journal
-        self.retained_store.journal = self.wills.journal = journal
 
     # -- recording -----------------------------------------------------------------------------------------------------
 
@@ -336,7 +335,7 @@ class Router:
             session = self.session_table.make(client_id, self.limits, self.counters, principal)
             session.account.retained = self.retained_store.shares.of(client_id)
         session.attach(version, window, plain)
-        self.peers.post(PeerConnected(session, send_buffer))
+        self.peers.events.append(PeerConnected(session, send_buffer))
         self.peers.drain(self, now)
         self.session_table.count(session)
         return session, present
@@ -344,8 +343,8 @@ class Router:
     def adopt(self, session: Session) -> None:
         """Add a session that was not opened by a client's CONNECT: that of a link. It is stored, too."""
         self.session_table.add(session)
-        if self._journal is not None:
-            session.keep(self._journal)
+        if self._load.journal is not None:
+            session.keep(self._load.journal)
 
     def overfull(self, now: float) -> None:
         """End the connections whose queues overflowed, if that is their policy: the events for it follow."""
@@ -357,10 +356,11 @@ class Router:
         """Drop messages that are too old from idle queues, and tell a store what it missed: about once a second."""
         self.peers.drain(self, now)
         self.queue_limits.sweep(self._load, now)
-        if self._journal is not None:
-            self._journal.retry()
-            if self._journal.pages is not None:
-                self._journal.pages.retry()
+        journal = self._load.journal
+        if journal is not None:
+            journal.retry()
+            if journal.pages is not None:
+                journal.pages.retry()
 
     def peer_left(self, event: PeerDisconnected, now: float) -> None:
         """Handle the end of a connection: the will, unfinished shared messages, and the session's end or expiry.
@@ -411,7 +411,8 @@ class Router:
         if session.journal is not None:
             session.journal.session_gone(session.client_id)
             session.keep_in(None)
-        self.wills.publish(session, now)
+        if session.will is not None:
+            self.wills.publish(session, now)
         if session.memberships is not None:
             self.unfinished.end(session)
         if session.made_queue is not None:
@@ -445,7 +446,7 @@ class Router:
         self.peers.drain(self, now)
         counters = self.counters
         deadlines = self.deadlines
-        deadlines.held_until = 0.0
+        deadlines.hold(0.0)
         self.wills.begin_turn()
         half_full = counters.half_full
         backed_up = counters.backed_up
@@ -461,7 +462,7 @@ class Router:
                     self.look_at(thing, now)
                 elif isinstance(thing, str):
                     self.retained_store.expire(thing, now)
-                elif isinstance(thing, HeldWill):
+                elif isinstance(thing, LoneWill):
                     self.wills.fall_due(thing, now)
                 elif isinstance(thing, WaitingRequests):
                     budget.used += DUE_WORK * thing.give_up(now)
@@ -472,7 +473,7 @@ class Router:
             self.jobs.wake()
         if counters.backed_up != backed_up:
             # The acknowledgements that empty a session's queue need a moment.
-            deadlines.held_until = now + PAUSE
+            deadlines.hold(now + PAUSE)
         return deadlines.due(now)
 
     def look_at(self, session: Session, now: float) -> None:

@@ -116,10 +116,8 @@ class SessionTable:
 
     def _leave(self, session: Session) -> None:
         """Note a session as absent no more."""
-        absent = self._absent.get(session.account.owner)
-        if absent is not None and session in absent:
-            _take(self._absent, session)
-            _take(self._subscribed, session)
+        _take(self._absent, session)
+        _take(self._subscribed, session)
 
     def hold_will(self, client_id: str, principal: Principal, will: Will) -> None:
         """Count the will of a client that has no session, on the account of its principal."""
@@ -146,7 +144,8 @@ class SessionTable:
         if session in self._empty:
             del self._empty[session]
             self.empty_bytes -= size
-        if owner in self._absent:
+        absent = self._absent.get(owner)
+        if absent is not None and session in absent:
             self._leave(session)
         self._size.change(owner, -size)
         session.account.session = 0

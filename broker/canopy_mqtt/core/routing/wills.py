@@ -17,10 +17,9 @@ from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.codec.topic_names import DOLLAR, is_system
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.deadlines import Deadlines
-from canopy_mqtt.core.hooks import MessageHook, Permissions
 from canopy_mqtt.core.jobs import DUE_WORK, WILLS, Budget, Job
 from canopy_mqtt.core.ledger import WILL
-from canopy_mqtt.core.persistence.journal import WAITING, Journal
+from canopy_mqtt.core.persistence.journal import WAITING
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.fanout import Fanout
@@ -32,26 +31,21 @@ if TYPE_CHECKING:
     from canopy_mqtt.core.routing.router import Router
 
 
-class DueWill:
-    """A will that waits for its turn; its session may have ended, or be another's. None: it has none here.
+class LoneWill:
+    """A will without its session, which may have ended, or be another's: it waits for its turn, or is held until `due`.
 
-    `name`: that of the will in a store; empty: it is in none.
+    `session`: None: it has none here. `name`: that of a will that waits for its turn in a store; empty: it is in none.
+    `due`: until when it is held for a client that may come back; 0.0: it is not.
     """
 
-    def __init__(self, message: Message, session: Session | None, principal: Principal, name: str) -> None:
-        self.message = message
+    def __init__(
+        self, will: Will, client_id: str, session: Session | None, principal: Principal, name: str, due: float = 0.0
+    ) -> None:
+        self.will = will
+        self.client_id = client_id
         self.session = session
         self.principal = principal
         self.name = name
-
-
-class HeldWill:
-    """The will of a client that has no session, until `due`, or until the client is back."""
-
-    def __init__(self, client_id: str, principal: Principal, will: Will, due: float) -> None:
-        self.client_id = client_id
-        self.principal = principal
-        self.will = will
         self.due = due
 
 
@@ -65,14 +59,8 @@ class WillQueue(Job):
         self._fanout: Fanout = router.fanout
         self._counters: Counters = router.counters
         self._deadlines: Deadlines = router.deadlines
-        # What access control says, if there is one.
-        self.permissions: Permissions | None = None
-        # The hook that is asked about messages, if there is one. See `Router.message_hook`.
-        self.hook: MessageHook | None = None
-        # What keeps wills, if anything does.
-        self.journal: Journal | None = None
         # The wills of clients without a session, by client identifier; the last number of one that waits for its turn.
-        self.held: dict[str, HeldWill] = {}
+        self.held: dict[str, LoneWill] = {}
         self._number = 0
         # True if the last will has half filled a queue, or is on its way to very many: the next ones wait.
         self._pressed = False
@@ -80,7 +68,7 @@ class WillQueue(Job):
         self._half_full: i64 = 0
         self._backed_up: i64 = 0
         # Those that wait, in their order.
-        self.line: dict[DueWill, None] = {}
+        self.line: dict[LoneWill, None] = {}
 
     @property
     def waiting(self) -> int:
@@ -133,116 +121,34 @@ class WillQueue(Job):
         self._publish(will, session.client_id, session, session.principal, now)
 
     def _publish(self, will: Will, client_id: str, session: Session | None, principal: Principal, now: float) -> None:
-        message = will_message(will, client_id, now)
-        if not self._pressed and not self._fanout.broadcasting:
-            self._send(message, session, principal)
+        """Publish a will, or let it wait for its turn.
+
+        Not if its client, who is `principal`, may do that no more: it could when it connected.
+        """
+        if self._pressed or self._fanout.broadcasting:
+            name = ""
+            journal = self._router.journal
+            if journal is not None:
+                # The client may have another by the time that this one has its turn.
+                self._number += 1
+                name = f"{WAITING}{self._number}/{client_id}"
+                journal.will_alone(name, principal, will, now)
+            self._wait(LoneWill(will, client_id, session, principal, name))
             return
-        name = ""
-        if self.journal is not None:
-            # The client may have another by the time that this one has its turn.
-            self._number += 1
-            name = f"{WAITING}{self._number}/{client_id}"
-            self.journal.will_alone(name, principal, will, now)
-        self._wait(DueWill(message, session, principal, name))
-
-    def _wait(self, waiting: DueWill) -> None:
-        self.line[waiting] = None
-        self._router.jobs.submit(WILLS, self)
-
-    def _forget(self, name: str) -> None:
-        """A will that is alone is over."""
-        if self.journal is not None:
-            self.journal.will_cleared(name)
-
-    # -- without a session ---------------------------------------------------------------------------------------------
-
-    def hold(self, client_id: str, principal: Principal, will: Will, due: float, new: bool = True) -> None:
-        """Keep the will of a client without a session until it is due. `new`: a store does not know that time yet."""
-        held = HeldWill(client_id, principal, will, due)
-        self.held[client_id] = held
-        self._table.hold_will(client_id, principal, will)
-        self._deadlines.set(held, due)
-        if new and self.journal is not None:
-            self.journal.will_alone(client_id, principal, will, due)
-
-    def called_off(self, session: Session, now: float) -> None:
-        """A client begins anew where its session was: a will that waits for `will_grace` alone is not published."""
-        if 0.0 < session.grace_from <= now:
-            self.forget(session)
-
-    def back(self, client_id: str, user_name: str | None, now: float) -> None:
-        """A client connects: the will of this identifier that is held is not published; another user's is, now."""
-        held = self._let_go(client_id)
-        if held is not None and held.principal.user_name != user_name:
-            self._publish(held.will, client_id, None, held.principal, now)
-
-    def fall_due(self, held: HeldWill, now: float) -> None:
-        """The client has not come back."""
-        self._let_go(held.client_id)
-        self._publish(held.will, held.client_id, None, held.principal, now)
-
-    def drop(self, will: HeldWill | DueWill) -> bool:
-        """One that is held or waits is not to be published. False: it was, or its client is back."""
-        if isinstance(will, HeldWill):
-            if self.held.get(will.client_id) is not will:
-                return False
-            self._let_go(will.client_id)
-            return True
-        if will not in self.line:
-            return False
-        del self.line[will]
-        if will.name:
-            self._forget(will.name)
-        return True
-
-    def _let_go(self, client_id: str) -> HeldWill | None:
-        held = self.held.pop(client_id, None)
-        if held is not None:
-            self._deadlines.cancel(held)
-            self._table.let_go_of_will(client_id)
-            self._forget(client_id)
-        return held
-
-    def wait_again(self, name: str, principal: Principal, will: Will, now: float) -> None:
-        """A will waited for its turn when the broker died."""
-        number, _, client_id = name.removeprefix(WAITING).partition("/")
-        if number.isdigit():
-            self._number = max(self._number, int(number))
-        self._wait(DueWill(will_message(will, client_id, now), None, principal, name))
-
-    # -- in turns ------------------------------------------------------------------------------------------------------
-
-    def step(self, budget: Budget) -> bool:
-        """Publish the wills that wait, in their order, until a queue becomes half full."""
-        counters = self._counters
-        line = self.line
-        while line and not self._pressed and not budget.spent():
-            if counters.half_full != self._half_full or counters.backed_up != self._backed_up:
-                break
-            waiting = next(iter(line))
-            del line[waiting]
-            budget.used += DUE_WORK
-            if waiting.name:
-                self._forget(waiting.name)
-            self._send(waiting.message, waiting.session, waiting.principal)
-        return not line
-
-    def _send(self, message: Message, session: Session | None, principal: Principal) -> None:
-        """Publish it, unless its client, who is `principal`, may do that no more: it could when it connected."""
-        if (
-            message.topic[0] == DOLLAR
-            and is_system(message.topic)
-            and not self._bridge_states.may_send_will(message.topic, message.publisher)
-        ):
+        # The message is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties,
+        # the user's among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10]; its message expiry
+        # counts from its publication (section 3.1.3.2.4).
+        expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
+        topic = will.topic.encode()
+        message = Message(topic, will.payload, will.qos, will.retain, will.properties, expires_at, client_id)
+        if topic[0] == DOLLAR and is_system(topic) and not self._bridge_states.may_send_will(topic, client_id):
             return
-        permissions = self.permissions
-        hook = self.hook
+        permissions = self._router.permissions
+        hook = self._counters.load.message_hook
         if hook is not None or (permissions is not None and not permissions.steady):
             # How long they take is not known.
             self._router.budget.look()
-        if permissions is not None and not permissions.asked.may_publish(
-            principal, message.topic.decode(), message.qos, message.retain
-        ):
+        if permissions is not None and not permissions.asked.may_publish(principal, will.topic, will.qos, will.retain):
             self._counters.denied_publishes += 1
             self._refused(message, session, principal, reason_codes.NOT_AUTHORIZED, "")
             return
@@ -258,6 +164,91 @@ class WillQueue(Job):
         self._router.publish(message, session)
         if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.broadcasting:
             self._pressed = True
+
+    def _wait(self, waiting: LoneWill) -> None:
+        self.line[waiting] = None
+        self._router.jobs.submit(WILLS, self)
+
+    def _forget(self, name: str) -> None:
+        """A will that is alone is over."""
+        journal = self._router.journal
+        if journal is not None:
+            journal.will_cleared(name)
+
+    # -- without a session ---------------------------------------------------------------------------------------------
+
+    def hold(self, client_id: str, principal: Principal, will: Will, due: float, new: bool = True) -> None:
+        """Keep the will of a client without a session until it is due. `new`: a store does not know that time yet."""
+        held = LoneWill(will, client_id, None, principal, "", due)
+        self.held[client_id] = held
+        self._table.hold_will(client_id, principal, will)
+        self._deadlines.set(held, due)
+        journal = self._router.journal
+        if new and journal is not None:
+            journal.will_alone(client_id, principal, will, due)
+
+    def called_off(self, session: Session, now: float) -> None:
+        """A client begins anew where its session was: a will that waits for `will_grace` alone is not published."""
+        if 0.0 < session.grace_from <= now:
+            self.forget(session)
+
+    def back(self, client_id: str, user_name: str | None, now: float) -> None:
+        """A client connects: the will of this identifier that is held is not published; another user's is, now."""
+        held = self._let_go(client_id)
+        if held is not None and held.principal.user_name != user_name:
+            self._publish(held.will, client_id, None, held.principal, now)
+
+    def fall_due(self, held: LoneWill, now: float) -> None:
+        """The client has not come back."""
+        self._let_go(held.client_id)
+        self._publish(held.will, held.client_id, None, held.principal, now)
+
+    def drop(self, will: LoneWill) -> bool:
+        """One that is held or waits is not to be published. False: it was, or its client is back."""
+        if will.due > 0.0:
+            if self.held.get(will.client_id) is not will:
+                return False
+            self._let_go(will.client_id)
+            return True
+        if will not in self.line:
+            return False
+        del self.line[will]
+        if will.name:
+            self._forget(will.name)
+        return True
+
+    def _let_go(self, client_id: str) -> LoneWill | None:
+        held = self.held.pop(client_id, None)
+        if held is not None:
+            self._deadlines.cancel(held)
+            self._table.let_go_of_will(client_id)
+            self._forget(client_id)
+        return held
+
+    def wait_again(self, name: str, principal: Principal, will: Will) -> None:
+        """A will waited for its turn when the broker died."""
+        number, _, client_id = name.removeprefix(WAITING).partition("/")
+        if number.isdigit():
+            self._number = max(self._number, int(number))
+        self._wait(LoneWill(will, client_id, None, principal, name))
+
+    # -- in turns ------------------------------------------------------------------------------------------------------
+
+    def step(self, budget: Budget) -> bool:
+        """Publish the wills that wait, in their order, until a queue becomes half full."""
+        counters = self._counters
+        line = self.line
+        while line and not self._pressed and not self._fanout.broadcasting and not budget.spent():
+            if counters.half_full != self._half_full or counters.backed_up != self._backed_up:
+                break
+            waiting = next(iter(line))
+            del line[waiting]
+            budget.used += DUE_WORK
+            if waiting.name:
+                self._forget(waiting.name)
+            now = counters.load.now
+            self._publish(waiting.will, waiting.client_id, waiting.session, waiting.principal, now)
+        return not line
 
     def _refused(
         self, message: Message, session: Session | None, principal: Principal, reason_code: int, why: str
@@ -277,13 +268,3 @@ class WillQueue(Job):
                 message.qos,
                 message.retain,
             )
-
-
-def will_message(will: Will, client_id: str, now: float) -> Message:
-    """The application message of a will, its message expiry counted from its publication (section 3.1.3.2.4).
-
-    It is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties, the user's
-    among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10].
-    """
-    expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
-    return Message(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, expires_at, client_id)

@@ -10,21 +10,21 @@ starting, stopping and ending a stream cost the same for any number of streams.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.counters import QueueTotals
-from canopy_mqtt.core.ledger import ACCEPTED, NO_ROOM, Ledger
-from canopy_mqtt.core.persistence.journal import Journal
-from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.hooks import Permissions
+from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED, NO_ROOM
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
-from canopy_mqtt.core.queues.send_window import SendWindow
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree, TopicNode
+
+if TYPE_CHECKING:
+    from canopy_mqtt.core.session.session import Session
 
 STEP: Final = 256
 """Retained messages fetched at most in one turn, so that one subscriber to all of them does not hold up the loop."""
@@ -42,91 +42,57 @@ TOPICS: Final = 8
 NEVER: Final = -2
 """In place of `epochs` where what access control says is not remembered: nothing is known of what it said then."""
 
+MAX_STREAMED_FRAME: Final = 4_096
+"""Bytes of a retained message up to which each receiver gets a frame of its own. Of a larger one all that wait for it
+share the message."""
+
 MISSED: Final = 256
 """Topics remembered whose live message was not accepted, of a session. Beyond it, streams send again all that was
 published so far: a message may come twice then, and none is lost."""
 
 
 class RetainedStream:
-    """The retained messages for one subscription, of the topics that exist now."""
+    """The retained messages for one subscription, of the topics that exist when it begins."""
 
-    def __init__(self, subscription: Subscription, tree: RetainedTree, epochs: i64) -> None:
-        """`epochs`: how often access control has said other things (`Permissions`); -1: it filters nothing."""
+    def __init__(self, subscription: Subscription, tree: RetainedTree, permissions: Permissions | None) -> None:
         self.subscription = subscription
         self.tree = tree
         self.youngest = tree.youngest
         # What was published later went to the session as a live message, unless access control barred it then.
         self._since: i64 = tree.published
-        self._epochs: i64 = epochs
+        self._epochs: i64 = -1 if permissions is None else _epochs(permissions)
         # Over the topics that its filter matches. Made when it is the stream's turn: thousands may wait for theirs.
         self.walk: RetainedCursor | None = None
         # Taken from the cursor and not sent yet: the last one goes first.
         self.ahead: list[TopicNode] = []
 
-    def was_live(self, node: TopicNode, epochs: i64) -> bool:
+    def was_live(self, node: TopicNode, permissions: Permissions | None) -> bool:
         """Return whether the session was offered a topic's message when it was published."""
-        return node.published > self._since and self._epochs == epochs != NEVER
+        return node.published > self._since and self._epochs == _epochs(permissions) != NEVER
 
     def send_all(self) -> None:
         """Send again what has been published until now, and what is being published."""
         self._since = self.tree.published + 1
 
-    def restart(self, tree: RetainedTree, epochs: i64) -> None:
-        """Begin again, with what there is now."""
-        self.tree = tree
-        self.youngest = tree.youngest
-        self._since = tree.published
-        self._epochs = epochs
-        self.walk = None
-        self.ahead = []
+
+def _epochs(permissions: Permissions | None) -> i64:
+    """Return how often access control has said other things; -1: it filters nothing; NEVER: that is not known."""
+    if permissions is None or not permissions.filters:
+        return -1
+    permissions.refresh()
+    return permissions.epochs if permissions.steady else NEVER
 
 
 class RetainedStreams:
-    """The streams of one session, in the order of their subscriptions."""
+    """The streams of one session, in the order of their subscriptions: never more than it has."""
 
-    def __init__(self, ledger: Ledger, totals: QueueTotals) -> None:
-        self._ledger = ledger
-        self._client_id = ledger.client_id
-        self._totals = totals
+    def __init__(self) -> None:
         # Linked, unlike a plain dict: the first of it is found at once however many were taken from the front.
         self.streams: OrderedDict[str, RetainedStream] = OrderedDict()
         # Messages, and other work, that this turn has left.
         self.left: i64 = STEP
-        # What `next` gave last, and how it is delivered.
-        self.qos: i64 = 0
-        self.identifiers: tuple[int, ...] = NO_IDENTIFIERS
-        self._current: RetainedStream | None = None
-        self._node: TopicNode | None = None
-        # Filters whose stream has come to its end, and that no journal has been told of.
-        self.ended: dict[str, None] = {}
         # Topics whose live message was not accepted while streams ran, with the highest number that it may have got.
         self._missed: dict[bytes, int] = {}
-
-    def running(self, topic_filter: str) -> bool:
-        """Return whether retained messages are on their way because of this subscription."""
-        return topic_filter in self.streams
-
-    def __len__(self) -> int:
-        """Return how many subscriptions still wait for retained messages: never more than the session has."""
-        return len(self.streams)
-
-    def start(self, subscription: Subscription, tree: RetainedTree) -> None:
-        """Begin, or begin anew with a stream of this subscription that still runs; it keeps its turn."""
-        # The stream runs again before the journal heard of its end.
-        self.ended.pop(subscription.topic_filter, None)
-        epochs: i64 = -1 if self._totals.permissions is None else self._epochs()
-        running = self.streams.get(subscription.topic_filter)
-        if running is not None and running.subscription is subscription:
-            running.restart(tree, epochs)
-        else:
-            self.streams[subscription.topic_filter] = RetainedStream(subscription, tree, epochs)
-
-    def _epochs(self) -> i64:
-        permissions = self._totals.permissions
-        if permissions is None or not permissions.filters:
-            return -1
-        permissions.refresh()
-        return permissions.epochs if permissions.steady else NEVER
 
     def missed(self, topic: bytes) -> None:
         """A live message of this topic was not accepted: a stream that has still to send it does."""
@@ -139,26 +105,22 @@ class RetainedStreams:
             self._missed[topic] = stream.tree.published + 1
             break
 
-    def stop(self, topic_filter: str) -> None:
-        """The subscription is gone: so are the retained messages that it still waited for."""
-        self.streams.pop(topic_filter, None)
-        self.ended.pop(topic_filter, None)
+    def fill(self, session: Session, send_buffer: SendBuffer, now: float) -> bool:
+        """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room.
 
-    def next(self, send_buffer: SendBuffer, principal: Principal | None, now: float) -> Message | None:
-        """Return the next message to send; None: there is none, the buffer is half full, or the turn is over.
-
-        Then `qos` and `identifiers` are those of its delivery, or it is to be `put_back`. `principal`: who gets them,
-        where access control is to be asked whether it may.
+        Return True if there is more that could go, and only the bound of a turn has ended this one.
         """
         streams = self.streams
-        permissions = self._totals.permissions
-        if permissions is not None and not permissions.filters:
+        totals = session.totals
+        permissions = totals.permissions
+        if permissions is not None and (session.internal or not permissions.filters):
             permissions = None
+        frames = session.fast_path and not session.upstream and send_buffer.topics is None
         most = 2
         while streams and self.left > 0:
             if send_buffer.messages * 2 >= send_buffer.max_messages or send_buffer.bytes * 2 >= send_buffer.max_bytes:
                 # The other half is for live messages.
-                return None
+                return False
             self.left -= 1
             stream = next(iter(streams.values()))
             subscription = stream.subscription
@@ -177,70 +139,75 @@ class RetainedStreams:
                 if not stream.ahead:
                     if cursor.done:
                         del streams[subscription.topic_filter]
-                        self.ended[subscription.topic_filter] = None
+                        if session.journal is not None:
+                            session.journal.streamed(session.client_id, subscription.topic_filter)
                     continue
             node = stream.ahead.pop()
             message = node.value
             if not isinstance(message, Message) or 0.0 < message.expires_at <= now:
                 continue
-            if subscription.no_local and message.publisher == self._client_id:
+            if subscription.no_local and message.publisher == session.client_id:
                 # A stored message is still one's own [MQTT-3.8.3-3].
                 continue
-            if permissions is not None and principal is not None:
+            if permissions is not None:
                 self.left -= permissions.source.ask_work // ASK_PART
-                most = permissions.receive_qos(principal, message.topic.decode())
+                most = permissions.receive_qos(session.principal, message.topic.decode())
                 if most < 0:
-                    self._ledger.barred(principal, message.topic, True)
+                    session.ledger.barred(session.principal, message.topic, True)
                     continue
-            check = self._totals.retained_check
+            check = totals.retained_check
             if check is not None:
-                asked = self._totals.permissions
+                asked = totals.permissions
                 self.left -= 0 if asked is None else asked.source.ask_work // ASK_PART
                 if not check.may_be_sent(message):
-                    self._totals.retained_withheld += 1
+                    totals.retained_withheld += 1
                     continue
-            qos = min(message.qos, subscription.qos, most)
+            qos = min(message.qos, subscription.qos, most)  # the lower one [MQTT-3.8.4-8]
             if (
                 qos == 2
-                and stream.was_live(node, self._epochs())
+                and stream.was_live(node, totals.permissions)
                 and node.published > self._missed.get(message.topic, 0)
             ):
                 continue
-            self._current = stream
-            self._node = node
-            self.qos = i64(qos)  # the lower one [MQTT-3.8.4-8]
+            # With RETAIN, since a new subscription is why it is sent [MQTT3-3.3.1-8].
             identifier = subscription.identifier
-            self.identifiers = NO_IDENTIFIERS if identifier == 0 else (identifier,)
-            return message
-        return None
+            expires = message.expires_at != 0.0
+            if frames and qos == 0 and not expires and identifier == 0 and message.size < MAX_STREAMED_FRAME:
+                # Nothing in its frame depends on when it is written.
+                frame = message.frame(session.v5, 0, True, False, 0, NO_IDENTIFIERS, -1, 0, True)
+                cause = send_buffer.offer_retained(frame)
+            else:
+                identifiers = NO_IDENTIFIERS if identifier == 0 else (identifier,)
+                cause = _send(session, send_buffer, Delivery(message, qos, True, identifiers, None))
+            if cause == NO_ROOM:
+                # The message comes again, as the topic has it then.
+                stream.ahead.append(node)
+                return False
+            if cause != EXCLUDED:
+                session.offered += 1
+                if cause != ACCEPTED:
+                    session.drop(cause)
+        if not streams:
+            session.streams = None
+            return False
+        return True
 
-    def put_back(self) -> None:
-        """Give back what `next` gave, for want of room: it comes again, as the topic has it then."""
-        assert self._current is not None
-        assert self._node is not None
-        self._current.ahead.append(self._node)
 
-    def tell_ended(self, journal: Journal) -> None:
-        """Tell the session's journal which streams have come to their end since the last time."""
-        for topic_filter in self.ended:
-            journal.streamed(self._client_id, topic_filter)
-        self.ended = {}
-
-    def send(self, delivery: Delivery, send_buffer: SendBuffer, window: SendWindow | None) -> int:
-        """Send a delivery of what `next` gave: ACCEPTED, the cause of its drop, or NO_ROOM.
-
-        `window`: the session's, which a delivery of QoS 1 or 2 needs.
-        """
-        cause = send_buffer.refusal(delivery.message, delivery.qos, delivery.identifiers)
-        if cause != ACCEPTED:
-            return cause
-        size: i64 = delivery.message.size + HEADROOM
-        # The first may go also where all queues are full, so that the stream goes on.
-        idle = send_buffer.messages == 0 and (window is None or delivery.qos == 0 or window.inflight.count == 0)
-        if not send_buffer.has_room(size) or not (idle or self._totals.has_room(1, size)):
-            return NO_ROOM
-        if delivery.qos == 0:
-            send_buffer.push(delivery)
-        elif window is None or window.quota <= 0 or not window.send_new(delivery, send_buffer):
-            return NO_ROOM
-        return ACCEPTED
+def _send(session: Session, send_buffer: SendBuffer, delivery: Delivery) -> int:
+    """Send a delivery: ACCEPTED, the cause of its drop, NO_ROOM, or EXCLUDED: an upstream broker is not to have it."""
+    if session.upstream and not session.adapt_retained(delivery):
+        return EXCLUDED
+    cause = send_buffer.refusal(delivery.message, delivery.qos, delivery.identifiers)
+    if cause != ACCEPTED:
+        return cause
+    size: i64 = delivery.message.size + HEADROOM
+    window = session.window if delivery.qos > 0 else None
+    # The first may go also where all queues are full, so that the stream goes on.
+    idle = send_buffer.messages == 0 and (window is None or window.inflight.count == 0)
+    if not send_buffer.has_room(size) or not (idle or session.totals.has_room(1, size)):
+        return NO_ROOM
+    if window is None:
+        send_buffer.push(delivery)
+    elif window.quota <= 0 or not window.send_new(delivery, send_buffer):
+        return NO_ROOM
+    return ACCEPTED

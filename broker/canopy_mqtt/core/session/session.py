@@ -16,7 +16,7 @@ from mypy_extensions import i64
 from canopy_mqtt.core.accounts import Account
 from canopy_mqtt.core.codec.packets import PUBREC, V5, V311, Will
 from canopy_mqtt.core.counters import UNLIMITED, Counters, bound
-from canopy_mqtt.core.ledger import ACCEPTED, DISCONNECTED, EXCLUDED, GLOBAL, GO_ON, NO_ROOM, SESSION_ENDED, Ledger
+from canopy_mqtt.core.ledger import ACCEPTED, DISCONNECTED, EXCLUDED, GLOBAL, GO_ON, SESSION_ENDED, Ledger
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import QUEUED, SENT, Delivery
@@ -26,17 +26,13 @@ from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, MessageTerms, Queue
 from canopy_mqtt.core.queues.requests import AskedLink, RequestMessage
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.queues.send_window import SendWindow
-from canopy_mqtt.core.session.retained_stream import STEP, RetainedStreams
+from canopy_mqtt.core.session.retained_stream import STEP, RetainedStream, RetainedStreams
 from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
 from canopy_mqtt.core.topics.topic_tree import RetainedTree
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.queues.delivery import InFlight
     from canopy_mqtt.core.queues.queue_terms import QueueRule, RequestedDelays
-
-MAX_STREAMED_FRAME: Final = 4_096
-"""Bytes of a retained message up to which each receiver gets a frame of its own. Of a larger one all that wait for it
-share the message."""
 
 
 class Session:
@@ -46,7 +42,7 @@ class Session:
         self, client_id: str, max_messages: int, max_bytes: int, counters: Counters, who: Principal | None = None
     ) -> None:
         # What each message touches comes first, up to `asked_link`: side by side it takes few lines of the cache.
-        # The connection, if there is one. `send_buffer` is changed by ConnectedPeers.apply alone.
+        # The connection, if there is one. `send_buffer` is changed by ConnectedPeers.drain alone.
         self.send_buffer: SendBuffer | None = None
         # Messages that wait, and those in flight to the client; each is made when first needed (`queue`, `window`).
         self.made_queue: MessageQueue | None = None
@@ -91,11 +87,10 @@ class Session:
         self.link_peer, self.bridge, self.is_link = "", False, False
         self.bridge_state = b""  # the topic of the state that the will of its CONNECT announces (`routing.links`)
         self.received_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
-        # Of its share group memberships (`SharedGroup`): whether they stand among the connected ones, and all of them.
-        self.connected, self.shared = False, 0
+        self.shared = 0  # of its subscriptions: see `memberships`
         # A subscription's own queue is half full, or its messages are soon too old: what waits for more has to go.
         self.hurries = False
-        self.memberships: dict[Subscription, None] | None = None
+        self.memberships: dict[Subscription, None] | None = None  # in share groups
 
     @property
     def user_name(self) -> str | None:
@@ -487,43 +482,7 @@ class Session:
                 return window.spent
         if self.streams is None:
             return window is not None and window.spent
-        return self._fill_from_streams(self.streams, send_buffer, now)
-
-    def _fill_from_streams(self, streams: RetainedStreams, send_buffer: SendBuffer, now: float) -> bool:
-        """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""
-        principal = None if self.internal else self.principal
-        window = self.made_window
-        frames = self.fast_path and not self.upstream and send_buffer.topics is None
-        while (message := streams.next(send_buffer, principal, now)) is not None:
-            qos: i64 = streams.qos
-            expires = message.expires_at != 0.0
-            if frames and qos == 0 and not expires and not streams.identifiers and message.size < MAX_STREAMED_FRAME:
-                # Nothing in its frame depends on when it is written.
-                cause = send_buffer.offer_retained(
-                    message.frame(self.v5, 0, True, False, 0, streams.identifiers, -1, 0, True)
-                )
-            else:
-                # With RETAIN, since a new subscription is why it is sent [MQTT3-3.3.1-8].
-                delivery = Delivery(message, qos, True, streams.identifiers, None)
-                if self.upstream and not self.adapt_retained(delivery):
-                    continue
-                if window is None and qos > 0:
-                    window = self.window
-                cause = streams.send(delivery, send_buffer, window)
-            if cause == NO_ROOM:
-                streams.put_back()
-                return False
-            self.offered += 1
-            if cause != ACCEPTED:
-                self.drop(cause)
-        if self.journal is None:
-            streams.ended.clear()
-        elif streams.ended:
-            streams.tell_ended(self.journal)
-        if not streams.streams:
-            self.streams = None
-            return False
-        return streams.left <= 0
+        return self.streams.fill(self, send_buffer, now)
 
     def adapt_retained(self, delivery: Delivery) -> bool:
         """Adapt a retained message for a receiver that is another broker. False: do not send it."""
@@ -531,19 +490,19 @@ class Session:
         return True
 
     def start_stream(self, subscription: Subscription, tree: RetainedTree) -> None:
-        """Begin to stream the matching retained messages of a tree, instead of a stream in progress."""
+        """Begin to stream the matching retained messages of a tree. A stream in progress begins anew in its turn."""
         if self.streams is None:
-            self.streams = RetainedStreams(self.ledger, self.totals)
-        self.streams.start(subscription, tree)
+            self.streams = RetainedStreams()
+        self.streams.streams[subscription.topic_filter] = RetainedStream(subscription, tree, self.totals.permissions)
 
     def stop_stream(self, topic_filter: str) -> None:
         """The subscription ended: remove the retained messages that it still waits for."""
         if self.streams is not None:
-            self.streams.stop(topic_filter)
+            self.streams.streams.pop(topic_filter, None)
 
     def is_streaming(self, subscription: Subscription) -> bool:
         """True while retained messages are being sent for this subscription."""
-        return self.streams is not None and self.streams.running(subscription.topic_filter)
+        return self.streams is not None and subscription.topic_filter in self.streams.streams
 
     # -- acknowledgements from the client ------------------------------------------------------------------------------
 

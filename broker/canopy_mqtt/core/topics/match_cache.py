@@ -28,6 +28,9 @@ MAX_DOORKEEPER_BYTES: Final = 1 << 20  # bytes
 RANDOM_ADMISSION: Final = 32
 
 
+# Routes of at most this many entries are swept of retired ones whenever they grow.
+MIN_SWEPT_ENTRIES: Final = 8
+
 # Cached topics that a new filter matches are found in batches of this size; a cursor bounds what it does for each.
 STEP: Final = 16
 
@@ -41,11 +44,6 @@ MAX_WALKED: Final = 4096
 # matched by the trie again.
 MAX_WIDE: Final = 16
 
-# Routes that are forgotten all at once are let go of at once when they are so few (0.2 ms), and else some of them with
-# each topic that is remembered: 100,000 are 20 ms in one call.
-FORGET_AT_ONCE: Final = 1_024
-LET_GO: Final = 4
-
 # References (to filters, and to recipients) that all routes together may hold. Without this bound, 10,000
 # topics that 4,000 subscribers of "#" see would hold 40 million.
 MAX_WEIGHT: Final = 2_000_000
@@ -53,26 +51,6 @@ MAX_WEIGHT: Final = 2_000_000
 # What a level of the tree of cached topics weighs, in references of 8 bytes. Measured: 100 to 200 bytes compiled, 180
 # to 280 interpreted. Without it, 16,384 topics of 128 levels would take 350 MB.
 NODE_WEIGHT: Final = 20
-
-
-class Remains:
-    """Routes of a discarded cache that are not freed yet."""
-
-    def __init__(self, routes: dict[bytes, Route], index: RetainedTree, clock: list[Route | None]) -> None:
-        self.routes = routes
-        self._index = index
-        self._clock = clock
-
-    def let_go(self, most: i64) -> bool:
-        """Free about this number of routes. Return True when all are free."""
-        clock = self._clock
-        while clock and most > 0:
-            most -= 1
-            route = clock.pop()
-            if route is not None:
-                del self.routes[route.topic]
-                self._index.remove(str(route.topic, "utf-8"))
-        return not clock
 
 
 class MatchCache:
@@ -88,8 +66,6 @@ class MatchCache:
     - A look-up leaves no trace of a filter that has left: its entry leaves the route, and what was computed with it
       goes too. This costs one comparison while no client subscribes or unsubscribes. The same filter coming back is
       a new filter with a new entry.
-    - What is forgotten all at once (`clear`) leaves the memory as others come, `LET_GO` for each: there is never more
-      in it than there was.
     - Bounded: at most `max_topics` routes, and at most `max_weight` references held by them all, their recipients
       included, and the names and the levels of the tree of topics as what they weigh; none for a topic name longer than
       `MAX_TOPIC` bytes.
@@ -126,7 +102,6 @@ class MatchCache:
         self._clock: list[Route | None] = []
         self._free: list[int] = []  # places on the clock that dropped routes left
         self._hand: int = 0
-        self._remains: list[Remains] = []
         # Wide filters by their number, and the number of the last one that was left out for a newer one.
         self._wide: dict[i64, FilterEntry] = {}
         self._wide_lost: i64 = 0
@@ -165,8 +140,6 @@ class MatchCache:
         self.misses += 1
         name = str(topic, "utf-8")
         route = self._match(topic, name)
-        route.sum_versions()
-        route.entries_as_of = self.changes.count
         if self.max_topics <= 0 or len(topic) > MAX_TOPIC or self._alone(route) > self.max_weight:
             return route
         if (self.guarded and is_within(topic, self.guarded)) or (not self.controls and has_control(name)):
@@ -179,19 +152,25 @@ class MatchCache:
         """Return the route of a topic with the filters that match now, from the cache or from the trie."""
         route = self.lookup(topic)
         if route is None:
-            return self.store(topic)
-        if route.entries_as_of != self.changes.count:
-            self.renew(route)
+            route = self.store(topic)
+        self.renew(route)
         return route
 
     def renew(self, route: Route) -> None:
         """Set the entries of a route to those that match now, and its version to the sum of theirs."""
         if route.wide_seen != self.changes.wide:
             self._compare(route)
-        if not route.sum_versions():
+        # Each entry's version only grows, so that an equal sum means that nothing changed. A new filter's entry comes
+        # in with version 0 and no subscriber, and so changes nothing by itself.
+        version: i64 = route.past
+        retired: i64 = 0
+        for entry in route.entries:
+            version += entry.version
+            if not entry.topic_filter:  # `retired`
+                retired += 1
+        if retired > 0:
             route.sweep()
-            route.sum_versions()
-        route.entries_as_of = self.changes.count
+        route.version = version + retired
         if route.weight != route.name_weight + len(route.entries) + route.references:
             self.charge(route, route.references)
 
@@ -242,7 +221,7 @@ class MatchCache:
             changes.remember(entry, subscription.session if subscription.group is None else None)
         entry.discard(subscription)
         if entry.only is None and entry.many is None:
-            self.trie.remove(entry.topic_filter)
+            self.trie.remove(entry)
             if self._wide:
                 for number, wide in list(self._wide.items()):
                     if wide is entry:
@@ -256,15 +235,8 @@ class MatchCache:
         if changes.kept:
             changes.remember(entry, subscription.session if subscription.group is None else None)
 
-    @property
-    def left(self) -> int:
-        """Return how many routes are forgotten and still in memory."""
-        return sum([len(remains.routes) for remains in self._remains])
-
     def clear(self) -> None:
-        """Discard all routes."""
-        if len(self._clock) > FORGET_AT_ONCE:
-            self._remains.append(Remains(self.routes, self._index, self._clock))
+        """Discard all routes. 16,384 take some milliseconds: for what an operator does, not for what a client can."""
         self.routes = {}
         self._index = RetainedTree()
         self._clock = []
@@ -293,8 +265,6 @@ class MatchCache:
     def _remember(self, name: str, route: Route) -> None:
         clock = self._clock
         routes = self.routes
-        if self._remains and self._remains[-1].let_go(LET_GO):
-            self._remains.pop()
         while len(routes) >= self.max_topics:
             self._evict(None)
         if self._free:
@@ -344,26 +314,27 @@ class MatchCache:
 
     def _extend(self, entry: FilterEntry) -> None:
         """Add the entry of a new filter to the routes of the topics that it matches."""
-        topic_filter = entry.topic_filter
-        if not ("+" in topic_filter or "#" in topic_filter):
-            route = self.routes.get(topic_filter.encode())
-            if route is not None:
-                self.weight += route.extend(entry)
-                self.extended += 1
-        else:
-            cursor = RetainedCursor(self._index, topic_filter, self._index.youngest)
-            found: i64 = 0
-            while not cursor.done:
-                if found >= MAX_EXTENDED or cursor.steps >= MAX_WALKED:
-                    self._put_off(entry)
-                    break
-                for node in cursor.take(STEP):
-                    cached = node.value
-                    if isinstance(cached, Route):
-                        self.weight += cached.extend(entry)
-                        found += 1
-            self.extended += found
-            self.walked += cursor.steps
+        cursor = RetainedCursor(self._index, entry.topic_filter, self._index.youngest)
+        found: i64 = 0
+        while not cursor.done:
+            if found >= MAX_EXTENDED or cursor.steps >= MAX_WALKED:
+                self._put_off(entry)
+                break
+            for node in cursor.take(STEP):
+                route = node.value
+                assert isinstance(route, Route)
+                before: i64 = len(route.entries)
+                # A filter that comes and goes all the time must not pile up retired entries on a topic that no client
+                # publishes to.
+                if 0 < before <= MIN_SWEPT_ENTRIES or before > 2 * route.swept:
+                    route.sweep()
+                route.entries.append(entry)
+                grown: i64 = len(route.entries) - before
+                route.weight += grown
+                self.weight += grown
+                found += 1
+        self.extended += found
+        self.walked += cursor.steps
         while self.weight > self.max_weight:
             self._evict(None)
 

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from canopy_mqtt.core.session.session import Session
     from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup
 
-MIN_SWEPT_ENTRIES: Final = 8
-"""Routes of at most this many entries are swept of retired ones whenever they grow."""
-
 MAX_CHANGES_KEPT: Final = 256
 """Changes of subscriptions that are remembered at least, and half of those at most, while there are routes to mend."""
 
@@ -174,60 +171,28 @@ class Route(Retainable):
         # The cache's.
         self.entries = entries  # to be read only; retired ones may be among them until the route is looked up again
         self.place: int = -1  # on the clock; -1 when it is not cached (any more)
-        self.entries_as_of: i64 = -1  # the count of changes when the entries were last found to be those that match
-        self.version: i64 = 0  # the sum of the entries' versions then: as long as it stands still, no entry changed
+        # The sum of the entries' versions when they were last found to be those that match: as long as it stands still,
+        # no entry changed.
+        self.version: i64 = 0
         self.wide_seen: i64 = changes.wide  # the number of the last wide filter that the topic was compared with
         # What its topic weighs, here and in the tree that finds it, and the references held; see `MatchCache.charge`.
         self.name_weight: i64 = 1 + max(len(topic) - SHORT_NAME_BYTES, 0) // NAME_BYTES
         self.weight: i64 = self.name_weight + len(entries)
-        self._past: i64 = 0  # the versions of entries that are no longer held, and how many there were
-        self._swept: i64 = len(entries)  # how many were left when retired ones were last taken out
+        self.past: i64 = 0  # the versions of entries that are no longer held, and how many there were
+        self.swept: i64 = len(entries)  # how many were left when retired ones were last taken out
 
     def recipients(self) -> list[Recipient]:
         """Return those who may have the messages, in a list to be read only."""
         return self.receivers if self.sole is None else [self.sole]
 
-    def sum_versions(self) -> bool:
-        """Set `version`. Return False, and set nothing, if a retired entry is to be swept out first.
-
-        Each entry's version only grows, so that an equal sum means that nothing changed. A new filter's entry comes in
-        with version 0 and no subscriber, and so changes nothing by itself.
-        """
-        total = self._past
-        for entry in self.entries:
-            if not entry.topic_filter:  # `retired`
-                return False
-            total += entry.version
-        self.version = total
-        return True
-
-    def extend(self, entry: FilterEntry) -> i64:
-        """Add the entry of a new filter; return by how much the route's weight grew.
-
-        Retired entries go when there may be many: a filter that comes and goes all the time must not pile them up on
-        a topic that no client publishes to.
-        """
-        before: i64 = len(self.entries)
-        if 0 < before <= MIN_SWEPT_ENTRIES or before > 2 * self._swept:
-            self.sweep()
-        self.entries.append(entry)
-        grown: i64 = len(self.entries) - before
-        self.weight += grown
-        return grown
-
     def sweep(self) -> None:
         """Take out the retired entries. The version grows with each: what was computed with it is not used again."""
-        retired: i64 = 0
+        alive: list[FilterEntry] = []
         for entry in self.entries:
             if entry.retired:
-                retired += 1
-        if retired > 0:
-            alive: list[FilterEntry] = []
-            for entry in self.entries:
-                if entry.retired:
-                    self._past += entry.version + 1
-                else:
-                    alive.append(entry)
+                self.past += entry.version + 1
+            else:
+                alive.append(entry)
+        if len(alive) < len(self.entries):
             self.entries = alive
-            self.entries_as_of = -1
-        self._swept = len(self.entries)
+        self.swept = len(alive)

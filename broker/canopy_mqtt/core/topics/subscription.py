@@ -126,11 +126,6 @@ class Turns:
         # Of those that access control was asked about, the last ones that may have had the message.
         self.takers: list[Subscription] = []
 
-    @property
-    def members(self) -> list[Subscription]:
-        """All of them, in the order in which they came: a copy, for those who are in no hurry."""
-        return [member for member in self.slots if member is not None]
-
     def current(self) -> Subscription | None:
         """The member whose turn it is; None: there is no member."""
         if self.count == 0:
@@ -203,11 +198,6 @@ class SharedGroup:
         """Count the members, with those whose sessions are over and that no search has come upon yet."""
         return self.connected.count + self.away.count
 
-    @property
-    def members(self) -> list[Subscription]:
-        """All of them, the connected ones first: a copy, for those who are in no hurry."""
-        return [*self.connected.members, *self.away.members]
-
     def next_member(self) -> Subscription | None:
         """Return whose turn it is, in rotation: among those who are connected, or, with none of them, among the others.
 
@@ -249,14 +239,14 @@ class SharedGroup:
         if session.ended:
             self.discard(member)
             return False
-        if member.present != session.connected:
+        if member.present != (session.send_buffer is not None):
             self.place(member)
             return False
         return True
 
     def add(self, member: Subscription) -> None:
         """Take in a member; `FilterEntry.add` is who calls this."""
-        member.present = member.session.connected
+        member.present = member.session.send_buffer is not None
         turns = self.connected if member.present else self.away
         turns.add(member)
 
@@ -267,11 +257,11 @@ class SharedGroup:
             turns.discard(member)
 
     def place(self, member: Subscription) -> None:
-        """Move a member whose session came or went (`Session.connected`) to where it belongs now.
+        """Move a member whose session came or went (`Session.send_buffer`) to where it belongs now.
 
         Cost: independent of how many there are. No version grows: the fan-out asks a group for a member each time.
         """
-        if member.present != member.session.connected:
+        if member.present != (member.session.send_buffer is not None):
             self.renew(member)
 
     def renew(self, member: Subscription) -> None:
@@ -350,20 +340,6 @@ class FilterEntry:
         if self.many is not None:
             self.many.slow = count
 
-    @property
-    def empty(self) -> bool:
-        """True without any subscription, so that the filter can leave the trie."""
-        many = self.many
-        return self.only is None and (many is None or (not many.subscriptions and not many.groups))
-
-    @property
-    def subscriber_count(self) -> int:
-        """Return how many subscriptions hang here, members of share groups included."""
-        count: int = self.ordinary_count
-        for group in self.groups.values():
-            count += group.size
-        return count
-
     def add(self, subscription: Subscription, group_name: str = "") -> None:
         """Hang a subscription here, or in the share group of that name, which appears with its first member.
 
@@ -436,18 +412,6 @@ class FilterEntry:
     def retired(self) -> bool:
         """True if the filter has left the trie. The same filter may be there again, with another entry."""
         return not self.topic_filter
-
-    def retire(self) -> None:
-        """Take no subscription any more: the trie calls this when the filter leaves it.
-
-        Raises:
-            ValueError: it has subscriptions.
-        """
-        many = self.many
-        if self.only is not None or (many is not None and (many.subscriptions or many.groups)):
-            raise ValueError(f"{self.topic_filter!r} has subscriptions")
-        # Routes that are cached may refer to it for a long time.
-        self.topic_filter = ""
 
     def _become_many(self) -> Many:
         many = Many()

@@ -102,17 +102,19 @@ class NodeTrie:
                 self.bytes += entry.cost
             return entry
         levels = topic_filter.split("/")
-        last: i64 = len(levels) - 1
-        ends_with_hash = levels[last] == "#"
+        count: i64 = len(levels)
+        # How many literal levels at the end need no node of their own, if no other filter does.
+        foldable: i64 = count - 2 if levels[count - 1] == "#" else count - 1
+        # The children in whose place the entry itself stands.
+        folds: dict[str, Node | FilterEntry] | None = None
         node = self._root
+        level = ""
         for index in range(len(levels)):
             level = levels[index]
             if level == "#":
-                entry = node.hash
-                if entry is None:
-                    entry = self._new(topic_filter, last + 1)
-                    node.hash = entry
-                return entry
+                if node.hash is not None:
+                    return node.hash
+                break
             if level == "+":
                 plus = node.plus
                 if plus is None:
@@ -126,10 +128,9 @@ class NodeTrie:
                 node.children = children
             child = children.get(level)
             if child is None:
-                if index == last or (index == last - 1 and ends_with_hash):
-                    entry = self._new(topic_filter, last + 1)
-                    children[level] = entry
-                    return entry
+                if index >= foldable:
+                    folds = children
+                    break
                 child = self._new_node()
                 children[level] = child
             elif isinstance(child, FilterEntry):
@@ -143,18 +144,20 @@ class NodeTrie:
                 else:
                     child.entry = folded
             node = child
-        entry = node.entry
-        if entry is None:
-            entry = self._new(topic_filter, last + 1)
-            node.entry = entry
-        return entry
-
-    def _new(self, topic_filter: str, levels: i64) -> FilterEntry:
-        """Make and count the entry of a new filter with wildcards."""
+        else:
+            if node.entry is not None:
+                return node.entry
         size: i64 = ENTRY_BYTES + 2 * text_bytes(topic_filter)
         self.count += 1
         self.bytes += size
-        return FilterEntry(topic_filter, size + levels * NODE_BYTES)
+        entry = FilterEntry(topic_filter, size + count * NODE_BYTES)
+        if folds is not None:
+            folds[level] = entry
+        elif level == "#":
+            node.hash = entry
+        else:
+            node.entry = entry
+        return entry
 
     def _new_node(self) -> Node:
         self.nodes += 1
@@ -200,65 +203,47 @@ class NodeTrie:
             node = child
         return node.entry
 
-    def remove(self, topic_filter: str) -> bool:
-        """Take a filter out, with everything that only it needed, and retire its entry; False when it is not there.
+    def remove(self, entry: FilterEntry) -> None:
+        """Take a filter of this trie out, with everything that only it needed, and retire its entry.
 
         Raises:
-            ValueError: it has subscriptions (see `FilterEntry.empty`). Nothing has changed then.
+            ValueError: it has subscriptions. Nothing has changed then.
         """
+        topic_filter = entry.topic_filter
+        if entry.only is not None or entry.many is not None:
+            raise ValueError(f"{topic_filter!r} has subscriptions")
+        # Routes that are cached may refer to it for a long time.
+        entry.topic_filter = ""
+        self.count -= 1
         if not ("+" in topic_filter or "#" in topic_filter):
-            exact = self._exact.get(topic_filter)
-            if exact is None:
-                return False
-            exact.retire()
             del self._exact[topic_filter]
-            self.count -= 1
-            self.bytes -= exact.cost
-            return True
+            self.bytes -= entry.cost
+            return
+        self.bytes -= ENTRY_BYTES + 2 * text_bytes(topic_filter)
         levels = topic_filter.split("/")
         # The nodes above `node`, from the root: levels[i] leads from path[i] to the next one.
         path: list[Node] = []
         node = self._root
         for level in levels:
-            if level == "#":
-                entry = node.hash
-                if entry is None:
-                    return False
-                entry.retire()
+            if node.hash is entry:
                 node.hash = None
                 break
+            child = node.plus
+            if level != "+":
+                children = node.children
+                assert children is not None
+                found = children[level]
+                if found is entry:
+                    _drop_child(node, children, level)
+                    break
+                assert isinstance(found, Node)
+                child = found
+            assert child is not None
             path.append(node)
-            if level == "+":
-                plus = node.plus
-                if plus is None:
-                    return False
-                node = plus
-                continue
-            children = node.children
-            if children is None:
-                return False
-            child = children.get(level)
-            if child is None:
-                return False
-            if isinstance(child, FilterEntry):
-                if child.topic_filter != topic_filter:
-                    return False
-                entry = child
-                entry.retire()
-                path.pop()
-                _drop_child(node, children, level)
-                break
             node = child
         else:
-            entry = node.entry
-            if entry is None:
-                return False
-            entry.retire()
             node.entry = None
-        self.count -= 1
-        self.bytes -= ENTRY_BYTES + 2 * text_bytes(topic_filter)
         self._tidy(node, path, levels)
-        return True
 
     def _tidy(self, node: Node, path: list[Node], levels: list[str]) -> None:
         """Take away, or fold, what a removal left of `node` and of the nodes above it."""

@@ -146,11 +146,11 @@ class CompactTrie:
     def find(self, topic_filter: str) -> FilterEntry | None:
         return self._filters.get(topic_filter)
 
-    def remove(self, topic_filter: str) -> bool:
-        entry = self._filters.get(topic_filter)
-        if entry is None:
-            return False
-        entry.retire()
+    def remove(self, entry: FilterEntry) -> None:
+        topic_filter = entry.topic_filter
+        if entry.only is not None or entry.many is not None:
+            raise ValueError(f"{topic_filter!r} has subscriptions")
+        entry.topic_filter = ""
         del self._filters[topic_filter]
         self.count -= 1
         self.bytes -= _entry_bytes(topic_filter)
@@ -159,7 +159,6 @@ class CompactTrie:
                 self._discard_segments(topic_filter)
             else:
                 self._discard_prefixes(topic_filter)
-        return True
 
     def cost(self, topic_filter: str) -> i64:
         size: i64 = _entry_bytes(topic_filter)

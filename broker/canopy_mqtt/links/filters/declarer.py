@@ -132,7 +132,7 @@ class Declarer(UpstreamSubscriptions):
             self._gathered.pop(topic_filter, None)
             return
         if self.wanted.pop(topic_filter, True) is None and topic_filter not in self.held:
-            self._lacking.remove(topic_filter)
+            _remove(self._lacking, topic_filter)
             self._came.clear()
         self.refused.pop(topic_filter, None)
         self._due.pop(topic_filter, None)
@@ -401,13 +401,13 @@ class Declarer(UpstreamSubscriptions):
         if topic_filter not in self.held:
             self._table.insert(topic_filter)
             if topic_filter in self.wanted:
-                self._lacking.remove(topic_filter)
+                _remove(self._lacking, topic_filter)
         self.held[topic_filter] = identifier
         self._came.clear()
 
     def _let_go(self, topic_filter: str) -> None:
         if self.held.pop(topic_filter, -1) >= 0:
-            self._table.remove(topic_filter)
+            _remove(self._table, topic_filter)
             self._came.clear()
             if topic_filter in self.wanted:
                 self._lacking.insert(topic_filter)
@@ -449,3 +449,10 @@ def _stands_apart(topic_filter: str, chosen: list[str], wild: list[str]) -> bool
         return False
     wild.append(topic_filter)
     return True
+
+
+def _remove(trie: Trie, topic_filter: str) -> None:
+    """Take a filter out of a trie, if it is in it."""
+    entry = trie.find(topic_filter)
+    if entry is not None:
+        trie.remove(entry)

@@ -311,7 +311,7 @@ class Uplink(Peer):
             self.declarer.close()
             if self.router.tap is not None:
                 self.router.tap.disconnected(self.session.client_id, UPSTREAM, CONNECTION_LOST)
-            self.router.peers.post(PeerDisconnected(self.session, self.send_buffer, CONNECTION_LOST))
+            self.router.peers.events.append(PeerDisconnected(self.session, self.send_buffer, CONNECTION_LOST))
         else:
             self.send_buffer.close()
         self.send_buffer.report_end()
@@ -429,7 +429,7 @@ class Uplink(Peer):
             router.tap.connected(session.client_id, UPSTREAM, None, self.version, False, True)
         # From now on the session's messages go out on this connection.
         session.attach(self.version, window, True)
-        router.peers.post(PeerConnected(session, send_buffer))
+        router.peers.events.append(PeerConnected(session, send_buffer))
         router.peers.drain(router, now)
         if not packet.session_present:
             session.begin_anew(router.retained)

@@ -22,7 +22,7 @@ from canopy_mqtt.net.connections import ends, time_limits
 from canopy_mqtt.net.connections.admission import ListenerTerms
 from canopy_mqtt.net.connections.connection_table import ConnectionTable
 from canopy_mqtt.net.connections.ends import ABORT, CLOSE, DRAINED, FLUSHING, LEFT, OPEN, PEER_CLOSED, SOCKET_LOST, TURN
-from canopy_mqtt.net.rounds import LARGE, MUCH, Rounds
+from canopy_mqtt.net.rounds import LARGE, LITTLE, MUCH, Rounds
 from canopy_mqtt.net.stream import FULL_READ, LINGER, Stream, peer_name
 from canopy_mqtt.net.timers import Endpoint
 
@@ -235,14 +235,14 @@ class Connection(Endpoint):
     def wake(self, now: float) -> None:
         """Write what the send buffer has, or wake the writer: called at most once for each batch that is routed.
 
-        A single piece for a peer that keeps up is written here, while the writer task sleeps: where one message comes
-        at a time, waking the task costs more than all else. Whatever can wait, or be more, is the task's.
+        Few pieces for a peer that keeps up are written here, while the writer task sleeps: where one message comes at a
+        time, waking the task costs more than all else. Whatever can wait, or be more, is the task's.
         """
         stream = self.stream
         if stream.full or (self.writer is not None and self._asleep is None):
             # The writer goes on anyway: when the transport has room, or with the next round of the event loop.
             return
-        if len(self.send_buffer.items) == 1 and stream.reading and self.state == OPEN:
+        if len(self.send_buffer.items) <= LITTLE and stream.reading and self.state == OPEN:
             try:
                 if not self._write_batch(now):
                     if not self.waits_to_write:

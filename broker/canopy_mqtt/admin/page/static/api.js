@@ -38,7 +38,8 @@ async function send(method, path, body, signal) {
   const known = authorization();
   if (known !== null) headers.Authorization = known;
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  return fetch(path, {
+  // Beside this file's folder, so that the page also works below a path of a proxy.
+  return fetch(new URL(`..${path}`, import.meta.url), {
     method,
     headers,
     body: body === undefined ? undefined : JSON.stringify(body),
