@@ -97,6 +97,13 @@ def test_links_come_to_the_top_of_a_page_that_is_whole() -> None:
     assert page.index("<nav>") < page.index("<h1>")
 
 
+def test_a_long_text_is_folded() -> None:
+    page = Page("Long")
+    page.folded("a log of <x>", "one\n<two>")
+    html = page.html()
+    assert "<summary>a log of &lt;x&gt;, 2 lines</summary><pre>one\n&lt;two&gt;</pre>" in html
+
+
 def test_a_long_table_is_cut_with_a_line_that_says_so() -> None:
     page = Page("Long")
     page.table(["n"], [[at] for at in range(ROWS + 5)], "the table n")

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from canopy_mqtt.pages.charts import TIME, Bar, Chart
-from canopy_mqtt.pages.markup import Markup, element, joined, table
+from canopy_mqtt.pages.markup import Markup, element, folded_text, joined, table
 
 ROWS: Final = 200
 """Rows of a table on a page; the page says where the whole table is."""
@@ -185,6 +185,10 @@ class Page:
     def links(self, links: Mapping[str, str]) -> None:
         """Add a list of links: text → address, relative to the page."""
         self._add(element("ul", *(element("li", element("a", text, href=to)) for text, to in links.items())))
+
+    def folded(self, about: str, content: str) -> None:
+        """Add a long text that is folded under `about`."""
+        self._add(folded_text(about, content))
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[Any]], whole: str = "") -> None:
         """Add a table, cut to `ROWS` rows; `whole` says where the others are."""

@@ -10,20 +10,125 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from canopy_load.brokers.process import raise_file_limit
 from canopy_load.cli.common import INTERRUPTED, Secured, clear, parse_targets, passing, told
 from canopy_load.errors import Misuse
-from canopy_load.prove.plan import BROKER_FAULTS, CLIENT_FAULTS, Fault
+from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, Fault
+
+if TYPE_CHECKING:
+    from canopy_load.prove.ground import Login
+    from canopy_load.prove.plan import Plan
+    from canopy_load.prove.summary import Settings, Summary
 
 ROUNDS: Final = 4
-MAX_ROUNDS: Final = 10_000
+MAX_ROUNDS: Final = 20
+"""Rounds of a piece: all of its history is in memory, and one client more comes in each."""
+PIECE_ROUNDS: Final = 8
+"""The rounds of each piece of a run of some minutes."""
+ROUND_SECONDS: Final = 5.0
+"""How long a round takes, about."""
+MAX_CROWD: Final = 20_000
+FILES_THROUGH_A_PROXY: Final = 3
+"""The open files of a connection to a broker that was started for the proof: its own, and both ends of its proxy."""
+OTHER_FILES: Final = 300
+"""Files and connections besides those of the crowd."""
+MAX_NODES: Final = 9
+MAX_TIMEOUT: Final = 600.0
+PATIENCE_TIMES: Final = 3
+"""How many time-outs of a cluster an answer may take, at least."""
+COMPARE: Final = "compare"
+PASSWORD: Final = "CANOPY_LOAD_PASSWORD"
 
 
 app = typer.Typer(rich_markup_mode=None)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The options that make the plan."""
+
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="The same seed and options make the same plan.")
+    ] = None
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_ROUNDS, help=f"Rounds, of about {ROUND_SECONDS:g} seconds each ({ROUNDS})."),
+    ] = None
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, max=100_000, help="Play one plan after the other for so long.")
+    ] = None
+    fault: Annotated[
+        list[Fault] | None,
+        typer.Option(help="Let only this go wrong; all but the first four need --broker. Repeatable."),
+    ] = None
+    nodes: Annotated[
+        int, typer.Option(min=1, max=MAX_NODES, help="How many nodes of the broker to start, as a cluster.")
+    ] = 1
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=MAX_TIMEOUT,
+            metavar="SECONDS",
+            help="Stop and cut off nodes for 0.5 to 3 times as long. Default: what the broker's file says.",
+        ),
+    ] = None
+    crowd: Annotated[
+        int, typer.Option(min=0, max=MAX_CROWD, help="So many durable sessions more, behind two overlapping filters.")
+    ] = 0
+    recovery: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="SECONDS", help="Time after a fault within which the broker is to answer."),
+    ] = None
+    replay: Annotated[
+        int | None, typer.Option(metavar="SEED", min=0, help="Play a plan again, and show the packets of a finding.")
+    ] = None
+    until: Annotated[
+        int | None, typer.Option(metavar="STEP", min=0, help="With --replay: only until this step of the plan.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Files:
+    """The reports that are written."""
+
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as a page.")] = None
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")] = None
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML.")] = None
+    history: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write everything that happened, as JSON lines.")
+    ] = None
+
+    def check(self) -> None:
+        """Raise ReportError if one cannot be written."""
+        from canopy_load.report import report_files
+
+        for file in (self.html, self.json, self.junit, self.history):
+            if file is not None:
+                report_files.check(file.parent)
+
+    def write(self, summary: Summary, history: str) -> None:
+        from canopy_load.prove import page, report
+        from canopy_load.report import exports
+
+        if self.html is not None:
+            exports.write(self.html, page.page(summary))
+        if self.json is not None:
+            exports.write(self.json, summary.dumps())
+        if self.junit is not None:
+            exports.write(self.junit, report.junit(summary))
+        if self.history is not None:
+            exports.write(self.history, history)
 
 
 @app.command()
@@ -31,84 +136,105 @@ app = typer.Typer(rich_markup_mode=None)
 def prove(
     target: Annotated[
         list[str] | None,
-        typer.Argument(metavar="URL", help="Of a running broker: mqtt://HOST:PORT, mqtts://, ws:// or wss://."),
+        typer.Argument(
+            metavar="URL",
+            help="Of a running broker: mqtt://HOST:PORT, mqtts://, ws:// or wss://. Or: compare FILE.json …, a table "
+            "of reports.",
+        ),
     ] = None,
     broker: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Start a broker instead, kill and restart it: canopy, mosquitto.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**32 - 1, help="The same seed and options make the same plan.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, max=MAX_ROUNDS, help="Rounds, of about 4 seconds each.")] = ROUNDS,
-    fault: Annotated[
-        list[Fault] | None,
-        typer.Option(help="Let only this go wrong; the last three need --broker. Repeatable. Default: everything."),
-    ] = None,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the report as JSON.")] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")] = None,
-    history: Annotated[
-        Path | None,
-        typer.Option("--history", metavar="FILE", help="Also write everything that happened, as JSON lines."),
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE.toml",
+            help="Start a broker instead, and let it go wrong, too: canopy, mosquitto, rabbitmq, amqtt, aedes, …",
+        ),
     ] = None,
     user: Annotated[str | None, typer.Option("-u", "--user", metavar="NAME", help="User name of all clients.")] = None,
     password: Annotated[
         str | None,
-        typer.Option(
-            "-P", "--password", metavar="TEXT", envvar="CANOPY_LOAD_PASSWORD", help="Password of all clients."
-        ),
+        typer.Option("-P", "--password", metavar="TEXT", envvar=PASSWORD, help="Password of all clients."),
     ] = None,
     *,
+    chosen: Chosen,
+    files: Files,
     secured: Secured,
 ) -> None:
     """Find out what a broker loses, doubles or reorders while clients come, go, and lose their connections."""
     from canopy_load.engine.running import run
     from canopy_load.prove import report
-    from canopy_load.prove.brokers import DRIVERS, started
-    from canopy_load.prove.ground import Login
-    from canopy_load.prove.judge import Judgement, judge
+    from canopy_load.prove.brokers.driver import find
+    from canopy_load.prove.brokers.started import unmade
+    from canopy_load.prove.ground import PATIENCE
+    from canopy_load.prove.ground import Login as Names
+    from canopy_load.prove.judge import Durability
+    from canopy_load.prove.pieces import Played, place, play_pieces
     from canopy_load.prove.plan import make
-    from canopy_load.prove.play import play
-    from canopy_load.report import exports, report_files
+    from canopy_load.prove.summary import added, packets_of_findings
 
-    driver = None
+    files.check()
+    if target and target[0] == COMPARE:
+        _compare(target[1:], files)
+        return
+    driver, lacking = None, dict[Fault, str]()
     if broker is not None:
-        driver = DRIVERS.get(broker)
-        if driver is None:
-            raise Misuse(f"--broker {broker}: known are {', '.join(DRIVERS)}")
+        driver = find(broker)
         if target or secured != Secured():
             raise Misuse("--broker starts a broker of its own: give no URL and nothing for TLS with it")
         if driver.missing is not None:
             raise Misuse(f"--broker {broker}: {driver.missing}")
+        if chosen.nodes > driver.max_nodes:
+            raise Misuse(f"--nodes {chosen.nodes}: {driver.name} has {driver.max_nodes} at most")
+        lacking = unmade(driver, chosen.nodes)
     elif not target:
         raise Misuse("give the URL of a running broker, such as mqtt://127.0.0.1:1883, or --broker NAME")
+    elif chosen.nodes > 1 or chosen.timeout is not None:
+        raise Misuse("--nodes and --timeout need a broker that is started for it (--broker)")
     possible = CLIENT_FAULTS + BROKER_FAULTS if driver is not None else CLIENT_FAULTS
-    for each in fault or ():
-        if each not in possible:
-            raise Misuse(f"--fault {each}: this needs a broker that is started for it (--broker)")
-    for file in (json, junit, history):
-        if file is not None:
-            report_files.check(file.parent)
-    number = secrets.randbits(32) if seed is None else seed
-    plan = make(number, rounds, fault or possible)
-    login = Login(user, password)
-    about = broker if broker is not None else " ".join(target or ())
-    repeat = _repeat(target or [], broker, number, rounds, fault or [])
+    _check(chosen, possible, FILES_THROUGH_A_PROXY if driver is not None else 1)
+    asked = set(chosen.fault or possible)
+    lacking = {each: why for each, why in lacking.items() if each in asked}
+    faults = [each for each in possible if each in asked and each not in lacking]
+    limit = chosen.timeout or (driver.timeout if driver is not None else 1.0)
+    count = chosen.nodes if driver is not None else len(target or ())
+    number = next((each for each in (chosen.replay, chosen.seed) if each is not None), secrets.randbits(32))
+    login = Names(user, password)
+    max_qos = driver.max_qos if driver is not None else 2
+    lacks = {str(each): why for each, why in lacking.items()}
+    if max_qos < 2:
+        lacks["QoS 2"] = "the broker takes such messages with a lower QoS"
+    promised = driver.durability if driver is not None else Durability()
+    if chosen.recovery is not None:
+        promised = replace(promised, recovery=chosen.recovery)
+    about = f"{broker}: {driver.version}" if driver is not None else " ".join(target or ())
+    settings = _settings(about, _words(target or [], broker, chosen, secured, login), number, chosen)
+    targets = parse_targets(target, secured) if driver is None else []
 
-    async def work(stop: asyncio.Event) -> Judgement:
-        if driver is None:
-            targets = parse_targets(target, secured)
-            return judge(await play(plan, targets, login=login, stop=stop, tell=passing))
-        passing(f"starting {driver.name}")
-        async with started(driver) as own:
-            proof = await play(plan, [own.target], login=login, broker=own, stop=stop, tell=passing)
-        return judge(proof, driver.durability)
+    plan = partial(make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos)
+
+    async def work(stop: asyncio.Event) -> Played:
+        passing("starting" if driver is not None else "connecting")
+        async with place(targets, driver, chosen.nodes, faults) as where:
+            return await play_pieces(
+                _plans(number, chosen, plan),
+                where,
+                promised,
+                settings,
+                stop=stop,
+                histories=files.history is not None,
+                unmade=lacks,
+                login=login,
+                tell=passing,
+                live=sys.stderr.isatty(),
+                patience=max(PATIENCE, PATIENCE_TIMES * limit),
+            )
 
     if driver is not None:
         typer.echo(f"broker: {driver.version}")
-        about = f"{broker}: {driver.version}"
+        if driver.not_run:
+            typer.echo(f"its file has not been tried: {driver.not_run}")
     typer.echo(f"seed: {number}")
     try:
-        judgement = run(work, lambda: passing("interrupted: ending the rounds (once more ends everything)"))
+        played = run(work, lambda: passing("interrupted: ending the rounds (once more ends everything)"))
     except asyncio.CancelledError:
         clear()
         typer.echo("canopy: ended by a second signal; there is no report", err=True)
@@ -117,24 +243,105 @@ def prove(
         raise typer.Exit(INTERRUPTED) from None
     finally:
         clear()
-    typer.echo(report.text(judgement, repeat))
-    if json is not None:
-        exports.write(json, report.as_json(judgement, about, repeat))
-    if junit is not None:
-        exports.write(junit, report.junit(judgement, about))
-    if history is not None:
-        exports.write(history, judgement.proof.history.dumps())
-    if judgement.proof.interrupted and not judgement.broken:
+    summary = added(played.summaries)
+    if chosen.replay is not None and played.last is not None:
+        typer.echo("\n".join(packets_of_findings(played.last)))
+    typer.echo(report.text(summary))
+    files.write(summary, "".join(played.histories))
+    if summary.interrupted and not summary.broken:
         raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(judgement.code)
+    raise typer.Exit(summary.code)
 
 
-def _repeat(targets: list[str], broker: str | None, seed: int, rounds: int, faults: list[Fault]) -> str:
-    """Return the command that plays the same plan, without secrets."""
+def _check(chosen: Chosen, possible: Sequence[Fault], files: int) -> None:
+    """Raise Misuse for options that do not go together, or need more than there is. `files`: of each connection."""
+    for each in chosen.fault or ():
+        if each not in possible:
+            raise Misuse(f"--fault {each}: this needs a broker that is started for it (--broker)")
+    if chosen.replay is not None and (chosen.seed is not None or chosen.minutes is not None):
+        raise Misuse("--replay has the seed of one plan: give no --seed and no --minutes with it")
+    if chosen.until is not None and chosen.replay is None:
+        raise Misuse("--until needs --replay SEED")
+    if chosen.crowd and not raise_file_limit(files * chosen.crowd + OTHER_FILES):
+        raise Misuse(f"--crowd {chosen.crowd}: this machine does not allow so many open files (ulimit -n)")
+
+
+def _plans(seed: int, chosen: Chosen, make: Callable[[int, int], Plan]) -> Iterator[Plan]:
+    """Yield one plan, or with --minutes the plans of one seed after the other, until the time is over."""
+    from canopy_load.prove.plan import up_to
+
+    end = None if chosen.minutes is None else time.monotonic() + 60 * chosen.minutes
+    rounds = _rounds(chosen)
+    while True:
+        plan = make(seed, rounds)
+        yield plan if chosen.until is None else up_to(plan, chosen.until)
+        if end is None or time.monotonic() + ROUND_SECONDS * rounds / 2 > end:
+            return
+        seed = (seed + 1) % 2**32
+
+
+def _rounds(chosen: Chosen) -> int:
+    return chosen.rounds or (ROUNDS if chosen.minutes is None else PIECE_ROUNDS)
+
+
+def _words(targets: list[str], broker: str | None, chosen: Chosen, secured: Secured, login: Login) -> list[str]:
+    """Return the words of the command but for the seed and the length, without secrets."""
     words = ["canopy", "prove", *targets]
-    if broker is not None:
-        words += ["--broker", broker]
-    words += ["--seed", str(seed), "--rounds", str(rounds)]
-    for each in faults:
+    options: list[tuple[str, object]] = [("--broker", broker), ("--user", login.user)]
+    options += [("--ca", secured.ca), ("--cert", secured.cert), ("--key", secured.key)]
+    options += [("--nodes", chosen.nodes if chosen.nodes > 1 else None), ("--timeout", chosen.timeout)]
+    options += [("--crowd", chosen.crowd or None), ("--recovery", chosen.recovery)]
+    for name, value in options:
+        words += [] if value is None else [name, f"{value:g}" if isinstance(value, float) else str(value)]
+    words += ["--insecure"] if secured.insecure else []
+    for each in chosen.fault or ():
         words += ["--fault", str(each)]
-    return shlex.join(words)
+    words[:0] = [] if login.password is None else [f"{PASSWORD}=…"]
+    return words
+
+
+def _settings(about: str, words: list[str], seed: int, chosen: Chosen) -> Settings:
+    from canopy_load.prove.summary import SEED, UNTIL, Settings
+
+    rounds = ["--rounds", str(_rounds(chosen))]
+    length = rounds if chosen.minutes is None else ["--minutes", f"{chosen.minutes:g}", *rounds]
+    begin = ["--seed", str(seed)]
+    if chosen.replay is not None:
+        begin = ["--replay", str(seed), *([] if chosen.until is None else ["--until", str(chosen.until)])]
+    return Settings(
+        broker=about,
+        again=_joined([*words, *begin, *length]),
+        replay=f"{_joined([*words, *rounds])} --replay {SEED} --until {UNTIL}",
+        options={
+            "length": f"{chosen.minutes:g} minutes" if chosen.minutes is not None else f"{_rounds(chosen)} rounds",
+            "faults": ", ".join(chosen.fault or ["all that apply"]),
+            "nodes": f"{chosen.nodes}",
+            "crowd": f"{chosen.crowd:,}",
+        },
+    )
+
+
+def _joined(words: list[str]) -> str:
+    """Return words as a command line; what is in the place of a password stands as it is."""
+    return " ".join(each if each.startswith(f"{PASSWORD}=") else shlex.quote(each) for each in words)
+
+
+def _compare(names: list[str], files: Files) -> None:
+    """Print the table of several reports."""
+    from canopy_load.prove import page
+    from canopy_load.prove.summary import NoReport, loads
+    from canopy_load.report import exports
+
+    if not names:
+        raise Misuse("give the files that --json has written: canopy prove compare A.json B.json")
+    if files.json or files.junit or files.history:
+        raise Misuse("compare writes --html only")
+    summaries = []
+    for name in names:
+        try:
+            summaries.append(loads(Path(name).read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, NoReport) as error:
+            raise Misuse(f"{name}: {error}") from None
+    typer.echo(page.league_text(summaries))
+    if files.html is not None:
+        exports.write(files.html, page.league(summaries))

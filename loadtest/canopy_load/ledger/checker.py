@@ -1,7 +1,7 @@
 """Find the promises of MQTT that a broker has broken in a history, and the operations that show it: a pure function,
 `check`.
 
-Owns: sessions and subscriptions as they follow from the history, and a rule for each promise.
+Owns: a rule for each promise; ``sessions`` has what they are about.
 
 Promises: what the history cannot decide is counted as unjudged and is no finding: a session whose client is away at the
 end, a message for a group one of whose members lost its session, a session that a CONNECT without an answer may have
@@ -12,11 +12,10 @@ Several nodes are held to what one broker is held to.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 from math import inf
 from typing import Final
@@ -35,11 +34,12 @@ from canopy_load.ledger.history import (
     Subscribe,
     Unsubscribe,
 )
-from canopy_mqtt.core.codec.topic_names import matches, parse_shared
+from canopy_load.ledger.sessions import Session, Subscription, Whole, hits
 
 TAKEN_OVER: Final = 0x8E
-SEEN: Final = 2.0
-"""Seconds after which a broker has surely seen that a member of a share group is gone; until then it may choose it."""
+STARVED: Final = 50
+"""Messages to other members of a share group, while a member that is connected gets none. A broker that chooses one of
+three members at random leaves one out so often once in 600 million times."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     checked: Counter[str] = field(default_factory=Counter)
     unjudged: Counter[str] = field(default_factory=Counter)
+    at_most_once: Counter[str] = field(default_factory=Counter)
+    """Acknowledged messages to subscriptions with QoS 0: `due`, and how many of them `came`."""
 
     def keep(self, promise: str) -> None:
         """Count one check of a promise that was kept."""
@@ -72,155 +74,33 @@ class Verdict:
             self.findings.append(Finding(promise, statement, client, tuple(each.number for each in events), what))
 
 
-@dataclass
-class _Subscription:
-    asked: Subscribe
-    qos: int
-    until: float = inf
-
-    @property
-    def group(self) -> str:
-        """The whole filter, if it is a shared one."""
-        return self.asked.topic_filter if parse_shared(self.asked.topic_filter)[0] else ""
-
-
-class _Session:
-    """One session of a client: from a CONNECT that found none to the next one that found none or wanted none."""
-
-    def __init__(self, first: Connect) -> None:
-        self.connections = [first]
-        self.until = inf
-        self.open = True
-        """True if its client is connected at the end."""
-        self.subscriptions: list[_Subscription] = []
-
-    def hears(self, topic: str) -> list[_Subscription]:
-        """Return the subscriptions that match a topic, at any time."""
-        return [each for each in self.subscriptions if _matches(each.asked.topic_filter, topic)]
-
-
-@lru_cache(maxsize=65_536)
-def _matches(topic_filter: str, topic: str) -> bool:
-    """Return True if a topic filter, which may be that of a share group, matches a topic."""
-    return matches(parse_shared(topic_filter)[1], topic)
-
-
-def check(history: History) -> Verdict:
-    """Check a history against every promise."""
-    whole = _Whole(history)
+def check(history: History, blind: Sequence[tuple[float, float]] = ()) -> Verdict:
+    """Check a history against every promise. `blind`: from when to when something was wrong with the broker, so that it
+    may not have seen that a connection was over."""
+    whole = Whole(history, blind)
     verdict = Verdict()
     for rule in RULES:
         rule(whole, verdict)
     return verdict
 
 
-class _Whole:
-    """A history, with its sessions and deliveries by client."""
-
-    def __init__(self, history: History) -> None:
-        self.history = history
-        self.messages = {(each.stream, each.sequence): each for each in history.of(Publish)}
-        self.ended = {each.connection: each for each in history.of(Ended)}
-        self.sessions: dict[str, list[_Session]] = defaultdict(list)
-        connects: dict[str, list[Connect]] = defaultdict(list)
-        for connect in history.of(Connect):
-            connects[connect.client].append(connect)
-        self.connects = connects
-        for client, found in connects.items():
-            self.sessions[client] = self._sessions_of(found)
-        for each in history.of(Subscribe):
-            self._subscribe(each)
-        for gone in history.of(Unsubscribe):
-            for session in self.sessions[gone.client]:
-                for one in session.subscriptions:
-                    if one.asked.topic_filter == gone.topic_filter and one.asked.began < gone.began < one.until:
-                        one.until = gone.began
-        self.came: dict[tuple[str, int], list[Delivery]] = defaultdict(list)
-        """By client and the number of its session."""
-        for delivery in history.of(Delivery):
-            if not delivery.retained:
-                at = self.session_at(delivery.client, delivery.at)
-                self.came[delivery.client, at].append(delivery)
-
-    def _sessions_of(self, connects: list[Connect]) -> list[_Session]:
-        made: list[_Session] = []
-        doubtful = False
-        for connect in connects:
-            if connect.outcome == "fail":
-                continue
-            if connect.outcome == "unknown":
-                # It may have ended what was there.
-                doubtful = doubtful or connect.clean
-                if made and connect.clean:
-                    made[-1].until = min(made[-1].until, connect.began)
-                continue
-            if made and connect.present and not connect.clean and not doubtful:
-                made[-1].connections.append(connect)
-            else:
-                if made:
-                    made[-1].until = min(made[-1].until, connect.began)
-                made.append(_Session(connect))
-            doubtful = False
-        for session in made:
-            last = session.connections[-1]
-            over = self.ended.get(last.number)
-            if over is not None:
-                session.open = False
-                if not last.keeps:
-                    session.until = min(session.until, over.at)
-        return made
-
-    def session_at(self, client: str, at: float) -> int:
-        """The number of the client's session at a time; -1 before the first."""
-        return bisect_right(self.sessions[client], at, key=lambda each: each.connections[0].began) - 1
-
-    def _subscribe(self, asked: Subscribe) -> None:
-        at = self.session_at(asked.client, asked.began)
-        if asked.outcome != "ok" or at < 0:
-            return
-        session = self.sessions[asked.client][at]
-        for each in session.subscriptions:
-            if each.asked.topic_filter == asked.topic_filter and each.until == inf:
-                # It goes on, perhaps with another QoS.
-                each.qos = min(each.qos, asked.qos)
-                return
-        session.subscriptions.append(_Subscription(asked, asked.qos))
-
-    def all_sessions(self) -> Iterator[_Session]:
-        for found in self.sessions.values():
-            yield from found
-
-
-def _due(publish: Publish, each: _Subscription) -> bool:
-    """Return True if an acknowledged message must come to a subscription that lasts."""
-    return (
-        each.asked.ended <= publish.began < each.until
-        and min(publish.qos, each.qos) > 0
-        and not (each.asked.no_local and each.asked.client == publish.client)
-    )
-
-
-def _acknowledged(whole: _Whole) -> list[Publish]:
-    """Return the acknowledged messages, in the order in which they were published."""
-    found = [each for each in whole.messages.values() if each.outcome == "ok" and each.qos > 0]
-    return sorted(found, key=lambda each: each.began)
-
-
 def _statement(qos: int) -> str:
     return "[MQTT-4.3.3-1]" if qos == 2 else "[MQTT-4.3.2-1]"
 
 
-def _lost(whole: _Whole, verdict: Verdict) -> None:
+def _lost(whole: Whole, verdict: Verdict) -> None:
     """Check that an acknowledged message comes to each session that was subscribed before it was sent."""
-    published = _acknowledged(whole)
-    began = [each.began for each in published]
     for client, sessions in whole.sessions.items():
         for at, session in enumerate(sessions):
+            plain = [each for each in session.subscriptions if not each.group]
             came = {(each.stream, each.sequence) for each in whole.came[client, at]}
-            first = min((each.asked.ended for each in session.subscriptions), default=inf)
-            for publish in published[bisect_left(began, first) : bisect_right(began, session.until)]:
-                found = [each for each in session.hears(publish.topic) if not each.group and _due(publish, each)]
+            for publish in whole.acknowledged(*(each.asked.topic_filter for each in plain)):
+                there = [each for each in plain if hits(each.asked.topic_filter, publish.topic)]
+                found = [each for each in there if each.due(publish)]
+                if publish.since > session.until:
+                    break
                 if not found:
+                    _at_most_once(publish, there, (publish.stream, publish.sequence) in came, verdict)
                     continue
                 promise = "will missing" if publish.will else "lost"
                 if (publish.stream, publish.sequence) in came:
@@ -235,47 +115,87 @@ def _lost(whole: _Whole, verdict: Verdict) -> None:
                     verdict.hold(promise, False, _statement(publish.qos), client, (found[0].asked, publish), what)
 
 
-def _lost_to_groups(whole: _Whole, verdict: Verdict) -> None:
+def _at_most_once(publish: Publish, there: list[Subscription], came: bool, verdict: Verdict) -> None:
+    """Count a message to a subscription with QoS 0, of which nothing is promised."""
+    if any(each.qos == 0 and each.asked.ended <= publish.since < each.until for each in there):
+        verdict.at_most_once["due"] += 1
+        verdict.at_most_once["came"] += came
+
+
+def _lost_to_groups(whole: Whole, verdict: Verdict) -> None:
     """Check that an acknowledged message comes to one member of each group that was there before it was sent. A message
-    on its way to a member whose session ended need not be sent to another one [MQTT-4.8.2-5]."""
-    members: dict[str, list[tuple[_Session, _Subscription]]] = defaultdict(list)
+    on its way to a member whose session ended need not be sent to another one [MQTT-4.8.2-5]: it is not judged if the
+    session of a member was there, and ended, before nothing was on its way any more."""
+    members: dict[str, list[tuple[Session, Subscription]]] = defaultdict(list)
     for session in whole.all_sessions():
         for each in session.subscriptions:
             if each.group:
                 members[each.group].append((session, each))
     came = {(each.client, each.stream, each.sequence) for found in whole.came.values() for each in found}
     for group, those in members.items():
-        published = [each for each in _acknowledged(whole) if _matches(group, each.topic)]
-        began = [each.began for each in published]
+        published = whole.acknowledged(group)
+        since = [each.since for each in published]
         clients = {each.asked.client for _, each in those}
-        there: dict[int, _Subscription] = {}
-        # The end of the last session of a member that ended, or may have.
-        doubtful = -inf
+        there: dict[int, Subscription] = {}
+        # The times of members whose sessions ended, or may have.
+        doubtful: list[tuple[float, float]] = []
         for session, each in those:
             until = min(session.until, each.until)
             if until < inf or not session.open:
-                doubtful = max(doubtful, until)
-            for at in range(bisect_left(began, each.asked.ended), bisect_left(began, until)):
-                if _due(published[at], each):
+                doubtful.append((each.asked.began, until))
+            for at in range(bisect_left(since, each.asked.ended), bisect_left(since, until)):
+                if each.due(published[at]):
                     there.setdefault(at, each)
         for at, each in sorted(there.items()):
             publish = published[at]
+            rest = whole.rest(publish.ended)
             if any((client, publish.stream, publish.sequence) in came for client in clients):
                 verdict.keep("lost to a group")
-            elif doubtful + SEEN > publish.began:
+            elif any(began <= rest and publish.since < whole.seen(end) and end <= rest for began, end in doubtful):
                 verdict.unjudged["lost to a group"] += 1
             else:
                 what = f"{publish.topic} {publish.sequence} was acknowledged and came to no member of {group}"
                 verdict.hold("lost to a group", False, _statement(publish.qos), group, (each.asked, publish), what)
 
 
-def _as_sent(whole: _Whole, verdict: Verdict) -> None:
+def _starved(whole: Whole, verdict: Verdict) -> None:
+    """Check that a member of a share group that stays connected gets some of many messages. It is the purpose of the
+    group, not a statement."""
+    groups: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
+    for (client, at), deliveries in whole.came.items():
+        for each in deliveries if at >= 0 else ():
+            heard = whole.sessions[client][at].hears(each.stream[1])
+            publish = whole.messages.get((each.stream, each.sequence))
+            if len(heard) == 1 and heard[0].group and publish is not None:
+                groups[heard[0].group].append((each.at, publish.since, client))
+    for session in whole.all_sessions():
+        for subscription in session.subscriptions:
+            if not subscription.group:
+                continue
+            came = sorted(groups[subscription.group])
+            times = [at for at, _, _ in came]
+            for connect in session.connections:
+                over = whole.ended.get(connect.number)
+                begin = max(connect.ended, subscription.asked.ended)
+                end = min(subscription.until, inf if over is None else over.at)
+                span = [each for each in came[bisect_left(times, begin) : bisect_left(times, end)] if each[1] >= begin]
+                own = sum(client == connect.client for _, _, client in span)
+                if len(span) - own >= STARVED:
+                    what = f"it stayed connected, and got none of {len(span)} messages to {subscription.group}"
+                    shown = (connect, subscription.asked)
+                    verdict.hold("starved", own > 0, "section 4.8.2", connect.client, shown, what)
+
+
+def _as_sent(whole: Whole, verdict: Verdict) -> None:
     """Check that each delivery was sent before, is unaltered, and goes to a subscriber of it, with the lower of its own
     QoS and that of the subscription; where several match, that of any."""
     asked: dict[str, list[Subscribe]] = defaultdict(list)
-    for subscribe in whole.history.of(Subscribe):
-        if subscribe.outcome != "fail":
-            asked[subscribe.client].append(subscribe)
+    gone: dict[str, list[Unsubscribe]] = defaultdict(list)
+    for change in whole.history.events:
+        if isinstance(change, Subscribe) and change.outcome != "fail":
+            asked[change.client].append(change)
+        elif isinstance(change, Unsubscribe) and change.outcome == "ok":
+            gone[change.client].append(change)
     for each in whole.history.of(Delivery):
         publish = whole.messages.get((each.stream, each.sequence))
         name = f"{each.stream[1]} {each.sequence}"
@@ -285,11 +205,16 @@ def _as_sent(whole: _Whole, verdict: Verdict) -> None:
         verdict.keep("as sent")
         shown = (publish, each)
         verdict.hold("altered", each.intact, "section 3.3", each.client, shown, f"{name} came altered")
-        heard = [
-            one for one in asked[each.client] if one.began <= each.at and _matches(one.topic_filter, publish.topic)
-        ]
+        heard = [one for one in asked[each.client] if one.began <= each.at and hits(one.topic_filter, publish.topic)]
         verdict.hold("asked for", bool(heard), "section 3.3.4", each.client, shown, f"{name} matches no subscription")
         if heard:
+            ends = [_withdrawn(one, gone[each.client]) for one in heard]
+            _by_options(verdict, publish, each, heard, ends)
+            if gone[each.client]:
+                kept = any(end is None or end.ended >= publish.since for end in ends)
+                what = f"{name} was published after the UNSUBACK"
+                over = [end for end in ends[-1:] if end is not None]
+                verdict.hold("unsubscribed", kept, "[MQTT-3.10.4-2]", each.client, (heard[-1], *over, *shown), what)
             qualities = [min(publish.qos, one.qos) for one in heard]
             kept = min(qualities) <= each.qos <= max(qualities)
             what = f"{name} (QoS {publish.qos}, subscribed with {heard[-1].qos}) came with QoS {each.qos}"
@@ -306,7 +231,39 @@ def _as_sent(whole: _Whole, verdict: Verdict) -> None:
             verdict.hold("refused", not refused, "section 3.4.2.1", each.client, shown, what)
 
 
-def _copies(whole: _Whole) -> Iterator[tuple[_Session, list[Delivery], Publish]]:
+def _withdrawn(asked: Subscribe, gone: list[Unsubscribe]) -> Unsubscribe | None:
+    """Return the UNSUBSCRIBE that ended a subscription."""
+    return next((each for each in gone if each.topic_filter == asked.topic_filter and each.began > asked.began), None)
+
+
+def _by_options(
+    verdict: Verdict, publish: Publish, each: Delivery, heard: list[Subscribe], ends: list[Unsubscribe | None]
+) -> None:
+    """Check that a delivery obeys the options of the subscriptions that it may be for, and its RETAIN flag too. `ends`:
+    how each of these subscriptions was ended."""
+    shown = (heard[-1], publish, each)
+    name = f"{publish.topic} {publish.sequence}"
+    if any(one.no_local for one in heard):
+        kept = publish.client != each.client or not all(one.no_local for one in heard)
+        verdict.hold("No Local", kept, "[MQTT-3.8.3-3]", each.client, shown, f"{name} came back to its publisher")
+    if all(one.as_published for one in heard):
+        what = f"{name} was published with RETAIN {int(publish.retain)} and came with {int(each.retain)}"
+        kept = each.retain == publish.retain
+        verdict.hold("RETAIN", kept, "[MQTT-3.3.1-13]", each.client, shown, what)
+    elif publish.since > max(one.ended for one in heard):
+        what = f"{name} was published after the SUBACK and came with RETAIN 1"
+        verdict.hold("RETAIN", not each.retain, "[MQTT-3.3.1-12]", each.client, shown, what)
+    if all(one.handling == 2 for one in heard):
+        # An earlier subscription may have been there when it was published.
+        kept = any(
+            one.began <= publish.ended and (end is None or end.ended >= publish.since)
+            for one, end in zip(heard, ends, strict=True)
+        )
+        what = f"{name} was retained before the SUBSCRIBE, which wanted no retained messages"
+        verdict.hold("Retain Handling", kept, "[MQTT-3.3.1-11]", each.client, shown, what)
+
+
+def _copies(whole: Whole) -> Iterator[tuple[Session, list[Delivery], Publish]]:
     """Yield all deliveries of each message to each session."""
     for (client, at), deliveries in whole.came.items():
         found: dict[tuple[Stream, int], list[Delivery]] = defaultdict(list)
@@ -317,10 +274,15 @@ def _copies(whole: _Whole) -> Iterator[tuple[_Session, list[Delivery], Publish]]
                 yield whole.sessions[client][at], copies, whole.messages[message]
 
 
-def _twice(whole: _Whole, verdict: Verdict) -> None:
+def _twice(whole: Whole, verdict: Verdict) -> None:
     """Check that a message of QoS 2 comes once to each session, or once for each of its filters that match and were
     granted QoS 2 [MQTT-3.3.4-2]."""
     for session, copies, publish in _copies(whole):
+        plain = [each for each in copies if each.qos == 0]
+        if plain and not publish.resent:
+            kept = len(plain) <= max(1, len(session.hears(publish.topic)))
+            what = f"{publish.topic} {publish.sequence} came {len(plain)} times with QoS 0"
+            verdict.hold("twice with QoS 0", kept, "section 4.3.1", plain[0].client, (publish, *plain), what)
         twice = [each for each in copies if each.qos == 2]
         if not twice or publish.again:
             continue
@@ -330,7 +292,7 @@ def _twice(whole: _Whole, verdict: Verdict) -> None:
         verdict.hold(promise, kept, "[MQTT-4.3.3-1]", twice[0].client, (publish, *twice), what)
 
 
-def _to_two_members(whole: _Whole, verdict: Verdict) -> None:
+def _to_two_members(whole: Whole, verdict: Verdict) -> None:
     """Check that a message goes to one member of a group; to another with QoS 1 only if the first lost its
     connection."""
     groups: dict[tuple[str, Stream, int], list[Delivery]] = defaultdict(list)
@@ -352,7 +314,7 @@ def _to_two_members(whole: _Whole, verdict: Verdict) -> None:
         verdict.hold("to two members", kept, "[MQTT-4.8.2-4]", group, shown, what)
 
 
-def _order(whole: _Whole, verdict: Verdict) -> None:
+def _order(whole: Whole, verdict: Verdict) -> None:
     """Check that the first deliveries of a stream come in the order of publishing, outside of share groups. Of a
     message that was published anew, the first one that comes to a later subscription may be the second that was
     sent."""
@@ -363,7 +325,13 @@ def _order(whole: _Whole, verdict: Verdict) -> None:
             message = each.stream, each.sequence
             heard = whole.sessions[client][at].hears(each.stream[1]) if at >= 0 else []
             publish = whole.messages.get(message)
-            anew = publish is not None and publish.again and all(one.asked.ended > publish.began for one in heard)
+            anew = (
+                publish is not None
+                and publish.again
+                and all(one.asked.ended > publish.began or one.until <= publish.ended for one in heard)
+            )
+            # With QoS 0 nothing waits for a client that is away: only the repetition may come.
+            anew = anew or (each.qos == 0 and publish is not None and publish.resent)
             if message in known or anew or any(one.group for one in heard):
                 continue
             known.add(message)
@@ -376,12 +344,12 @@ def _order(whole: _Whole, verdict: Verdict) -> None:
                 highest[each.stream, each.qos] = each
 
 
-def _published(whole: _Whole, delivery: Delivery) -> list[Event]:
+def _published(whole: Whole, delivery: Delivery) -> list[Event]:
     found = whole.messages.get((delivery.stream, delivery.sequence))
     return [] if found is None else [found]
 
 
-def _retained(whole: _Whole, verdict: Verdict) -> None:
+def _retained(whole: Whole, verdict: Verdict) -> None:
     """Check that retained messages are no older than those acknowledged before, and the same at every node."""
     by_topic: dict[str, list[Publish]] = defaultdict(list)
     for publish in whole.messages.values():
@@ -402,18 +370,37 @@ def _retained(whole: _Whole, verdict: Verdict) -> None:
             what = f"{topic} is {found and found[1]} at {look.node}: a newer one was acknowledged, or it was never sent"
             verdict.hold("retained, the last", bool(may) and not newer, "[MQTT-3.3.1-5]", look.client, shown, what)
     for topic, published in by_topic.items():
-        settled = [each for each in looks if all(one.ended < each.at or one.outcome == "fail" for one in published)]
-        for one, other in pairwise(settled):
+        for one, other in _pairs(looks):
+            # Nothing was published between the beginning of one and the end of the other.
+            if any(each.ended >= one.at and each.began <= max(other.at, other.until) for each in published):
+                verdict.unjudged["retained, the same"] += one.node == other.node
+                verdict.unjudged["retained, each node"] += one.node != other.node
+                continue
+            promise = "retained, the same" if one.node == other.node else "retained, each node"
             kept = one.found.get(topic) == other.found.get(topic)
             what = f"{topic} is {one.found.get(topic)} at {one.node}, {other.found.get(topic)} at {other.node}"
-            verdict.hold("retained, the same", kept, "[MQTT-3.3.1-5]", other.client, (one, other), what)
+            verdict.hold(promise, kept, "[MQTT-3.3.1-5]", other.client, (one, other), what)
 
 
-def _sessions(whole: _Whole, verdict: Verdict) -> None:
+def _pairs(looks: list[Look]) -> Iterator[tuple[Look, Look]]:
+    """Yield each look with the one before at its node, and with the one before at another node."""
+    last: dict[str, Look] = {}
+    for look in looks:
+        elsewhere = [each for node, each in last.items() if node != look.node]
+        if look.node in last:
+            yield last[look.node], look
+        if elsewhere:
+            yield max(elsewhere, key=lambda each: each.at), look
+        last[look.node] = look
+
+
+def _sessions(whole: Whole, verdict: Verdict) -> None:
     """Check that a client finds the session that it left, and none that it did not leave."""
     for client, connects in whole.connects.items():
         there: bool | None = False  # None: nobody knows
         before: Connect | None = None
+        # The last one that was answered, whatever came between.
+        known: Connect | None = None
         for connect in connects:
             if connect.outcome == "fail":
                 continue
@@ -425,7 +412,7 @@ def _sessions(whole: _Whole, verdict: Verdict) -> None:
                 there = there if there and not connect.clean and connect.keeps else None
                 before = None
                 continue
-            shown = (connect,) if before is None else (before, connect)
+            shown = (connect,) if known is None else (known, connect)
             if connect.clean:
                 what = "a clean start found a session"
                 verdict.hold("session", not connect.present, "[MQTT-3.2.2-2]", client, shown, what)
@@ -434,10 +421,10 @@ def _sessions(whole: _Whole, verdict: Verdict) -> None:
             else:
                 what = "its session is gone" if there else "it found a session that it never left"
                 verdict.hold("session", connect.present is there, "[MQTT-3.2.2-3]", client, shown, what)
-            there, before = True, connect
+            there, before, known = True, connect, connect
 
 
-def _takeover(whole: _Whole, verdict: Verdict) -> None:
+def _takeover(whole: Whole, verdict: Verdict) -> None:
     """Check that a new connection of a client identifier ends the one before it, with 0x8E if with any reason code."""
     pings: dict[int, list[Ping]] = defaultdict(list)
     for ping in whole.history.of(Ping):
@@ -446,7 +433,7 @@ def _takeover(whole: _Whole, verdict: Verdict) -> None:
     for client, connects in whole.connects.items():
         for before, after in pairwise([each for each in connects if each.outcome == "ok"]):
             over = whole.ended.get(before.number)
-            if over is not None and over.at < after.began:
+            if over is not None and (over.number < after.number or over.at < after.began):
                 continue
             late = [each for each in pings[before.number] if each.began >= after.ended]
             shown: tuple[Event, ...] = (before, after, *late[:1])
@@ -459,7 +446,7 @@ def _takeover(whole: _Whole, verdict: Verdict) -> None:
                 )
 
 
-def _answered(whole: _Whole, verdict: Verdict) -> None:
+def _answered(whole: Whole, verdict: Verdict) -> None:
     """Check that each request of a connection that is still there has been answered."""
     present = {client: sessions[-1].connections[-1] for client, sessions in whole.sessions.items() if sessions}
     for operation in whole.history.of(Operation):
@@ -470,6 +457,8 @@ def _answered(whole: _Whole, verdict: Verdict) -> None:
             name, statement = f"PUBLISH {operation.topic} {operation.sequence}", "[MQTT-3.3.4-1]"
         elif isinstance(operation, Subscribe) and operation.number > connect.number:
             name, statement = f"SUBSCRIBE {operation.topic_filter}", "[MQTT-3.8.4-1]"
+        elif isinstance(operation, Unsubscribe) and operation.number > connect.number:
+            name, statement = f"UNSUBSCRIBE {operation.topic_filter}", "[MQTT-3.10.4-4]"
         else:
             continue
         shown = (connect, operation)
@@ -477,7 +466,7 @@ def _answered(whole: _Whole, verdict: Verdict) -> None:
         verdict.hold("answered", kept, statement, operation.client, shown, f"{name} was never answered")
 
 
-def _protocol(whole: _Whole, verdict: Verdict) -> None:
+def _protocol(whole: Whole, verdict: Verdict) -> None:
     """Check that no connection ended because the broker broke the protocol."""
     for over in whole.history.of(Ended):
         connect = whole.history.events[over.connection]
@@ -485,6 +474,6 @@ def _protocol(whole: _Whole, verdict: Verdict) -> None:
 
 
 RULES: Final = (
-    _sessions, _as_sent, _lost, _lost_to_groups, _twice, _to_two_members, _order, _retained, _takeover, _answered,
-    _protocol,
+    _sessions, _as_sent, _lost, _lost_to_groups, _starved, _twice, _to_two_members, _order, _retained, _takeover,
+    _answered, _protocol,
 )  # fmt: skip

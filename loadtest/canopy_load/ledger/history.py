@@ -21,10 +21,12 @@ Stream = tuple[str, str, int]
 
 @dataclass(kw_only=True)
 class Event:
-    """Something that happened to a client; `number` is its place in the history."""
+    """Something that happened to a client; `number` is its place in the history, `step` the number of the last step of
+    the plan that was taken before."""
 
     client: str
     number: int = -1
+    step: int = -1
 
 
 @dataclass(kw_only=True)
@@ -34,6 +36,8 @@ class Operation(Event):
     began: float
     ended: float = inf
     outcome: OperationOutcome = "unknown"
+    packet_id: int = 0
+    """0: it has none."""
 
     def ok(self, at: float) -> None:
         self.outcome, self.ended = "ok", at
@@ -54,6 +58,10 @@ class Connect(Operation):
     """True if the session outlives its connection by more than the history lasts."""
     present: bool = False
     """Session Present."""
+    over: float = inf
+    """The time at which the attempt ended without CONNACK."""
+    silent: bool = False
+    """True if the attempt ended because nothing came for as long as the client waits, on an open connection."""
 
 
 @dataclass(kw_only=True)
@@ -63,6 +71,10 @@ class Subscribe(Operation):
     topic_filter: str
     qos: int
     no_local: bool = False
+    as_published: bool = False
+    """Retain As Published."""
+    handling: int = 0
+    """Retain Handling."""
 
 
 @dataclass(kw_only=True)
@@ -89,9 +101,18 @@ class Publish(Operation):
     again: bool = False
     """True if it was published anew so that the broker cannot know that it is the same: in another session, or with
     QoS 1 on another connection."""
+    resent: bool = False
+    """True if it was sent on more than one connection."""
     will: bool = False
+    lost_at: float = 0.0
+    """The time at which the connection of a will was lost."""
     not_before: float = 0.0
     """The time at which the delay of a will is over."""
+
+    @property
+    def since(self) -> float:
+        """The time before which the broker had no reason to send it to anybody."""
+        return max(self.began, self.lost_at)
 
     @property
     def stream(self) -> Stream:
@@ -113,6 +134,10 @@ class Delivery(Event):
     stream: Stream
     sequence: int
     qos: int
+    packet_id: int = 0
+    dup: bool = False
+    retain: bool = False
+    """The RETAIN flag."""
     retained: bool = False
     """True for a retained message that answers a SUBSCRIBE."""
     intact: bool = True
@@ -138,9 +163,29 @@ class Look(Event):
     """All retained messages that a new client got at a node."""
 
     at: float
+    """When it began."""
+    until: float = 0.0
+    """When it was complete."""
     node: str = ""
     found: dict[str, tuple[Stream, int]] = field(default_factory=dict)
     """By topic: stream and sequence number."""
+
+
+@dataclass(kw_only=True)
+class Hush(Event):
+    """A client sends nothing more on a connection, whose Keep Alive is `keep_alive` seconds."""
+
+    at: float
+    connection: int
+    keep_alive: int
+
+
+@dataclass(kw_only=True)
+class Rest(Event):
+    """Nothing is on its way: everybody was connected, every request was answered, and nothing has come for a while."""
+
+    at: float
+    client: str = ""
 
 
 Kind = TypeVar("Kind", bound=Event)

@@ -1,6 +1,6 @@
 """A client that writes down all that it asks for and gets.
 
-Owns: `Client`, one client identifier with its session and at most one present connection, and `Wire`, a connection.
+Owns: `Client`, one client identifier with its session and at most one present connection.
 
 Promises: what the history says happened, happened: a CONNECT that was never written has failed, one without an answer
 is unknown; a will is due only if the client lost its connection and did nothing else. After the end of a connection the
@@ -11,26 +11,24 @@ answers nothing.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, cast
+from typing import Final
 
 from canopy_load.engine.job import Target
 from canopy_load.engine.transports import TargetError, open_stream
-from canopy_load.ledger.history import Connect, Delivery, Ended, Ping, Publish, Subscribe
+from canopy_load.ledger.history import Connect, Delivery, Ended, Hush, Ping, Publish, Subscribe, Unsubscribe
+from canopy_load.ledger.packet_log import NO_LOG, PacketLog
 from canopy_load.prove.ground import Ground
-from canopy_load.prove.plan import ClientPlan
-from canopy_mqtt.client.failures import FAILURE, HUNG_UP, ClientError, NotSupportedError, RefusedError, describe
+from canopy_load.prove.roles import ClientPlan
+from canopy_load.prove.wire import Wire
+from canopy_mqtt.client.failures import FAILURE, ClientError, NotSupportedError, RefusedError, describe
 from canopy_mqtt.client.machine import ClientMachine, Delivered, connect_packet
-from canopy_mqtt.core.codec import encoder, packets
-from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.framing import MAX_PACKET
-from canopy_mqtt.core.codec.packets import V5, Connack, Disconnect, Suback, SubscriptionRequest, Will
-from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.codec import packets
+from canopy_mqtt.core.codec import properties as names
+from canopy_mqtt.core.codec.packets import V5, Connack, Disconnect, Suback, SubscriptionRequest, Unsuback, Will
+from canopy_mqtt.core.codec.topic_names import parse_shared
 
 SESSION_SECONDS: Final = 3600
 """The Session Expiry Interval of a session that lasts."""
-LINGER: Final = 10.0
-"""Seconds for which a broker may keep a connection after a DISCONNECT: longer than it is stopped, so that it reads the
-DISCONNECT before it sees the end."""
 FIRST_DELAY: Final = 0.02
 MAX_DELAY: Final = 0.5
 """Seconds between two attempts to connect."""
@@ -40,94 +38,16 @@ that the connection was lost."""
 BREAKS: Final = "the broker breaks the protocol: "
 
 
-class Wire(asyncio.Protocol):
-    """A network connection, from the CONNECT that it begins with. `given_up`: another connection is the present one,
-    or the client has left; what comes is read for the end alone."""
-
-    def __init__(self, client: Client, connect: Connect) -> None:
-        self.connect = connect
-        self.written = False
-        """True if there was a connection to write the CONNECT to."""
-        self.ended = False
-        """True if the history has its end."""
-        self._client = client
-        self._transport: asyncio.Transport | None = None
-        self._decoder: Decoder | None = None
-        self._ping: Ping | None = None
-        self._code: int | None = None
-        self.over = asyncio.Event()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self.written = True
-        self._client.begin(self)
-
-    def data_received(self, data: bytes) -> None:
-        if self._decoder is None:
-            self._client.read(self, data)
-        else:
-            self._read_on(self._decoder, data)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self.over.set()
-        self._client.lost(self, describe(exc) if exc is not None else HUNG_UP, self._code)
-
-    def write(self, data: bytes) -> None:
-        if data and self._transport is not None:
-            self._transport.write(data)
-
-    def freeze(self, on: bool) -> None:
-        """Stop or resume reading."""
-        if self._transport is not None and not self._transport.is_closing():
-            if on:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
-
-    def give_up(self) -> None:
-        """Answer nothing any more. Raises nothing."""
-        self._decoder = Decoder(MAX_PACKET, False, self._client.plan.version)
-        self.freeze(False)
-
-    def ask(self, ping: Ping) -> None:
-        """Send PINGREQ on a connection that was given up, and note whether it is answered."""
-        self._ping = ping
-        self.write(encoder.PINGREQ)
-
-    def linger(self) -> None:
-        """Give up, and leave the end to the broker for a moment."""
-        self.give_up()
-        asyncio.get_running_loop().call_later(LINGER, self.abort)
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _read_on(self, decoder: Decoder, data: bytes) -> None:
-        try:
-            decoder.feed(data)
-            while decoder.next_frame():
-                kind = decoder.header >> 4
-                if kind == packets.PINGRESP and self._ping is not None:
-                    self._ping.ok(self._client.ground.now())
-                elif kind == packets.DISCONNECT:
-                    packet = decoder.packet()
-                    assert isinstance(packet, Disconnect)
-                    self._code = packet.reason_code
-        except ProtocolError:
-            self.abort()
-
-
 class Client:
     """One client identifier. `run` keeps it connected for as long as it is `wanted`; all other calls are acts of it."""
 
     def __init__(self, plan: ClientPlan, ground: Ground) -> None:
         self.plan = plan
+        self.version = plan.version
         self.ground = ground
+        # What so many clients get would take more memory than it is worth.
+        self.log = NO_LOG if plan.kind == "crowd" else PacketLog(plan.version, ground.streams)
+        ground.logs[plan.name] = self.log
         self.wanted = False
         self.connected = False
         """True if its present connection has its CONNACK."""
@@ -142,21 +62,28 @@ class Client:
                 f"{ground.prefix}-{plan.name}",
                 version=plan.version,
                 clean_start=plan.clean,
-                keep_alive=0,
+                keep_alive=plan.keep_alive,
                 user_name=ground.login.user,
                 password=ground.login.password if ground.login.user is not None else None,
                 session_expiry=0 if plan.clean or plan.version != V5 else SESSION_SECONDS,
             )
         )
-        self._node = 0
+        self._node = plan.node
+        self._tried = False
+        """True if it has tried to connect to this node."""
         self._wire: Wire | None = None
         self._wires: set[Wire] = set()
         self._old: Wire | None = None
         self._changed = asyncio.Event()
         self._pending: dict[int, Publish] = {}
         """Messages of its own without an acknowledgement, by packet identifier."""
-        self._asked: dict[int, Subscribe] = {}
+        self._asked: dict[int, Subscribe | Unsubscribe] = {}
         self._granted: set[str] = set()
+        """Its filters that the broker has, or has refused."""
+        self._subscribes = True
+        """True if it wants its subscriptions."""
+        self._beat: asyncio.TimerHandle | None = None
+        self._hushed = False
         self._will: Publish | None = None
         self._delayed_will: Publish | None = None
         """The will of an earlier connection whose delay was not over when a CONNECT was sent."""
@@ -176,6 +103,7 @@ class Client:
     def move(self) -> None:
         """Connect to the next node from now on."""
         self._node += 1
+        self._tried = False
 
     @property
     def settled(self) -> bool:
@@ -188,6 +116,11 @@ class Client:
     def ready(self) -> bool:
         """True if it is connected, and its SUBSCRIBEs have been answered."""
         return self.connected and not self._asked
+
+    @property
+    def hushed(self) -> bool:
+        """True if it waits for the broker to end its connection."""
+        return self._hushed and self.connected
 
     def come(self) -> None:
         """Be there from now on."""
@@ -214,8 +147,9 @@ class Client:
         try:
             packet_id = self.machine.publish(packet)
         except NotSupportedError as error:
-            self.ground.notes[error.why] += 1
+            self.ground.refused[error.why] += 1
             return
+        operation.packet_id = packet_id
         self.ground.note(operation)
         if packet_id:
             self._pending[packet_id] = operation
@@ -247,6 +181,7 @@ class Client:
             now = self.ground.now()
             delay = self.plan.will.delay if self.plan.will is not None else 0
             self._will.ok(now + delay)
+            self._will.lost_at = now
             self._will.not_before = now + delay if delay else 0.0
             if not delay:
                 self._will = None
@@ -276,6 +211,21 @@ class Client:
         if self._wire is not None:
             self._wire.freeze(on)
 
+    def subscribe(self, on: bool) -> None:
+        """Have its subscriptions from now on, or no more."""
+        self._subscribes = on
+        if self.connected:
+            self._request()
+            self._flush()
+
+    def hush(self) -> None:
+        """Send nothing more on this connection."""
+        granted = self.machine.connack.properties.integers.get(names.SERVER_KEEP_ALIVE, self.plan.keep_alive)
+        if self._wire is not None and self.connected and granted and not self._hushed:
+            self._hushed = True
+            number = self._wire.connect.number
+            self.ground.note(Hush(client=self.plan.name, at=self.ground.now(), connection=number, keep_alive=granted))
+
     # -- its connections -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -284,7 +234,9 @@ class Client:
         try:
             while True:
                 if self.wanted and self._wire is None:
-                    if await self._attempt():
+                    async with self.ground.doors:
+                        accepted = await self._attempt()
+                    if accepted:
                         delay = FIRST_DELAY
                     else:
                         await asyncio.sleep(delay)
@@ -304,6 +256,9 @@ class Client:
     async def _attempt(self) -> bool:
         """Connect once; return True if the broker has accepted it."""
         ground, plan = self.ground, self.plan
+        if plan.roams and self._tried:
+            self.move()
+        self._tried = True
         target = self.node
         connect = ground.note(
             Connect(client=plan.name, began=ground.now(), node=str(target), clean=plan.clean, keeps=not plan.clean)
@@ -320,10 +275,12 @@ class Client:
                     await self._changed.wait()
         except TimeoutError:
             self.failure = ClientError(f"{target}: no CONNACK within {ground.patience:g} s")
+            connect.silent = wire.written
         except (OSError, ValueError, TargetError) as error:
             self.failure = ClientError(f"{target}: {describe(error)}")
         if self.connected or connect.outcome == "ok":
             return True
+        connect.over = ground.now()
         if not wire.written:
             connect.fail(ground.now())
         if connect.outcome == "fail" and will is not None:
@@ -379,13 +336,14 @@ class Client:
         if wire is not self._wire:
             return
         code: int | None = None
-        for event in self.machine.receive(data, self.ground.now()):
+        events = self.machine.receive(data, self.ground.now())
+        for event in events:
             if isinstance(event, packets.Publish):
                 self._delivered(event)
             elif isinstance(event, Delivered):
                 self._acknowledged(event)
-            elif isinstance(event, Suback):
-                self._subscribed(event)
+            elif isinstance(event, Suback | Unsuback):
+                self._answered(event)
             elif isinstance(event, Connack):
                 self._accepted(wire, event)
             elif isinstance(event, Disconnect):
@@ -399,7 +357,8 @@ class Client:
             broke = failure.why.removeprefix(BREAKS) if failure.why.startswith(BREAKS) else ""
             self._end(wire, code=code, broke=broke)
             wire.linger()
-        self.ground.news.set()
+        if events or failure is not None:
+            self.ground.news.set()
 
     def lost(self, wire: Wire, why: str, code: int | None) -> None:
         """Note that a connection is over."""
@@ -430,7 +389,9 @@ class Client:
     def _release(self, wire: Wire) -> None:
         assert wire is self._wire
         self._wire = None
-        self.connected = False
+        self.connected = self._hushed = False
+        if self._beat is not None:
+            self._beat.cancel()
         self._asked.clear()
         self._changed.set()
         self.ground.news.set()
@@ -457,30 +418,83 @@ class Client:
         if not packet.session_present:
             self._granted.clear()
         for each in self._pending.values():
+            # Before it was written to any connection it is not sent again, but nobody can tell.
+            each.resent = True
             each.again = each.again or each.qos == 1 or not packet.session_present
         if self._old is not None:
             old, self._old = self._old, None
             if not old.ended:
                 old.ask(ground.note(Ping(client=self.plan.name, began=ground.now(), connection=old.connect.number)))
-        wanted = [each for each in self.plan.filters if each[0] not in self._granted]
-        for topic_filter, qos in wanted:
-            asked = ground.note(Subscribe(client=self.plan.name, began=now, topic_filter=topic_filter, qos=qos))
-            request = SubscriptionRequest(ground.filter(topic_filter), qos)
-            self._asked[self.machine.subscribe([request])] = asked
+        self._request()
+        if self.plan.keep_alive:
+            self._keep_alive()
         if not self.wanted:
             # It was to go while the CONNECT was on its way.
             self.leave()
 
-    def _subscribed(self, packet: Suback) -> None:
+    def _request(self) -> None:
+        """Send SUBSCRIBE or UNSUBSCRIBE for each filter that the broker has not as it should."""
+        ground, name, now = self.ground, self.plan.name, self.ground.now()
+        for each in self.plan.filters:
+            topic_filter = ground.filter(each.topic_filter)
+            on_the_way = any(one.topic_filter == each.topic_filter for one in self._asked.values())
+            if on_the_way or self._subscribes == (each.topic_filter in self._granted):
+                continue
+            if why := self._unavailable(each.topic_filter):
+                ground.refused[why] += 1
+                self._granted.add(each.topic_filter)
+                continue
+            asked: Subscribe | Unsubscribe
+            if self._subscribes:
+                asked = Subscribe(
+                    client=name,
+                    began=now,
+                    topic_filter=each.topic_filter,
+                    qos=each.qos,
+                    no_local=each.no_local,
+                    as_published=each.as_published,
+                    handling=each.handling,
+                )
+                request = SubscriptionRequest(topic_filter, each.qos, each.no_local, each.as_published, each.handling)
+                asked.packet_id = self.machine.subscribe([request])
+            else:
+                asked = Unsubscribe(client=name, began=now, topic_filter=each.topic_filter)
+                asked.packet_id = self.machine.unsubscribe([topic_filter])
+            self._asked[asked.packet_id] = ground.note(asked)
+
+    def _unavailable(self, topic_filter: str) -> str:
+        """Return why the broker takes no such filter, as its CONNACK says."""
+        available = self.machine.connack.properties.integers
+        if parse_shared(topic_filter)[0] and not available.get(names.SHARED_SUBSCRIPTION_AVAILABLE, 1):
+            return "the broker takes no shared subscriptions"
+        if set("#+") & set(topic_filter) and not available.get(names.WILDCARD_SUBSCRIPTION_AVAILABLE, 1):
+            return "the broker takes no filters with wildcards"
+        return ""
+
+    def _keep_alive(self) -> None:
+        """Send PINGREQ now, and again in half of the keep alive time, unless it is hushed."""
+        if self.connected and not self._hushed:
+            self.machine.ping(self.ground.now())
+            self._flush()
+            self._beat = asyncio.get_running_loop().call_later(self.plan.keep_alive / 2, self._keep_alive)
+
+    def _answered(self, packet: Suback | Unsuback) -> None:
         asked = self._asked.pop(packet.packet_id)
-        self._granted.add(asked.topic_filter)
-        code = packet.reason_codes[0]
+        subscribed = isinstance(asked, Subscribe)
+        (self._granted.add if subscribed else self._granted.discard)(asked.topic_filter)
+        # An UNSUBACK of 3.1.1 has no reason codes.
+        code = packet.reason_codes[0] if packet.reason_codes else 0
         if code >= FAILURE:
             asked.fail(self.ground.now())
-            self.ground.notes[f"SUBSCRIBE {asked.topic_filter} was refused with 0x{code:02x}"] += 1
+            request = "SUBSCRIBE" if subscribed else "UNSUBSCRIBE"
+            self.ground.refused[f"{request} {asked.topic_filter} was refused with 0x{code:02x}"] += 1
         else:
             asked.ok(self.ground.now())
-            asked.qos = code
+            if isinstance(asked, Subscribe):
+                asked.qos = code
+        # It may want the other by now.
+        if code < FAILURE:
+            self._request()
 
     def _acknowledged(self, event: Delivered) -> None:
         operation = self._pending.pop(event.packet_id, None)
@@ -488,7 +502,7 @@ class Client:
             return
         if event.reason_code >= FAILURE:
             operation.fail(self.ground.now())
-            self.ground.notes[f"PUBLISH with QoS {operation.qos} was refused with 0x{event.reason_code:02x}"] += 1
+            self.ground.refused[f"PUBLISH with QoS {operation.qos} was refused with 0x{event.reason_code:02x}"] += 1
         else:
             operation.ok(self.ground.now())
 
@@ -501,6 +515,7 @@ class Client:
         topic = self.ground.name(packet.topic.decode(errors="replace"))
         if packet.retain:
             self.retained[topic] = stream, sequence
+        live = any(each.as_published for each in self.plan.filters)
         self.ground.note(
             Delivery(
                 client=self.plan.name,
@@ -508,7 +523,10 @@ class Client:
                 stream=stream,
                 sequence=sequence,
                 qos=packet.qos,
-                retained=packet.retain,
+                packet_id=packet.packet_id,
+                dup=packet.dup,
+                retain=packet.retain,
+                retained=packet.retain and not live,
                 intact=whole and topic == stream[1],
             )
         )

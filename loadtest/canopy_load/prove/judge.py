@@ -19,27 +19,31 @@ from canopy_load.ledger.checker import Finding, check
 from canopy_load.ledger.history import (
     Connect,
     Delivery,
-    Ended,
     Event,
     History,
     Look,
     Operation,
-    Ping,
     Publish,
     Subscribe,
 )
-from canopy_load.prove.plan import Fault
+from canopy_load.ledger.told import time_of
+from canopy_load.prove import waits
+from canopy_load.prove.faults import Fault
 from canopy_load.prove.play import ABSENT, Proof
+from canopy_load.prove.waits import Wait
 from canopy_mqtt.words import counted
 
 PROMISES: Final = {
     "lost": "a message that was acknowledged comes to each subscriber [MQTT-4.3.2-1] [MQTT-4.3.3-1]",
     "twice": "a message with QoS 2 comes once [MQTT-4.3.3-1]",
+    "twice with QoS 0": "a message with QoS 0 comes at most once (section 4.3.1)",
     "order": "messages of a publisher, topic and QoS come in order [MQTT-4.6.0-6]",
     "lost to a group": "a message that was acknowledged comes to a member of each share group [MQTT-4.3.2-1]",
     "to two members": "a message comes to one member of a share group [MQTT-4.8.2-4]",
+    "starved": "a member of a share group that stays connected gets messages, too (section 4.8.2)",
     "retained, the last": "a retained message is no older than the last one acknowledged [MQTT-3.3.1-5]",
     "retained, the same": "retained messages are the same at each look [MQTT-3.3.1-5]",
+    "retained, each node": "retained messages are the same at each node [MQTT-3.3.1-5]",
     "will missing": "the will of a client that lost its connection is published [MQTT-3.1.2-8]",
     "will twice": "a will with QoS 2 comes once [MQTT-4.3.3-1]",
     "will too early": "a will does not come before its delay is over [MQTT-3.1.2-8]",
@@ -47,11 +51,18 @@ PROMISES: Final = {
     "session": "Session Present says whether the session is there [MQTT-3.2.2-2] [MQTT-3.2.2-3]",
     "one connection": "a new connection ends the one before it [MQTT-3.1.4-3]",
     "told 0x8E": "the connection that is taken over is told so, if it is told anything [MQTT-3.1.4-3]",
-    "answered": "each PUBLISH and SUBSCRIBE is answered [MQTT-3.3.4-1] [MQTT-3.8.4-1]",
+    "CONNECT answered": "each CONNECT is answered, or its connection ends [MQTT-3.1.4-5]",
+    "answered": "each PUBLISH, SUBSCRIBE and UNSUBSCRIBE is answered [MQTT-3.3.4-1] [MQTT-3.8.4-1] [MQTT-3.10.4-4]",
+    "in time": "answers come within the time after a fault that the broker promises",
+    "keep alive": "a connection ends on which nothing comes for longer than its Keep Alive [MQTT-3.1.2-22]",
     "as sent": "what comes was sent before (section 3.3)",
     "altered": "topic and payload come as they were sent (section 3.3)",
     "QoS": "a message comes with the lower of its own QoS and that of the subscription [MQTT-3.8.4-8]",
     "asked for": "what comes matches a subscription (section 3.3.4)",
+    "unsubscribed": "what is published after the UNSUBACK does not come [MQTT-3.10.4-2]",
+    "No Local": "with No Local a message does not come back to its publisher [MQTT-3.8.3-3]",
+    "RETAIN": "RETAIN is as sent with Retain As Published, else 0 in a new message [MQTT-3.3.1-12] [MQTT-3.3.1-13]",
+    "Retain Handling": "with Retain Handling 2 a SUBSCRIBE brings no retained messages [MQTT-3.3.1-11]",
     "refused": "a message that was refused does not come (section 3.4.2.1)",
     "protocol": "the broker keeps to the protocol (section 4.13)",
 }
@@ -59,30 +70,46 @@ PROMISES: Final = {
 
 ENDURING: Final = frozenset(
     {
-        "lost", "lost to a group", "retained, the last", "retained, the same", "session", "twice", "to two members",
-        "order", "will missing", "will twice", "will revoked",
+        "lost", "lost to a group", "retained, the last", "retained, the same", "retained, each node", "session",
+        "twice", "to two members", "order", "will missing", "will twice", "will revoked", "unsubscribed",
     }
 )  # fmt: skip
 """The promises that a broker can only keep over a kill if it has written what they are about to its disk."""
 
-WILL_SECONDS: Final = 2.0
-"""A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it."""
+ENDS: Final = (Fault.KILL, Fault.RESTART, Fault.SCALE)
+"""The faults with which a process ends."""
+WILL_SECONDS: Final = 1.0
+"""A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it.
+Between a quiet phase and the next fault there are more."""
 WILL_LATENESS: Final = 0.5
 """Seconds by which the tool may be late before delayed wills are not judged: a broker that is as late as it sees after
 the return of a client that its connection was lost."""
 MAX_LATENESS: Final = 2.0
-"""Seconds by which the tool may be late while it waits, before what did not come is no finding any more."""
+"""Seconds by which the tool may be late while it waits, or for which tool or broker may wait for a core, before what
+did not come is no finding any more."""
 
 State = Literal["kept", "broken", "not judged"]
 
 
+def stated(findings: int, checked: int, not_promised: int, doubtful: int) -> State:
+    """Return what is to be said of a promise that was checked, broken, broken where it is not made, and perhaps broken
+    so many times."""
+    if findings:
+        return "broken"
+    return "kept" if checked > not_promised and not doubtful else "not judged"
+
+
 @dataclass(frozen=True)
 class Durability:
-    """What a broker promises of a kill. `window`: seconds before the kill; what it acknowledged in them may be lost."""
+    """What a broker promises of faults. `window`: seconds before a kill; what it acknowledged in them may be lost."""
 
     window: float = 0.0
     says: str = ""
     """Its own words, for the report."""
+    recovery: float = 0.0
+    """Seconds after the end of a fault within which it answers everybody again; 0: it promises nothing of that."""
+    volatile: bool = False
+    """True if nothing outlives its process, however that ends."""
 
 
 @dataclass
@@ -101,9 +128,7 @@ class Ruling:
 
     @property
     def state(self) -> State:
-        if self.findings:
-            return "broken"
-        return "kept" if self.checked > self.not_promised and not self.doubtful else "not judged"
+        return stated(len(self.findings), self.checked, self.not_promised, self.doubtful)
 
     @property
     def statement(self) -> str:
@@ -114,8 +139,7 @@ class Ruling:
 class Judgement:
     proof: Proof
     rulings: list[Ruling]
-    waits: dict[str, float]
-    """The longest wait for an answer, in seconds, by packet that was waited for."""
+    waits: list[Wait]
     durability: Durability
     counts: dict[str, int]
 
@@ -124,25 +148,19 @@ class Judgement:
         return [each for each in self.rulings if each.state == "broken"]
 
     @property
-    def code(self) -> int:
-        """The exit code: 0 nothing promised was broken, 1 something was, or the broker failed, 2 it could not be
-        judged."""
-        if self.broken or self.proof.failure:
-            return 1
-        return 2 if self.obstacle else 0
-
-    @property
     def obstacle(self) -> str:
         """Why it could not be judged that nothing was broken; empty: it could."""
         if any(each.doubtful for each in self.rulings):
-            if self.proof.rested:
+            if self.proof.rested and self.proof.late_at_end > MAX_LATENESS:
                 return "this tool itself was late while it waited"
+            if self.proof.rested:
+                return f"tool or broker waited for a core for {self.proof.starved_at_end:.1f} s of the last wait"
             return "what had been missing was still coming when the time was over"
         absent = self.proof.absent
         if absent:
             name, why = next(iter(absent.items()))
             return f"{counted(len(absent), 'client')} could not connect at the end, such as {name}: {why}"
-        if not any(each.promise == "lost" and each.state == "kept" for each in self.rulings):
+        if any(each.promise == "lost" and each.state == "not judged" for each in self.rulings):
             return "no message that was acknowledged could be followed to a subscriber"
         return ""
 
@@ -150,11 +168,13 @@ class Judgement:
 def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
     """Judge what happened."""
     history = _with_doubts(proof)
-    verdict = check(history)
+    verdict = check(history, proof.blind)
+    found = waits.waits(proof)
+    waits.check(proof, found, durability.recovery, verdict)
     rulings = {name: Ruling(name) for name in PROMISES}
     for name, ruling in rulings.items():
         ruling.checked, ruling.unjudged = verdict.checked[name], verdict.unjudged[name]
-    late = proof.late_at_end > MAX_LATENESS or not proof.rested
+    late = max(proof.late_at_end, proof.starved_at_end) > MAX_LATENESS or not proof.rested
     for finding in verdict.findings:
         ruling = rulings[finding.promise]
         events = [history.events[number] for number in finding.operations]
@@ -164,8 +184,8 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
             ruling.doubtful += 1
         else:
             ruling.findings.append(finding)
-            ruling.by_kind[_kind(proof, finding.client)] += 1
-    return Judgement(proof, list(rulings.values()), _waits(history), durability, _counts(history))
+            ruling.by_kind[kind_of(proof, finding.client)] += 1
+    return Judgement(proof, list(rulings.values()), found, durability, _counts(history) | dict(verdict.at_most_once))
 
 
 def _with_doubts(proof: Proof) -> History:
@@ -185,24 +205,26 @@ def _doubtful(will: Publish, proof: Proof) -> bool:
         return False
     if will.not_before and proof.late > WILL_LATENESS:
         return True
-    margin = WILL_SECONDS + proof.late
     return any(
-        will.began <= ended and began < will.ended + margin and (fault is not Fault.STOP or will.not_before > 0)
+        will.since <= ended
+        and began < will.ended + WILL_SECONDS + proof.late + proof.lateness.waited(will.since, began)
+        and (fault is not Fault.STOP or will.not_before > 0)
         for began, ended, fault in proof.outages
     )
 
 
 def _excused(promise: str, events: list[Event], durability: Durability, proof: Proof) -> bool:
     """Return True if a kill took away what the broker does not promise to keep."""
-    last = _time(events[-1])
+    last = time_of(events[-1])
+    fatal = ENDS if durability.volatile else (Fault.KILL,)
     # What should not have come, or been said, is no consequence of a kill that was still to come.
     kills = [
         (began, ended)
         for began, ended, fault in proof.outages
-        if fault is Fault.KILL and (promise in ABSENT or began <= last)
+        if fault in fatal and (promise in ABSENT or began <= last)
     ]
-    if durability.window and promise in ENDURING:
-        window = durability.window + proof.late
+    if (durability.window or durability.volatile) and promise in ENDURING:
+        window = inf if durability.volatile else durability.window + proof.late
         return any(_overlaps(each, began - window, ended) for each in events for began, ended in kills)
     if promise == "session":
         return any(_unwritten(events[0], began, proof.history) for began, _ in kills)
@@ -220,14 +242,14 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
 
 def _overlaps(event: Event, begin: float, end: float) -> bool:
     """Return True if what an event is about was under way in a span of time; a look changes nothing."""
-    ended = event.ended if isinstance(event, Operation) else _time(event)
-    return not isinstance(event, Look) and _time(event) <= end and begin <= ended
+    ended = event.ended if isinstance(event, Operation) else time_of(event)
+    return not isinstance(event, Look) and time_of(event) <= end and begin <= ended
 
 
 def _unwritten(connect: Event, kill: float, history: History) -> bool:
     """Return True if nothing that came before a kill said that the session of a connection is on the disk: a SUBACK
     says so, and the PUBCOMP of a message with QoS 2; a CONNACK does not."""
-    began = _time(connect)
+    began = time_of(connect)
     if kill < began:
         return False
     own = [each for each in history.of(Operation) if each.client == connect.client and each.outcome == "ok"]
@@ -240,36 +262,10 @@ def _unwritten(connect: Event, kill: float, history: History) -> bool:
     )
 
 
-def _time(event: Event) -> float:
-    return (
-        event.began if isinstance(event, Operation) else event.at if isinstance(event, Delivery | Ended | Look) else 0.0
-    )
-
-
-def _kind(proof: Proof, client: str) -> str:
+def kind_of(proof: Proof, client: str) -> str:
     """Return the kind of a client, or of the members of a share group."""
     plan = proof.plan.clients.get(client)
     return "share group" if plan is None else plan.kind
-
-
-def _waits(history: History) -> dict[str, float]:
-    waits: dict[str, float] = {}
-    for operation in history.of(Operation):
-        if operation.outcome == "unknown" or operation.ended == inf:
-            continue
-        match operation:
-            case Connect():
-                name = "CONNACK"
-            case Subscribe():
-                name = "SUBACK"
-            case Ping():
-                name = "PINGRESP"
-            case Publish() if not operation.will:
-                name = "PUBACK" if operation.qos == 1 else "PUBCOMP"
-            case _:
-                continue
-        waits[name] = max(waits.get(name, 0.0), operation.ended - operation.began)
-    return waits
 
 
 def _counts(history: History) -> dict[str, int]:
@@ -280,38 +276,6 @@ def _counts(history: History) -> dict[str, int]:
         "delivered": len(history.of(Delivery)),
         "connections": sum(each.outcome == "ok" for each in history.of(Connect)),
         "wills": sum(each.will and each.outcome == "ok" for each in history.of(Publish)),
+        "due": 0,
+        "came": 0,
     }
-
-
-def told(event: Event, origin: float = 0.0) -> str:
-    """Return an operation or event as a line for people; times in seconds after `origin`."""
-    match event:
-        case Connect():
-            present = ", Session Present" if event.present else ""
-            what = f"CONNECT{' clean' if event.clean else ''} to {event.node}{present}"
-        case Publish():
-            packet = "the will" if event.will else "PUBLISH"
-            retained = ", retained" if event.retain else ""
-            what = f"{packet} {event.topic} number {event.sequence}, QoS {event.qos}{retained}"
-        case Subscribe():
-            what = f"SUBSCRIBE {event.topic_filter}, QoS {event.qos}"
-        case Ping():
-            what = "PINGREQ on the connection before"
-        case Delivery():
-            publisher, topic, qos = event.stream
-            retained = ", RETAIN 1" if event.retained else ""
-            what = f"got {topic} number {event.sequence} of {publisher} (QoS {qos}) with QoS {event.qos}{retained}"
-        case Ended():
-            code = "" if event.code is None else f" with DISCONNECT 0x{event.code:02x}"
-            what = f"connection ended by {'the client' if event.own else 'the broker'}{code}"
-        case Look():
-            what = (
-                f"retained messages: {', '.join(f'{topic} number {found[1]}' for topic, found in event.found.items())}"
-            )
-        case _:
-            what = type(event).__name__
-    at = f"{_time(event) - origin:9.3f} s"
-    if isinstance(event, Operation):
-        answer = event.outcome if event.ended == inf else f"{event.outcome} after {event.ended - event.began:.3f} s"
-        what += f": {answer}"
-    return f"{at}  {event.client}: {what}"

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, Protocol
 
 from canopy_load.brokers.process import BrokerFailed
@@ -22,21 +23,33 @@ from canopy_load.engine.job import Target
 from canopy_load.engine.transports import address
 from canopy_load.errors import LoadError
 from canopy_load.ledger.checker import check
-from canopy_load.ledger.history import History, Look, Publish
+from canopy_load.ledger.history import Delivery, History, Look, Publish, Rest
+from canopy_load.ledger.packet_log import PacketLog
 from canopy_load.prove.client import Client
-from canopy_load.prove.ground import NOBODY, PATIENCE, Ground, Login
-from canopy_load.prove.plan import LOAD_SECONDS, Act, BrokerFault, ClientPlan, Fault, Plan, Round, Step
+from canopy_load.prove.faults import BrokerFault, Fault
+from canopy_load.prove.ground import MAX_CONNECTING, NOBODY, PATIENCE, Ground, Login
+from canopy_load.prove.lateness import Lateness, nobody
+from canopy_load.prove.plan import Plan, Round
+from canopy_load.prove.roles import KEEP_ALIVE, KEEP_ALIVE_MARGIN, ClientPlan
+from canopy_load.prove.steps import Act, Step
 from canopy_mqtt.client.aio import AsyncClient
 from canopy_mqtt.client.failures import ClientError
 from canopy_mqtt.client.machine import ClientMachine, connect_packet
 from canopy_mqtt.core.codec.packets import V5
 
-STEP: Final = 0.05
-"""Seconds between two looks at the clock, for the tool's own lateness."""
 DRAINS: Final = 4
 """Times of patience for which missing messages may still come at the end."""
-SILENCE: Final = 0.3
+SILENCE: Final = 0.5
 """Seconds without an event after which a round is over."""
+DOUBTFUL_SILENCE: Final = 2.0
+"""The same where a message has come to no member of a share group."""
+LIVE: Final = 0.5
+"""Seconds between two lines about what goes on."""
+LOOK: Final = 0.01
+"""Seconds between two looks at all clients, while things happen."""
+HUSHED: Final = 1.5 * KEEP_ALIVE + KEEP_ALIVE_MARGIN + 0.5
+"""Seconds for which a client that sends nothing more is waited for at the end."""
+GROUPS: Final = ("durable-member-", "clean-member-", "lone-member-")
 ABSENT: Final = frozenset({"lost", "lost to a group", "will missing", "answered"})
 """The promises whose breach is that something does not come."""
 
@@ -50,32 +63,11 @@ class Unproven(LoadError):
 class Broker(Protocol):
     """A broker that was started for the proof. Each of these raises BrokerFailed if it has ended by itself."""
 
-    async def inflict(self, fault: Fault) -> None: ...
+    async def inflict(self, fault: BrokerFault) -> None: ...
 
-    async def heal(self) -> None: ...
+    async def heal(self, fault: BrokerFault) -> None: ...
 
     def check(self) -> None: ...
-
-
-@dataclass
-class Lateness:
-    """How late the event loop of the tool was: in seconds, at the most, in all and since `lately` was set to 0.
-    `excused`: it was held up on purpose, while nothing was expected."""
-
-    most: float = 0.0
-    lately: float = 0.0
-    excused: bool = False
-
-    async def measure(self) -> None:
-        """Measure until this is cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + STEP
-            await asyncio.sleep(STEP)
-            late = 0.0 if self.excused else loop.time() - due
-            self.excused = False
-            self.most = max(self.most, late)
-            self.lately = max(self.lately, late)
 
 
 @dataclass
@@ -87,7 +79,7 @@ class Proof:
     targets: list[str]
     history: History
     outages: list[tuple[float, float, Fault]] = field(default_factory=list)
-    """From when to when the broker was down or stopped."""
+    """From when to when something was wrong with the broker."""
     rounds: int = 0
     seconds: float = 0.0
     late: float = 0.0
@@ -96,13 +88,30 @@ class Proof:
     """The same while it waited for what had not come."""
     rested: bool = True
     """False if what had been missing was still coming at the end."""
+    lateness: Lateness = field(default_factory=Lateness)
+    """It has the waits of tool and broker for a core."""
+    starved_at_end: float = 0.0
+    """Seconds for which tool or broker waited for a core in the last time of patience for what had not come."""
+    began: float = 0.0
+    ended: float = inf
     absent: dict[str, str] = field(default_factory=dict)
     """The clients that should be connected at the end and are not, with the reason."""
     failure: str = ""
     """Why a broker that was started for the proof does not run any more; it ended the rounds."""
     notes: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    """What the broker refused, and how often."""
+    logs: dict[str, PacketLog] = field(default_factory=dict)
+    """The packets of each client."""
+    unmade: dict[str, str] = field(default_factory=dict)
+    """The faults that could not be made here, with the reason: what they would show was not judged."""
     foreign: int = 0
     interrupted: bool = False
+
+    @property
+    def blind(self) -> list[tuple[float, float]]:
+        """The times of `outages`."""
+        return [(began, ended) for began, ended, _ in self.outages]
 
 
 Tell = Callable[[str], None]
@@ -121,15 +130,19 @@ async def play(
     stop: asyncio.Event | None = None,
     tell: Tell = _silent,
     patience: float = PATIENCE,
+    processes: Callable[[], Iterable[int]] = nobody,
+    live: bool = False,
 ) -> Proof:
-    """Play a plan; `stop` ends the rounds early. `tell` gets a line whenever something begins.
+    """Play a plan; `stop` ends the rounds early. `tell` gets a line whenever something begins, and twice a second with
+    `live`. `processes` returns the identifiers of those, the broker's and this one, that must not wait for a core.
 
     Raises:
         Unproven: the broker accepts no client.
     """
     ground = Ground(secrets.token_hex(4), targets, login, patience)
     player = _Player(plan, ground, broker, stop or asyncio.Event(), tell)
-    return await player.play()
+    player.lateness = Lateness(processes)
+    return await player.play(live)
 
 
 class _Player:
@@ -139,15 +152,17 @@ class _Player:
         self._broker = broker
         self._stop = stop
         self._tell = tell
-        self._lateness = Lateness()
+        self.lateness = Lateness()
+        self._phase = ""
         self._looks: set[asyncio.Task[None]] = set()
+        self._step = 0
         self._clients = {name: Client(each, ground) for name, each in plan.clients.items()}
         self._proof = Proof(plan, ground.identifier, [str(each) for each in ground.targets], ground.history)
 
-    async def play(self) -> Proof:
+    async def play(self, live: bool) -> Proof:
         proof, ground = self._proof, self._ground
-        begun = ground.now()
-        async with self._running():
+        proof.began = begun = ground.now()
+        async with self._running(live):
             await self._gather()
             for number, each in enumerate(self._plan.rounds):
                 if self._stop.is_set():
@@ -158,16 +173,19 @@ class _Player:
                     proof.failure = str(error)
                     break
                 proof.rounds += 1
-            self._tell("waiting for what has not come yet")
+            self._say("waiting for what has not come yet")
             proof.rested = await self._drain()
-            proof.late_at_end = self._lateness.lately
+            proof.late_at_end = self.lateness.lately
+            proof.starved_at_end = self.lateness.waited(ground.now() - ground.patience, ground.now())
             proof.absent = self._absent()
-            for _ in self._ground.targets:
+            for _ in ground.targets:
                 await self._look()
             proof.interrupted = self._stop.is_set()
-            proof.seconds = ground.now() - begun
-            proof.late = self._lateness.most
-            proof.notes, proof.foreign = dict(ground.notes), ground.foreign
+            proof.ended = ground.now()
+            proof.seconds = proof.ended - begun
+            proof.late, proof.lateness = self.lateness.most, self.lateness
+            proof.notes, proof.refused, proof.foreign = dict(ground.notes), dict(ground.refused), ground.foreign
+            proof.logs = ground.logs
             # The history is what was seen until here: what the removal does is no part of it.
             proof.history = History()
             proof.history.events = list(ground.history.events)
@@ -175,9 +193,11 @@ class _Player:
         return proof
 
     @asynccontextmanager
-    async def _running(self) -> AsyncIterator[None]:
+    async def _running(self, live: bool) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(each.run()) for each in self._clients.values()]
-        tasks.append(asyncio.create_task(self._lateness.measure()))
+        tasks.append(asyncio.create_task(self.lateness.measure()))
+        if live:
+            tasks.append(asyncio.create_task(self._live()))
         try:
             yield
         finally:
@@ -197,68 +217,104 @@ class _Player:
             refused = all(each.failure is not None and not each.ever for each in there)
             return refused or all(each.ready for each in there)
 
-        await self._until(known, self._ground.patience)
+        await self._until(known, self._ground.patience * (1 + len(there) / MAX_CONNECTING))
         if not any(each.ever for each in there):
             failures = {each.failure.why for each in there if each.failure is not None}
             raise Unproven(f"no client was accepted: {'; '.join(sorted(failures)) or 'no answer'}")
         for client in there:
             if not client.ever:
                 version = "5.0" if client.plan.version == V5 else "3.1.1"
-                self._ground.notes[f"a client of MQTT {version} was not accepted: {client.why}"] += 1
+                self._ground.refused[f"a client of MQTT {version} was not accepted: {client.why}"] += 1
                 client.wanted = client.plan.version in self._versions
 
     async def _round(self, number: int, plan: Round) -> None:
-        named = f"{plan.fault.fault}" if plan.fault else "faults of clients alone"
-        self._tell(f"round {number + 1} of {len(self._plan.rounds)}: {named}")
+        named = ", ".join(map(str, plan.faults)) or "faults of clients alone"
+        self._say(f"round {number + 1} of {len(self._plan.rounds)}: {named}")
         begun = self._ground.now()
-        fault = asyncio.create_task(self._inflict(begun, plan.fault)) if plan.fault and self._broker else None
         try:
-            for step in plan.steps:
-                if not await self._sleep_until(begun + step.at):
-                    break
-                self._act(step)
-            await self._sleep_until(begun + LOAD_SECONDS)
-        except asyncio.CancelledError:
-            if fault is not None:
-                fault.cancel()
-            raise
-        finally:
-            if fault is not None:
-                await fault
+            async with asyncio.TaskGroup() as group:
+                if self._broker is not None:
+                    for each in plan.faults:
+                        group.create_task(self._inflict(self._broker, begun, each))
+                for step in plan.steps:
+                    if not await self._sleep_until(begun + step.at):
+                        break
+                    self._act(step)
+                await self._sleep_until(begun + plan.seconds)
+        except ExceptionGroup as group_of_errors:
+            failed, others = group_of_errors.split(BrokerFailed)
+            if failed is None or others is not None:
+                raise
+            raise failed.exceptions[0] from None
         await self._quiet()
         if self._broker is not None:
             self._broker.check()
 
-    async def _inflict(self, begun: float, fault: BrokerFault) -> None:
-        assert self._broker is not None
+    async def _inflict(self, broker: Broker, begun: float, fault: BrokerFault) -> None:
+        """Let a fault begin and end, in its time; it ends early if the rounds are to end, or another one fails."""
         if not await self._sleep_until(begun + fault.at):
             return
         began = self._ground.now()
-        self._tell(f"{fault.fault} of the broker")
-        await self._broker.inflict(fault.fault)
-        await self._sleep_until(self._ground.now() + fault.seconds)
-        await self._broker.heal()
-        self._proof.outages.append((began, self._ground.now(), fault.fault))
+        self._say(str(fault))
+        await broker.inflict(fault)
+        try:
+            await self._sleep_until(self._ground.now() + fault.seconds)
+            await broker.heal(fault)
+        finally:
+            self._proof.outages.append((began, self._ground.now(), fault.fault))
 
     async def _quiet(self) -> None:
         """Let everybody come back, publish everything again, and wait until it has arrived."""
         patience = self._ground.patience
         there = [each for each in self._clients.values() if each.ever and each.plan.kind != "looker"]
         for client in there:
+            if client.plan.will is not None and not client.plan.will.delay:
+                # The faults are over: there is nothing that excuses a will that does not come.
+                client.cut()
+        for client in there:
             client.freeze(False)
+            client.subscribe(True)
             client.come()
+        patience *= 1 + len(there) / MAX_CONNECTING
         await self._until(lambda: all(each.ready for each in there), patience)
+        before = len(self._ground.history.events)
         for client in there:
             for output in range(len(client.plan.outputs)):
                 client.publish(output)
-        await self._until(lambda: all(each.settled for each in there), patience)
+        settled = await self._until(lambda: all(each.settled for each in there), patience)
         if self._looks:
             await asyncio.wait(self._looks)
-        await self._look()
-        await self._silence()
+        quiet = await self._silence(SILENCE)
+        if quiet and not self._came_to_groups(before):
+            quiet = await self._silence(DOUBTFUL_SILENCE)
+        if settled and quiet:
+            self._ground.note(Rest(at=self._ground.now()))
+        for _ in self._ground.targets:
+            await self._look()
+
+    def _came_to_groups(self, since: int) -> bool:
+        """Return True if what was published since an event came to all share groups that are there."""
+        events = self._ground.history.events[since:]
+        sent = {
+            (each.stream, each.sequence)
+            for each in events
+            if isinstance(each, Publish) and each.topic.startswith("t/") and each.qos and each.outcome == "ok"
+        }
+        return all(
+            sent
+            <= {
+                (each.stream, each.sequence)
+                for each in events
+                if isinstance(each, Delivery) and each.client.startswith(prefix)
+            }
+            for prefix in GROUPS
+            if any(name.startswith(prefix) and each.connected for name, each in self._clients.items())
+        )
 
     def _act(self, step: Step) -> None:
         client = self._clients[step.client]
+        self._ground.step = self._step
+        self._step += 1
         match step.act:
             case Act.CONNECT:
                 if client.plan.version in self._versions:
@@ -279,6 +335,12 @@ class _Player:
                 client.take_over()
             case Act.PUBLISH:
                 client.publish(step.output)
+            case Act.SUBSCRIBE:
+                client.subscribe(True)
+            case Act.UNSUBSCRIBE:
+                client.subscribe(False)
+            case Act.HUSH:
+                client.hush()
             case Act.LOOK:
                 task = asyncio.create_task(self._look())
                 self._looks.add(task)
@@ -297,7 +359,9 @@ class _Player:
         wanted = {each.topic for each in self._ground.history.of(Publish) if each.retain and each.outcome == "ok"}
         await self._until(lambda: not looker.connected or wanted <= found.keys(), self._ground.patience)
         if looker.connected:
-            self._ground.note(Look(client="looker-0", at=asked, node=str(looker.node), found=dict(found)))
+            self._ground.note(
+                Look(client="looker-0", at=asked, until=self._ground.now(), node=str(looker.node), found=dict(found))
+            )
         looker.leave()
         looker.move()
 
@@ -305,13 +369,16 @@ class _Player:
         """Wait until everything has come that has to, or nothing of what is missing for a long time; return False if it
         was still coming when this had taken too long."""
         ground = self._ground
-        self._lateness.lately = 0.0
+        self.lateness.lately = 0.0
         begun = since = ground.now()
         missing: set[tuple[int, ...]] = set()
+        await self._until(lambda: not any(each.hushed for each in self._clients.values()), HUSHED)
         while True:
-            await self._silence()
-            self._lateness.excused = True
-            found = {each.operations for each in check(ground.history).findings if each.promise in ABSENT}
+            await self._silence(SILENCE)
+            self.lateness.excused = True
+            found = {
+                each.operations for each in check(ground.history, self._proof.blind).findings if each.promise in ABSENT
+            }
             now = ground.now()
             if not found:
                 return True
@@ -339,7 +406,7 @@ class _Player:
 
     async def _remove(self) -> None:
         """Remove sessions and retained messages of this run from the broker, as far as it lets us."""
-        self._tell("removing what the broker still has of this run")
+        self._say("removing what the broker still has of this run")
         there = [each.plan for each in self._clients.values() if each.ever]
         outcomes = await asyncio.gather(*(self._forget(each) for each in there), return_exceptions=True)
         for outcome in outcomes:
@@ -383,6 +450,8 @@ class _Player:
         while not true():
             if not await self._until_news(deadline - self._ground.now()):
                 return true()
+            # There may be thousands of clients to look at.
+            await asyncio.sleep(LOOK)
         return True
 
     async def _until_news(self, seconds: float) -> bool:
@@ -396,8 +465,30 @@ class _Player:
             return False
         return True
 
-    async def _silence(self) -> None:
-        """Wait until nothing has happened for a moment, at most for the time of patience."""
+    async def _silence(self, seconds: float) -> bool:
+        """Wait until nothing has happened for some seconds; return False if that took longer than patience lasts."""
         deadline = self._ground.now() + self._ground.patience
-        while self._ground.now() < deadline and await self._until_news(SILENCE):
-            pass
+        while self._ground.now() < deadline:
+            if not await self._until_news(seconds):
+                return True
+        return False
+
+    # -- for people ----------------------------------------------------------------------------------------------------
+
+    def _say(self, phase: str) -> None:
+        self._phase = phase
+        self._tell(phase)
+
+    async def _live(self) -> None:
+        """Tell what goes on until this is cancelled."""
+        seen, came = 0, 0
+        while True:
+            await asyncio.sleep(LIVE)
+            events = self._ground.history.events
+            came += sum(isinstance(each, Delivery) for each in events[seen:])
+            seen = len(events)
+            there = sum(each.connected for each in self._clients.values())
+            seconds = self._ground.now() - self._proof.began
+            self._tell(
+                f"{seconds:.0f} s · {self._phase} · {there} of {len(self._clients)} connected · {came:,} delivered"
+            )

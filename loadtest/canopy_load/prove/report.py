@@ -1,168 +1,138 @@
-"""A judgement for people, as JSON, and as JUnit XML.
+"""A summary for people on a terminal, and as JUnit XML.
 
-Owns: these three texts. Promises: made from a ``Judgement`` and nothing else; the same findings, in the same order, in
-all of them.
+Owns: these two texts. Promises: made from a ``Summary`` and nothing else; the same findings, in the same order.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 from xml.etree import ElementTree
 
-from canopy_load.prove.judge import Judgement, Ruling, told
+from canopy_load.prove.summary import SEED, UNTIL, Case, Line, Summary
 from canopy_load.report.exports import xml_text
-from canopy_mqtt.version import __version__
 from canopy_mqtt.words import counted
 
 SHOWN: Final = 3
 """Findings of each promise that are shown in full on the terminal; the JSON has them all."""
 
 
-def text(judgement: Judgement, repeat: str) -> str:
-    """Return the lines that close a run. `repeat`: the command that plays the same plan."""
-    proof = judgement.proof
-    lines = [f"{'verdict':<11} {'checked':>8} {'unjudged':>8} {'broken':>7}  promise"]
-    for each in judgement.rulings:
+def text(summary: Summary) -> str:
+    """Return the lines that close a run."""
+    lines = [f"{'verdict':<11} {'checked':>8} {'unjudged':>8} {'broken':>7} {'not promised':>12}  promise"]
+    for each in summary.promises:
         lines.append(
-            f"{each.state:<11} {each.checked:>8,} {each.unjudged:>8,} {len(each.findings):>7,}  {each.statement}"
+            f"{each.state:<11} {each.checked:>8,} {each.unjudged:>8,} {len(each.findings):>7,} "
+            f"{each.not_promised:>12,}  {each.statement}"
         )
-        if each.not_promised:
-            lines.append(f"{'':37} {each.not_promised:,} besides in a kill, which it does not promise to keep")
         if each.doubtful:
-            lines.append(f"{'':37} {each.doubtful:,} besides, in doubt")
-    for each in judgement.broken:
-        lines += [
-            "",
-            f"BROKEN: {each.statement}",
-            f"  {', '.join(f'{kind}: {n:,}' for kind, n in each.by_kind.items())}",
-        ]
-        for finding in each.findings[:SHOWN]:
-            lines.append(f"  {finding.client}: {finding.what} {finding.statement}")
-            lines += [f"    {line}" for line in _operations(judgement, finding.operations)]
-        if len(each.findings) > SHOWN:
-            lines.append(f"  and {len(each.findings) - SHOWN:,} more (in the JSON)")
-    counts = judgement.counts
-    waits = ", ".join(f"{name} {seconds * 1e3:,.0f} ms" for name, seconds in sorted(judgement.waits.items()))
-    figures = [f"{counts[name]:,} {name}" for name in ("published", "acknowledged", "delivered")]
-    figures += [f"{counts['wills']:,} wills due", counted(counts["connections"], "connection")]
-    lines += [
-        "",
-        f"{', '.join(figures)}; {counted(proof.rounds, 'round')} in {proof.seconds:,.1f} s",
-        f"longest waits, faults included: {waits}; this tool itself was late by {proof.late * 1e3:,.0f} ms at most",
-    ]
-    if judgement.durability.says:
-        lines.append(f"of a kill the broker says: {judgement.durability.says}")
-    lines += [f"note ({count:,} times): {what}" for what, count in sorted(proof.notes.items())]
-    if proof.foreign:
+            lines.append(f"{'':50} {each.doubtful:,} besides, in doubt")
+    for each in summary.broken:
+        lines += ["", *_broken(summary, each)]
+    lines += ["", *_figures(summary)]
+    lines += [f"refused ({count:,} times): {what}" for what, count in sorted(summary.refused.items())]
+    lines += [f"note ({count:,} times): {what}" for what, count in sorted(summary.notes.items())]
+    lines += [f"not judged under {fault}: {why}" for fault, why in summary.unmade.items()]
+    if summary.foreign:
         lines.append(
-            f"note: {counted(proof.foreign, 'message')} of others came to the subscriber of #, and were left out"
+            f"note: {counted(summary.foreign, 'message')} of others came to the subscriber of #, and were left out"
         )
-    lines += [f"verdict: {verdict(judgement)}", f"again: {repeat}"]
+    lines += [f"could not judge: {each}" for each in dict.fromkeys(summary.obstacles) if summary.code != 2]
+    lines += [f"verdict: {summary.verdict}", f"again: {summary.settings.again}"]
     return "\n".join(lines)
 
 
-def verdict(judgement: Judgement) -> str:
-    """Return the verdict in a line."""
-    if judgement.broken or judgement.proof.failure:
-        failed = [f"the broker failed: {judgement.proof.failure}"] if judgement.proof.failure else []
-        return "; ".join([*failed, f"{counted(len(judgement.broken), 'promise')} broken"])
-    if judgement.obstacle:
-        return f"could not judge: {judgement.obstacle}"
-    kept = sum(each.state == "kept" for each in judgement.rulings)
-    open_ = len(judgement.rulings) - kept
-    return f"nothing that was promised was broken; {kept} promises were checked, {open_} could not be"
+def _broken(summary: Summary, line: Line) -> Iterable[str]:
+    yield f"BROKEN: {line.statement}"
+    yield f"  {', '.join(f'{kind}: {number:,}' for kind, number in line.by_kind.items())}"
+    for each in line.findings[:SHOWN]:
+        yield from (f"  {one}" for one in shown(each))
+        yield f"    replay: {replayed(summary, each)}"
+    if len(line.findings) > SHOWN:
+        yield f"  and {len(line.findings) - SHOWN:,} more (in the JSON)"
 
 
-def as_json(judgement: Judgement, broker: str, repeat: str) -> str:
-    """Return the whole judgement, with the operations of each finding."""
-    proof = judgement.proof
-    made: dict[str, Any] = {
-        "canopy": __version__,
-        "verdict": verdict(judgement),
-        "code": judgement.code,
-        "broker": broker,
-        "targets": proof.targets,
-        "seed": proof.plan.seed,
-        "faults": [str(each) for each in proof.plan.faults],
-        "again": repeat,
-        "run": proof.identifier,
-        "rounds": proof.rounds,
-        "seconds": proof.seconds,
-        "interrupted": proof.interrupted,
-        "absent": proof.absent,
-        "failure": proof.failure,
-        "late": {"most": proof.late, "at_the_end": proof.late_at_end},
-        "durability": {"window": judgement.durability.window, "says": judgement.durability.says},
-        "outages": [{"from": began, "to": ended, "fault": str(fault)} for began, ended, fault in proof.outages],
-        "counts": judgement.counts,
-        "longest_waits": judgement.waits,
-        "notes": proof.notes,
-        "foreign": proof.foreign,
-        "promises": [_ruling(judgement, each) for each in judgement.rulings],
+def shown(case: Case) -> list[str]:
+    """Return a finding as lines: what, the operations, their packets."""
+    lines = [f"{case.client}: {case.what} {case.statement}", *(f"  {each}" for each in case.operations)]
+    if case.packets:
+        lines += ["  packets:", *(f"  {each}" for each in case.packets)]
+    return lines
+
+
+def replayed(summary: Summary, case: Case) -> str:
+    """Return the command that plays the plan until a finding, and shows the packets of its clients."""
+    command = summary.settings.replay
+    return command.replace(SEED, str(case.seed)).replace(UNTIL, str(case.until))
+
+
+def figures(summary: Summary) -> dict[str, str]:
+    """Return the figures of a run, by what they are."""
+    counts = summary.counts
+    made = {name: f"{counts[name]:,}" for name in ("published", "acknowledged", "delivered", "connections")}
+    made |= {
+        "to subscriptions with QoS 0": f"{counts['came']:,} of {counts['due']:,}",
+        "wills due": f"{counts['wills']:,}",
+        "rounds": f"{summary.rounds:,}",
+        "seconds": f"{summary.seconds:,.1f}",
     }
-    return json.dumps(made, indent=1) + "\n"
-
-
-def _ruling(judgement: Judgement, ruling: Ruling) -> dict[str, Any]:
-    return {
-        "promise": ruling.promise,
-        "statement": ruling.statement,
-        "state": ruling.state,
-        "checked": ruling.checked,
-        "unjudged": ruling.unjudged,
-        "not_promised": ruling.not_promised,
-        "doubtful": ruling.doubtful,
-        "by_kind": dict(ruling.by_kind),
-        "findings": [
-            {
-                "client": finding.client,
-                "what": finding.what,
-                "statement": finding.statement,
-                "operations": _operations(judgement, finding.operations),
-            }
-            for finding in ruling.findings
-        ],
+    made |= {f"longest wait for {name}": _milliseconds(seconds) for name, seconds in sorted(summary.waits.items())}
+    return made | {
+        "this tool was late by at most": _milliseconds(summary.late),
+        "tool or broker waited for a core for": f"{summary.starved:.1f} s",
     }
 
 
-def junit(judgement: Judgement, broker: str) -> str:
+def felt(summary: Summary) -> list[tuple[str, int, str]]:
+    """Return for each kind of fault how often it was, and the longest time that it was felt."""
+    kinds = dict.fromkeys(each.fault for each in summary.faults)
+    made = []
+    for kind in kinds:
+        those = [each for each in summary.faults if each.fault == kind]
+        names = sorted({name for each in those for name in each.felt})
+        longest = ((name, max(each.felt.get(name, 0.0) for each in those)) for name in names)
+        made.append((kind, len(those), ", ".join(f"{name} {_milliseconds(seconds)}" for name, seconds in longest)))
+    return made
+
+
+def _figures(summary: Summary) -> Iterable[str]:
+    yield ", ".join(f"{name}: {value}" for name, value in figures(summary).items())
+    for kind, number, after in felt(summary):
+        yield f"after {kind} ({number:,} times), at the longest: {after or 'nobody had waited'}"
+    if summary.says:
+        yield f"of a kill the broker says: {summary.says}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.0f} ms"
+
+
+def junit(summary: Summary) -> str:
     """Return a test suite with a case for each promise; one that could not be judged is skipped. What stands in the way
     of all of them is an error in a case of its own."""
-    proof = judgement.proof
-    states = [each.state for each in judgement.rulings]
-    obstacle = proof.failure or ("" if judgement.broken else judgement.obstacle)
+    states = [each.state for each in summary.promises]
+    obstacles = summary.failures or ([] if summary.broken else summary.obstacles)
     suite = ElementTree.Element(
         "testsuite",
-        name=xml_text(f"canopy prove {broker}"),
-        tests=str(len(states) + bool(obstacle)),
+        name=xml_text(f"canopy prove {summary.settings.broker}"),
+        tests=str(len(states) + bool(obstacles)),
         failures=str(states.count("broken")),
-        errors=str(int(bool(obstacle))),
+        errors=str(int(bool(obstacles))),
         skipped=str(states.count("not judged")),
-        time=f"{proof.seconds:.3f}",
+        time=f"{summary.seconds:.3f}",
     )
-    if obstacle:
+    if obstacles:
         case = ElementTree.SubElement(suite, "testcase", classname="canopy.prove", name="it could be judged", time="0")
-        ElementTree.SubElement(case, "error", message=xml_text(obstacle), type="not judged")
-    for each in judgement.rulings:
+        ElementTree.SubElement(case, "error", message=xml_text(obstacles[0]), type="not judged")
+    for each in summary.promises:
         case = ElementTree.SubElement(
             suite, "testcase", classname="canopy.prove", name=xml_text(each.statement), time="0"
         )
         if each.state == "not judged":
             ElementTree.SubElement(case, "skipped")
         elif each.state == "broken":
-            shown = [
-                "\n".join((f"{finding.client}: {finding.what}", *_operations(judgement, finding.operations)))
-                for finding in each.findings[:SHOWN]
-            ]
             failure = ElementTree.SubElement(
                 case, "failure", message=xml_text(counted(len(each.findings), "finding")), type="broken"
             )
-            failure.text = xml_text("\n".join(shown))
+            failure.text = xml_text("\n".join(line for finding in each.findings[:SHOWN] for line in shown(finding)))
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
-
-
-def _operations(judgement: Judgement, numbers: tuple[int, ...]) -> list[str]:
-    events = judgement.proof.history.events
-    origin = events[0].began if events and hasattr(events[0], "began") else 0.0
-    return [told(events[number], origin) for number in numbers]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy_load.ledger.checker import Verdict, check
+from canopy_load.ledger.checker import STARVED, Verdict, check
 from canopy_load.ledger.history import (
     Connect,
     Delivery,
@@ -16,6 +17,7 @@ from canopy_load.ledger.history import (
     Look,
     Ping,
     Publish,
+    Rest,
     Stream,
     Subscribe,
     Unsubscribe,
@@ -46,11 +48,10 @@ class Story:
             self.open[client] = made.number
         return made.number
 
-    def subscribe(self, client: str, topic_filter: str, qos: int = 1, no_local: bool = False) -> None:
+    def subscribe(self, client: str, topic_filter: str, qos: int = 1, **options: Any) -> None:
         began, ended = self._next()
-        self.history.add(
-            Subscribe(client=client, began=began, topic_filter=topic_filter, qos=qos, no_local=no_local)
-        ).ok(ended)
+        asked = Subscribe(client=client, began=began, topic_filter=topic_filter, qos=qos, **options)
+        self.history.add(asked).ok(ended)
 
     def unsubscribe(self, client: str, topic_filter: str) -> None:
         began, ended = self._next()
@@ -81,6 +82,9 @@ class Story:
         at = self._next()[0]
         number = self.open.pop(client)
         self.history.add(Ended(client=client, at=at, connection=number, own=own, code=code, broke=broke))
+
+    def rest(self) -> None:
+        self.history.add(Rest(at=self._next()[0]))
 
     def look(self, found: dict[str, tuple[Stream, int]], node: str = "n1") -> None:
         self.history.add(Look(client="look", at=self._next()[0], node=node, found=found))
@@ -377,7 +381,7 @@ def test_retained_is_the_same_at_every_node() -> None:
     story.history.events[0].ended = 2.2  # type: ignore[attr-defined]
     story.look({"t/a": one}, "n1")
     story.look({"t/a": two}, "n2")
-    assert story.broken() == ["retained, the same"], "each may be the last, for they were under way together"
+    assert story.broken() == ["retained, each node"], "each may be the last, for they were under way together"
 
 
 @for_each(
@@ -457,3 +461,188 @@ def test_a_broker_that_keeps_its_promises_is_found_to_and_one_that_loses_is_not(
         (each.stream, each.sequence) == due[lose] and each.outcome == "ok" for each in story.history.of(Publish)
     )
     assert story.broken() == (["lost"] if lost else [])
+
+
+def member(story: Story, client: str, **more: Any) -> None:
+    story.connect(client, **more)
+    story.subscribe(client, "$share/g/t/#")
+
+
+@for_each(
+    ("rested", "broken"),
+    [
+        (True, ["lost to a group"]),
+        (False, []),
+    ],
+)
+def test_a_member_that_leaves_when_nothing_is_on_its_way_excuses_no_loss(rested: bool, broken: list[str]) -> None:
+    story = Story()
+    member(story, "a", keeps=False)
+    member(story, "b", keeps=False)
+    story.publish()
+    if rested:
+        story.rest()
+    story.ends("a")
+    verdict = story.judged()
+    assert [each.promise for each in verdict.findings] == broken
+    assert verdict.unjudged["lost to a group"] == (not rested)
+
+
+def test_a_member_that_comes_when_nothing_is_on_its_way_excuses_no_loss() -> None:
+    story = Story()
+    member(story, "a", keeps=False)
+    story.publish()
+    story.rest()
+    member(story, "b", keeps=False)
+    story.ends("b")
+    assert story.broken() == ["lost to a group"]
+
+
+@for_each(("own", "broken"), [(0, ["starved"]), (1, [])])
+def test_a_member_that_gets_nothing_while_others_do(own: int, broken: list[str]) -> None:
+    story = Story()
+    member(story, "a")
+    member(story, "b")
+    for number in range(STARVED + own):
+        story.comes("a" if number >= own else "b", story.publish())
+    assert story.broken() == broken
+
+
+def test_a_member_that_came_later_is_not_starved() -> None:
+    story = Story()
+    member(story, "a")
+    for _ in range(STARVED):
+        story.comes("a", story.publish())
+    member(story, "b")
+    assert (story.broken(), story.judged().checked["starved"]) == ([], 0)
+
+
+def test_what_is_published_after_the_unsuback_does_not_come() -> None:
+    story = subscribed("s")
+    story.unsubscribe("s", "t/#")
+    story.comes("s", story.publish())
+    assert story.broken() == ["unsubscribed"]
+
+
+def test_what_is_published_after_another_subscribe_must_come() -> None:
+    story = subscribed("s")
+    story.unsubscribe("s", "t/#")
+    story.subscribe("s", "t/#")
+    message = story.publish()
+    assert story.broken() == ["lost"]
+    story.comes("s", message)
+    assert story.broken() == []
+
+
+def test_a_message_comes_once_with_qos_0() -> None:
+    story = subscribed("s", qos=0)
+    message = story.publish()
+    story.comes("s", message, qos=0)
+    assert story.broken() == []
+    assert story.judged().at_most_once == {"due": 1, "came": 1}
+    story.comes("s", message, qos=0)
+    assert story.broken() == ["twice with QoS 0"]
+
+
+def test_no_local() -> None:
+    story = Story()
+    story.connect("p")
+    story.subscribe("p", "t/#", no_local=True)
+    story.comes("p", story.publish())
+    assert story.broken() == ["No Local"]
+
+
+@for_each(
+    ("options", "retain", "flag", "broken"),
+    [
+        ({}, True, False, []),
+        ({}, True, True, ["RETAIN"]),
+        ({"as_published": True}, True, True, []),
+        ({"as_published": True}, True, False, ["RETAIN"]),
+        ({"as_published": True}, False, True, ["RETAIN"]),
+    ],
+)
+def test_the_retain_flag(options: dict[str, bool], retain: bool, flag: bool, broken: list[str]) -> None:
+    story = Story()
+    story.connect("s")
+    story.subscribe("s", "t/#", **options)
+    story.comes("s", story.publish(retain=retain), retain=flag)
+    assert story.broken() == broken
+
+
+def test_retain_handling() -> None:
+    story = Story()
+    message = story.publish(retain=True)
+    story.connect("s")
+    story.subscribe("s", "t/#", handling=2, as_published=True)
+    story.comes("s", message, retain=True)
+    assert story.broken() == ["Retain Handling"]
+
+
+@for_each(("lost_at", "broken"), [(0.0, []), (9.0, ["will missing"])])
+def test_a_will_is_due_to_those_that_subscribed_before_the_connection_was_lost(
+    lost_at: float, broken: list[str]
+) -> None:
+    story = Story()
+    story.publish(will=True, lost_at=lost_at)
+    story.connect("s")
+    story.subscribe("s", "t/#")
+    assert story.broken() == broken
+
+
+def test_an_unsubscribe_is_answered() -> None:
+    story = subscribed("s")
+    story.history.add(Unsubscribe(client="s", began=9.0, topic_filter="t/#"))
+    assert story.broken() == ["answered"]
+
+
+@for_each(("blind", "broken"), [((), ["lost to a group"]), (((4.0, 30.0),), [])])
+def test_a_broker_that_is_down_sees_late_that_a_member_is_gone(
+    blind: tuple[tuple[float, float], ...], broken: list[str]
+) -> None:
+    story = Story()
+    member(story, "a", keeps=False)
+    member(story, "b", keeps=False)
+    story.ends("a")
+    story.time = 20.0
+    story.publish()
+    assert [each.promise for each in check(story.history, blind).findings] == broken
+
+
+@for_each(("resent", "broken"), [(True, []), (False, ["order"])])
+def test_of_what_was_sent_again_the_first_copy_need_not_come_with_qos_0(resent: bool, broken: list[str]) -> None:
+    story = subscribed("s", qos=0)
+    first, second = story.publish(resent=resent), story.publish()
+    story.comes("s", second, qos=0)
+    story.comes("s", first, qos=0)
+    assert story.broken() == broken
+
+
+def test_what_was_sent_again_may_come_late_to_who_had_unsubscribed_meanwhile() -> None:
+    story = subscribed("s")
+    first = story.publish("unknown", again=True)
+    second = story.publish()
+    story.unsubscribe("s", "t/#")
+    story.subscribe("s", "t/#")
+    story.comes("s", second)
+    story.comes("s", first)
+    assert story.broken() == []
+
+
+def test_the_looks_at_one_node_and_at_another_are_told_apart() -> None:
+    story = Story()
+    one, two = story.publish(retain=True), story.publish("fail", retain=True)
+    story.look({"t/a": one}, "n1")
+    story.look({"t/a": one}, "n2")
+    story.look({"t/a": two}, "n1")
+    assert story.broken() == ["retained, the same", "retained, each node"]
+
+
+def test_a_session_that_is_gone_is_shown_with_the_connect_that_was_answered_before() -> None:
+    story = Story()
+    story.connect("s")
+    story.ends("s")
+    story.connect("s", answered=False)
+    story.connect("s", present=False)
+    (found,) = story.judged().findings
+    assert (found.promise, found.operations) == ("session", (0, 3))

@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import count
 from typing import Final, cast
 
-from canopy_load.prove.plan import Fault
+from canopy_load.prove.faults import BrokerFault, Fault
 from canopy_mqtt.core.codec import encoder, packets
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.decoder import Decoder
@@ -32,14 +32,19 @@ from canopy_mqtt.core.codec.packets import (
     Publish,
     Suback,
     Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
     Will,
 )
+from canopy_mqtt.core.codec.properties import Properties
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import matches, parse_shared
 
 TAKEN_OVER: Final = 0x8E
 SHUTTING_DOWN: Final = 0x8B
 NOT_AUTHORIZED: Final = 0x87
+SLOW_SECONDS: Final = 8.0
 
 
 class Planted(StrEnum):
@@ -79,6 +84,21 @@ class Planted(StrEnum):
     DELIVERS_REFUSED = "refuses every 10th PUBLISH with QoS 1, and delivers it all the same"
     RETAINED_FADES = "forgets every second retained message that it has sent"
     SESSIONS_GONE_AFTER_KILL = "loses in a kill the sessions to which clients had come back"
+    SILENT_TO_CONNECT = "does not answer every 10th CONNECT"
+    SLOW_AFTER_KILL = "accepts connections after a kill, and answers 8 seconds later"
+    STARVES_A_MEMBER = "gives no message of a share group to the member that came last"
+    LOSES_OF_A_GROUP_EARLY = "loses the 41st to the 100th message of the share group of clean members"
+    QOS_0_TWICE = "sends every 20th message with QoS 0 twice"
+    KEEPS_AFTER_UNSUBSCRIBE = "sends what is published after UNSUBSCRIBE, too"
+    NO_UNSUBACK = "does not answer UNSUBSCRIBE"
+    IGNORES_NO_LOCAL = "sends messages back to their publisher, despite No Local"
+    CLEARS_RETAIN = "clears RETAIN, despite Retain As Published"
+    LEAVES_RETAIN = "leaves RETAIN 1 in new messages"
+    IGNORES_RETAIN_HANDLING = "sends retained messages at each SUBSCRIBE, despite Retain Handling"
+    IGNORES_KEEP_ALIVE = "keeps connections on which nothing comes"
+    NO_FIRST_WILL = "publishes no will of the first connection of a client"
+    OLD_RETAINED_ELSEWHERE = "has the first retained message of each topic at its second node"
+    TWO_CONNECTIONS_ELSEWHERE = "leaves the connection open that is taken over at another node"
     DEAF_AFTER_KILL = "restores sessions after a kill without their subscriptions to t/#"
 
 
@@ -98,7 +118,7 @@ class Waiting:
 @dataclass
 class Session:
     client_id: str
-    filters: dict[str, int] = field(default_factory=dict)
+    filters: dict[str, SubscriptionRequest] = field(default_factory=dict)
     queue: deque[Waiting] = field(default_factory=deque)
     """What was not acknowledged yet, in order."""
     received: set[int] = field(default_factory=set)
@@ -115,23 +135,41 @@ class Session:
 class Peer(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, broker: FakeBroker) -> None:
+    def __init__(self, broker: FakeBroker, node: int = 0) -> None:
         self.broker = broker
+        self.node = node
         self.transport: asyncio.Transport
         self.decoder = Decoder(MAX_PACKET, True)
         self.session: Session | None = None
         self.version = V5
         self.keeps = False
         self.will: Will | None = None
+        self.keep_alive = 0
+        self.heard = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.broker.peers.add(self)
 
     def connection_lost(self, _: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self.broker.lost(self)
 
+    def watch(self) -> None:
+        """End the connection if nothing comes for one and a half times the Keep Alive."""
+        loop = asyncio.get_running_loop()
+        if self.broker.stopped is not None:
+            self.heard = loop.time()
+        due = self.heard + 1.5 * self.keep_alive
+        if self.keep_alive and due <= loop.time() and Planted.IGNORES_KEEP_ALIVE not in self.broker.planted:
+            self.transport.close()
+        elif self.keep_alive:
+            self._timer = loop.call_at(max(due, loop.time() + 0.1), self.watch)
+
     def data_received(self, data: bytes) -> None:
+        self.heard = asyncio.get_running_loop().time()
         if self.broker.stopped is not None:
             self.broker.stopped.append((self, data))
             return
@@ -163,22 +201,37 @@ class FakeBroker:
         self.sessions: dict[str, Session] = {}
         self.retained: dict[str, Waiting] = {}
         self.stopped: list[tuple[Peer, bytes]] | None = None
-        self.port = 0
         self._counts: Counter[str] = Counter()
         self._turns: Counter[str] = Counter()
         self._delays: dict[str, asyncio.TimerHandle] = {}
         self._unwritten: list[tuple[Session, Waiting]] = []
-        self._server: asyncio.Server | None = None
+        self.grants = Properties()
+        """The properties of each CONNACK."""
+        self._slow = False
+        self._connects: Counter[str] = Counter()
+        self._first: dict[str, Waiting] = {}
+        """The first retained message of each topic."""
+        self._servers: list[asyncio.Server] = []
+        self.ports = [0]
 
-    async def start(self) -> None:
+    @property
+    def port(self) -> int:
+        return self.ports[0]
+
+    async def start(self, nodes: int = 0) -> None:
+        """Listen. `nodes`: the number of ports, of which each stands for a node."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Peer(self), "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.ports = [0] * nodes if nodes else self.ports
+        self._servers = [
+            await loop.create_server(lambda node=node: Peer(self, node), "127.0.0.1", port)  # type: ignore[misc]
+            for node, port in enumerate(self.ports)
+        ]
+        self.ports = [each.sockets[0].getsockname()[1] for each in self._servers]
 
     async def close(self) -> None:
         """End it, and all connections."""
-        assert self._server is not None
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for timer in self._delays.values():
             timer.cancel()
         self._delays.clear()
@@ -190,15 +243,17 @@ class FakeBroker:
                 if not peer.keeps:
                     self.sessions.pop(session.client_id, None)
             peer.transport.abort()
-        await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
 
-    async def inflict(self, fault: Fault) -> None:
+    async def inflict(self, fault: BrokerFault) -> None:
         """What a proof does to a broker that it has started."""
-        if fault is Fault.STOP:
+        if fault.fault is Fault.STOP:
             self.stopped = []
             return
         await self.close()
-        if fault is Fault.KILL:
+        if fault.fault is Fault.KILL:
+            self._slow = Planted.SLOW_AFTER_KILL in self.planted
             if Planted.BEFORE_THE_DISK in self.planted:
                 for session, each in self._unwritten[-30:]:
                     if each in session.queue:
@@ -209,10 +264,18 @@ class FakeBroker:
                 for session in self.sessions.values():
                     session.filters.pop(next((each for each in session.filters if each.endswith("/t/#")), ""), None)
 
-    async def heal(self) -> None:
+    async def heal(self, fault: BrokerFault) -> None:
+        del fault
         if self.stopped is None:
             await self.start()
+            if self._slow:
+                self.stopped, self._slow = [], False
+                asyncio.get_running_loop().call_later(SLOW_SECONDS, self._resume)
             return
+        self._resume()
+
+    def _resume(self) -> None:
+        assert self.stopped is not None
         stopped, self.stopped = self.stopped, None
         for peer, data in stopped:
             if peer in self.peers:
@@ -240,6 +303,8 @@ class FakeBroker:
                 self._acknowledge(peer, packet)
             case Subscribe():
                 self._subscribe(peer, packet)
+            case Unsubscribe():
+                self._unsubscribe(peer, packet)
             case Disconnect():
                 goodbye = Planted.WILL_AFTER_GOODBYE not in self.planted
                 if goodbye:
@@ -254,9 +319,16 @@ class FakeBroker:
         peer.version, peer.will = packet.version, packet.will
         expiry = packet.properties.integers.get(names.SESSION_EXPIRY_INTERVAL, 0)
         peer.keeps = bool(expiry) if packet.version == V5 else not packet.clean_start
+        peer.keep_alive = packet.keep_alive
+        peer.watch()
+        if self.every(Planted.SILENT_TO_CONNECT, 10):
+            return
+        self._connects[packet.client_id] += 1
+        if Planted.NO_FIRST_WILL in self.planted and self._connects[packet.client_id] == 1:
+            peer.will = None
         before = self.sessions.get(packet.client_id)
         if before is not None and before.peer is not None:
-            self._take_over(before, before.peer)
+            self._take_over(before, before.peer, peer.node)
             before = self.sessions.get(packet.client_id)
         delayed = self._delays.pop(packet.client_id, None)
         if delayed is not None and Planted.WILL_AFTER_RETURN not in self.planted:
@@ -273,7 +345,7 @@ class FakeBroker:
             present = True
         if Planted.GROUP_TO_NOBODY in self.planted and any(name.startswith("$share/") for name in session.filters):
             session.queue.clear()
-        peer.send(Connack(present))
+        peer.send(Connack(present, 0, self.grants if peer.version == V5 else None))
         if Planted.REORDERS in self.planted:
             fresh = [each for each in session.queue if not each.sent]
             session.queue = deque([*(each for each in session.queue if each.sent), *reversed(fresh)])
@@ -287,7 +359,7 @@ class FakeBroker:
                 again, each.sent = each.sent, True
                 peer.publish(each, dup=again)
 
-    def _take_over(self, session: Session, old: Peer) -> None:
+    def _take_over(self, session: Session, old: Peer, node: int) -> None:
         old.session = None
         session.peer = None
         if Planted.FORGETS_IDENTIFIERS in self.planted:
@@ -295,6 +367,8 @@ class FakeBroker:
         if not old.keeps:
             del self.sessions[session.client_id]
         if Planted.TWO_CONNECTIONS in self.planted:
+            return
+        if Planted.TWO_CONNECTIONS_ELSEWHERE in self.planted and node != old.node:
             return
         if old.version == V5:
             old.send(Disconnect(SHUTTING_DOWN if Planted.TELLS_ANOTHER_REASON in self.planted else TAKEN_OVER))
@@ -330,7 +404,8 @@ class FakeBroker:
         if packet.qos == 2:
             session.received.add(packet.packet_id)
         if not known:
-            self._route(Waiting(packet.topic.decode(), packet.payload, packet.qos, packet.retain))
+            message = Waiting(packet.topic.decode(), packet.payload, packet.qos, packet.retain)
+            self._route(message, session)
         if packet.qos == 1 and peer.version == V5 and self.every(Planted.DELIVERS_REFUSED, 10):
             peer.send(Ack(PUBACK, packet.packet_id, NOT_AUTHORIZED))
         elif packet.qos and not (packet.qos == 1 and self.every(Planted.NO_ANSWER, 40)):
@@ -358,12 +433,15 @@ class FakeBroker:
         if packet.requests[0].topic_filter == "#" and Planted.NO_SUBACK in self.planted:
             return
         for each in packet.requests:
-            session.filters[each.topic_filter] = each.qos
+            session.filters[each.topic_filter] = each
         peer.send(Suback(packet.packet_id, [each.qos for each in packet.requests]))
         for each in packet.requests:
             if parse_shared(each.topic_filter)[0]:
                 continue
-            for number, (topic, retained) in enumerate(sorted(self.retained.items())):
+            if each.retain_handling == 2 and Planted.IGNORES_RETAIN_HANDLING not in self.planted:
+                continue
+            elsewhere = peer.node and Planted.OLD_RETAINED_ELSEWHERE in self.planted
+            for number, (topic, retained) in enumerate(sorted((self._first if elsewhere else self.retained).items())):
                 if Planted.NO_RETAINED in self.planted and number % 2:
                     continue
                 if matches(each.topic_filter, topic):
@@ -371,32 +449,53 @@ class FakeBroker:
                     if self.every(Planted.RETAINED_FADES, 2):
                         del self.retained[topic]
 
+    def _unsubscribe(self, peer: Peer, packet: Unsubscribe) -> None:
+        session = peer.session
+        assert session is not None
+        if Planted.NO_UNSUBACK in self.planted:
+            return
+        if Planted.KEEPS_AFTER_UNSUBSCRIBE not in self.planted:
+            for each in packet.topic_filters:
+                session.filters.pop(each, None)
+        peer.send(Unsuback(packet.packet_id, [0] * len(packet.topic_filters) if peer.version == V5 else []))
+
     # -- what goes out -------------------------------------------------------------------------------------------------
 
-    def _route(self, message: Waiting) -> None:
+    def _route(self, message: Waiting, publisher: Session | None = None) -> None:
         if message.retain:
+            self._first.setdefault(message.topic, message)
             if not message.payload:
                 self.retained.pop(message.topic, None)
+                self._first.pop(message.topic, None)
             elif Planted.OLD_RETAINED not in self.planted or message.topic not in self.retained:
                 self.retained[message.topic] = message
         groups: dict[str, list[tuple[Session, int]]] = {}
+        no_local = Planted.IGNORES_NO_LOCAL not in self.planted
         for session in list(self.sessions.values()):
             best = -1
-            for name, qos in session.filters.items():
+            retain = message.retain and Planted.LEAVES_RETAIN in self.planted
+            for name, asked in session.filters.items():
                 group, plain = parse_shared(name)
-                if not matches(plain, message.topic):
+                if not matches(plain, message.topic) or (asked.no_local and no_local and publisher is session):
                     continue
                 if group:
-                    groups.setdefault(name, []).append((session, qos))
+                    groups.setdefault(name, []).append((session, asked.qos))
                 else:
-                    best = max(best, qos)
+                    best = max(best, asked.qos)
+                    published = asked.retain_as_published and Planted.CLEARS_RETAIN not in self.planted
+                    retain = retain or (published and message.retain)
             if best < 0 and message.topic.endswith("/t/0") and Planted.UNASKED in self.planted:
                 best = 0
             if best >= 0:
-                self._copy(session, message, best)
+                self._copy(session, message, best, retain)
         for name, members in groups.items():
             here = [each for each in members if each[0].peer is not None] or members
             self._turns[name] += 1
+            early = 40 < self._turns[name] <= 100 and name.endswith("-clean/" + name.split("/", 2)[2])
+            if early and Planted.LOSES_OF_A_GROUP_EARLY in self.planted:
+                continue
+            if len(here) > 1 and Planted.STARVES_A_MEMBER in self.planted:
+                here = here[:-1]
             chosen = self._turns[name] % len(here)
             self._copy(*self._of(here[chosen], message))
             if len(here) > 1 and self.every(Planted.GROUP_TO_TWO, 10):
@@ -406,7 +505,7 @@ class FakeBroker:
     def _of(member: tuple[Session, int], message: Waiting) -> tuple[Session, Waiting, int]:
         return member[0], message, member[1]
 
-    def _copy(self, session: Session, message: Waiting, most: int) -> None:
+    def _copy(self, session: Session, message: Waiting, most: int, retain: bool = False) -> None:
         """Send a message to a session, with its QoS or that of the subscription."""
         qos = message.qos if Planted.OVER_GRANTED in self.planted else min(most, message.qos)
         if qos == 2 and Planted.LOWER_QOS in self.planted:
@@ -423,9 +522,9 @@ class FakeBroker:
             return
         if not away and qos and self.every(Planted.LOSES_SOME, 20):
             return
-        copies = 2 if qos == 2 and self.every(Planted.TWICE, 20) else 1
-        for _ in range(copies):
-            self._deliver(session, Waiting(message.topic, payload, qos))
+        twice = (qos == 2 and self.every(Planted.TWICE, 20)) or (qos == 0 and self.every(Planted.QOS_0_TWICE, 20))
+        for _ in range(2 if twice else 1):
+            self._deliver(session, Waiting(message.topic, payload, qos, retain))
         if self.every(Planted.MAKES_UP, 40):
             self._deliver(session, Waiting(message.topic, payload[:12] + b"\x7f" + payload[13:], qos))
 

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from canopy_load.engine.job import Target
-from canopy_load.prove.judge import Judgement, judge
-from canopy_load.prove.plan import BROKER_FAULTS, CLIENT_FAULTS, Fault, make
+from canopy_load.prove.faults import CLIENT_FAULTS, Fault
+from canopy_load.prove.judge import Durability, Judgement, judge
+from canopy_load.prove.plan import make
 from canopy_load.prove.play import Proof, play
+from canopy_load.prove.summary import SEED, UNTIL, Settings, Summary, summed
 from tests.loadtest.prove.fake import FakeBroker, Planted
 
-EVERYTHING: Final = CLIENT_FAULTS + BROKER_FAULTS
+EVERYTHING: Final = (*CLIENT_FAULTS, Fault.KILL, Fault.STOP, Fault.RESTART)
 RATE: Final = 25.0
 """Messages a second."""
 
@@ -52,18 +54,20 @@ def proof(
     faults: Iterable[Fault] = EVERYTHING,
     stop: bool = False,
     broker: FakeBroker | None = None,
+    nodes: int = 1,
+    crowd: int = 0,
 ) -> Proof:
     """Play a plan against a fake broker with these faults, or against `broker`. `stop`: as if Ctrl-C came at once."""
     played = broker or FakeBroker(*planted)
 
     async def main() -> Proof:
-        plan = make(seed, rounds, faults, RATE)
-        await played.start()
+        plan = make(seed, rounds, faults, RATE, nodes, crowd=crowd)
+        await played.start(nodes)
         stopped = asyncio.Event()
         if stop:
             stopped.set()
         try:
-            return await play(plan, [Target("127.0.0.1", played.port)], broker=played, stop=stopped)
+            return await play(plan, [Target("127.0.0.1", port) for port in played.ports], broker=played, stop=stopped)
         finally:
             await played.close()
 
@@ -71,9 +75,14 @@ def proof(
         return runner.run(main())
 
 
-def proven(*planted: Planted, **options: Any) -> Judgement:
-    """Play a plan against a fake broker with these faults, and judge it."""
-    return judge(proof(*planted, **options))
+def proven(*planted: Planted, recovery: float = 0.0, **options: Any) -> Judgement:
+    """Play a plan against a fake broker with these faults, and judge it. `recovery`: see `Durability`."""
+    return judge(proof(*planted, **options), Durability(recovery=recovery))
+
+
+def reported(judgement: Judgement, again: str = "canopy prove") -> Summary:
+    """Return what is reported of a judgement."""
+    return summed(judgement, Settings("fake", again, f"{again} --replay {SEED} --until {UNTIL}"))
 
 
 def broken(judgement: Judgement) -> set[str]:

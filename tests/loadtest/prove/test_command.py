@@ -35,10 +35,17 @@ def prove(*words: str) -> Result:
     ("words", "why"),
     [
         ([], "canopy: give the URL of a running broker, such as mqtt://127.0.0.1:1883, or --broker NAME"),
-        (["--broker", "flashmq"], "canopy: --broker flashmq: known are canopy, mosquitto"),
+        (["--broker", "nobody"], "canopy: --broker nobody: known are "),
         (["mqtt://h", "--broker", "canopy"], "canopy: --broker starts a broker of its own"),
         (["mqtt://h", "--fault", "kill"], "canopy: --fault kill: this needs a broker that is started for it"),
         (["http://h"], "canopy: --target http://h: "),
+        (["mqtt://h", "--nodes", "3"], "canopy: --nodes and --timeout need a broker that is started for it"),
+        (["mqtt://h", "--until", "3"], "canopy: --until needs --replay SEED"),
+        (["mqtt://h", "--replay", "3", "--seed", "4"], "canopy: --replay has the seed of one plan"),
+        (["compare"], "canopy: give the files that --json has written"),
+        (["compare", "/nowhere.json"], "canopy: /nowhere.json: "),
+        (["compare", __file__], "it is no report of canopy prove"),
+        (["compare", "a.json", "--json", "b.json"], "canopy: compare writes --html only"),
         (["mqtt://h", "--cert", "file"], "canopy: --ca, --cert, --key and --insecure are for mqtts:// and wss://"),
     ],
 )
@@ -57,24 +64,52 @@ def test_a_broker_that_is_not_there_cannot_be_judged() -> None:
 
 def test_a_running_broker_is_judged(port: int, tmp_path: Path) -> None:
     url = f"mqtt://127.0.0.1:{port}"
-    written = {name: tmp_path / f"a.{name}" for name in ("json", "junit", "history")}
+    written = {name: tmp_path / f"a.{name}" for name in ("json", "junit", "history", "html")}
     files = [word for name, file in written.items() for word in (f"--{name}", str(file))]
 
-    done = prove(url, "--seed", "5", "--rounds", "1", *files)
+    options = ["--user", "somebody", "--password", "secret", "--recovery", "60"]
+    done = prove(url, "--seed", "5", "--rounds", "1", *options, *files)
 
     assert done.exit_code == 0, done.output
     assert "verdict: nothing that was promised was broken" in done.output
-    assert f"again: canopy prove {url} --seed 5 --rounds 1" in done.output
+    again = f"CANOPY_LOAD_PASSWORD=… canopy prove {url} --user somebody --recovery 60"
+    assert f"again: {again} --seed 5 --rounds 1" in done.output
     made = json.loads(written["json"].read_text())
     assert (made["seed"], made["code"], made["targets"]) == (5, 0, [url])
     assert made["counts"]["acknowledged"] > 0
     assert ElementTree.parse(written["junit"]).getroot().get("failures") == "0"
     kinds = {json.loads(line)[0] for line in written["history"].read_text().splitlines()}
-    assert kinds >= {"Connect", "Subscribe", "Publish", "Delivery", "Ended", "Look", "Ping"}
+    assert kinds >= {
+        "Connect",
+        "Subscribe",
+        "Unsubscribe",
+        "Publish",
+        "Delivery",
+        "Ended",
+        "Look",
+        "Ping",
+        "Rest",
+        "Hush",
+    }
+    assert again in written["html"].read_text()
+    assert not any("secret" in each.read_text() for each in written.values())
+
+    league = tmp_path / "league.html"
+    table = prove("compare", str(written["json"]), str(written["json"]), "--html", str(league))
+    assert table.exit_code == 0
+    assert f"{url} (2)" in table.output
+    assert "kept (" in league.read_text()
+
+
+def test_a_plan_is_played_again_until_a_step(port: int) -> None:
+    done = prove(f"mqtt://127.0.0.1:{port}", "--replay", "5", "--until", "20", "--rounds", "1")
+    assert done.exit_code == 0, done.output
+    assert "nothing was found: there are no packets to show" in done.output
+    assert "--replay 5 --until 20 --rounds 1" in done.output
 
 
 def test_a_second_signal_tells_that_something_may_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cancelled(*_: object) -> None:
+    def cancelled(*_: object, **__: object) -> None:
         raise asyncio.CancelledError
 
     monkeypatch.setattr(running, "run", cancelled)

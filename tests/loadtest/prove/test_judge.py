@@ -9,12 +9,15 @@ from xml.etree import ElementTree
 import pytest
 
 from canopy_load.ledger.history import Connect, Delivery, Ended, Event, History, Look, Ping, Publish, Subscribe
+from canopy_load.ledger.told import told
 from canopy_load.prove import report
-from canopy_load.prove.judge import PROMISES, Durability, Judgement, judge, told
-from canopy_load.prove.plan import CLIENT_FAULTS, Fault, make
+from canopy_load.prove.faults import CLIENT_FAULTS, Fault
+from canopy_load.prove.judge import PROMISES, Durability, Judgement, judge
+from canopy_load.prove.plan import make
 from canopy_load.prove.play import Proof
+from canopy_load.prove.waits import longest
 from tests.loadtest.prove.fake import Planted
-from tests.loadtest.prove.proving import proof, proven
+from tests.loadtest.prove.proving import proof, proven, reported
 
 AUTOSAVE = Durability(3.0, "it saves now and then")
 
@@ -41,16 +44,24 @@ def ruling(judgement: Judgement, promise: str) -> tuple[str, int, int, int]:
 def test_a_message_that_came_was_not_lost() -> None:
     judgement = judge(story())
     assert ruling(judgement, "lost") == ("kept", 0, 0, 0)
-    assert judgement.code == 0
-    assert judgement.waits == {"CONNACK": pytest.approx(0.1), "SUBACK": pytest.approx(0.1), "PUBACK": 0.5}
+    assert reported(judgement).code == 0
+    assert longest(judgement.waits) == {"CONNACK": pytest.approx(0.1), "SUBACK": pytest.approx(0.1), "PUBACK": 0.5}
 
 
 def test_a_loss_has_the_operations_that_show_it_and_the_kind_of_client() -> None:
     judgement = judge(story(comes=False))
-    assert judgement.code == 1
+    assert reported(judgement).code == 1
     (broken,) = judgement.broken
     (finding,) = broken.findings
     assert (broken.promise, finding.operations, broken.by_kind) == ("lost", (1, 2), {"connected": 1})
+
+
+@pytest.mark.parametrize("fault", [Fault.KILL, Fault.RESTART, Fault.SCALE])
+def test_the_end_of_a_process_excuses_a_broker_that_is_nothing_but_its_process(fault: Fault) -> None:
+    ended = replace(story(comes=False), outages=[(100.0, 101.0, fault)])
+    assert ruling(judge(ended, Durability(volatile=True)), "lost") == ("not judged", 0, 1, 0)
+    stopped = replace(ended, outages=[(100.0, 101.0, Fault.STOP)])
+    assert ruling(judge(stopped, Durability(volatile=True)), "lost") == ("broken", 1, 0, 0)
 
 
 def test_a_kill_excuses_only_who_promises_nothing_of_it() -> None:
@@ -146,7 +157,7 @@ def will(due: float, delay: float = 0.0) -> Proof:
         (will(4.0), None, 0.0, "broken"),
         (will(4.0), (4.5, 5.0, Fault.KILL), 0.0, "not judged"),
         (will(4.0), (6.5, 7.0, Fault.KILL), 0.0, "broken"),
-        (will(4.0), (6.5, 7.0, Fault.KILL), 1.0, "not judged"),
+        (will(4.0), (6.5, 7.0, Fault.KILL), 2.0, "not judged"),
         (will(4.0), (3.5, 5.0, Fault.STOP), 0.0, "broken"),
         (will(4.0, 1.0), (3.5, 5.0, Fault.STOP), 0.0, "not judged"),
         (will(4.0, 1.0), None, 0.0, "broken"),
@@ -165,23 +176,29 @@ def test_a_will_is_judged_where_the_broker_had_time_for_it(
 def test_what_did_not_come_to_a_tool_that_was_late_is_in_doubt() -> None:
     judgement = judge(replace(story(comes=False), late_at_end=3.0))
     assert ruling(judgement, "lost") == ("not judged", 0, 0, 1)
-    assert judgement.code == 2
-    assert "could not judge" in report.verdict(judgement)
+    assert reported(judgement).code == 2
+    assert "could not judge" in reported(judgement).verdict
+
+
+def test_what_did_not_come_while_the_broker_waited_for_a_core_is_in_doubt() -> None:
+    judgement = judge(replace(story(comes=False), starved_at_end=3.0))
+    assert ruling(judgement, "lost") == ("not judged", 0, 0, 1)
+    assert "tool or broker waited for a core for 3.0 s" in reported(judgement).verdict
 
 
 def test_what_is_missing_while_it_still_comes_is_in_doubt() -> None:
     judgement = judge(replace(story(comes=False), rested=False))
     assert ruling(judgement, "lost") == ("not judged", 0, 0, 1)
-    assert judgement.code == 2
-    assert "still coming" in report.verdict(judgement)
+    assert reported(judgement).code == 2
+    assert "still coming" in reported(judgement).verdict
 
 
 def test_a_broker_that_lets_a_client_in_no_more_is_not_cleared() -> None:
     judgement = judge(replace(story(), absent={"away-0": "connection refused"}))
     assert judgement.broken == []
-    assert judgement.code == 2
-    assert "could not judge: 1 client could not connect at the end" in report.verdict(judgement)
-    suite = ElementTree.fromstring(report.junit(judgement, "fake"))
+    assert reported(judgement).code == 2
+    assert "could not judge: 1 client could not connect at the end" in reported(judgement).verdict
+    suite = ElementTree.fromstring(report.junit(reported(judgement)))
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
     assert int(suite.get("tests", "")) == len(suite.findall("testcase"))
 
@@ -189,21 +206,21 @@ def test_a_broker_that_lets_a_client_in_no_more_is_not_cleared() -> None:
 def test_where_nothing_was_checked_nothing_is_kept() -> None:
     judgement = judge(Proof(make(1, 1), "00000000", [], History()))
     assert {each.state for each in judgement.rulings} == {"not judged"}
-    assert judgement.code == 2
+    assert reported(judgement).code == 2
 
 
 def test_a_broker_that_forgets_over_a_kill_is_excused_where_it_says_so() -> None:
     forgetful = proof(Planted.BEFORE_THE_DISK, faults=[Fault.KILL])
-    assert judge(forgetful, AUTOSAVE).code == 0
+    assert reported(judge(forgetful, AUTOSAVE)).code == 0
 
 
 def test_the_reports_say_the_same() -> None:
     judgement = proven(Planted.TWO_CONNECTIONS, faults=CLIENT_FAULTS)
     again = "canopy prove --seed 1"
 
-    made = json.loads(report.as_json(judgement, "fake", again))
-    suite = ElementTree.fromstring(report.junit(judgement, "fake"))
-    text = report.text(judgement, again)
+    made = json.loads(reported(judgement, again).dumps())
+    suite = ElementTree.fromstring(report.junit(reported(judgement)))
+    text = report.text(reported(judgement, again))
 
     states = {each["promise"]: each["state"] for each in made["promises"]}
     assert set(states) == set(PROMISES)
@@ -235,7 +252,7 @@ def test_the_reports_say_the_same() -> None:
         (Ping(client="c", began=1, connection=0), "PINGREQ on the connection before"),
         (Ended(client="c", at=1, connection=0, code=0x8E), "connection ended by the broker with DISCONNECT 0x8e"),
         (Ended(client="c", at=1, connection=0, own=True), "connection ended by the client"),
-        (Look(client="c", at=1, found={"r": (("p", "r", 1), 4)}), "retained messages: r number 4"),
+        (Look(client="c", at=1, node="n", found={"r": (("p", "r", 1), 4)}), "retained messages at n: r number 4"),
     ],
 )
 def test_each_event_is_a_line(event: Event, line: str) -> None:

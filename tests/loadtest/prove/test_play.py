@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from xml.etree import ElementTree
 
 import pytest
 
 from canopy_load.brokers.process import BrokerFailed
 from canopy_load.engine.job import Target
-from canopy_load.ledger.history import Look
+from canopy_load.ledger.history import Look, Subscribe
 from canopy_load.prove import report
+from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
 from canopy_load.prove.judge import judge
-from canopy_load.prove.plan import CLIENT_FAULTS, Fault, make
+from canopy_load.prove.plan import make
 from canopy_load.prove.play import play
+from canopy_mqtt.core.codec import properties as names
+from canopy_mqtt.core.codec.packets import V5
 from tests.loadtest.prove.fake import FakeBroker, Peer, Planted, Session, Waiting
-from tests.loadtest.prove.proving import RATE, JumpingLoop, proof
+from tests.loadtest.prove.proving import RATE, JumpingLoop, proof, reported
 
 
 def test_a_stop_ends_the_rounds_and_there_is_a_judgement() -> None:
@@ -50,33 +54,34 @@ def test_what_still_comes_when_the_time_is_over_is_not_lost() -> None:
     assert not made.rested
     judgement = judge(made)
     assert judgement.broken == []
-    assert judgement.code == 2
+    assert reported(judgement).code == 2
 
 
 def test_what_does_not_come_at_all_is_lost() -> None:
     made = proof(Planted.LOSES_SOME, faults=())
     assert made.rested
-    assert judge(made).code == 1
+    assert reported(judge(made)).code == 1
 
 
 class Gone(FakeBroker):
     """It does not come back after a kill."""
 
-    async def heal(self) -> None:
-        pass
+    async def heal(self, fault: BrokerFault) -> None:
+        del fault
 
 
 def test_a_broker_that_does_not_come_back_is_not_cleared_and_what_is_left_there_is_told() -> None:
     made = proof(faults=[Fault.KILL], rounds=1, broker=Gone())
     assert len(made.absent) > 10
-    assert judge(made).code == 2
+    assert reported(judge(made)).code == 2
     assert any("was not removed" in note for note in made.notes)
 
 
 class Failing(FakeBroker):
     """It does not start again after a kill."""
 
-    async def heal(self) -> None:
+    async def heal(self, fault: BrokerFault) -> None:
+        del fault
         raise BrokerFailed("its database is damaged")
 
 
@@ -92,9 +97,9 @@ def test_a_broker_that_fails_ends_the_rounds_and_there_is_a_report(kind: type[Fa
     made = proof(faults=[Fault.KILL], rounds=3, broker=kind())
     assert made.rounds == 0
     judgement = judge(made)
-    assert judgement.code == 1
-    assert report.verdict(judgement) == "the broker failed: its database is damaged; 0 promises broken"
-    assert ElementTree.fromstring(report.junit(judgement, "fake")).get("errors") == "1"
+    assert reported(judgement).code == 1
+    assert reported(judgement).verdict == "the broker failed: its database is damaged; 0 promises broken"
+    assert ElementTree.fromstring(report.junit(reported(judgement))).get("errors") == "1"
 
 
 class Stuck(FakeBroker):
@@ -104,7 +109,7 @@ class Stuck(FakeBroker):
         super().__init__()
         self.asked = asyncio.Event()
 
-    async def inflict(self, fault: Fault) -> None:
+    async def inflict(self, fault: BrokerFault) -> None:
         del fault
         self.asked.set()
         await asyncio.Event().wait()
@@ -144,3 +149,65 @@ def test_every_node_is_looked_at() -> None:
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         assert len(runner.run(main())) == 2
+
+
+@pytest.mark.parametrize(
+    ("grant", "refused", "promises"),
+    [
+        (
+            names.SHARED_SUBSCRIPTION_AVAILABLE,
+            "the broker takes no shared subscriptions",
+            {"lost to a group", "to two members", "starved"},
+        ),
+        (
+            names.RETAIN_AVAILABLE,
+            "the broker takes no retained messages",
+            set(),
+        ),
+    ],
+)
+def test_what_the_broker_does_not_offer_is_not_judged(grant: int, refused: str, promises: set[str]) -> None:
+    broker = FakeBroker()
+    broker.grants.integers[grant] = 0
+
+    summary = reported(judge(proof(faults=CLIENT_FAULTS, broker=broker)))
+
+    states = {each.promise: each.state for each in summary.promises}
+    assert summary.refused[refused] > 0
+    assert {promise for promise in promises if states[promise] != "not judged"} == set()
+    assert summary.broken == []
+    assert f"times): {refused}" in report.text(summary)
+
+
+def test_a_filter_with_wildcards_is_not_asked_for_where_there_are_none() -> None:
+    broker = FakeBroker()
+    broker.grants.integers[names.WILDCARD_SUBSCRIPTION_AVAILABLE] = 0
+    made = proof(faults=(), rounds=1, broker=broker)
+    asked = [each for each in made.history.of(Subscribe) if made.plan.clients[each.client].version == V5]
+    assert asked
+    assert not [each for each in asked if set("#+") & set(each.topic_filter)]
+    assert reported(judge(made)).broken == []
+
+
+def test_what_goes_on_is_told_twice_a_second_and_the_processes_are_looked_at() -> None:
+    looked: list[int] = []
+    lines: list[str] = []
+
+    def processes() -> list[int]:
+        looked.append(1)
+        return [os.getpid()]
+
+    async def main() -> None:
+        broker = FakeBroker()
+        await broker.start()
+        try:
+            plan = make(1, 1, (), RATE)
+            target = Target("127.0.0.1", broker.port)
+            await play(plan, [target], tell=lines.append, live=True, processes=processes)
+        finally:
+            await broker.close()
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(main())
+    assert [line for line in lines if "round 1 of 1: faults of clients alone · " in line and " connected · " in line]
+    assert len(looked) > 5

@@ -1,0 +1,168 @@
+"""A broker as data: how it is started, where it keeps its data, how its nodes find each other, and what it promises.
+
+Owns: `Driver`, and the files beside this one, one for each broker that is known by name.
+
+Promises: a driver that cannot be used says in a line why. Whatever a file says about the way a known broker is
+configured stands in ``canopy_load.brokers.registry``; the file adds what a proof needs besides: its store.
+
+A file is TOML. All texts may have places: {port} (of MQTT, on 127.0.0.1), {folder} (the node's own, empty at first),
+{store} (below it), {node} (1, 2, …), {address} and {cluster_port} (where it listens for other nodes), {peers} (all
+others), {database} (the URL of PostgreSQL) and {python} (this interpreter).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from canopy_load.brokers.registry import PEERS, mosquitto_with
+from canopy_load.errors import Misuse
+from canopy_load.prove.judge import Durability
+
+FOLDER: Final = Path(__file__).parent
+PLACE: Final = re.compile(r"\{(port|folder|store|node|address|cluster_port|peers|database|python|host|peer)\}")
+PATIENCE: Final = 30.0
+"""Seconds for a node to answer after a start, and to end after SIGTERM, where the file says nothing else."""
+TIMEOUT: Final = 1.0
+"""Seconds that count as the time-out of a broker whose file names none: clients of a proof have no keep alive."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """One broker. The attributes are the keys of its file."""
+
+    name: str
+    peer: str = ""
+    """Its name in the registry, which then knows the command; `command` is appended to it, `lines` to the configuration
+    file that the command ends with."""
+    command: tuple[str, ...] = ()
+    lines: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Written into the node's folder before its first start."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    prepare: tuple[tuple[str, ...], ...] = ()
+    """Commands that run before the first start of a node."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Commands that must be on PATH, each with what installs it."""
+    version_command: tuple[str, ...] = ()
+    not_run: str = ""
+    """Why nobody has tried this file yet."""
+    patience: float = PATIENCE
+    durability: Durability = field(default_factory=Durability)
+    store: bool = False
+    """True if it writes its data to {store}."""
+    database: bool = False
+    timeout: float = TIMEOUT
+    """Seconds after which its nodes, or its clients, are given up."""
+    max_nodes: int = 1
+    peers: str = ""
+    """The text for one other node, with {peer} (its number), {host} and {port}; they are joined by a comma."""
+    dials: bool = True
+    """True if its nodes reach each other at these hosts and ports and nowhere else."""
+    max_qos: int = 2
+    """The highest QoS that it takes as it is; it lowers others on its own."""
+
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot run here; None: it can."""
+        if self.peer and (why := PEERS[self.peer].missing()):
+            return why
+        for name, hint in self.needs.items():
+            if shutil.which(name) is None:
+                return f"{name} is not installed ({hint})"
+        return None
+
+    @property
+    def version(self) -> str:
+        if not self.version_command:
+            return PEERS[self.peer].version() if self.peer else self.name
+        try:
+            done = subprocess.run(list(self.version_command), capture_output=True, text=True, timeout=60, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"unknown ({error})"
+        lines = (done.stdout or done.stderr).strip().splitlines()
+        return lines[0].strip() if lines else "unknown"
+
+    @property
+    def program(self) -> str:
+        """The program that becomes the broker."""
+        return "mosquitto" if self.peer == "mosquitto" else self.command[0] if not self.peer else sys.executable
+
+    def make(self, places: Mapping[str, str]) -> list[str]:
+        """Write the files of a node, and return the command that starts it."""
+        folder = Path(places["folder"])
+        for name, text in self.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(fill(text, places))
+        own = [fill(each, places) for each in self.command]
+        if not self.peer:
+            return own
+        command = [*PEERS[self.peer].command(int(places["port"]), folder), *own]
+        return mosquitto_with(command, fill(self.lines, places).splitlines()) if self.lines else command
+
+
+def fill(text: str, places: Mapping[str, str]) -> str:
+    """Return a text with its places filled. Other braces stay."""
+    return PLACE.sub(lambda found: places.get(found[1], found[0]), text)
+
+
+def known() -> list[str]:
+    """Return the names of the brokers that have a file here."""
+    return sorted(each.stem for each in FOLDER.glob("*.toml"))
+
+
+def find(name: str) -> Driver:
+    """Return the driver of a name, or of a file of the user.
+
+    Raises:
+        Misuse: there is none, or it is not as it should be.
+    """
+    file = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    if not file.is_file():
+        if name.endswith(".toml"):
+            raise Misuse(f"--broker {name}: there is no such file")
+        raise Misuse(f"--broker {name}: known are {', '.join(known())}, and files that end with .toml")
+    try:
+        return _parsed(file.stem, tomllib.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise Misuse(f"--broker {name}: {error}") from error
+
+
+KEYS: Final[dict[str, type | tuple[type, ...]]] = {
+    "peer": str, "command": list, "lines": str, "files": dict, "environment": dict, "prepare": list, "needs": dict,
+    "version_command": list, "not_run": str, "patience": (int, float), "window": (int, float), "says": str,
+    "volatile": bool,
+    "recovery": (int, float), "store": bool, "database": bool, "timeout": (int, float), "max_nodes": int, "peers": str,
+    "dials": bool, "max_qos": int,
+}  # fmt: skip
+
+
+def _parsed(name: str, given: dict[str, Any]) -> Driver:
+    """Raises ValueError."""
+    for key, value in given.items():
+        if key not in KEYS:
+            raise ValueError(f"unknown key {key}; known are {', '.join(KEYS)}")
+        if not isinstance(value, KEYS[key]):
+            raise ValueError(f"{key}: {value!r} has the wrong type")
+    if given.get("peer", "") not in ("", *PEERS):
+        raise ValueError(f"peer: known are {', '.join(PEERS)}")
+    if not given.get("peer") and not given.get("command"):
+        raise ValueError("it has neither peer nor command")
+    durability = Durability(
+        float(given.pop("window", 0.0)),
+        given.pop("says", ""),
+        float(given.pop("recovery", 0.0)),
+        given.pop("volatile", False),
+    )
+    for key in ("command", "version_command"):
+        given[key] = tuple(str(each) for each in given.get(key, ()))
+    given["command"] = tuple(sys.executable if each == "{python}" else each for each in given["command"])
+    given["prepare"] = tuple(tuple(str(word) for word in each) for each in given.get("prepare", ()))
+    return Driver(name, durability=durability, **given)

@@ -1,0 +1,367 @@
+"""What a proof says in the end: the contents of its reports.
+
+Owns: `Summary` and its JSON, ``summed``, which makes one of a judgement, and ``added``, which makes one of several
+pieces.
+
+Promises: all reports are made from a summary and say the same. It needs no history, and has no password.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from math import inf
+from typing import Any, Final
+
+from canopy_load.errors import LoadError
+from canopy_load.ledger.checker import Finding
+from canopy_load.ledger.history import Delivery, Event, Operation, Publish
+from canopy_load.ledger.packet_log import told as packet_told
+from canopy_load.ledger.told import packets, time_of, told
+from canopy_load.prove import waits
+from canopy_load.prove.judge import Judgement, Ruling, State, kind_of, stated
+from canopy_load.prove.plan import last_of_round
+from canopy_load.prove.play import ABSENT
+from canopy_mqtt.version import __version__
+from canopy_mqtt.words import counted
+
+FORMAT: Final = "canopy prove 1"
+SEED: Final = "{seed}"
+UNTIL: Final = "{until}"
+WITH_PACKETS: Final = 20
+"""Findings of each promise that are shown with their packets."""
+
+
+LISTS: Final = ("timeline", "seeds", "identifiers", "obstacles", "failures")
+FIGURES: Final = ("rounds", "seconds", "starved", "foreign")
+COUNTS: Final = ("counts", "notes", "refused")
+OF_LINES: Final = ("checked", "unjudged", "not_promised", "doubtful", "findings")
+"""What of several pieces is joined, or added up."""
+
+
+class NoReport(LoadError):
+    """A file is no report of a proof."""
+
+    code = 2
+
+
+@dataclass
+class Case:
+    """A finding, with the operations that show it, and their packets."""
+
+    client: str
+    kind: str
+    what: str
+    statement: str
+    operations: list[str]
+    packets: list[str]
+    seed: int
+    until: int
+    """The step of the plan until which it must be played to see this."""
+
+
+@dataclass
+class Line:
+    """One promise."""
+
+    promise: str
+    statement: str
+    checked: int = 0
+    unjudged: int = 0
+    not_promised: int = 0
+    doubtful: int = 0
+    by_kind: dict[str, int] = field(default_factory=dict)
+    findings: list[Case] = field(default_factory=list)
+
+    @property
+    def state(self) -> State:
+        return stated(len(self.findings), self.checked, self.not_promised, self.doubtful)
+
+
+@dataclass
+class Span:
+    """A fault of the broker, in seconds since the beginning; `felt`: after its end, until those who waited had each
+    answer."""
+
+    fault: str
+    began: float
+    ended: float
+    felt: dict[str, float]
+
+
+@dataclass
+class Second:
+    """The operations of one second."""
+
+    published: int = 0
+    acknowledged: int = 0
+    delivered: int = 0
+    lost: int = 0
+    wait: float = 0.0
+    """The longest wait for an answer that ended in it, in seconds."""
+
+
+@dataclass
+class Settings:
+    """What was asked for. `again`: the command that does it again; `replay`: the command that plays a part of a piece,
+    with `SEED` and `UNTIL` in the place of both."""
+
+    broker: str
+    again: str
+    replay: str
+    options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Summary:
+    settings: Settings
+    seeds: list[int]
+    identifiers: list[str]
+    targets: list[str]
+    begun: str
+    """UTC."""
+    rounds: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+    obstacles: list[str] = field(default_factory=list)
+    """Why pieces could not be judged to the end."""
+    failures: list[str] = field(default_factory=list)
+    """Why the broker did not run any more."""
+    absent: dict[str, str] = field(default_factory=dict)
+    late: float = 0.0
+    late_at_end: float = 0.0
+    starved: float = 0.0
+    """Seconds for which tool or broker waited for a core."""
+    window: float = 0.0
+    says: str = ""
+    recovery: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+    waits: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    unmade: dict[str, str] = field(default_factory=dict)
+    """The faults that could not be made, with the reason."""
+    foreign: int = 0
+    faults: list[Span] = field(default_factory=list)
+    timeline: list[Second] = field(default_factory=list)
+    promises: list[Line] = field(default_factory=list)
+    version: str = __version__
+
+    @property
+    def broken(self) -> list[Line]:
+        return [each for each in self.promises if each.state == "broken"]
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0 nothing promised was broken, 1 something was, or the broker failed, 2 it could not be
+        judged."""
+        if self.broken or self.failures:
+            return 1
+        return 2 if self.obstacles else 0
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in a line."""
+        if self.broken or self.failures:
+            failed = [f"the broker failed: {each}" for each in self.failures[:1]]
+            return "; ".join([*failed, f"{counted(len(self.broken), 'promise')} broken"])
+        if self.obstacles:
+            return f"could not judge: {self.obstacles[0]}"
+        kept = sum(each.state == "kept" for each in self.promises)
+        open_ = len(self.promises) - kept
+        return f"nothing that was promised was broken; {kept} promises were checked, {open_} could not be"
+
+    def dumps(self) -> str:
+        made: dict[str, Any] = {"format": FORMAT, "verdict": self.verdict, "code": self.code, "seed": self.seeds[0]}
+        made |= asdict(self)
+        for line, each in zip(made["promises"], self.promises, strict=True):
+            line["state"] = each.state
+        return json.dumps(made, indent=1) + "\n"
+
+
+def loads(text: str) -> Summary:
+    """Read a summary from its JSON. Raises NoReport."""
+    try:
+        made = json.loads(text)
+        if made.pop("format") != FORMAT:
+            raise NoReport("it is of another version of this command")
+        for name in ("verdict", "code", "seed"):
+            made.pop(name)
+        lines = made.pop("promises")
+        for each in lines:
+            each.pop("state")
+            each["findings"] = [Case(**one) for one in each["findings"]]
+        return Summary(
+            settings=Settings(**made.pop("settings")),
+            promises=[Line(**each) for each in lines],
+            faults=[Span(**each) for each in made.pop("faults")],
+            timeline=[Second(**each) for each in made.pop("timeline")],
+            **made,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NoReport(f"it is no report of canopy prove ({error})") from None
+
+
+def summed(judgement: Judgement, settings: Settings) -> Summary:
+    """Return the summary of a judgement."""
+    proof = judgement.proof
+    origin = _origin(judgement)
+    felt = waits.felt(judgement.waits, len(proof.outages))
+    return Summary(
+        settings=settings,
+        seeds=[proof.plan.seed],
+        identifiers=[proof.identifier],
+        targets=proof.targets,
+        begun=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}",
+        rounds=proof.rounds,
+        seconds=proof.seconds,
+        interrupted=proof.interrupted,
+        obstacles=[judgement.obstacle] if judgement.obstacle else [],
+        failures=[proof.failure] if proof.failure else [],
+        absent=proof.absent,
+        late=proof.late,
+        late_at_end=proof.late_at_end,
+        starved=proof.lateness.waited(proof.began, proof.ended),
+        window=judgement.durability.window,
+        says=judgement.durability.says,
+        recovery=judgement.durability.recovery,
+        counts=judgement.counts,
+        waits=waits.longest(judgement.waits),
+        notes=proof.notes,
+        refused=proof.refused,
+        unmade=proof.unmade,
+        foreign=proof.foreign,
+        faults=[
+            Span(str(fault), began - origin, ended - origin, felt[number])
+            for number, (began, ended, fault) in enumerate(proof.outages)
+        ],
+        timeline=_timeline(judgement, origin),
+        promises=[_line(judgement, each, origin) for each in judgement.rulings],
+    )
+
+
+def packets_of_findings(judgement: Judgement) -> list[str]:
+    """Return all packets of the clients that findings are about, from their first operations to their last ones."""
+    proof = judgement.proof
+    events = [
+        proof.history.events[number]
+        for ruling in judgement.rulings
+        for finding in ruling.findings
+        for number in finding.operations
+    ]
+    if not events:
+        return ["nothing was found: there are no packets to show"]
+    begin = min(time_of(each) for each in events)
+    end = max(each.ended if isinstance(each, Operation) and each.ended < inf else time_of(each) for each in events)
+    lines = [
+        (seen.at, packet_told(seen, name, proof.began))
+        for name in sorted({each.client for each in events})
+        for seen in (proof.logs[name].packets() if name in proof.logs else ())
+        if begin <= seen.at <= end
+    ]
+    return [line for _, line in sorted(lines)]
+
+
+def added(pieces: Sequence[Summary]) -> Summary:
+    """Return one summary of pieces that were played one after the other."""
+    first = pieces[0]
+    made = Summary(
+        settings=first.settings,
+        seeds=[],
+        identifiers=[],
+        targets=first.targets,
+        begun=first.begun,
+        window=first.window,
+        says=first.says,
+        recovery=first.recovery,
+        unmade=first.unmade,
+        promises=[Line(each.promise, each.statement) for each in first.promises],
+    )
+    for piece in pieces:
+        offset = len(made.timeline)
+        made.faults += [replace(each, began=each.began + offset, ended=each.ended + offset) for each in piece.faults]
+        for name in LISTS + FIGURES:
+            setattr(made, name, getattr(made, name) + getattr(piece, name))
+        for name in COUNTS:
+            setattr(made, name, _summed(getattr(made, name), getattr(piece, name)))
+        made.interrupted = made.interrupted or piece.interrupted
+        made.absent |= piece.absent
+        made.late, made.late_at_end = max(made.late, piece.late), max(made.late_at_end, piece.late_at_end)
+        for name, seconds in piece.waits.items():
+            made.waits[name] = max(seconds, made.waits.get(name, 0.0))
+        for line, each in zip(made.promises, piece.promises, strict=True):
+            for name in OF_LINES:
+                setattr(line, name, getattr(line, name) + getattr(each, name))
+            line.by_kind = _summed(line.by_kind, each.by_kind)
+    return made
+
+
+def _summed(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
+
+
+def _origin(judgement: Judgement) -> float:
+    events = judgement.proof.history.events
+    return judgement.proof.began or (time_of(events[0]) if events else 0.0)
+
+
+def _line(judgement: Judgement, ruling: Ruling, origin: float) -> Line:
+    return Line(
+        promise=ruling.promise,
+        statement=ruling.statement,
+        checked=ruling.checked,
+        unjudged=ruling.unjudged,
+        not_promised=ruling.not_promised,
+        doubtful=ruling.doubtful,
+        by_kind=dict(ruling.by_kind),
+        findings=[
+            _case(judgement, finding, origin, shown=number < WITH_PACKETS)
+            for number, finding in enumerate(ruling.findings)
+        ],
+    )
+
+
+def _case(judgement: Judgement, finding: Finding, origin: float, *, shown: bool) -> Case:
+    proof = judgement.proof
+    events = [proof.history.events[number] for number in finding.operations]
+    last = max((each.step for each in events), default=-1)
+    return Case(
+        client=finding.client,
+        kind=kind_of(proof, finding.client),
+        what=finding.what,
+        statement=finding.statement,
+        operations=[told(each, origin) for each in events],
+        packets=packets(events, proof.logs, origin) if shown else [],
+        seed=proof.plan.seed,
+        # What was lost may have been so by a fault that came later in the round.
+        until=last_of_round(proof.plan, last),
+    )
+
+
+def _timeline(judgement: Judgement, origin: float) -> list[Second]:
+    made: list[Second] = []
+
+    def second(at: float) -> Second:
+        number = max(0, int(at - origin))
+        made.extend(Second() for _ in range(number + 1 - len(made)))
+        return made[number]
+
+    events = judgement.proof.history.events
+    for each in events:
+        if isinstance(each, Publish) and not each.will:
+            second(each.began).published += 1
+            if each.outcome == "ok":
+                second(each.ended).acknowledged += 1
+        elif isinstance(each, Delivery):
+            second(each.at).delivered += 1
+    for ruling in judgement.rulings:
+        for finding in ruling.findings if ruling.promise in ABSENT else ():
+            found: Event = events[finding.operations[-1]]
+            second(time_of(found)).lost += 1
+    for wait in judgement.waits:
+        if wait.answered:
+            at = second(wait.until)
+            at.wait = max(at.wait, wait.seconds)
+    return made

@@ -1,0 +1,156 @@
+"""The proxy: what it passes, what it holds up, and what it cuts. The clock of these tests jumps when nothing is left to
+do, so that a wait of seconds shows that nothing comes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from canopy_load.brokers.process import HOST
+from canopy_load.prove.brokers.proxy import Proxy
+from tests.loadtest.prove.proving import JumpingLoop
+
+LONG = 5.0
+"""Seconds, of the clock that jumps."""
+
+
+class Far:
+    """What is behind the proxy: it keeps what it reads, and answers with what it read, in capitals."""
+
+    def __init__(self) -> None:
+        self.read = b""
+        self.over = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                self.read += data
+                writer.write(data.upper())
+        except ConnectionError:
+            pass
+        self.over.set()
+        writer.close()
+
+
+@asynccontextmanager
+async def proxied() -> AsyncIterator[tuple[Proxy, Far, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A proxy, what is behind it, and a connection through it."""
+    far = Far()
+    server = await asyncio.start_server(far.serve, HOST, 0)
+    proxy = Proxy(lambda: socket.socket(), server.sockets[0].getsockname()[1])
+    await proxy.open()
+    reader, writer = await asyncio.open_connection(HOST, proxy.port)
+    try:
+        yield proxy, far, reader, writer
+    finally:
+        writer.close()
+        await proxy.close()
+        server.close()
+        await far.over.wait()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await test()
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(main())
+
+
+def test_all_bytes_pass_in_order() -> None:
+    async def test() -> None:
+        sent = b"".join(b"%08d" % number for number in range(100_000))
+        async with proxied() as (_, far, reader, writer):
+            writer.write(sent)
+            assert await reader.readexactly(len(sent)) == sent
+            assert far.read == sent
+
+    run(test)
+
+
+def test_a_latency_makes_both_directions_later_and_keeps_the_order() -> None:
+    async def test() -> None:
+        async with proxied() as (proxy, _, reader, writer):
+            writer.write(b"a")
+            await reader.readexactly(1)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            proxy.delay = LONG
+            writer.write(b"b")
+            await asyncio.sleep(1.0)
+            proxy.delay = 0.0
+            writer.write(b"c")
+            assert await reader.readexactly(2) == b"BC"
+            assert loop.time() - began >= LONG
+
+    run(test)
+
+
+def test_what_was_late_comes_before_the_end() -> None:
+    async def test() -> None:
+        async with proxied() as (proxy, far, reader, writer):
+            writer.write(b"a")
+            await reader.readexactly(1)
+            proxy.delay = LONG
+            writer.write(b"b")
+            writer.close()
+            await far.over.wait()
+            assert far.read == b"ab"
+
+    run(test)
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_a_direction_that_is_held_up_goes_on_afterwards_with_nothing_lost(up: bool) -> None:
+    async def test() -> None:
+        async with proxied() as (proxy, far, reader, writer):
+            writer.write(b"a")
+            await reader.readexactly(1)
+            proxy.hold(up, not up)
+            writer.write(b"b")
+            answer = asyncio.create_task(reader.readexactly(1))
+            await asyncio.sleep(LONG)
+            assert not answer.done()
+            assert far.read == (b"a" if up else b"ab")
+            proxy.hold(False, False)
+            assert await answer == b"B"
+
+    run(test)
+
+
+def test_a_cut_ends_connections_and_a_refusal_new_ones() -> None:
+    async def test() -> None:
+        async with proxied() as (proxy, far, reader, writer):
+            writer.write(b"a")
+            await reader.readexactly(1)
+            proxy.refuse()
+            proxy.cut()
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await reader.readexactly(1)
+            await far.over.wait()
+            with pytest.raises(OSError, match="Connect"):
+                await asyncio.open_connection(HOST, proxy.port)
+            await proxy.open()
+            _, again = await asyncio.open_connection(HOST, proxy.port)
+            again.close()
+
+    run(test)
+
+
+def test_a_port_where_nobody_listens_ends_the_connection() -> None:
+    async def test() -> None:
+        with socket.socket() as unused:
+            unused.bind((HOST, 0))
+            proxy = Proxy(lambda: socket.socket(), unused.getsockname()[1])
+            await proxy.open()
+            reader, writer = await asyncio.open_connection(HOST, proxy.port)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await reader.readexactly(1)
+            writer.close()
+            await proxy.close()
+
+    run(test)

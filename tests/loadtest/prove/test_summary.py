@@ -1,0 +1,126 @@
+"""What is reported: the same in all forms, of one piece and of several, and beside other brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from canopy_load.prove import page, report
+from canopy_load.prove.faults import CLIENT_FAULTS, Fault
+from canopy_load.prove.summary import NoReport, Summary, added, loads, packets_of_findings
+from tests.loadtest.prove.fake import Planted
+from tests.loadtest.prove.proving import proven, reported
+
+
+@pytest.fixture(scope="module")
+def bad() -> Summary:
+    return reported(proven(Planted.LOSES_SOME, faults=[*CLIENT_FAULTS, Fault.KILL]))
+
+
+@pytest.fixture(scope="module")
+def good() -> Summary:
+    return reported(proven(faults=[Fault.KILL], recovery=5.0))
+
+
+def test_a_report_comes_back_from_its_json(bad: Summary, good: Summary) -> None:
+    assert loads(bad.dumps()) == bad
+    assert loads(good.dumps()) == good
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "canopy prove 0"}', '{"format": "canopy prove 1"}'])
+def test_what_is_no_report_is_refused(text: str) -> None:
+    with pytest.raises(NoReport):
+        loads(text)
+
+
+def test_a_finding_has_its_operations_with_steps_their_packets_and_the_command_that_shows_it(bad: Summary) -> None:
+    (lost,) = [each for each in bad.broken if each.promise == "lost"]
+    case = lost.findings[0]
+    assert any("PUBLISH" in line and "(step " in line for line in case.operations)
+    assert any("-> PUBLISH id " in line for line in case.packets)
+    assert any("<- PUBACK id " in line or "<- PUBCOMP id " in line for line in case.packets)
+    assert f"--replay 1 --until {case.until}" in report.text(bad)
+
+
+def test_the_page_has_the_verdicts_the_faults_the_findings_and_the_command(bad: Summary) -> None:
+    html = page.page(bad)
+    assert "promise broken" in html or "promises broken" in html
+    assert bad.broken[0].findings[0].what in html
+    assert bad.settings.again in html
+    for chart in ("operations", "waits", "losses"):
+        assert f'id="chart-{chart}"' in html
+    operations, waits, losses = page.charts(bad)
+    assert [each.name for each in operations.stages] == ["kill"]
+    assert sum(each or 0 for each in losses.series[0].values) > 0
+    assert max(each or 0 for each in waits.series[0].values) > 0
+
+
+def test_text_from_outside_is_escaped_on_the_page(good: Summary) -> None:
+    good = loads(good.dumps())
+    good.refused["<script>alert(1)</script>"] = 1
+    good.settings.broker = "<b>broker</b>"
+    assert "<script>alert" not in page.page(good)
+    assert "<b>broker" not in page.league([good])
+
+
+def test_pieces_add_up(bad: Summary, good: Summary) -> None:
+    both = added([good, bad, good])
+    assert both.counts["published"] == 2 * good.counts["published"] + bad.counts["published"]
+    assert both.code == 1
+    assert both.rounds == 6
+    assert both.seeds == [1, 1, 1]
+    assert [each.findings for each in both.promises] == [each.findings for each in bad.promises]
+    assert len(both.timeline) == 2 * len(good.timeline) + len(bad.timeline)
+    assert both.faults[1].began == pytest.approx(bad.faults[0].began + len(good.timeline))
+    assert both.waits["CONNACK"] == max(good.waits["CONNACK"], bad.waits["CONNACK"])
+    assert added([good]).code == 0
+    assert set(added([good]).counts) == set(good.counts)
+
+
+def test_a_piece_that_could_not_be_judged_is_told(good: Summary) -> None:
+    doubtful = loads(good.dumps())
+    doubtful.obstacles = ["the tool was late"]
+    both = added([good, doubtful])
+    assert both.code == 2
+    assert both.verdict == "could not judge: the tool was late"
+
+
+def test_the_league_has_a_row_for_each_promise_and_a_column_for_each_broker(bad: Summary, good: Summary) -> None:
+    rows = page.cells([good, bad])
+    assert len(rows) == len(good.promises)
+    assert all(len(row) == 3 for row in rows)
+    lost = rows[0]
+    assert lost[1].startswith("kept (")
+    assert lost[2].startswith(f"BROKEN {len(bad.broken[0].findings)} (")
+    assert any(row[1] == "not judged (never checked)" for row in rows)
+    text = page.league_text([good, bad])
+    assert "fake (1)" in text
+    assert "fake (2)" in text
+    assert bad.verdict in text
+
+
+def test_what_a_broker_does_not_promise_is_a_figure_of_its_own(good: Summary) -> None:
+    line = loads(good.dumps()).promises[0]
+    line.not_promised = 3
+    assert "3 not promised" in page.cells([Summary(good.settings, [1], [], [], "", promises=[line])])[0][1]
+
+
+def test_a_fault_has_the_time_for_which_it_was_felt(good: Summary) -> None:
+    ((fault, times, longest),) = report.felt(good)
+    assert (fault, times) == ("kill", 1)
+    assert "CONNACK" in longest
+
+
+def test_a_replay_shows_all_packets_of_the_clients_of_findings() -> None:
+    judgement = proven(Planted.ALTERS, faults=CLIENT_FAULTS)
+    lines = packets_of_findings(judgement)
+    clients = {finding.client for ruling in judgement.broken for finding in ruling.findings}
+    assert clients <= {line.split()[2] for line in lines}
+    assert [float(line.split()[0]) for line in lines] == sorted(float(line.split()[0]) for line in lines)
+    assert packets_of_findings(proven(faults=())) == ["nothing was found: there are no packets to show"]
+
+
+def test_a_crowd_is_judged_like_everybody() -> None:
+    assert reported(proven(crowd=40, rounds=1, faults=[Fault.KILL])).code == 0
+    (lost, *_) = proven(Planted.LOSES_SOME, crowd=40, rounds=1, faults=[Fault.KILL]).broken
+    assert lost.promise == "lost"
+    assert lost.by_kind["crowd"] > 10
