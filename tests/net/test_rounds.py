@@ -65,6 +65,21 @@ class Heavy(Endpoint):
         spend(self.turns, ROUND_WORK // 4)
 
 
+async def test_what_was_due_before_a_stop_is_due_after_the_next_start() -> None:
+    """The rounds of a broker that starts again find the times that those before them had looked at."""
+    router = Router(Limits())
+    loop = asyncio.get_running_loop()
+    router.deadlines.set("expiry", loop.time() + 0.001)
+    before = Rounds(router, loop, lambda: None, lambda *_: None)
+    before.after_batch()
+    before.close()
+    due = asyncio.Event()
+    after = Rounds(router, loop, due.set, lambda *_: None)
+    after.after_batch()
+    await due.wait()
+    after.close()
+
+
 async def test_one_who_is_alone_has_whole_rounds() -> None:
     turns = made()
     alone = Heavy(turns, 3 * TURN_WORK)

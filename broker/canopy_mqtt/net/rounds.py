@@ -88,6 +88,8 @@ class Rounds:
         self._peers: ConnectedPeers = router.peers
         self.delays = Delays(router, loop)
         self._deadlines: Deadlines = router.deadlines
+        # The rounds before these may have looked: no timer of theirs is left.
+        self._deadlines.changed = True
         self._due_at = -1.0
         self.loop = loop
         self.wheel = TimerWheel(loop)

@@ -132,6 +132,32 @@ def test_rules_that_are_made_meanwhile_hold_for_who_has_not_had_it() -> None:
     assert min(session.queued() for session in barred) == 1
 
 
+@pytest.mark.parametrize("anew", [True, False])
+def test_rules_that_come_into_force_hold_for_a_topic_of_very_many(anew: bool) -> None:
+    """`anew`: where there were none before; else they looked at no delivery. Who may have it was not looked for then."""
+    network = Network()
+    router = network.router
+    rules = Rules()
+    rules.ask_work = 0
+    rules.filters_deliveries = False
+    if not anew:
+        router.access_control = rules
+    receivers = sessions(network)
+    router.publish(message(1), None)
+    # What the message finds out about its receivers is out of date when it is through.
+    router.subscribe(receivers[0], "", "a/#", Request("a/#", 1), 0)
+    finish(router, network.now)
+    rules.filters_deliveries = True
+    rules.no_receive |= {(session.client_id, TOPIC.decode()) for session in receivers[1:]}
+    if anew:
+        router.access_control = rules
+    else:
+        rules.change()
+    router.publish(message(1), None)
+    finish(router, network.now)
+    assert [session.queued() for session in receivers] == [2] + [1] * (len(receivers) - 1)
+
+
 def test_no_local_and_share_groups() -> None:
     network = Network()
     router = network.router

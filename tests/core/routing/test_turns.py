@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.packets import NEVER, V5, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.hooks import AccessControl
+from canopy_mqtt.core.hooks import AccessControl, Recorder
 from canopy_mqtt.core.jobs import DROP_WORK, DUE_WORK, STEP_WORK
 from canopy_mqtt.core.persistence.journal import Saved, SessionRecord, WillRecord
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.subscription_table import DROPS, DROPS_AT_ONCE
+from canopy_mqtt.core.routing.subscription_table import DROPS, DROPS_AT_ONCE, DROPS_PAID
 from canopy_mqtt.core.session.session import Session
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.restored import restore
@@ -393,6 +393,66 @@ def test_what_falls_due_and_raises_takes_nobodys_turn() -> None:
     assert router.deadlines.due(network.now)
     ticks(network)
     assert router.subscription_count == 0
+
+
+def test_a_session_that_ends_behind_a_large_one_makes_room_at_once() -> None:
+    """So that its client, which begins anew, is not refused for what it had before."""
+    network = Network()
+    router = network.router
+    router.table.drops = DROPS_AT_ONCE
+    large, small = network.client("large"), network.client("small")
+    for client, count in ((large, 3 * DROPS_AT_ONCE), (small, DROPS_AT_ONCE)):
+        for number in range(count):
+            name = f"{client.client_id}/{number}"
+            router.subscribe(client.session, "", name, Request(name, 1), 0)
+    large.cut()
+    account = small.session.account
+    small.cut()
+    assert router.table.leaving
+    assert account.filters == 0
+
+
+class Names(Recorder):
+    """Has the subscriptions that a record of "x" would show."""
+
+    def __init__(self) -> None:
+        self.there = 0
+
+    def subscribed(self, client_id: str, topic_filter: str, *options: object) -> None:
+        del client_id, options
+        self.there += topic_filter == "x"
+
+    def unsubscribed(self, client_id: str, topic_filter: str, ended: bool) -> None:
+        del client_id, ended
+        self.there = 0 if topic_filter == "x" else self.there
+
+    def connected(self, *_: object) -> None:
+        """Nothing is looked at but subscriptions."""
+
+    disconnected = session_ended = connected
+
+
+def test_all_former_subscriptions_of_a_name_end_before_the_next_one() -> None:
+    """However many sessions of one client are over and not yet taken away when a recorder comes."""
+    network = Network()
+    router = network.router
+    router.table.drops = 0
+    # Each subscription that is made pays for some that go: those of the first session that ended.
+    large, client = network.client("large"), network.client("c")
+    for number in range(10 * DROPS_PAID):
+        router.subscribe(large.session, "", f"{number}", Request(f"{number}", 1), 0)
+    large.cut()
+    for _ in range(2):
+        router.subscribe(client.session, "", "x", Request("x", 1), 0)
+        client.cut()
+        client.connect(clean=True, settle=False)
+        client.wire.to_channel()
+    recorder = Names()
+    router.record(recorder, ["#"])
+    router.subscribe(client.session, "", "x", Request("x", 1), 0)
+    router.table.drops = DROPS
+    ticks(network)
+    assert recorder.there == 1
 
 
 @given(

@@ -128,7 +128,8 @@ def refresh(route: Route, cache: MatchCache, permissions: Permissions | None, st
     now: i64 = changes.count
     cache.renew(route)
     work: i64 = 0
-    if route.built_of != route.version:
+    if route.built_of != route.version or (not route.built and stamp != NO_FILTERS):
+        # One that was too large to build is built now if rules have come into force: they say who of all may have it.
         work = _gather(route, changes, since, max_built if stamp == NO_FILTERS else 1 << 60)
     elif route.stamp == stamp:
         route.as_of = now

@@ -187,12 +187,11 @@ class SubscriptionTable(Job):
         return len(self._leaving) > 0
 
     def end(self, session: Session) -> None:
-        """Begin to remove the subscriptions of a session that is over; a few go at once, of earlier ones first."""
+        """Begin to remove the subscriptions of a session that is over; a few go at once."""
+        self._end_some(session, min(DROPS_AT_ONCE, self.drops))
         if session.subscriptions:
             self._leaving.append(session)
-            self.work_off(min(DROPS_AT_ONCE, self.drops))
-            if self._leaving:
-                self._jobs.submit(REMOVAL, self)
+            self._jobs.submit(REMOVAL, self)
 
     def step(self, budget: Budget) -> bool:
         """Remove subscriptions of ended sessions, no more than `drops` of them."""
@@ -208,32 +207,37 @@ class SubscriptionTable(Job):
         leaving = self._leaving
         done: i64 = 0
         while leaving and done < most:
-            session = leaving[0]
-            subscriptions = session.subscriptions
-            while subscriptions and done < most:
-                _, subscription = subscriptions.popitem()
-                if self.tap is not None:
-                    self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
-                freed: i64 = self.drop(subscription)
-                if subscription.message_terms is not None:
-                    self._totals.aging.pop(subscription.message_terms, None)
-                done += 1 + (freed >> DROP_NODES)
-            if not subscriptions:
-                # An empty dict keeps the room that it had; a route may refer to the session until it is refreshed.
-                session.subscriptions = {}
+            done += self._end_some(leaving[0], most - done)
+            if not leaving[0].subscriptions:
                 leaving.popleft()
+
+    def _end_some(self, session: Session, most: i64) -> i64:
+        """Take away up to `most` subscriptions of a session that is over. Return as how many they count."""
+        subscriptions = session.subscriptions
+        done: i64 = 0
+        while subscriptions and done < most:
+            _, subscription = subscriptions.popitem()
+            if self.tap is not None:
+                self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
+            freed: i64 = self.drop(subscription)
+            if subscription.message_terms is not None:
+                self._totals.aging.pop(subscription.message_terms, None)
+            done += 1 + (freed >> DROP_NODES)
+        if not subscriptions:
+            # An empty dict keeps the room that it had; a route may refer to the session until it is refreshed.
+            session.subscriptions = {}
         self._budget.used += DROP_WORK * done
+        return done
 
     def _end_namesake(self, client_id: str, name: str) -> None:
         """Record the end of a subscription before the next one of that name."""
         for session in self._leaving:
-            if session.client_id == client_id and name in session.subscriptions:
-                # The last one of the first session is the next to go.
-                session.subscriptions[name] = session.subscriptions.pop(name)
-                self._leaving.remove(session)
-                self._leaving.appendleft(session)
-                self.work_off(1)
-                return
+            if session.client_id == client_id:
+                subscription = session.subscriptions.pop(name, None)
+                if subscription is not None:
+                    # The last one is the next to go.
+                    session.subscriptions[name] = subscription
+                    self._end_some(session, 1)
 
     def _account(self, subscription: Subscription, filter_bytes: i64, change: i64) -> None:
         """Count a subscription that has come (`change` 1) or goes (-1), and its filter on its client's account."""
