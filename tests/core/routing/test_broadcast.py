@@ -134,7 +134,7 @@ def test_rules_that_are_made_meanwhile_hold_for_who_has_not_had_it() -> None:
 
 @pytest.mark.parametrize("anew", [True, False])
 def test_rules_that_come_into_force_hold_for_a_topic_of_very_many(anew: bool) -> None:
-    """`anew`: where there were none before; else they looked at no delivery. Who may have it was not looked for then."""
+    """`anew`: there were none before; else they looked at no delivery, and so it was not asked who may have it."""
     network = Network()
     router = network.router
     rules = Rules()

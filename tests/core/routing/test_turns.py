@@ -429,7 +429,11 @@ class Names(Recorder):
     def connected(self, *_: object) -> None:
         """Nothing is looked at but subscriptions."""
 
-    disconnected = session_ended = connected
+    def disconnected(self, *_: object) -> None:
+        """The same."""
+
+    def session_ended(self, *_: object) -> None:
+        """The same."""
 
 
 def test_all_former_subscriptions_of_a_name_end_before_the_next_one() -> None:
