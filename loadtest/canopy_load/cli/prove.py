@@ -23,7 +23,7 @@ import typer
 from canopy_load.brokers.process import raise_file_limit
 from canopy_load.cli.common import INTERRUPTED, Secured, clear, parse_targets, passing, told
 from canopy_load.errors import Misuse
-from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, Fault
+from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, Fault, rounds_for
 
 if TYPE_CHECKING:
     from canopy_load.prove.ground import Login
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from canopy_load.prove.summary import Settings, Summary
 
 ROUNDS: Final = 4
+"""The rounds of a run, and of each piece of a run of some minutes, at least, where nothing else is said: so many more
+that each fault has its turn."""
 MAX_ROUNDS: Final = 20
 """Rounds of a piece: all of its history is in memory, and one client more comes in each."""
 PIECE_ROUNDS: Final = 8
-"""The rounds of each piece of a run of some minutes."""
-ROUND_SECONDS: Final = 5.0
+"""The same for a piece."""
+ROUND_SECONDS: Final = 8.0
 """How long a round takes, about."""
 MAX_CROWD: Final = 20_000
 FILES_THROUGH_A_PROXY: Final = 3
@@ -62,7 +64,12 @@ class Chosen:
     ] = None
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, max=MAX_ROUNDS, help=f"Rounds, of about {ROUND_SECONDS:g} seconds each ({ROUNDS})."),
+        typer.Option(
+            min=1,
+            max=MAX_ROUNDS,
+            help=f"Rounds, of about {ROUND_SECONDS:g} seconds each. "
+            f"Default: {ROUNDS}, or so many that each fault has its turn.",
+        ),
     ] = None
     minutes: Annotated[
         float | None, typer.Option(min=0.1, max=100_000, help="Play one plan after the other for so long.")
@@ -206,6 +213,7 @@ def prove(
     if chosen.recovery is not None:
         promised = replace(promised, recovery=chosen.recovery)
     about = f"{broker}: {driver.version}" if driver is not None else " ".join(target or ())
+    chosen = replace(chosen, rounds=rounds_of(chosen, faults))
     settings = _settings(about, _words(target or [], broker, chosen, secured, login), number, chosen)
     targets = parse_targets(target, secured) if driver is None else []
 
@@ -271,7 +279,7 @@ def _plans(seed: int, chosen: Chosen, make: Callable[[int, int], Plan]) -> Itera
     from canopy_load.prove.plan import up_to
 
     end = None if chosen.minutes is None else time.monotonic() + 60 * chosen.minutes
-    rounds = _rounds(chosen)
+    rounds = chosen.rounds or ROUNDS
     while True:
         plan = make(seed, rounds)
         yield plan if chosen.until is None else up_to(plan, chosen.until)
@@ -280,8 +288,9 @@ def _plans(seed: int, chosen: Chosen, make: Callable[[int, int], Plan]) -> Itera
         seed = (seed + 1) % 2**32
 
 
-def _rounds(chosen: Chosen) -> int:
-    return chosen.rounds or (ROUNDS if chosen.minutes is None else PIECE_ROUNDS)
+def rounds_of(chosen: Chosen, faults: Sequence[Fault]) -> int:
+    """Return the rounds of each plan: those that were asked for, or enough for each fault to have its turn."""
+    return chosen.rounds or max(ROUNDS if chosen.minutes is None else PIECE_ROUNDS, rounds_for(faults))
 
 
 def _words(targets: list[str], broker: str | None, chosen: Chosen, secured: Secured, login: Login) -> list[str]:
@@ -303,7 +312,7 @@ def _words(targets: list[str], broker: str | None, chosen: Chosen, secured: Secu
 def _settings(about: str, words: list[str], seed: int, chosen: Chosen) -> Settings:
     from canopy_load.prove.summary import SEED, UNTIL, Settings
 
-    rounds = ["--rounds", str(_rounds(chosen))]
+    rounds = ["--rounds", str(chosen.rounds)]
     length = rounds if chosen.minutes is None else ["--minutes", f"{chosen.minutes:g}", *rounds]
     begin = ["--seed", str(seed)]
     if chosen.replay is not None:
@@ -313,7 +322,7 @@ def _settings(about: str, words: list[str], seed: int, chosen: Chosen) -> Settin
         again=_joined([*words, *begin, *length]),
         replay=f"{_joined([*words, *rounds])} --replay {SEED} --until {UNTIL}",
         options={
-            "length": f"{chosen.minutes:g} minutes" if chosen.minutes is not None else f"{_rounds(chosen)} rounds",
+            "length": f"{chosen.minutes:g} minutes" if chosen.minutes is not None else f"{chosen.rounds} rounds",
             "faults": ", ".join(chosen.fault or ["all that apply"]),
             "nodes": f"{chosen.nodes}",
             "crowd": f"{chosen.crowd:,}",

@@ -1,6 +1,6 @@
 """The faults that a proof knows, and which of them a plan lets happen when, to which nodes and for how long.
 
-Owns: ``Fault``, its groups, and ``choose``.
+Owns: ``Fault``, its groups, ``choose``, and how many rounds it needs for all (``rounds_for``).
 
 Promises: the same random numbers and options make the same faults. Two faults of one round touch different things (the
 process, the network, the clients' way, the store, the clock), or it has only one.
@@ -9,7 +9,7 @@ process, the network, the clients' way, the store, the clock), or it has only on
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -91,6 +91,11 @@ class BrokerFault:
     @property
     def ends(self) -> float:
         return self.at + self.seconds
+
+
+def rounds_for(faults: Iterable[Fault]) -> int:
+    """Return the number of rounds in which each fault of a broker has its turn, and one round has none."""
+    return 1 + len(set(BROKER_FAULTS).intersection(faults))
 
 
 def choose(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from canopy_load.prove.report import felt, figures, replayed, shown
+from canopy_load.prove.report import faults_told, felt, figures, replayed, shown
 from canopy_load.prove.summary import Line, Summary
 from canopy_mqtt.pages import AMBER, BLUE, GREEN, RED, VIOLET, Chart, Page, Series, Stage
 
@@ -31,6 +31,8 @@ def page(summary: Summary) -> str:
     made.heading("Faults over operations")
     for chart in charts(summary):
         made.plot(chart)
+    for what, those in faults_told(summary).items():
+        made.paragraph(f"{what}: {those}", "warn" if summary.turnless and "no turn" in what else "")
     if summary.faults:
         made.table(("fault", "times", "longest time after it until answers came again"), felt(summary))
     made.heading("Verdicts")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from canopy_load.ledger.checker import check
 from canopy_load.ledger.history import Delivery, History, Look, Publish, Rest
 from canopy_load.ledger.packet_log import PacketLog
 from canopy_load.prove.client import Client
-from canopy_load.prove.faults import BrokerFault, Fault
+from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
 from canopy_load.prove.ground import MAX_CONNECTING, NOBODY, PATIENCE, Ground, Login
 from canopy_load.prove.lateness import Lateness, nobody
 from canopy_load.prove.plan import Plan, Round
@@ -49,6 +50,8 @@ LOOK: Final = 0.01
 """Seconds between two looks at all clients, while things happen."""
 HUSHED: Final = 1.5 * KEEP_ALIVE + KEEP_ALIVE_MARGIN + 0.5
 """Seconds for which a client that sends nothing more is waited for at the end."""
+FAULTS: Final = {Act(each.value): each for each in CLIENT_FAULTS}
+"""The faults of clients, by what a client does."""
 GROUPS: Final = ("durable-member-", "clean-member-", "lone-member-")
 ABSENT: Final = frozenset({"lost", "lost to a group", "will missing", "answered"})
 """The promises whose breach is that something does not come."""
@@ -80,6 +83,8 @@ class Proof:
     history: History
     outages: list[tuple[float, float, Fault]] = field(default_factory=list)
     """From when to when something was wrong with the broker."""
+    of_clients: Counter[Fault] = field(default_factory=Counter)
+    """How often each fault of clients happened to one."""
     rounds: int = 0
     seconds: float = 0.0
     late: float = 0.0
@@ -315,6 +320,8 @@ class _Player:
         client = self._clients[step.client]
         self._ground.step = self._step
         self._step += 1
+        if fault := FAULTS.get(step.act):
+            self._proof.of_clients[fault] += 1
         match step.act:
             case Act.CONNECT:
                 if client.plan.version in self._versions:

@@ -30,6 +30,7 @@ def text(summary: Summary) -> str:
     for each in summary.broken:
         lines += ["", *_broken(summary, each)]
     lines += ["", *_figures(summary)]
+    lines += [f"{what}: {those}" for what, those in faults_told(summary).items()]
     lines += [f"refused ({count:,} times): {what}" for what, count in sorted(summary.refused.items())]
     lines += [f"note ({count:,} times): {what}" for what, count in sorted(summary.notes.items())]
     lines += [f"not judged under {fault}: {why}" for fault, why in summary.unmade.items()]
@@ -83,6 +84,19 @@ def figures(summary: Summary) -> dict[str, str]:
     }
 
 
+def faults_told(summary: Summary) -> dict[str, str]:
+    """Return which faults happened, how often, and which did not."""
+    happened = ", ".join(f"{name} {times:,}" for name, times in summary.played.items() if times)
+    made = {"faults that happened": happened or "none"}
+    if summary.turnless:
+        missing = ", ".join(summary.turnless)
+        early = summary.interrupted or summary.failures
+        if not early and summary.rounds < len(summary.seeds) * summary.rounds_for_all:
+            missing += f"; --rounds {summary.rounds_for_all} plays each"
+        made[f"no turn in {counted(summary.rounds, 'round')}"] = missing
+    return made
+
+
 def felt(summary: Summary) -> list[tuple[str, int, str]]:
     """Return for each kind of fault how often it was, and the longest time that it was felt."""
     kinds = dict.fromkeys(each.fault for each in summary.faults)
@@ -121,6 +135,9 @@ def junit(summary: Summary) -> str:
         skipped=str(states.count("not judged")),
         time=f"{summary.seconds:.3f}",
     )
+    properties = ElementTree.SubElement(suite, "properties")
+    for what, those in faults_told(summary).items():
+        ElementTree.SubElement(properties, "property", name=xml_text(what), value=xml_text(those))
     if obstacles:
         case = ElementTree.SubElement(suite, "testcase", classname="canopy.prove", name="it could be judged", time="0")
         ElementTree.SubElement(case, "error", message=xml_text(obstacles[0]), type="not judged")

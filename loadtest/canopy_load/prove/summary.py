@@ -9,6 +9,7 @@ Promises: all reports are made from a summary and say the same. It needs no hist
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,22 +22,25 @@ from canopy_load.ledger.history import Delivery, Event, Operation, Publish
 from canopy_load.ledger.packet_log import told as packet_told
 from canopy_load.ledger.told import packets, time_of, told
 from canopy_load.prove import waits
+from canopy_load.prove.faults import BROKER_FAULTS, Fault, rounds_for
 from canopy_load.prove.judge import Judgement, Ruling, State, kind_of, stated
 from canopy_load.prove.plan import last_of_round
-from canopy_load.prove.play import ABSENT
+from canopy_load.prove.play import ABSENT, Proof
 from canopy_mqtt.version import __version__
 from canopy_mqtt.words import counted
 
 FORMAT: Final = "canopy prove 1"
 SEED: Final = "{seed}"
 UNTIL: Final = "{until}"
+NONE: Final = "none"
+"""In the place of a fault: a round without one of the broker."""
 WITH_PACKETS: Final = 20
 """Findings of each promise that are shown with their packets."""
 
 
 LISTS: Final = ("timeline", "seeds", "identifiers", "obstacles", "failures")
 FIGURES: Final = ("rounds", "seconds", "starved", "foreign")
-COUNTS: Final = ("counts", "notes", "refused")
+COUNTS: Final = ("counts", "notes", "refused", "played")
 OF_LINES: Final = ("checked", "unjudged", "not_promised", "doubtful", "findings")
 """What of several pieces is joined, or added up."""
 
@@ -143,6 +147,9 @@ class Summary:
     refused: dict[str, int] = field(default_factory=dict)
     unmade: dict[str, str] = field(default_factory=dict)
     """The faults that could not be made, with the reason."""
+    played: dict[str, int] = field(default_factory=dict)
+    """How often each fault of the plan happened; 0: its turn did not come. NONE: the rounds in which the broker had
+    none, where others had one."""
     foreign: int = 0
     faults: list[Span] = field(default_factory=list)
     timeline: list[Second] = field(default_factory=list)
@@ -152,6 +159,16 @@ class Summary:
     @property
     def broken(self) -> list[Line]:
         return [each for each in self.promises if each.state == "broken"]
+
+    @property
+    def turnless(self) -> list[str]:
+        """The faults whose turn did not come."""
+        return [each for each, times in self.played.items() if not times]
+
+    @property
+    def rounds_for_all(self) -> int:
+        """The rounds of a piece in which each fault has its turn."""
+        return rounds_for(Fault(each) for each in self.played if each in BROKER_FAULTS)
 
     @property
     def code(self) -> int:
@@ -232,6 +249,7 @@ def summed(judgement: Judgement, settings: Settings) -> Summary:
         notes=proof.notes,
         refused=proof.refused,
         unmade=proof.unmade,
+        played=_played(proof),
         foreign=proof.foreign,
         faults=[
             Span(str(fault), began - origin, ended - origin, felt[number])
@@ -305,6 +323,14 @@ def _summed(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
 def _origin(judgement: Judgement) -> float:
     events = judgement.proof.history.events
     return judgement.proof.began or (time_of(events[0]) if events else 0.0)
+
+
+def _played(proof: Proof) -> dict[str, int]:
+    happened = proof.of_clients + Counter(fault for _, _, fault in proof.outages)
+    made = {str(each): happened[each] for each in proof.plan.faults}
+    if rounds_for(proof.plan.faults) > 1:
+        made[NONE] = sum(not each.faults for each in proof.plan.rounds[: proof.rounds])
+    return made
 
 
 def _line(judgement: Judgement, ruling: Ruling, origin: float) -> Line:

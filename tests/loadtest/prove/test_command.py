@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,7 +14,9 @@ from typer.testing import CliRunner, Result
 
 from canopy_load.brokers.process import BrokerProcess, free_port
 from canopy_load.brokers.registry import PEERS
+from canopy_load.cli.prove import MAX_ROUNDS, Chosen, rounds_of
 from canopy_load.engine import running
+from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS
 from canopy_mqtt.command.cli import app
 from tests.loadtest.prove.proving import EVERYTHING
 from tests.support.runs import for_each
@@ -53,6 +56,15 @@ def test_a_wrong_command_line_is_refused(words: list[str], why: str) -> None:
     done = prove(*words)
     assert why in done.output
     assert done.exit_code == 2
+
+
+def test_without_a_number_of_rounds_each_fault_has_its_turn() -> None:
+    chosen = Chosen(rounds=None)
+    assert rounds_of(chosen, CLIENT_FAULTS) == 4
+    assert rounds_of(replace(chosen, minutes=1.0), CLIENT_FAULTS) == 8
+    for each in (chosen, replace(chosen, minutes=1.0)):
+        assert rounds_of(each, BROKER_FAULTS) == len(BROKER_FAULTS) + 1 <= MAX_ROUNDS
+    assert rounds_of(replace(chosen, rounds=2), BROKER_FAULTS) == 2
 
 
 def test_a_broker_that_is_not_there_cannot_be_judged() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, Fault
+from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, Fault, rounds_for
 from canopy_load.prove.plan import last_of_round, make, up_to
 from canopy_load.prove.steps import Act
 
@@ -22,7 +22,8 @@ def test_only_what_is_asked_for_goes_wrong() -> None:
 
 
 def test_every_fault_of_a_broker_has_its_turn_and_so_has_peace() -> None:
-    plan = make(1, len(BROKER_FAULTS) + 1, BROKER_FAULTS, nodes=4)
+    assert rounds_for(CLIENT_FAULTS) == 1
+    plan = make(1, rounds_for(CLIENT_FAULTS + BROKER_FAULTS), BROKER_FAULTS, nodes=4)
     assert {fault.fault for each in plan.rounds for fault in each.faults} == set(BROKER_FAULTS)
     assert any(not each.faults for each in plan.rounds)
 

@@ -110,6 +110,30 @@ def test_a_fault_has_the_time_for_which_it_was_felt(good: Summary) -> None:
     assert "CONNACK" in longest
 
 
+def test_a_report_lists_the_faults_that_happened_and_those_that_had_no_turn() -> None:
+    short = reported(proven(rounds=1, faults=[Fault.CUT, Fault.KILL, Fault.STOP]))
+    (missing,) = [each for each in (Fault.KILL, Fault.STOP) if each in short.turnless]
+    (happened,) = {Fault.KILL, Fault.STOP} - {missing}
+    said = f"cut {short.played['cut']}, {happened} 1", f"{missing}, none; --rounds 3 plays each"
+    assert short.played["cut"] > 1
+    assert tuple(report.faults_told(short).values()) == said
+    for form in (report.text(short), report.junit(short), page.page(short)):
+        assert all(each in form for each in (*said, "no turn in 1 round"))
+    assert loads(short.dumps()).played == short.played
+    long = reported(proven(rounds=3, faults=[Fault.KILL, Fault.STOP]))
+    assert set(long.played) == {"kill", "stop", "none"}
+    assert list(report.faults_told(long)) == ["faults that happened"]
+
+
+def test_pieces_add_up_the_faults_that_happened(good: Summary) -> None:
+    assert added([good, good]).played == {name: 2 * times for name, times in good.played.items()}
+
+
+def test_a_run_that_ends_early_names_no_number_of_rounds() -> None:
+    (_, missing) = report.faults_told(reported(proven(faults=[Fault.KILL], stop=True))).values()
+    assert missing == "kill, none"
+
+
 def test_a_replay_shows_all_packets_of_the_clients_of_findings() -> None:
     judgement = proven(Planted.ALTERS, faults=CLIENT_FAULTS)
     lines = packets_of_findings(judgement)
