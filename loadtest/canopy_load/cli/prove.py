@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shlex
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from canopy_load.errors import Misuse
 from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, Fault, rounds_for
 
 if TYPE_CHECKING:
+    from canopy_load.engine.job import Target
     from canopy_load.prove.ground import Login
     from canopy_load.prove.plan import Plan
     from canopy_load.prove.summary import Settings, Summary
@@ -216,6 +218,7 @@ def prove(
     chosen = replace(chosen, rounds=rounds_of(chosen, faults))
     settings = _settings(about, _words(target or [], broker, chosen, secured, login), number, chosen)
     targets = parse_targets(target, secured) if driver is None else []
+    _check_hosts(targets)
 
     plan = partial(make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos)
 
@@ -272,6 +275,16 @@ def _check(chosen: Chosen, possible: Sequence[Fault], files: int) -> None:
         raise Misuse("--until needs --replay SEED")
     if chosen.crowd and not raise_file_limit(files * chosen.crowd + OTHER_FILES):
         raise Misuse(f"--crowd {chosen.crowd}: this machine does not allow so many open files (ulimit -n)")
+
+
+def _check_hosts(targets: Sequence[Target]) -> None:
+    """Raise Misuse for a host that has no address: no client could say more about it."""
+    for each in targets:
+        try:
+            socket.getaddrinfo(each.host, each.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise Misuse(f"{each}: the host {each.host} is not known ({why})") from None
 
 
 def _plans(seed: int, chosen: Chosen, make: Callable[[int, int], Plan]) -> Iterator[Plan]:

@@ -74,6 +74,13 @@ def test_a_broker_that_is_not_there_cannot_be_judged() -> None:
     assert done.exit_code == 2
 
 
+def test_a_host_that_is_not_known_is_told_in_one_line() -> None:
+    done = prove("mqtt://nohost.invalid:1883")
+    assert done.output.startswith("canopy: mqtt://nohost.invalid:1883: the host nohost.invalid is not known (")
+    assert done.output.count("\n") == 1
+    assert done.exit_code == 2
+
+
 def test_a_running_broker_is_judged(port: int, tmp_path: Path) -> None:
     url = f"mqtt://127.0.0.1:{port}"
     written = {name: tmp_path / f"a.{name}" for name in ("json", "junit", "history", "html")}
