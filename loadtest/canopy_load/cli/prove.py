@@ -100,7 +100,10 @@ class Chosen:
         typer.Option(min=0.1, metavar="SECONDS", help="Time after a fault within which the broker is to answer."),
     ] = None
     replay: Annotated[
-        int | None, typer.Option(metavar="SEED", min=0, help="Play a plan again, and show the packets of a finding.")
+        int | None,
+        typer.Option(
+            metavar="SEED", min=0, max=2**32 - 1, help="Play a plan again, and show the packets of a finding."
+        ),
     ] = None
     until: Annotated[
         int | None, typer.Option(metavar="STEP", min=0, help="With --replay: only until this step of the plan.")
@@ -203,6 +206,9 @@ def prove(
     asked = set(chosen.fault or possible)
     lacking = {each: why for each, why in lacking.items() if each in asked}
     faults = [each for each in possible if each in asked and each not in lacking]
+    if chosen.fault and not faults:
+        why = "; ".join(f"{each}: {reason}" for each, reason in lacking.items())
+        raise Misuse(f"nothing of what --fault asks for can be made here ({why})")
     limit = chosen.timeout or (driver.timeout if driver is not None else 1.0)
     count = chosen.nodes if driver is not None else len(target or ())
     number = next((each for each in (chosen.replay, chosen.seed) if each is not None), secrets.randbits(32))
@@ -221,6 +227,7 @@ def prove(
     _check_hosts(targets)
 
     plan = partial(make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos)
+    _check_until(number, chosen, plan)
 
     async def work(stop: asyncio.Event) -> Played:
         passing("starting" if driver is not None else "connecting")
@@ -275,6 +282,19 @@ def _check(chosen: Chosen, possible: Sequence[Fault], files: int) -> None:
         raise Misuse("--until needs --replay SEED")
     if chosen.crowd and not raise_file_limit(files * chosen.crowd + OTHER_FILES):
         raise Misuse(f"--crowd {chosen.crowd}: this machine does not allow so many open files (ulimit -n)")
+
+
+def _check_until(seed: int, chosen: Chosen, make: Callable[[int, int], Plan]) -> None:
+    """Raise Misuse if --until names a step that the plan does not have."""
+    if chosen.until is None:
+        return
+    rounds = chosen.rounds or ROUNDS
+    last = sum(len(each.steps) for each in make(seed, rounds).rounds) - 1
+    if chosen.until > last:
+        raise Misuse(
+            f"--until {chosen.until}: the plan of seed {seed} with {rounds} rounds and these options ends with step "
+            f"{last:,}; give all options of the run that is to be seen again, --rounds and --fault, too"
+        )
 
 
 def _check_hosts(targets: Sequence[Target]) -> None:

@@ -45,6 +45,14 @@ def prove(*words: str) -> Result:
         (["mqtt://h", "--nodes", "3"], "canopy: --nodes and --timeout need a broker that is started for it"),
         (["mqtt://h", "--until", "3"], "canopy: --until needs --replay SEED"),
         (["mqtt://h", "--replay", "3", "--seed", "4"], "canopy: --replay has the seed of one plan"),
+        (
+            ["mqtt://127.0.0.1", "--replay", "3", "--until", "99999999", "--rounds", "2"],
+            "canopy: --until 99999999: the plan of seed 3 with 2 rounds and these options ends with step ",
+        ),
+        (
+            ["--broker", "canopy", "--fault", "pair"],
+            "canopy: nothing of what --fault asks for can be made here (pair: it needs 3 nodes (--nodes 3))",
+        ),
         (["compare"], "canopy: give the files that --json has written"),
         (["compare", "/nowhere.json"], "canopy: /nowhere.json: "),
         (["compare", __file__], "it is no report of canopy prove"),
