@@ -26,6 +26,7 @@ from canopy_load.prove.faults import BROKER_FAULTS, Fault, rounds_for
 from canopy_load.prove.judge import Judgement, Ruling, State, kind_of, stated
 from canopy_load.prove.plan import last_of_round
 from canopy_load.prove.play import ABSENT, Proof
+from canopy_load.prove.shapes import misfit
 from canopy_mqtt.version import __version__
 from canopy_mqtt.words import counted
 
@@ -206,9 +207,12 @@ def loads(text: str) -> Summary:
             raise NoReport("it is of another version of this command")
         for name in ("verdict", "code", "seed"):
             made.pop(name)
+        for each in made["promises"]:
+            each.pop("state")
+        if wrong := misfit(made, Summary, ""):
+            raise NoReport(f"it is no report of canopy prove ({wrong})")
         lines = made.pop("promises")
         for each in lines:
-            each.pop("state")
             each["findings"] = [Case(**one) for one in each["findings"]]
         return Summary(
             settings=Settings(**made.pop("settings")),

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
+import operator
+import re
+from functools import reduce
+
 import pytest
 
 from canopy_load.prove import page, report
@@ -9,6 +15,7 @@ from canopy_load.prove.faults import CLIENT_FAULTS, Fault
 from canopy_load.prove.summary import NoReport, Summary, added, loads, packets_of_findings
 from tests.loadtest.prove.fake import Planted
 from tests.loadtest.prove.proving import proven, reported
+from tests.support.runs import for_each
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +37,32 @@ def test_a_report_comes_back_from_its_json(bad: Summary, good: Summary) -> None:
 def test_what_is_no_report_is_refused(text: str) -> None:
     with pytest.raises(NoReport):
         loads(text)
+
+
+@for_each(
+    ("path", "value", "why"),
+    [
+        (("settings", "broker"), 5, "settings.broker must be a text, and is 5"),
+        (("promises", 0, "checked"), "3", "promises[0].checked must be an integer, and is '3'"),
+        (("promises", 0, "findings"), 3, "promises[0].findings must be a list, and is 3"),
+        (("promises", 0), 3, "it is no report of canopy prove"),
+        (("promises", 0, "findings", 0, "packets"), [1], "promises[0].findings[0].packets[0] must be a text, and is 1"),
+        (("counts", "published"), None, "counts.published must be an integer, and is None"),
+        (("seconds",), math.inf, "seconds must be a number, and is inf"),
+        (("rounds",), True, "rounds must be an integer, and is True"),
+        (("refused",), [], "refused must be a table, and is []"),
+        (("faults", 0, "lasted"), 1, "faults[0].lasted is unknown"),
+    ],
+)
+def test_a_report_with_a_wrong_type_is_refused_with_the_place(
+    path: tuple[str | int, ...], value: object, why: str, bad: Summary
+) -> None:
+    made = json.loads(bad.dumps())
+    *outer, last = path
+    place = reduce(operator.getitem, outer, made)
+    place[last] = value
+    with pytest.raises(NoReport, match=re.escape(why)):
+        loads(json.dumps(made))
 
 
 def test_a_finding_has_its_operations_with_steps_their_packets_and_the_command_that_shows_it(bad: Summary) -> None:
