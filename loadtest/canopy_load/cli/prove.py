@@ -24,7 +24,7 @@ import typer
 from canopy_load.brokers.process import raise_file_limit
 from canopy_load.cli.common import INTERRUPTED, Secured, clear, parse_targets, passing, told
 from canopy_load.errors import Misuse
-from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, Fault, rounds_for
+from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, MAX_NODES, MAX_TIMEOUT, Fault, rounds_for
 
 if TYPE_CHECKING:
     from canopy_load.engine.job import Target
@@ -46,8 +46,6 @@ FILES_THROUGH_A_PROXY: Final = 3
 """The open files of a connection to a broker that was started for the proof: its own, and both ends of its proxy."""
 OTHER_FILES: Final = 300
 """Files and connections besides those of the crowd."""
-MAX_NODES: Final = 9
-MAX_TIMEOUT: Final = 600.0
 PATIENCE_TIMES: Final = 3
 """How many time-outs of a cluster an answer may take, at least."""
 COMPARE: Final = "compare"

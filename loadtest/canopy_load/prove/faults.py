@@ -25,6 +25,9 @@ LATENCIES: Final = (0.02, 0.1, 0.5)
 """Seconds by which packets of clients come later, in each direction."""
 CLOCK_STEPS: Final = (-300.0, -5.0, 5.0, 300.0)
 """Seconds by which the clock of a node is set."""
+MAX_NODES: Final = 9
+MAX_TIMEOUT: Final = 600.0
+"""Seconds that the time-out of a broker may be."""
 SECOND: Final = 0.25
 """The share of rounds with two faults at once."""
 

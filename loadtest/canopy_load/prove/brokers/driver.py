@@ -17,14 +17,17 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from math import inf
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from canopy_load.brokers.registry import PEERS, mosquitto_with
 from canopy_load.errors import Misuse
+from canopy_load.prove.faults import MAX_NODES, MAX_TIMEOUT
 from canopy_load.prove.judge import Durability
+from canopy_load.prove.shapes import misfit
 
 FOLDER: Final = Path(__file__).parent
 PLACE: Final = re.compile(r"\{(port|folder|store|node|address|cluster_port|peers|database|python|host|peer)\}")
@@ -135,13 +138,38 @@ def find(name: str) -> Driver:
         raise Misuse(f"--broker {name}: {error}") from error
 
 
-KEYS: Final[dict[str, type | tuple[type, ...]]] = {
-    "peer": str, "command": list, "lines": str, "files": dict, "environment": dict, "prepare": list, "needs": dict,
-    "version_command": list, "not_run": str, "patience": (int, float), "window": (int, float), "says": str,
-    "volatile": bool,
-    "recovery": (int, float), "store": bool, "database": bool, "timeout": (int, float), "max_nodes": int, "peers": str,
-    "dials": bool, "max_qos": int,
+KEYS: Final[dict[str, Any]] = {
+    "peer": str, "command": list[str], "lines": str, "files": dict[str, str], "environment": dict[str, str],
+    "prepare": list[list[str]], "needs": dict[str, str], "version_command": list[str], "not_run": str,
+    "patience": float, "window": float, "says": str, "volatile": bool, "recovery": float, "store": bool,
+    "database": bool, "timeout": float, "max_nodes": int, "peers": str, "dials": bool, "max_qos": int,
 }  # fmt: skip
+RANGES: Final = {
+    "patience": (0.1, 3600.0), "window": (0.0, inf), "recovery": (0.0, inf), "timeout": (0.1, MAX_TIMEOUT),
+    "max_nodes": (1, MAX_NODES), "max_qos": (0, 2),
+}  # fmt: skip
+"""The least and the greatest of each number."""
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield all texts of a value, with the keys of its tables."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from (text for pair in value.items() for each in pair for text in _texts(each))
+    elif isinstance(value, list):
+        yield from (text for each in value for text in _texts(each))
+
+
+def _wrong_file(name: str) -> str:
+    """Return why no file of a node can have this name; empty: it can."""
+    path = PurePath(name)
+    inside = path.parts and not path.is_absolute() and ".." not in path.parts
+    return "" if inside else "a file must be within the node's folder, such as conf/broker.conf"
+
+
+def _wrong_variable(name: str) -> str:
+    return "" if name and "=" not in name else "this cannot be the name of a variable"
 
 
 def _parsed(name: str, given: dict[str, Any]) -> Driver:
@@ -149,8 +177,22 @@ def _parsed(name: str, given: dict[str, Any]) -> Driver:
     for key, value in given.items():
         if key not in KEYS:
             raise ValueError(f"unknown key {key}; known are {', '.join(KEYS)}")
-        if not isinstance(value, KEYS[key]):
-            raise ValueError(f"{key}: {value!r} has the wrong type")
+        if wrong := misfit(value, KEYS[key], key):
+            raise ValueError(wrong)
+        if any("\0" in text for text in _texts(value)):
+            raise ValueError(f"{key} has a text with a NUL, which nothing here can take")
+        least, most = RANGES.get(key, (-inf, inf))
+        if key in RANGES and not least <= value <= most:
+            raise ValueError(
+                f"{key} must be {f'from {least:g} to {most:g}' if most < inf else f'at least {least:g}'}, "
+                f"and is {value!r}"
+            )
+    for key in ("files", "environment"):
+        for each in given.get(key, {}):
+            if wrong := _wrong_file(each) if key == "files" else _wrong_variable(each):
+                raise ValueError(f"{key}.{each!r}: {wrong}")
+    if not all(given.get("prepare", [[1]])):
+        raise ValueError("prepare has an empty command; each must be a list of words")
     if given.get("peer", "") not in ("", *PEERS):
         raise ValueError(f"peer: known are {', '.join(PEERS)}")
     if not given.get("peer") and not given.get("command"):
@@ -162,7 +204,7 @@ def _parsed(name: str, given: dict[str, Any]) -> Driver:
         given.pop("volatile", False),
     )
     for key in ("command", "version_command"):
-        given[key] = tuple(str(each) for each in given.get(key, ()))
+        given[key] = tuple(given.get(key, ()))
     given["command"] = tuple(sys.executable if each == "{python}" else each for each in given["command"])
-    given["prepare"] = tuple(tuple(str(word) for word in each) for each in given.get("prepare", ()))
+    given["prepare"] = tuple(tuple(each) for each in given.get("prepare", ()))
     return Driver(name, durability=durability, **given)

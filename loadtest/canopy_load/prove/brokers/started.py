@@ -179,7 +179,10 @@ class Started:
         settings = [f"{name}={value}" for name, value in environment.items()]
         wrapped = partial(self._network.within, number)
         there = ["env", f"--chdir={node.folder}", *settings]
-        command = driver.make(places)
+        try:
+            command = driver.make(places)
+        except OSError as error:
+            raise BrokerFailed(f"the files of {driver.name} cannot be written: {error}") from error
         for each in driver.prepare:
             words = wrapped([*there, *(fill(word, places) for word in each)])
             done = subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)

@@ -157,6 +157,12 @@ async def test_a_command_that_fails_first_is_told() -> None:
             pass
 
 
+async def test_files_that_cannot_be_written_are_told() -> None:
+    with pytest.raises(BrokerFailed, match=r"the files of odd cannot be written: .*store"):
+        async with started(Driver("odd", command=("{python}",), files={"store": "a folder is there"})):
+            pass
+
+
 @pytest.mark.parametrize("fault", [Fault.ISOLATE, Fault.ONE_WAY])
 @pytest.mark.parametrize("apart", [True, False])
 async def test_what_is_published_in_a_partition_comes_after_it(
