@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -106,6 +107,10 @@ class Started:
         for number, node in enumerate(self._nodes):
             node.entrance = Proxy(partial(self._network.socket, number), node.port)
         self._database = Database(folder) if driver.database else None
+        self._with_clocks: set[int] = set()
+        """The processes that libfaketime has been in, and that have not been seen to end."""
+        self._looking = threading.Lock()
+        """Whoever looks, does it in a thread: nodes end at the same time."""
 
     @property
     def targets(self) -> list[Target]:
@@ -196,6 +201,15 @@ class Started:
         await asyncio.to_thread(process.__enter__)
         node.process = process
 
+    def _look(self) -> None:
+        """Note the processes that run, and remove what libfaketime has left of those that do not any more."""
+        if Fault.CLOCK not in self._faults:
+            return
+        with self._looking:
+            there = set(keeper.processes(str(self.folder)))
+            keeper.forget(self._with_clocks - there)
+            self._with_clocks = there
+
     async def _meet(self) -> None:
         """Publish at each node until messages have come from each to each. Raises BrokerFailed."""
         seen: set[tuple[int, bytes]] = set()
@@ -233,10 +247,12 @@ class Started:
             await asyncio.to_thread(self._database.stop)
         for node in self._nodes:
             await node.entrance.close()
+        await asyncio.to_thread(self._look)
         await self._network.close()
 
     async def _end(self, node: _Node, patience: float | None = None) -> bool:
         """End a node by SIGTERM; return False if it took SIGKILL."""
+        await asyncio.to_thread(self._look)
         process, node.process = node.process, None
         if process is None:
             return True
@@ -244,6 +260,7 @@ class Started:
         by_itself = await asyncio.to_thread(process.stop, *(() if patience is None else (patience,)))
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
+        await asyncio.to_thread(self._look)
         return by_itself
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
@@ -260,6 +277,7 @@ class Started:
         node = self._nodes[fault.nodes[0]]
         match fault.fault:
             case Fault.KILL:
+                await asyncio.to_thread(self._look)
                 self._signal(node, signal.SIGKILL)
                 await self._down(node)
             case Fault.STOP:

@@ -23,7 +23,7 @@ asyncio.run(main())
 """
 
 
-def test_processes_and_the_folder_go_when_the_input_ends(tmp_path: Path) -> None:
+def test_processes_their_clocks_and_the_folder_go_when_the_input_ends(tmp_path: Path) -> None:
     folder = tmp_path / "proof"
     folder.mkdir()
     waiting = [sys.executable, "-c", "print('there', flush=True); import signal; signal.pause()"]
@@ -36,12 +36,18 @@ def test_processes_and_the_folder_go_when_the_input_ends(tmp_path: Path) -> None
     for each in (*left, other):
         assert each.stdout is not None
         assert each.stdout.readline() == b"there\n"
+    # As libfaketime does.
+    clocks = [keeper.SHARED / name.format(each.pid) for each in (*left, other) for name in keeper.CLOCKS]
+    for clock in clocks:
+        clock.touch()
     kept = subprocess.Popen([*python_module(keeper.__name__), str(folder)], stdin=subprocess.PIPE)
     assert kept.stdin is not None
     kept.stdin.close()
     assert [each.wait() for each in left] == [-signal.SIGKILL, -signal.SIGKILL]
     assert kept.wait() == 0
     assert not folder.exists()
+    assert [each.exists() for each in clocks] == [False] * 4 + [True] * 2
+    keeper.forget([other.pid])
     assert other.poll() is None
     other.kill()
     for each in (*left, other):

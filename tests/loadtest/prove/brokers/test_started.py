@@ -109,6 +109,29 @@ async def test_a_disk_and_a_clock_go_wrong_and_are_well_again(fault: Fault) -> N
         await publish(broker.target, b"well")
 
 
+async def test_nothing_is_left_in_shared_memory_of_nodes_that_were_killed() -> None:
+    driver = find("canopy")
+    if why := unmade(driver, 1).get(Fault.CLOCK):
+        pytest.skip(why)
+    kill = BrokerFault(0.0, Fault.KILL, 0.0)
+    async with started(driver, 1, [Fault.CLOCK, Fault.KILL]) as broker:
+        first = running(broker)
+        assert clocks(first)
+        await broker.inflict(kill)
+        assert not clocks(first)
+        await broker.heal(kill)
+        second = running(broker)
+        assert clocks(second)
+        await broker.inflict(BrokerFault(0.0, Fault.STOP, 0.0))
+    assert not clocks(first + second)
+
+
+def clocks(processes: list[int]) -> list[Path]:
+    """What libfaketime has in shared memory for these processes."""
+    files = [keeper.SHARED / each.format(pid) for pid in processes for each in keeper.CLOCKS]
+    return [each for each in files if each.exists()]
+
+
 @pytest.mark.parametrize("fault", [Fault.STORE_PAUSED, Fault.STORE_RESTART])
 async def test_a_database_stands_still_or_starts_again_and_the_message_is_kept(fault: Fault) -> None:
     """It comes to a session that is away meanwhile, so that it has to be in the database."""
