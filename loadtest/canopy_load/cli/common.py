@@ -139,7 +139,7 @@ class Output:
 def fail(text: str, code: int = FAILED) -> NoReturn:
     """End the command with a message; every line begins with the program's name."""
     for line in text.splitlines():
-        typer.echo(f"canopy: {line}", err=True)
+        typer.echo(harmless(f"canopy: {line}"), err=True)
     raise typer.Exit(code)
 
 
@@ -235,6 +235,11 @@ def size_option(given: str | int) -> int:
         return int(text) if text.isdecimal() else units.size(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def harmless(text: str) -> str:
+    """Escape what a terminal would take for a command: text of a broker may have anything. Lines and tabs stay."""
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
 
 
 def passing(text: str) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from canopy_load.brokers.process import raise_file_limit
-from canopy_load.cli.common import INTERRUPTED, Secured, clear, parse_targets, passing, told
+from canopy_load.cli.common import INTERRUPTED, Secured, clear, harmless, parse_targets, passing, told
 from canopy_load.errors import Misuse
 from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, MAX_NODES, MAX_TIMEOUT, Fault, rounds_for
 
@@ -245,9 +245,9 @@ def prove(
             )
 
     if driver is not None:
-        typer.echo(f"broker: {driver.version}")
+        typer.echo(harmless(f"broker: {driver.version}"))
         if driver.not_run:
-            typer.echo(f"its file has not been tried: {driver.not_run}")
+            typer.echo(harmless(f"its file has not been tried: {driver.not_run}"))
     typer.echo(f"seed: {number}")
     try:
         played = run(work, lambda: passing("interrupted: ending the rounds (once more ends everything)"))
@@ -261,8 +261,8 @@ def prove(
         clear()
     summary = added(played.summaries)
     if chosen.replay is not None and played.last is not None:
-        typer.echo("\n".join(packets_of_findings(played.last)))
-    typer.echo(report.text(summary))
+        typer.echo(harmless("\n".join(packets_of_findings(played.last))))
+    typer.echo(harmless(report.text(summary)))
     files.write(summary, "".join(played.histories))
     if summary.interrupted and not summary.broken:
         raise typer.Exit(INTERRUPTED)
@@ -382,6 +382,6 @@ def _compare(names: list[str], files: Files) -> None:
             summaries.append(loads(Path(name).read_text(encoding="utf-8")))
         except (OSError, UnicodeDecodeError, NoReport) as error:
             raise Misuse(f"{name}: {error}") from None
-    typer.echo(page.league_text(summaries))
+    typer.echo(harmless(page.league_text(summaries)))
     if files.html is not None:
         exports.write(files.html, page.league(summaries))
