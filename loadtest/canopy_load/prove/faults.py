@@ -73,6 +73,9 @@ TOUCHES: Final = {
     Fault.CLOCK: "clock",
 }
 """What of a node a fault touches."""
+STARTS: Final = (Fault.KILL, Fault.RESTART, Fault.SCALE)
+REFUSES: Final = (Fault.STORE_FULL, Fault.STORE_READ_ONLY)
+"""A broker may refuse to start, as STARTS ask of it, on a disk on which it cannot write."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +120,18 @@ def choose(
     for number in range(rounds):
         first = turns[number % len(turns)]
         here = [] if first is None else [_drawn(random, first, load, nodes, timeout)]
-        others = [each for each in turns if each is not None and first and TOUCHES[each] != TOUCHES[first]]
+        others = [each for each in turns if each is not None and first and _beside(first, each)]
         if others and random.random() < SECOND:
             here.append(_drawn(random, random.choice(others), load, nodes, timeout))
         made.append(tuple(here))
     return made
+
+
+def _beside(one: Fault, other: Fault) -> bool:
+    """Return True if two faults may happen at the same time."""
+    if {one, other}.intersection(STARTS) and {one, other}.intersection(REFUSES):
+        return False
+    return TOUCHES[one] != TOUCHES[other]
 
 
 def _drawn(random: Random, fault: Fault, load: float, nodes: int, timeout: float) -> BrokerFault:
