@@ -451,7 +451,7 @@ def _answered(whole: Whole, verdict: Verdict) -> None:
     present = {client: sessions[-1].connections[-1] for client, sessions in whole.sessions.items() if sessions}
     for operation in whole.history.of(Operation):
         connect = present.get(operation.client)
-        if connect is None or connect.number in whole.ended:
+        if connect is None or not whole.sessions[operation.client][-1].open:
             continue
         if isinstance(operation, Publish) and operation.qos and not operation.will:
             name, statement = f"PUBLISH {operation.topic} {operation.sequence}", "[MQTT-3.3.4-1]"

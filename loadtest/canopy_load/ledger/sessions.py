@@ -128,10 +128,10 @@ class Whole:
         for session in made:
             last = session.connections[-1]
             over = self.ended.get(last.number)
-            if over is not None:
-                session.open = False
-                if not last.keeps:
-                    session.until = min(session.until, over.at)
+            # A later attempt to connect, whatever came of it: the client had given up the connection before.
+            session.open = over is None and last is connects[-1]
+            if over is not None and not last.keeps:
+                session.until = min(session.until, over.at)
         return made
 
     def session_at(self, client: str, at: float) -> int:

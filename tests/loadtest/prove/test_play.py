@@ -15,11 +15,11 @@ from canopy_load.prove import report
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
 from canopy_load.prove.judge import judge
 from canopy_load.prove.plan import make
-from canopy_load.prove.play import play
+from canopy_load.prove.play import Proof, play
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.packets import V5
 from tests.loadtest.prove.fake import FakeBroker, Peer, Planted, Session, Waiting
-from tests.loadtest.prove.proving import RATE, JumpingLoop, proof, reported
+from tests.loadtest.prove.proving import RATE, JumpingLoop, broken, proof, reported
 
 
 def test_a_stop_ends_the_rounds_and_there_is_a_judgement() -> None:
@@ -149,6 +149,28 @@ def test_every_node_is_looked_at() -> None:
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         assert len(runner.run(main())) == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_node_that_nobody_reaches_is_no_breach(seed: int) -> None:
+    """Clients that give up a connection for one to a node that is not there are not connected."""
+
+    async def main() -> Proof:
+        broker = FakeBroker()
+        await broker.start()
+        gone = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+        ports = [broker.port, gone.sockets[0].getsockname()[1]]
+        gone.close()
+        await gone.wait_closed()
+        try:
+            return await play(make(seed, 1, rate=RATE), [Target("127.0.0.1", port) for port in ports])
+        finally:
+            await broker.close()
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        judgement = judge(runner.run(main()))
+    assert broken(judgement) == set()
+    assert reported(judgement).code == 2
 
 
 @pytest.mark.parametrize(
