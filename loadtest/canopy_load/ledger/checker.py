@@ -21,6 +21,7 @@ from math import inf
 from typing import Final
 
 from canopy_load.ledger.history import (
+    UNKNOWN,
     Connect,
     Delivery,
     Ended,
@@ -199,6 +200,10 @@ def _as_sent(whole: Whole, verdict: Verdict) -> None:
     for each in whole.history.of(Delivery):
         publish = whole.messages.get((each.stream, each.sequence))
         name = f"{each.stream[1]} {each.sequence}"
+        if each.stream[0] == UNKNOWN:
+            what = f"a message on {each.stream[1]} came with a payload that nobody sent"
+            verdict.hold("altered", False, "section 3.3", each.client, (each,), what)
+            continue
         if publish is None or publish.began > each.at:
             verdict.hold("as sent", False, "section 3.3", each.client, (each,), f"{name} came and was never sent")
             continue
@@ -332,7 +337,7 @@ def _order(whole: Whole, verdict: Verdict) -> None:
             )
             # With QoS 0 nothing waits for a client that is away: only the repetition may come.
             anew = anew or (each.qos == 0 and publish is not None and publish.resent)
-            if message in known or anew or any(one.group for one in heard):
+            if each.stream[0] == UNKNOWN or message in known or anew or any(one.group for one in heard):
                 continue
             known.add(message)
             before = highest.get((each.stream, each.qos))

@@ -12,11 +12,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from math import inf
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 OperationOutcome = Literal["ok", "fail", "unknown"]
 Stream = tuple[str, str, int]
 """Publisher, topic, QoS."""
+UNKNOWN: Final = "?"
+"""The publisher of what came on a topic of the run with a payload that does not say whose it is."""
 
 
 @dataclass(kw_only=True)

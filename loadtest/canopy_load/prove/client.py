@@ -15,7 +15,7 @@ from typing import Final
 
 from canopy_load.engine.job import Target
 from canopy_load.engine.transports import TargetError, open_stream
-from canopy_load.ledger.history import Connect, Delivery, Ended, Hush, Ping, Publish, Subscribe, Unsubscribe
+from canopy_load.ledger.history import UNKNOWN, Connect, Delivery, Ended, Hush, Ping, Publish, Subscribe, Unsubscribe
 from canopy_load.ledger.packet_log import NO_LOG, PacketLog
 from canopy_load.prove.ground import Ground
 from canopy_load.prove.roles import ClientPlan
@@ -507,12 +507,13 @@ class Client:
             operation.ok(self.ground.now())
 
     def _delivered(self, packet: packets.Publish) -> None:
+        wire_topic = packet.topic.decode(errors="replace")
+        topic = self.ground.name(wire_topic)
         found = self.ground.streams.read(packet.payload)
-        if found is None:
+        if found is None and topic == wire_topic:
             self.ground.foreign += 1
             return
-        stream, sequence, whole = found
-        topic = self.ground.name(packet.topic.decode(errors="replace"))
+        stream, sequence, whole = found or ((UNKNOWN, topic, packet.qos), -1, False)
         if packet.retain:
             self.retained[topic] = stream, sequence
         live = any(each.as_published for each in self.plan.filters)

@@ -3,7 +3,7 @@
 Owns: `Ground`, and `Login`.
 
 Promises: names in the history are those of the plan; those on the wire begin with the run's own prefix, so that a
-broker that others use, too, is not disturbed, and messages of others are counted as foreign and not judged.
+broker that others use, too, is not disturbed, and messages on other topics are counted as foreign and not judged.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Ground:
     step: int = -1
     """The number of the last step that was taken."""
     foreign: int = 0
-    """Messages that are none of this run."""
+    """Messages on topics that are none of this run."""
 
     def __post_init__(self) -> None:
         self.streams = Streams(mark.run_number(self.identifier))

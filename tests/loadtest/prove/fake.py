@@ -75,6 +75,9 @@ class Planted(StrEnum):
     NO_ANSWER = "does not answer every 40th PUBLISH with QoS 1"
     NO_SUBACK = "does not answer a SUBSCRIBE to #"
     ALTERS = "changes a byte in every 40th message"
+    ALTERS_THE_FIRST = "changes the first byte of every 40th message"
+    CUTS = "sends the first 8 bytes of every 40th message"
+    EMPTIES = "sends every 40th message without its payload"
     HIGHER_QOS = "sends messages with QoS 1 with QoS 2"
     UNASKED = "sends each message on t/0 to a client without subscription"
     LOWER_QOS = "sends messages with QoS 2 with QoS 1"
@@ -515,6 +518,12 @@ class FakeBroker:
         payload = message.payload
         if self.every(Planted.ALTERS, 40):
             payload = payload[:-1] + b"?"
+        if self.every(Planted.ALTERS_THE_FIRST, 40):
+            payload = b"?" + payload[1:]
+        if self.every(Planted.CUTS, 40):
+            payload = payload[:8]
+        if self.every(Planted.EMPTIES, 40):
+            payload = b""
         away = session.peer is None
         if away and ((qos == 1 and Planted.LOSES_OF_AWAY in self.planted) or not qos):
             return

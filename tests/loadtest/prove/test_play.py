@@ -16,6 +16,7 @@ from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
 from canopy_load.prove.judge import judge
 from canopy_load.prove.plan import make
 from canopy_load.prove.play import Proof, play
+from canopy_mqtt.core.codec import packets
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.packets import V5
 from tests.loadtest.prove.fake import FakeBroker, Peer, Planted, Session, Waiting
@@ -149,6 +150,20 @@ def test_every_node_is_looked_at() -> None:
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         assert len(runner.run(main())) == 2
+
+
+class Shared(FakeBroker):
+    """Others publish to it, too."""
+
+    def _subscribe(self, peer: Peer, packet: packets.Subscribe) -> None:
+        super()._subscribe(peer, packet)
+        self._route(Waiting("others/t/0", b"a payload of others", 1))
+
+
+def test_what_others_publish_is_counted_and_not_judged() -> None:
+    made = proof(faults=(), rounds=1, broker=Shared())
+    assert made.foreign > 0
+    assert broken(judge(made)) == set()
 
 
 @pytest.mark.parametrize("seed", range(3))
