@@ -189,12 +189,14 @@ def _starved(whole: Whole, verdict: Verdict) -> None:
 
 def _as_sent(whole: Whole, verdict: Verdict) -> None:
     """Check that each delivery was sent before, is unaltered, and goes to a subscriber of it, with the lower of its own
-    QoS and that of the subscription; where several match, that of any."""
-    asked: dict[str, list[Subscribe]] = defaultdict(list)
+    QoS and that of the subscription; where several match, that of any. A subscription is one of the session in which
+    the delivery came."""
+    # By client and the number of its session.
+    asked: dict[tuple[str, int], list[Subscribe]] = defaultdict(list)
     gone: dict[str, list[Unsubscribe]] = defaultdict(list)
     for change in whole.history.events:
         if isinstance(change, Subscribe) and change.outcome != "fail":
-            asked[change.client].append(change)
+            asked[change.client, whole.session_at(change.client, change.began)].append(change)
         elif isinstance(change, Unsubscribe) and change.outcome == "ok":
             gone[change.client].append(change)
     for each in whole.history.of(Delivery):
@@ -210,7 +212,8 @@ def _as_sent(whole: Whole, verdict: Verdict) -> None:
         verdict.keep("as sent")
         shown = (publish, each)
         verdict.hold("altered", each.intact, "section 3.3", each.client, shown, f"{name} came altered")
-        heard = [one for one in asked[each.client] if one.began <= each.at and hits(one.topic_filter, publish.topic)]
+        of_session = asked[each.client, whole.session_at(each.client, each.at)]
+        heard = [one for one in of_session if one.number < each.number and hits(one.topic_filter, publish.topic)]
         verdict.hold("asked for", bool(heard), "section 3.3.4", each.client, shown, f"{name} matches no subscription")
         if heard:
             ends = [_withdrawn(one, gone[each.client]) for one in heard]

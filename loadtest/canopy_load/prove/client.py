@@ -348,6 +348,9 @@ class Client:
                 self._accepted(wire, event)
             elif isinstance(event, Disconnect):
                 code = event.reason_code
+        if self.connected and any(isinstance(event, Connack | Suback | Unsuback) for event in events):
+            # What came together with the CONNACK came before the SUBSCRIBE; after an answer it may want the other.
+            self._request()
         self._flush()
         failure = self.machine.failure
         if failure is not None:
@@ -425,7 +428,6 @@ class Client:
             old, self._old = self._old, None
             if not old.ended:
                 old.ask(ground.note(Ping(client=self.plan.name, began=ground.now(), connection=old.connect.number)))
-        self._request()
         if self.plan.keep_alive:
             self._keep_alive()
         if not self.wanted:
@@ -492,9 +494,6 @@ class Client:
             asked.ok(self.ground.now())
             if isinstance(asked, Subscribe):
                 asked.qos = code
-        # It may want the other by now.
-        if code < FAILURE:
-            self._request()
 
     def _acknowledged(self, event: Delivered) -> None:
         operation = self._pending.pop(event.packet_id, None)

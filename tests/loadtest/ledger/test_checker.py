@@ -579,6 +579,17 @@ def test_retain_handling() -> None:
     assert story.broken() == ["Retain Handling"]
 
 
+def test_a_subscription_of_the_session_before_brings_nothing_to_a_new_one() -> None:
+    story = subscribed("s")
+    message = story.publish()
+    story.comes("s", message)
+    story.ends("s")
+    story.connect("s", clean=True)
+    story.comes("s", message)
+    story.subscribe("s", "t/#")
+    assert story.broken() == ["asked for"]
+
+
 @for_each(("lost_at", "broken"), [(0.0, []), (9.0, ["will missing"])])
 def test_a_will_is_due_to_those_that_subscribed_before_the_connection_was_lost(
     lost_at: float, broken: list[str]

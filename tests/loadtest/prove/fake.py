@@ -71,6 +71,7 @@ class Planted(StrEnum):
     SESSION_GONE = "has no session for a client that comes back"
     PRESENT_WITHOUT_STATE = "says Session Present and has lost the subscriptions"
     PRESENT_AFTER_CLEAN = "says Session Present after a clean start"
+    IGNORES_CLEAN_START = "goes on with the session of a client that starts clean, and does not say so"
     TWO_CONNECTIONS = "leaves the connection open that is taken over"
     NO_ANSWER = "does not answer every 40th PUBLISH with QoS 1"
     NO_SUBACK = "does not answer a SUBSCRIBE to #"
@@ -322,6 +323,9 @@ class FakeBroker:
         peer.version, peer.will = packet.version, packet.will
         expiry = packet.properties.integers.get(names.SESSION_EXPIRY_INTERVAL, 0)
         peer.keeps = bool(expiry) if packet.version == V5 else not packet.clean_start
+        clean_start = packet.clean_start
+        if Planted.IGNORES_CLEAN_START in self.planted:
+            peer.keeps, clean_start = True, False
         peer.keep_alive = packet.keep_alive
         peer.watch()
         if self.every(Planted.SILENT_TO_CONNECT, 10):
@@ -336,7 +340,7 @@ class FakeBroker:
         delayed = self._delays.pop(packet.client_id, None)
         if delayed is not None and Planted.WILL_AFTER_RETURN not in self.planted:
             delayed.cancel()
-        there = before is not None and not packet.clean_start and Planted.SESSION_GONE not in self.planted
+        there = before is not None and not clean_start and Planted.SESSION_GONE not in self.planted
         session = before if there and before is not None else Session(packet.client_id)
         self.sessions[packet.client_id] = session
         session.returned = there
@@ -344,6 +348,8 @@ class FakeBroker:
         present = there
         if Planted.PRESENT_WITHOUT_STATE in self.planted:
             session.filters.clear()
+        if packet.clean_start:
+            present = False
         if Planted.PRESENT_AFTER_CLEAN in self.planted and packet.version != V5:
             present = True
         if Planted.GROUP_TO_NOBODY in self.planted and any(name.startswith("$share/") for name in session.filters):

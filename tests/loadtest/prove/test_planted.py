@@ -36,6 +36,7 @@ FOUND = [
     (Planted.SESSION_GONE, "session", CLIENT_FAULTS),
     (Planted.PRESENT_WITHOUT_STATE, "lost", CLIENT_FAULTS),
     (Planted.PRESENT_AFTER_CLEAN, "protocol", CLIENT_FAULTS),
+    (Planted.IGNORES_CLEAN_START, "asked for", CLIENT_FAULTS),
     (Planted.TWO_CONNECTIONS, "one connection", CLIENT_FAULTS),
     (Planted.NO_ANSWER, "answered", CLIENT_FAULTS),
     (Planted.NO_SUBACK, "answered", CLIENT_FAULTS),
