@@ -249,7 +249,7 @@ def _by_options(
 ) -> None:
     """Check that a delivery obeys the options of the subscriptions that it may be for, and its RETAIN flag too. `ends`:
     how each of these subscriptions was ended."""
-    shown = (heard[-1], publish, each)
+    shown: tuple[Event, ...] = (heard[-1], publish, each)
     name = f"{publish.topic} {publish.sequence}"
     if any(one.no_local for one in heard):
         kept = publish.client != each.client or not all(one.no_local for one in heard)
@@ -268,6 +268,8 @@ def _by_options(
             for one, end in zip(heard, ends, strict=True)
         )
         what = f"{name} was retained before the SUBSCRIBE, which wanted no retained messages"
+        over = [end for end in ends if end is not None]
+        shown = (heard[-1], *over, publish, each)
         verdict.hold("Retain Handling", kept, "[MQTT-3.3.1-11]", each.client, shown, what)
 
 
