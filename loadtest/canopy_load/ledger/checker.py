@@ -38,6 +38,8 @@ from canopy_load.ledger.history import (
 from canopy_load.ledger.sessions import Session, Subscription, Whole, hits
 
 TAKEN_OVER: Final = 0x8E
+EXPIRY_MARGIN: Final = 1.0
+"""Seconds within which a Session Expiry Interval may be over early: a broker counts in whole ones."""
 STARVED: Final = 50
 """Messages to other members of a share group, while a member that is connected gets none. A broker that chooses one of
 three members at random leaves one out so often once in 600 million times."""
@@ -417,6 +419,8 @@ def _sessions(whole: Whole, verdict: Verdict) -> None:
             if before is not None and not before.keeps:
                 over = whole.ended.get(before.number)
                 there = False if over is not None and over.at < connect.began else None
+            if there and known is not None and _expired(whole, known, connect):
+                there = None
             if connect.outcome == "unknown":
                 # It may have made one, or ended it.
                 there = there if there and not connect.clean and connect.keeps else None
@@ -432,6 +436,13 @@ def _sessions(whole: Whole, verdict: Verdict) -> None:
                 what = "its session is gone" if there else "it found a session that it never left"
                 verdict.hold("session", connect.present is there, "[MQTT-3.2.2-3]", client, shown, what)
             there, before, known = True, connect, connect
+
+
+def _expired(whole: Whole, before: Connect, connect: Connect) -> bool:
+    """Return True if a session may have expired between two connections."""
+    over = whole.ended.get(before.number)
+    away = connect.began - (before.began if over is None else over.at)
+    return away + EXPIRY_MARGIN >= before.lasts
 
 
 def _takeover(whole: Whole, verdict: Verdict) -> None:

@@ -58,6 +58,8 @@ class Connect(Operation):
     """Clean Start, or Clean Session."""
     keeps: bool = True
     """True if the session outlives its connection by more than the history lasts."""
+    lasts: float = inf
+    """Seconds for which the session outlives its connection, where the broker said so in its CONNACK."""
     present: bool = False
     """Session Present."""
     over: float = inf

@@ -11,6 +11,7 @@ answers nothing.
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Final
 
 from canopy_load.engine.job import Target
@@ -29,6 +30,8 @@ from canopy_mqtt.core.codec.topic_names import parse_shared
 
 SESSION_SECONDS: Final = 3600
 """The Session Expiry Interval of a session that lasts."""
+NEVER: Final = 0xFFFF_FFFF
+"""The Session Expiry Interval of a session that does not end."""
 FIRST_DELAY: Final = 0.02
 MAX_DELAY: Final = 0.5
 """Seconds between two attempts to connect."""
@@ -410,6 +413,8 @@ class Client:
         ground = self.ground
         now = ground.now()
         wire.connect.present = packet.session_present
+        granted = packet.properties.integers.get(names.SESSION_EXPIRY_INTERVAL, NEVER)
+        wire.connect.lasts = inf if granted == NEVER else granted
         wire.connect.ok(now)
         self.connected = self.ever = True
         self._changed.set()

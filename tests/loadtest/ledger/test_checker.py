@@ -590,6 +590,16 @@ def test_a_subscription_of_the_session_before_brings_nothing_to_a_new_one() -> N
     assert story.broken() == ["asked for"]
 
 
+@for_each(("lasts", "broken"), [(1.0, []), (60.0, ["session"])])
+def test_a_session_may_be_gone_after_its_expiry_interval(lasts: float, broken: list[str]) -> None:
+    story = Story()
+    story.connect("s", lasts=lasts)
+    story.ends("s")
+    story.connect("s", answered=False)
+    story.connect("s")
+    assert story.broken() == broken
+
+
 @for_each(("lost_at", "broken"), [(0.0, []), (9.0, ["will missing"])])
 def test_a_will_is_due_to_those_that_subscribed_before_the_connection_was_lost(
     lost_at: float, broken: list[str]

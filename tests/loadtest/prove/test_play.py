@@ -166,6 +166,24 @@ def test_what_others_publish_is_counted_and_not_judged() -> None:
     assert broken(judge(made)) == set()
 
 
+class Brief(FakeBroker):
+    """It keeps sessions of 5.0 for no second more than their connections, and says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grants.integers[names.SESSION_EXPIRY_INTERVAL] = 0
+
+    def lost(self, peer: Peer) -> None:
+        peer.keeps = peer.keeps and peer.version != V5
+        super().lost(peer)
+
+
+def test_a_broker_that_grants_a_lower_session_expiry_interval_is_held_to_that() -> None:
+    judgement = judge(proof(faults=CLIENT_FAULTS, broker=Brief()))
+    assert broken(judgement) == set()
+    assert reported(judgement).code == 0
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_node_that_nobody_reaches_is_no_breach(seed: int) -> None:
     """Clients that give up a connection for one to a node that is not there are not connected."""
