@@ -53,6 +53,7 @@ class Planted(StrEnum):
     LOSES_SOME = "loses every 20th acknowledged message, for the subscribers that are connected"
     LOSES_OF_AWAY = "keeps no message with QoS 1 for a client that is away"
     LOSES_QOS_2_OF_AWAY = "keeps no message with QoS 2 for a client that is away"
+    LOSES_OF_EXACT = "loses every 5th message to a filter without wildcards"
     LOSES_IN_FLIGHT = "does not send again what was on its way when a connection broke"
     FORGETS_IDENTIFIERS = "forgets the identifiers of QoS 2 when a connection is taken over"
     TWICE = "sends every 20th message with QoS 2 twice"
@@ -480,11 +481,14 @@ class FakeBroker:
                 self.retained[message.topic] = message
         groups: dict[str, list[tuple[Session, int]]] = {}
         no_local = Planted.IGNORES_NO_LOCAL not in self.planted
+        lost = self.every(Planted.LOSES_OF_EXACT, 5)
         for session in list(self.sessions.values()):
             best = -1
             retain = message.retain and Planted.LEAVES_RETAIN in self.planted
             for name, asked in session.filters.items():
                 group, plain = parse_shared(name)
+                if lost and not set("#+") & set(plain):
+                    continue
                 if not matches(plain, message.topic) or (asked.no_local and no_local and publisher is session):
                     continue
                 if group:

@@ -18,6 +18,7 @@ FOUND = [
     (Planted.LOSES_SOME, "lost", CLIENT_FAULTS),
     (Planted.LOSES_OF_AWAY, "lost", CLIENT_FAULTS),
     (Planted.LOSES_QOS_2_OF_AWAY, "lost", CLIENT_FAULTS),
+    (Planted.LOSES_OF_EXACT, "lost", CLIENT_FAULTS),
     (Planted.LOSES_IN_FLIGHT, "lost", CLIENT_FAULTS),
     (Planted.FORGETS_IDENTIFIERS, "twice", CLIENT_FAULTS),
     (Planted.TWICE, "twice", CLIENT_FAULTS),
