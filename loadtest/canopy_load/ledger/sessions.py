@@ -94,7 +94,7 @@ class Whole:
             elif change.outcome != "fail":
                 self._unsubscribe(change)
         self._acknowledged = sorted(
-            (each for each in self.messages.values() if each.outcome == "ok" and each.qos > 0),
+            (each for each in self.messages.values() if each.outcome == "ok" and each.qos > 0 and not each.clears),
             key=lambda each: each.since,
         )
         self._matching: dict[tuple[str, ...], list[Publish]] = {}
@@ -157,7 +157,8 @@ class Whole:
                     each.until = gone.began
 
     def acknowledged(self, *filters: str) -> list[Publish]:
-        """Return the acknowledged messages with QoS 1 and 2 that match any of these filters, by `since`."""
+        """Return the acknowledged messages with QoS 1 and 2 and a payload that match any of these filters, by
+        `since`."""
         found = self._matching.get(filters)
         if found is None:
             found = [each for each in self._acknowledged if any(hits(one, each.topic) for one in filters)]

@@ -105,7 +105,11 @@ class Client:
 
     def move(self) -> None:
         """Connect to the next node from now on."""
-        self._node += 1
+        self.go(self._node + 1)
+
+    def go(self, node: int) -> None:
+        """Connect to a node from now on, by its number, which begins anew after the last one."""
+        self._node = node
         self._tried = False
 
     @property
@@ -130,13 +134,15 @@ class Client:
         self.wanted = True
         self._changed.set()
 
-    def publish(self, number: int) -> None:
-        """Publish a message to one of its topics, now, or with QoS 1 and 2 as soon as there is a connection."""
+    def publish(self, number: int, clears: bool = False) -> None:
+        """Publish a message to one of its topics, now, or with QoS 1 and 2 as soon as there is a connection. `clears`:
+        with an empty payload."""
         output = self.plan.outputs[number]
         if not output.qos and not self.connected:
             return
         stream = self.plan.name, output.topic, output.qos
         sequence, payload = self.ground.streams.message(stream)
+        payload = b"" if clears else payload
         topic = self.ground.topic(output.topic)
         packet = packets.Publish(topic.encode(), payload, output.qos, output.retain)
         operation = Publish(
@@ -146,6 +152,7 @@ class Client:
             qos=output.qos,
             sequence=sequence,
             retain=output.retain,
+            clears=clears,
         )
         try:
             packet_id = self.machine.publish(packet)
@@ -154,6 +161,9 @@ class Client:
             return
         operation.packet_id = packet_id
         self.ground.note(operation)
+        if clears:
+            self.ground.cleared[output.topic] = operation
+            self.ground.retained.discard(output.topic)
         if packet_id:
             self._pending[packet_id] = operation
         self._flush()
@@ -509,6 +519,9 @@ class Client:
             self.ground.refused[f"PUBLISH with QoS {operation.qos} was refused with 0x{event.reason_code:02x}"] += 1
         else:
             operation.ok(self.ground.now())
+            cleared = self.ground.cleared.get(operation.topic)
+            if operation.retain and (cleared is None or cleared.number < operation.number):
+                self.ground.retained.add(operation.topic)
 
     def _delivered(self, packet: packets.Publish) -> None:
         wire_topic = packet.topic.decode(errors="replace")
@@ -520,6 +533,9 @@ class Client:
         stream, sequence, whole = found or ((UNKNOWN, topic, packet.qos), -1, False)
         if packet.retain:
             self.retained[topic] = stream, sequence
+        if not packet.payload and topic in self.ground.cleared:
+            # It is one of these, and nobody can tell which.
+            return
         live = any(each.as_published for each in self.plan.filters)
         self.ground.note(
             Delivery(

@@ -16,7 +16,7 @@ from typing import Final
 
 from canopy_load.engine.job import Target
 from canopy_load.ledger import mark
-from canopy_load.ledger.history import History, Kind
+from canopy_load.ledger.history import History, Kind, Publish
 from canopy_load.ledger.packet_log import PacketLog
 from canopy_load.ledger.streams import Streams
 from canopy_mqtt.core.codec.topic_names import parse_shared
@@ -54,6 +54,10 @@ class Ground:
     """What people should know."""
     refused: Counter[str] = field(default_factory=Counter)
     """What the broker refused, for people: what needs it cannot be judged."""
+    retained: set[str] = field(default_factory=set)
+    """The topics that have a retained message by what was acknowledged."""
+    cleared: dict[str, Publish] = field(default_factory=dict)
+    """By topic, the last message that removed the retained one."""
     logs: dict[str, PacketLog] = field(default_factory=dict)
     """The packets of each client."""
     step: int = -1

@@ -51,6 +51,8 @@ class Output:
     topic: str
     qos: int
     retain: bool = False
+    cleared: bool = False
+    """True: in the quiet phase an empty payload removes the retained message."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
         made.add(ClientPlan(f"publisher-{number}", "publisher", version, clean, (), outputs((1, 2, 1, 2, 0))))
     both = (V5, V311)
     for number, version in enumerate(both):
-        retained = tuple(Output(f"r/{number}/{each}", 1 + each % 2, retain=True) for each in range(3))
+        retained = tuple(
+            Output(f"r/{number}/{each}", 1 + each % 2, retain=True, cleared=each > 2) for each in range(5)
+        )
         made.add(ClientPlan(f"retainer-{number}", "retainer", version, False, (), retained))
         made.add(ClientPlan(f"connected-{number}", "connected", version, False, everything))
         overlapping = (Asked("t/+", 2), Asked(topics[number], 1))
@@ -146,7 +150,11 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
         will = WillPlan(f"w/{number}", 1 + number % 2, delay)
         made.add(ClientPlan(f"mortal-{number}", "mortal", V5 if delay else both[number % 2], not delay, will=will))
     made.add(ClientPlan("heir-0", "heir", V5, False, (Asked("w/#", 2),)))
-    made.add(ClientPlan("looker-0", "looker", V311, True, (Asked("r/#", 2),), from_start=False))
+    every = tuple(Asked(each.topic, 2) for one in made.of("retainer") for each in one.outputs)
+    for number, filters in enumerate(((Asked("r/#", 2),), every)):
+        for each, version in enumerate(both):
+            name = f"looker-{2 * number + each}"
+            made.add(ClientPlan(name, "looker", version, True, filters, from_start=False))
     wide = tuple(Asked(each, qos) for qos, each in enumerate(CROWD_FILTERS, 1))
     for number in range(crowd):
         made.add(ClientPlan(f"crowd-{number}", "crowd", both[number % 2], False, wide))

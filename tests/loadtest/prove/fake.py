@@ -61,6 +61,10 @@ class Planted(StrEnum):
     GROUP_TO_NOBODY = "loses what waits for a member of a share group"
     OLD_RETAINED = "keeps the first retained message of each topic"
     NO_RETAINED = "forgets every second retained topic"
+    KEEPS_CLEARED = "keeps retained messages that an empty payload removes"
+    STORES_EMPTY = "has an empty retained message where one was removed"
+    NO_RETAINED_FOR_EXACT = "sends no retained messages to filters without wildcards"
+    NO_RETAINED_FOR_V5 = "sends no retained messages to clients of 5.0"
     NO_WILL = "publishes no will of a client that is cut off"
     WILL_AFTER_GOODBYE = "publishes a will after DISCONNECT, too"
     WILL_TOO_EARLY = "does not wait for the delay of a will"
@@ -450,6 +454,10 @@ class FakeBroker:
                 continue
             if each.retain_handling == 2 and Planted.IGNORES_RETAIN_HANDLING not in self.planted:
                 continue
+            if Planted.NO_RETAINED_FOR_EXACT in self.planted and not set("#+") & set(each.topic_filter):
+                continue
+            if Planted.NO_RETAINED_FOR_V5 in self.planted and peer.version == V5:
+                continue
             elsewhere = peer.node and Planted.OLD_RETAINED_ELSEWHERE in self.planted
             for number, (topic, retained) in enumerate(sorted((self._first if elsewhere else self.retained).items())):
                 if Planted.NO_RETAINED in self.planted and number % 2:
@@ -474,7 +482,9 @@ class FakeBroker:
     def _route(self, message: Waiting, publisher: Session | None = None) -> None:
         if message.retain:
             self._first.setdefault(message.topic, message)
-            if not message.payload:
+            if not message.payload and Planted.KEEPS_CLEARED in self.planted:
+                pass
+            elif not message.payload and Planted.STORES_EMPTY not in self.planted:
                 self.retained.pop(message.topic, None)
                 self._first.pop(message.topic, None)
             elif Planted.OLD_RETAINED not in self.planted or message.topic not in self.retained:
