@@ -87,6 +87,7 @@ class Client:
         """True if it wants its subscriptions."""
         self._beat: asyncio.TimerHandle | None = None
         self._hushed = False
+        self._hushed_at = 0.0
         self._will: Publish | None = None
         self._delayed_will: Publish | None = None
         """The will of an earlier connection whose delay was not over when a CONNECT was sent."""
@@ -235,7 +236,7 @@ class Client:
         """Send nothing more on this connection."""
         granted = self.machine.connack.properties.integers.get(names.SERVER_KEEP_ALIVE, self.plan.keep_alive)
         if self._wire is not None and self.connected and granted and not self._hushed:
-            self._hushed = True
+            self._hushed, self._hushed_at = True, self.ground.now()
             number = self._wire.connect.number
             self.ground.note(Hush(client=self.plan.name, at=self.ground.now(), connection=number, keep_alive=granted))
 
@@ -382,7 +383,6 @@ class Client:
         if wire is self._wire:
             self.machine.lost(why)
             self.failure = ClientError(f"{wire.connect.node}: {why}")
-            self._will = None
         self._end(wire, code=code)
 
     def _end(self, wire: Wire, own: bool = False, code: int | None = None, broke: str = "") -> None:
@@ -400,6 +400,11 @@ class Client:
                 )
             )
         if wire is self._wire:
+            if self._hushed and self._will is not None and not own and not broke:
+                # Nobody but the broker ended it, which publishes the will then, perhaps before its end is seen here.
+                self._will.ok(self.ground.now())
+                self._will.lost_at = self._hushed_at
+            self._will = self._will if own else None
             self._release(wire)
 
     def _release(self, wire: Wire) -> None:

@@ -269,7 +269,7 @@ class _Player:
         patience = self._ground.patience
         there = [each for each in self._clients.values() if each.ever and each.plan.kind != "looker"]
         for client in there:
-            if client.plan.will is not None and not client.plan.will.delay:
+            if client.plan.kind == "mortal" and client.plan.will is not None and not client.plan.will.delay:
                 # The faults are over: there is nothing that excuses a will that does not come.
                 client.cut()
         for client in there:

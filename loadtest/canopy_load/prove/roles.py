@@ -125,7 +125,9 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
         made.add(ClientPlan(f"frozen-{number}", "frozen", version, False, everything))
         made.add(ClientPlan(f"roaming-{number}", "roaming", version, False, everything))
         made.add(ClientPlan(f"once-{number}", "QoS 0", version, False, (Asked("t/#", 0),)))
-        made.add(ClientPlan(f"hushed-{number}", "keep alive", version, True, keep_alive=KEEP_ALIVE))
+        silent = WillPlan(f"w/hushed-{number}", 1 + number)
+        hushed = ClientPlan(f"hushed-{number}", "keep alive", version, True, keep_alive=KEEP_ALIVE, will=silent)
+        made.add(hushed)
         made.add(ClientPlan(f"taken-over-{number}", "taken over", version, False, everything, outputs((1, 2))))
     exact = tuple(Asked(topic, 2) for topic in topics)
     made.add(ClientPlan("exact-0", "connected", V5, False, exact))
@@ -149,6 +151,7 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
         delay = WILL_DELAY if number > 3 else 0
         will = WillPlan(f"w/{number}", 1 + number % 2, delay)
         made.add(ClientPlan(f"mortal-{number}", "mortal", V5 if delay else both[number % 2], not delay, will=will))
+    made.add(ClientPlan("mortal-6", "mortal", V311, False, will=WillPlan("w/6", 1)))
     made.add(ClientPlan("heir-0", "heir", V5, False, (Asked("w/#", 2),)))
     every = tuple(Asked(each.topic, 2) for one in made.of("retainer") for each in one.outputs)
     for number, filters in enumerate(((Asked("r/#", 2),), every)):

@@ -66,6 +66,8 @@ class Planted(StrEnum):
     NO_RETAINED_FOR_EXACT = "sends no retained messages to filters without wildcards"
     NO_RETAINED_FOR_V5 = "sends no retained messages to clients of 5.0"
     NO_WILL = "publishes no will of a client that is cut off"
+    NO_WILL_OF_DURABLE = "publishes no will of a client of 3.1.1 whose session lasts"
+    NO_WILL_OF_SILENT = "publishes no will of a client whose Keep Alive is over"
     WILL_AFTER_GOODBYE = "publishes a will after DISCONNECT, too"
     WILL_TOO_EARLY = "does not wait for the delay of a will"
     WILL_TWICE = "publishes each will twice"
@@ -173,6 +175,8 @@ class Peer(asyncio.Protocol):
             self.heard = loop.time()
         due = self.heard + 1.5 * self.keep_alive
         if self.keep_alive and due <= loop.time() and Planted.IGNORES_KEEP_ALIVE not in self.broker.planted:
+            if Planted.NO_WILL_OF_SILENT in self.broker.planted:
+                self.will = None
             self.transport.close()
         elif self.keep_alive:
             self._timer = loop.call_at(max(due, loop.time() + 0.1), self.watch)
@@ -398,6 +402,8 @@ class FakeBroker:
         if not peer.keeps:
             self.sessions.pop(session.client_id, None)
         if will is None or Planted.NO_WILL in self.planted:
+            return
+        if Planted.NO_WILL_OF_DURABLE in self.planted and peer.keeps and peer.version != V5:
             return
         if will.delay and Planted.WILL_TOO_EARLY not in self.planted:
             loop = asyncio.get_running_loop()

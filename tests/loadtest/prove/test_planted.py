@@ -31,6 +31,8 @@ FOUND = [
     (Planted.NO_RETAINED_FOR_EXACT, "retained, the last", CLIENT_FAULTS),
     (Planted.NO_RETAINED_FOR_V5, "retained, the last", CLIENT_FAULTS),
     (Planted.NO_WILL, "will missing", CLIENT_FAULTS),
+    (Planted.NO_WILL_OF_DURABLE, "will missing", CLIENT_FAULTS),
+    (Planted.NO_WILL_OF_SILENT, "will missing", CLIENT_FAULTS),
     (Planted.WILL_AFTER_GOODBYE, "will revoked", CLIENT_FAULTS),
     (Planted.WILL_TOO_EARLY, "will too early", CLIENT_FAULTS),
     (Planted.WILL_TWICE, "will twice", CLIENT_FAULTS),
