@@ -38,6 +38,7 @@ from canopy_load.ledger.history import (
 from canopy_load.ledger.sessions import Session, Subscription, Whole, hits
 
 TAKEN_OVER: Final = 0x8E
+QUOTA_EXCEEDED: Final = 0x97
 EXPIRY_MARGIN: Final = 1.0
 """Seconds within which a Session Expiry Interval may be over early: a broker counts in whole ones."""
 STARVED: Final = 50
@@ -460,7 +461,10 @@ def _takeover(whole: Whole, verdict: Verdict) -> None:
             shown: tuple[Event, ...] = (before, after, *late[:1])
             what = f"a connection at {before.node} is answered after another one at {after.node}"
             verdict.hold("one connection", not late, "[MQTT-3.1.4-3]", client, shown, what)
-            if over is not None and not over.own and over.code is not None:
+            if over is not None and over.code == QUOTA_EXCEEDED:
+                # A broker may have ended it for that, just before.
+                verdict.unjudged["told 0x8E"] += 1
+            elif over is not None and not over.own and over.code is not None:
                 what = f"the connection that was taken over ended with 0x{over.code:02x}"
                 verdict.hold(
                     "told 0x8E", over.code == TAKEN_OVER, "[MQTT-3.1.4-3]", client, (before, after, over), what

@@ -418,7 +418,7 @@ def test_a_connection_is_over_when_another_one_has_its_identifier() -> None:
     assert story.broken() == ["one connection"]
 
 
-@for_each(("code", "broken"), [(0x8E, []), (None, []), (0x8B, ["told 0x8E"])])
+@for_each(("code", "broken"), [(0x8E, []), (None, []), (0x97, []), (0x8B, ["told 0x8E"])])
 def test_a_connection_that_is_taken_over_is_told_so(code: int | None, broken: list[str]) -> None:
     story = Story()
     before = story.connect("s")
