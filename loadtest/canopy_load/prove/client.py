@@ -26,6 +26,7 @@ from canopy_mqtt.client.machine import ClientMachine, Delivered, connect_packet
 from canopy_mqtt.core.codec import packets
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.packets import V5, Connack, Disconnect, Suback, SubscriptionRequest, Unsuback, Will
+from canopy_mqtt.core.codec.reason_codes import QOS_NOT_SUPPORTED
 from canopy_mqtt.core.codec.topic_names import parse_shared
 
 SESSION_SECONDS: Final = 3600
@@ -86,6 +87,8 @@ class Client:
         self._subscribes = True
         """True if it wants its subscriptions."""
         self._beat: asyncio.TimerHandle | None = None
+        self._max_qos = 2
+        """The highest QoS that the broker takes, as far as it has said so."""
         self._hushed = False
         self._hushed_at = 0.0
         self._will: Publish | None = None
@@ -139,18 +142,19 @@ class Client:
         """Publish a message to one of its topics, now, or with QoS 1 and 2 as soon as there is a connection. `clears`:
         with an empty payload."""
         output = self.plan.outputs[number]
-        if not output.qos and not self.connected:
+        qos = min(output.qos, self._max_qos)
+        if not qos and not self.connected:
             return
-        stream = self.plan.name, output.topic, output.qos
+        stream = self.plan.name, output.topic, qos
         sequence, payload = self.ground.streams.message(stream)
         payload = b"" if clears else payload
         topic = self.ground.topic(output.topic)
-        packet = packets.Publish(topic.encode(), payload, output.qos, output.retain)
+        packet = packets.Publish(topic.encode(), payload, qos, output.retain)
         operation = Publish(
             client=self.plan.name,
             began=self.ground.now(),
             topic=output.topic,
-            qos=output.qos,
+            qos=qos,
             sequence=sequence,
             retain=output.retain,
             clears=clears,
@@ -320,13 +324,14 @@ class Client:
         plan = self.plan.will
         if plan is None:
             return None
-        sequence, payload = self.ground.streams.message((self.plan.name, plan.topic, plan.qos))
-        self.machine.connect.will = Will(self.ground.topic(plan.topic), payload, plan.qos, False, plan.delay)
+        qos = min(plan.qos, self._max_qos)
+        sequence, payload = self.ground.streams.message((self.plan.name, plan.topic, qos))
+        self.machine.connect.will = Will(self.ground.topic(plan.topic), payload, qos, False, plan.delay)
         will = Publish(
             client=self.plan.name,
             began=self.ground.now(),
             topic=plan.topic,
-            qos=plan.qos,
+            qos=qos,
             sequence=sequence,
             will=True,
         )
@@ -371,6 +376,9 @@ class Client:
             self.failure = failure
             if isinstance(failure, RefusedError):
                 wire.connect.fail(self.ground.now())
+                if failure.reason_code == QOS_NOT_SUPPORTED:
+                    # It takes no such will, and perhaps a lower one [MQTT-3.2.2-12].
+                    self._max_qos = max(0, self._max_qos - 1)
             broke = failure.why.removeprefix(BREAKS) if failure.why.startswith(BREAKS) else ""
             self._end(wire, code=code, broke=broke)
             wire.linger()
@@ -429,6 +437,7 @@ class Client:
         now = ground.now()
         wire.connect.present = packet.session_present
         granted = packet.properties.integers.get(names.SESSION_EXPIRY_INTERVAL, NEVER)
+        self._max_qos = min(self._max_qos, packet.properties.integers.get(names.MAXIMUM_QOS, 2))
         wire.connect.lasts = inf if granted == NEVER else granted
         wire.connect.ok(now)
         self.connected = self.ever = True

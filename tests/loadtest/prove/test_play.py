@@ -10,7 +10,7 @@ import pytest
 
 from canopy_load.brokers.process import BrokerFailed
 from canopy_load.engine.job import Target
-from canopy_load.ledger.history import Look, Subscribe
+from canopy_load.ledger.history import Look, Publish, Subscribe
 from canopy_load.prove import report
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
 from canopy_load.prove.judge import judge
@@ -19,6 +19,7 @@ from canopy_load.prove.play import Proof, play
 from canopy_mqtt.core.codec import packets
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.packets import V5
+from canopy_mqtt.core.codec.reason_codes import QOS_NOT_SUPPORTED
 from tests.loadtest.prove.fake import FakeBroker, Peer, Planted, Session, Waiting
 from tests.loadtest.prove.proving import RATE, JumpingLoop, broken, proof, reported
 
@@ -182,6 +183,44 @@ def test_a_broker_that_grants_a_lower_session_expiry_interval_is_held_to_that() 
     judgement = judge(proof(faults=CLIENT_FAULTS, broker=Brief()))
     assert broken(judgement) == set()
     assert reported(judgement).code == 0
+
+
+class Low(FakeBroker):
+    """It takes no QoS above `most` from clients of 5.0, as its CONNACK says, neither in messages nor in wills."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.grants.integers[names.MAXIMUM_QOS] = most
+
+    def _connect(self, peer: Peer, packet: packets.Connect) -> None:
+        if packet.version == V5 and packet.will is not None and packet.will.qos > self.most:
+            peer.send(packets.Connack(False, QOS_NOT_SUPPORTED))
+            peer.transport.close()
+        else:
+            super()._connect(peer, packet)
+
+    def _publish(self, peer: Peer, packet: packets.Publish) -> None:
+        if peer.version == V5 and packet.qos > self.most:
+            peer.send(packets.Disconnect(QOS_NOT_SUPPORTED))
+            peer.transport.close()
+        else:
+            super()._publish(peer, packet)
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_broker_that_takes_no_higher_qos_is_judged_by_what_it_takes(most: int) -> None:
+    judgement = judge(proof(faults=CLIENT_FAULTS, broker=Low(most)))
+    assert broken(judgement) == set()
+    assert reported(judgement).code == 0
+    of_v5 = [
+        each
+        for each in judgement.proof.history.of(Publish)
+        if judgement.proof.plan.clients[each.client].version == V5 and each.outcome != "fail"
+    ]
+    assert {each.qos for each in of_v5 if not each.will} == set(range(most + 1))
+    assert {each.qos for each in of_v5 if each.will} == {most}
+    assert not judgement.proof.refused
 
 
 @pytest.mark.parametrize("seed", range(3))
