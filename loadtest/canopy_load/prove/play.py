@@ -348,13 +348,13 @@ class _Player:
                 task.add_done_callback(self._looks.discard)
 
     async def _look(self) -> None:
-        """Look at the retained messages with a new client, each time at the next node, and after all nodes with the next
-        looker of a version that the broker takes; a connection that is lost on the way shows nothing."""
+        """Look at the retained messages with a new client, each time at the next node, and after all nodes with the
+        next looker of a version that the broker takes; a connection that is lost on the way shows nothing."""
         lookers = [each for each in self._clients.values() if each.plan.kind == "looker"]
         lookers = [each for each in lookers if each.plan.version in self._versions] or lookers
-        turn, self._looked = divmod(self._looked, len(self._ground.targets))[0], self._looked + 1
-        looker = lookers[turn % len(lookers)]
+        looker = lookers[self._looked // len(self._ground.targets) % len(lookers)]
         looker.go(self._looked)
+        self._looked += 1
         asked = self._ground.now()
         wanted = set(self._ground.retained)
         looker.come()
@@ -369,7 +369,13 @@ class _Player:
         await self._until(complete, self._ground.patience)
         if looker.connected:
             self._ground.note(
-                Look(client=looker.plan.name, at=asked, until=self._ground.now(), node=str(looker.node), found=dict(found))
+                Look(
+                    client=looker.plan.name,
+                    at=asked,
+                    until=self._ground.now(),
+                    node=str(looker.node),
+                    found=dict(found),
+                )
             )
         looker.leave()
 

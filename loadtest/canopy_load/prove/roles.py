@@ -113,9 +113,7 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
         made.add(ClientPlan(f"publisher-{number}", "publisher", version, clean, (), outputs((1, 2, 1, 2, 0))))
     both = (V5, V311)
     for number, version in enumerate(both):
-        retained = tuple(
-            Output(f"r/{number}/{each}", 1 + each % 2, retain=True, cleared=each > 2) for each in range(5)
-        )
+        retained = tuple(Output(f"r/{number}/{each}", 1 + each % 2, retain=True, cleared=each > 2) for each in range(5))
         made.add(ClientPlan(f"retainer-{number}", "retainer", version, False, (), retained))
         made.add(ClientPlan(f"connected-{number}", "connected", version, False, everything))
         overlapping = (Asked("t/+", 2), Asked(topics[number], 1))

@@ -8,7 +8,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from canopy_load.ledger.history import Connect, Delivery, Ended, Event, History, Look, Ping, Publish, Subscribe, Unsubscribe
+from canopy_load.ledger.history import (
+    Connect,
+    Delivery,
+    Ended,
+    Event,
+    History,
+    Look,
+    Ping,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
 from canopy_load.ledger.told import told
 from canopy_load.prove import report
 from canopy_load.prove.faults import CLIENT_FAULTS, Fault
