@@ -21,6 +21,7 @@ from math import inf
 from typing import Final
 
 from canopy_load.ledger.history import (
+    UNKNOWN,
     Connect,
     Delivery,
     Ended,
@@ -37,6 +38,9 @@ from canopy_load.ledger.history import (
 from canopy_load.ledger.sessions import Session, Subscription, Whole, hits
 
 TAKEN_OVER: Final = 0x8E
+QUOTA_EXCEEDED: Final = 0x97
+EXPIRY_MARGIN: Final = 1.0
+"""Seconds within which a Session Expiry Interval may be over early: a broker counts in whole ones."""
 STARVED: Final = 50
 """Messages to other members of a share group, while a member that is connected gets none. A broker that chooses one of
 three members at random leaves one out so often once in 600 million times."""
@@ -188,24 +192,31 @@ def _starved(whole: Whole, verdict: Verdict) -> None:
 
 def _as_sent(whole: Whole, verdict: Verdict) -> None:
     """Check that each delivery was sent before, is unaltered, and goes to a subscriber of it, with the lower of its own
-    QoS and that of the subscription; where several match, that of any."""
-    asked: dict[str, list[Subscribe]] = defaultdict(list)
+    QoS and that of the subscription; where several match, that of any. A subscription is one of the session in which
+    the delivery came."""
+    # By client and the number of its session.
+    asked: dict[tuple[str, int], list[Subscribe]] = defaultdict(list)
     gone: dict[str, list[Unsubscribe]] = defaultdict(list)
     for change in whole.history.events:
         if isinstance(change, Subscribe) and change.outcome != "fail":
-            asked[change.client].append(change)
+            asked[change.client, whole.session_at(change.client, change.began)].append(change)
         elif isinstance(change, Unsubscribe) and change.outcome == "ok":
             gone[change.client].append(change)
     for each in whole.history.of(Delivery):
         publish = whole.messages.get((each.stream, each.sequence))
         name = f"{each.stream[1]} {each.sequence}"
+        if each.stream[0] == UNKNOWN:
+            what = f"a message on {each.stream[1]} came with a payload that nobody sent"
+            verdict.hold("altered", False, "section 3.3", each.client, (each,), what)
+            continue
         if publish is None or publish.began > each.at:
             verdict.hold("as sent", False, "section 3.3", each.client, (each,), f"{name} came and was never sent")
             continue
         verdict.keep("as sent")
         shown = (publish, each)
         verdict.hold("altered", each.intact, "section 3.3", each.client, shown, f"{name} came altered")
-        heard = [one for one in asked[each.client] if one.began <= each.at and hits(one.topic_filter, publish.topic)]
+        of_session = asked[each.client, whole.session_at(each.client, each.at)]
+        heard = [one for one in of_session if one.number < each.number and hits(one.topic_filter, publish.topic)]
         verdict.hold("asked for", bool(heard), "section 3.3.4", each.client, shown, f"{name} matches no subscription")
         if heard:
             ends = [_withdrawn(one, gone[each.client]) for one in heard]
@@ -241,7 +252,7 @@ def _by_options(
 ) -> None:
     """Check that a delivery obeys the options of the subscriptions that it may be for, and its RETAIN flag too. `ends`:
     how each of these subscriptions was ended."""
-    shown = (heard[-1], publish, each)
+    shown: tuple[Event, ...] = (heard[-1], publish, each)
     name = f"{publish.topic} {publish.sequence}"
     if any(one.no_local for one in heard):
         kept = publish.client != each.client or not all(one.no_local for one in heard)
@@ -260,6 +271,8 @@ def _by_options(
             for one, end in zip(heard, ends, strict=True)
         )
         what = f"{name} was retained before the SUBSCRIBE, which wanted no retained messages"
+        over = [end for end in ends if end is not None]
+        shown = (heard[-1], *over, publish, each)
         verdict.hold("Retain Handling", kept, "[MQTT-3.3.1-11]", each.client, shown, what)
 
 
@@ -332,7 +345,7 @@ def _order(whole: Whole, verdict: Verdict) -> None:
             )
             # With QoS 0 nothing waits for a client that is away: only the repetition may come.
             anew = anew or (each.qos == 0 and publish is not None and publish.resent)
-            if message in known or anew or any(one.group for one in heard):
+            if each.stream[0] == UNKNOWN or message in known or anew or any(one.group for one in heard):
                 continue
             known.add(message)
             before = highest.get((each.stream, each.qos))
@@ -407,6 +420,8 @@ def _sessions(whole: Whole, verdict: Verdict) -> None:
             if before is not None and not before.keeps:
                 over = whole.ended.get(before.number)
                 there = False if over is not None and over.at < connect.began else None
+            if there and known is not None and _expired(whole, known, connect):
+                there = None
             if connect.outcome == "unknown":
                 # It may have made one, or ended it.
                 there = there if there and not connect.clean and connect.keeps else None
@@ -424,6 +439,13 @@ def _sessions(whole: Whole, verdict: Verdict) -> None:
             there, before, known = True, connect, connect
 
 
+def _expired(whole: Whole, before: Connect, connect: Connect) -> bool:
+    """Return True if a session may have expired between two connections."""
+    over = whole.ended.get(before.number)
+    away = connect.began - (before.began if over is None else over.at)
+    return away + EXPIRY_MARGIN >= before.lasts
+
+
 def _takeover(whole: Whole, verdict: Verdict) -> None:
     """Check that a new connection of a client identifier ends the one before it, with 0x8E if with any reason code."""
     pings: dict[int, list[Ping]] = defaultdict(list)
@@ -439,7 +461,10 @@ def _takeover(whole: Whole, verdict: Verdict) -> None:
             shown: tuple[Event, ...] = (before, after, *late[:1])
             what = f"a connection at {before.node} is answered after another one at {after.node}"
             verdict.hold("one connection", not late, "[MQTT-3.1.4-3]", client, shown, what)
-            if over is not None and not over.own and over.code is not None:
+            if over is not None and over.code == QUOTA_EXCEEDED:
+                # A broker may have ended it for that, just before.
+                verdict.unjudged["told 0x8E"] += 1
+            elif over is not None and not over.own and over.code is not None:
                 what = f"the connection that was taken over ended with 0x{over.code:02x}"
                 verdict.hold(
                     "told 0x8E", over.code == TAKEN_OVER, "[MQTT-3.1.4-3]", client, (before, after, over), what
@@ -451,7 +476,7 @@ def _answered(whole: Whole, verdict: Verdict) -> None:
     present = {client: sessions[-1].connections[-1] for client, sessions in whole.sessions.items() if sessions}
     for operation in whole.history.of(Operation):
         connect = present.get(operation.client)
-        if connect is None or connect.number in whole.ended:
+        if connect is None or not whole.sessions[operation.client][-1].open:
             continue
         if isinstance(operation, Publish) and operation.qos and not operation.will:
             name, statement = f"PUBLISH {operation.topic} {operation.sequence}", "[MQTT-3.3.4-1]"

@@ -12,11 +12,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from math import inf
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 OperationOutcome = Literal["ok", "fail", "unknown"]
 Stream = tuple[str, str, int]
 """Publisher, topic, QoS."""
+UNKNOWN: Final = "?"
+"""The publisher of what came on a topic of the run with a payload that does not say whose it is."""
 
 
 @dataclass(kw_only=True)
@@ -56,6 +58,8 @@ class Connect(Operation):
     """Clean Start, or Clean Session."""
     keeps: bool = True
     """True if the session outlives its connection by more than the history lasts."""
+    lasts: float = inf
+    """Seconds for which the session outlives its connection, where the broker said so in its CONNACK."""
     present: bool = False
     """Session Present."""
     over: float = inf

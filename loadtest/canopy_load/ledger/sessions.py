@@ -94,7 +94,7 @@ class Whole:
             elif change.outcome != "fail":
                 self._unsubscribe(change)
         self._acknowledged = sorted(
-            (each for each in self.messages.values() if each.outcome == "ok" and each.qos > 0),
+            (each for each in self.messages.values() if each.outcome == "ok" and each.qos > 0 and not each.clears),
             key=lambda each: each.since,
         )
         self._matching: dict[tuple[str, ...], list[Publish]] = {}
@@ -128,10 +128,10 @@ class Whole:
         for session in made:
             last = session.connections[-1]
             over = self.ended.get(last.number)
-            if over is not None:
-                session.open = False
-                if not last.keeps:
-                    session.until = min(session.until, over.at)
+            # A later attempt to connect, whatever came of it: the client had given up the connection before.
+            session.open = over is None and last is connects[-1]
+            if over is not None and not last.keeps:
+                session.until = min(session.until, over.at)
         return made
 
     def session_at(self, client: str, at: float) -> int:
@@ -157,7 +157,8 @@ class Whole:
                     each.until = gone.began
 
     def acknowledged(self, *filters: str) -> list[Publish]:
-        """Return the acknowledged messages with QoS 1 and 2 that match any of these filters, by `since`."""
+        """Return the acknowledged messages with QoS 1 and 2 and a payload that match any of these filters, by
+        `since`."""
         found = self._matching.get(filters)
         if found is None:
             found = [each for each in self._acknowledged if any(hits(one, each.topic) for one in filters)]

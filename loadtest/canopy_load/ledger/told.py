@@ -11,6 +11,7 @@ from typing import Final
 
 from canopy_load.ledger import packet_log
 from canopy_load.ledger.history import (
+    UNKNOWN,
     Connect,
     Delivery,
     Ended,
@@ -24,7 +25,7 @@ from canopy_load.ledger.history import (
     Unsubscribe,
 )
 from canopy_load.ledger.packet_log import PacketLog, Seen
-from canopy_mqtt.core.codec.packets import CONNACK, CONNECT, DISCONNECT, PINGREQ, PINGRESP
+from canopy_mqtt.core.codec.packets import CONNACK, CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBLISH
 
 MAX_PACKETS: Final = 40
 """Packets that are shown of a finding."""
@@ -74,12 +75,13 @@ def _of(event: Event, log: PacketLog) -> Iterator[Seen]:
 
 def _delivery(event: Delivery, log: PacketLog) -> Iterator[Seen]:
     """Yield the PUBLISH of a delivery, and its acknowledgements until the next message with this identifier."""
-    message = event.stream, event.sequence
+    message = None if event.stream[0] == UNKNOWN else (event.stream, event.sequence)
     connection = -1
     for seen in log.packets():
         if seen.sent and seen.message is not None:
             continue
-        if seen.message == message and seen.packet_id == event.packet_id:
+        came = seen.packet.kind == PUBLISH and not seen.sent
+        if came and seen.message == message and seen.packet_id == event.packet_id:
             connection = seen.connection
             yield seen
         elif connection >= 0 and event.packet_id and seen.packet_id == event.packet_id:
@@ -111,7 +113,8 @@ def told(event: Event, origin: float = 0.0) -> str:
         case Delivery():
             publisher, topic, qos = event.stream
             retained = ", RETAIN 1" if event.retain or event.retained else ""
-            what = f"got {topic} number {event.sequence} of {publisher} (QoS {qos}) with QoS {event.qos}{retained}"
+            whose = "of nobody" if publisher == UNKNOWN else f"number {event.sequence} of {publisher} (QoS {qos})"
+            what = f"got {topic} {whose} with QoS {event.qos}{retained}"
         case Ended():
             code = "" if event.code is None else f" with DISCONNECT 0x{event.code:02x}"
             what = f"connection ended by {'the client' if event.own else 'the broker'}{code}"

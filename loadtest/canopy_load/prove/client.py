@@ -11,11 +11,12 @@ answers nothing.
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Final
 
 from canopy_load.engine.job import Target
 from canopy_load.engine.transports import TargetError, open_stream
-from canopy_load.ledger.history import Connect, Delivery, Ended, Hush, Ping, Publish, Subscribe, Unsubscribe
+from canopy_load.ledger.history import UNKNOWN, Connect, Delivery, Ended, Hush, Ping, Publish, Subscribe, Unsubscribe
 from canopy_load.ledger.packet_log import NO_LOG, PacketLog
 from canopy_load.prove.ground import Ground
 from canopy_load.prove.roles import ClientPlan
@@ -25,10 +26,13 @@ from canopy_mqtt.client.machine import ClientMachine, Delivered, connect_packet
 from canopy_mqtt.core.codec import packets
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.packets import V5, Connack, Disconnect, Suback, SubscriptionRequest, Unsuback, Will
+from canopy_mqtt.core.codec.reason_codes import QOS_NOT_SUPPORTED
 from canopy_mqtt.core.codec.topic_names import parse_shared
 
 SESSION_SECONDS: Final = 3600
 """The Session Expiry Interval of a session that lasts."""
+NEVER: Final = 0xFFFF_FFFF
+"""The Session Expiry Interval of a session that does not end."""
 FIRST_DELAY: Final = 0.02
 MAX_DELAY: Final = 0.5
 """Seconds between two attempts to connect."""
@@ -83,7 +87,10 @@ class Client:
         self._subscribes = True
         """True if it wants its subscriptions."""
         self._beat: asyncio.TimerHandle | None = None
+        self._max_qos = 2
+        """The highest QoS that the broker takes, as far as it has said so."""
         self._hushed = False
+        self._hushed_at = 0.0
         self._will: Publish | None = None
         self._delayed_will: Publish | None = None
         """The will of an earlier connection whose delay was not over when a CONNECT was sent."""
@@ -102,7 +109,11 @@ class Client:
 
     def move(self) -> None:
         """Connect to the next node from now on."""
-        self._node += 1
+        self.go(self._node + 1)
+
+    def go(self, node: int) -> None:
+        """Connect to a node from now on, by its number, which begins anew after the last one."""
+        self._node = node
         self._tried = False
 
     @property
@@ -127,22 +138,26 @@ class Client:
         self.wanted = True
         self._changed.set()
 
-    def publish(self, number: int) -> None:
-        """Publish a message to one of its topics, now, or with QoS 1 and 2 as soon as there is a connection."""
+    def publish(self, number: int, clears: bool = False) -> None:
+        """Publish a message to one of its topics, now, or with QoS 1 and 2 as soon as there is a connection. `clears`:
+        with an empty payload."""
         output = self.plan.outputs[number]
-        if not output.qos and not self.connected:
+        qos = min(output.qos, self._max_qos)
+        if not qos and not self.connected:
             return
-        stream = self.plan.name, output.topic, output.qos
+        stream = self.plan.name, output.topic, qos
         sequence, payload = self.ground.streams.message(stream)
+        payload = b"" if clears else payload
         topic = self.ground.topic(output.topic)
-        packet = packets.Publish(topic.encode(), payload, output.qos, output.retain)
+        packet = packets.Publish(topic.encode(), payload, qos, output.retain)
         operation = Publish(
             client=self.plan.name,
             began=self.ground.now(),
             topic=output.topic,
-            qos=output.qos,
+            qos=qos,
             sequence=sequence,
             retain=output.retain,
+            clears=clears,
         )
         try:
             packet_id = self.machine.publish(packet)
@@ -151,6 +166,9 @@ class Client:
             return
         operation.packet_id = packet_id
         self.ground.note(operation)
+        if clears:
+            self.ground.cleared[output.topic] = operation
+            self.ground.retained.discard(output.topic)
         if packet_id:
             self._pending[packet_id] = operation
         self._flush()
@@ -222,7 +240,7 @@ class Client:
         """Send nothing more on this connection."""
         granted = self.machine.connack.properties.integers.get(names.SERVER_KEEP_ALIVE, self.plan.keep_alive)
         if self._wire is not None and self.connected and granted and not self._hushed:
-            self._hushed = True
+            self._hushed, self._hushed_at = True, self.ground.now()
             number = self._wire.connect.number
             self.ground.note(Hush(client=self.plan.name, at=self.ground.now(), connection=number, keep_alive=granted))
 
@@ -306,13 +324,14 @@ class Client:
         plan = self.plan.will
         if plan is None:
             return None
-        sequence, payload = self.ground.streams.message((self.plan.name, plan.topic, plan.qos))
-        self.machine.connect.will = Will(self.ground.topic(plan.topic), payload, plan.qos, False, plan.delay)
+        qos = min(plan.qos, self._max_qos)
+        sequence, payload = self.ground.streams.message((self.plan.name, plan.topic, qos))
+        self.machine.connect.will = Will(self.ground.topic(plan.topic), payload, qos, False, plan.delay)
         will = Publish(
             client=self.plan.name,
             began=self.ground.now(),
             topic=plan.topic,
-            qos=plan.qos,
+            qos=qos,
             sequence=sequence,
             will=True,
         )
@@ -348,12 +367,18 @@ class Client:
                 self._accepted(wire, event)
             elif isinstance(event, Disconnect):
                 code = event.reason_code
+        if self.connected and any(isinstance(event, Connack | Suback | Unsuback) for event in events):
+            # What came together with the CONNACK came before the SUBSCRIBE; after an answer it may want the other.
+            self._request()
         self._flush()
         failure = self.machine.failure
         if failure is not None:
             self.failure = failure
             if isinstance(failure, RefusedError):
                 wire.connect.fail(self.ground.now())
+                if failure.reason_code == QOS_NOT_SUPPORTED:
+                    # It takes no such will, and perhaps a lower one [MQTT-3.2.2-12].
+                    self._max_qos = max(0, self._max_qos - 1)
             broke = failure.why.removeprefix(BREAKS) if failure.why.startswith(BREAKS) else ""
             self._end(wire, code=code, broke=broke)
             wire.linger()
@@ -366,7 +391,6 @@ class Client:
         if wire is self._wire:
             self.machine.lost(why)
             self.failure = ClientError(f"{wire.connect.node}: {why}")
-            self._will = None
         self._end(wire, code=code)
 
     def _end(self, wire: Wire, own: bool = False, code: int | None = None, broke: str = "") -> None:
@@ -384,6 +408,11 @@ class Client:
                 )
             )
         if wire is self._wire:
+            if self._hushed and self._will is not None and not own and not broke:
+                # Nobody but the broker ended it, which publishes the will then, perhaps before its end is seen here.
+                self._will.ok(self.ground.now())
+                self._will.lost_at = self._hushed_at
+            self._will = self._will if own else None
             self._release(wire)
 
     def _release(self, wire: Wire) -> None:
@@ -407,6 +436,9 @@ class Client:
         ground = self.ground
         now = ground.now()
         wire.connect.present = packet.session_present
+        granted = packet.properties.integers.get(names.SESSION_EXPIRY_INTERVAL, NEVER)
+        self._max_qos = min(self._max_qos, packet.properties.integers.get(names.MAXIMUM_QOS, 2))
+        wire.connect.lasts = inf if granted == NEVER else granted
         wire.connect.ok(now)
         self.connected = self.ever = True
         self._changed.set()
@@ -425,7 +457,6 @@ class Client:
             old, self._old = self._old, None
             if not old.ended:
                 old.ask(ground.note(Ping(client=self.plan.name, began=ground.now(), connection=old.connect.number)))
-        self._request()
         if self.plan.keep_alive:
             self._keep_alive()
         if not self.wanted:
@@ -492,9 +523,6 @@ class Client:
             asked.ok(self.ground.now())
             if isinstance(asked, Subscribe):
                 asked.qos = code
-        # It may want the other by now.
-        if code < FAILURE:
-            self._request()
 
     def _acknowledged(self, event: Delivered) -> None:
         operation = self._pending.pop(event.packet_id, None)
@@ -505,16 +533,23 @@ class Client:
             self.ground.refused[f"PUBLISH with QoS {operation.qos} was refused with 0x{event.reason_code:02x}"] += 1
         else:
             operation.ok(self.ground.now())
+            cleared = self.ground.cleared.get(operation.topic)
+            if operation.retain and (cleared is None or cleared.number < operation.number):
+                self.ground.retained.add(operation.topic)
 
     def _delivered(self, packet: packets.Publish) -> None:
+        wire_topic = packet.topic.decode(errors="replace")
+        topic = self.ground.name(wire_topic)
         found = self.ground.streams.read(packet.payload)
-        if found is None:
+        if found is None and topic == wire_topic:
             self.ground.foreign += 1
             return
-        stream, sequence, whole = found
-        topic = self.ground.name(packet.topic.decode(errors="replace"))
+        stream, sequence, whole = found or ((UNKNOWN, topic, packet.qos), -1, False)
         if packet.retain:
             self.retained[topic] = stream, sequence
+        if not packet.payload and topic in self.ground.cleared:
+            # It is one of these, and nobody can tell which.
+            return
         live = any(each.as_published for each in self.plan.filters)
         self.ground.note(
             Delivery(

@@ -3,7 +3,7 @@
 Owns: `Ground`, and `Login`.
 
 Promises: names in the history are those of the plan; those on the wire begin with the run's own prefix, so that a
-broker that others use, too, is not disturbed, and messages of others are counted as foreign and not judged.
+broker that others use, too, is not disturbed, and messages on other topics are counted as foreign and not judged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from canopy_load.engine.job import Target
 from canopy_load.ledger import mark
-from canopy_load.ledger.history import History, Kind
+from canopy_load.ledger.history import History, Kind, Publish
 from canopy_load.ledger.packet_log import PacketLog
 from canopy_load.ledger.streams import Streams
 from canopy_mqtt.core.codec.topic_names import parse_shared
@@ -54,12 +54,16 @@ class Ground:
     """What people should know."""
     refused: Counter[str] = field(default_factory=Counter)
     """What the broker refused, for people: what needs it cannot be judged."""
+    retained: set[str] = field(default_factory=set)
+    """The topics that have a retained message by what was acknowledged."""
+    cleared: dict[str, Publish] = field(default_factory=dict)
+    """By topic, the last message that removed the retained one."""
     logs: dict[str, PacketLog] = field(default_factory=dict)
     """The packets of each client."""
     step: int = -1
     """The number of the last step that was taken."""
     foreign: int = 0
-    """Messages that are none of this run."""
+    """Messages on topics that are none of this run."""
 
     def __post_init__(self) -> None:
         self.streams = Streams(mark.run_number(self.identifier))

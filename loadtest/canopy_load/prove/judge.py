@@ -72,6 +72,7 @@ ENDURING: Final = frozenset(
     {
         "lost", "lost to a group", "retained, the last", "retained, the same", "retained, each node", "session",
         "twice", "to two members", "order", "will missing", "will twice", "will revoked", "unsubscribed",
+        "Retain Handling",
     }
 )  # fmt: skip
 """The promises that a broker can only keep over a kill if it has written what they are about to its disk."""

@@ -161,6 +161,7 @@ class _Player:
         self._phase = ""
         self._looks: set[asyncio.Task[None]] = set()
         self._step = 0
+        self._looked = 0
         self._clients = {name: Client(each, ground) for name, each in plan.clients.items()}
         self._proof = Proof(plan, ground.identifier, [str(each) for each in ground.targets], ground.history)
 
@@ -273,7 +274,7 @@ class _Player:
         patience = self._ground.patience
         there = [each for each in self._clients.values() if each.ever and each.plan.kind != "looker"]
         for client in there:
-            if client.plan.will is not None and not client.plan.will.delay:
+            if client.plan.kind == "mortal" and client.plan.will is not None and not client.plan.will.delay:
                 # The faults are over: there is nothing that excuses a will that does not come.
                 client.cut()
         for client in there:
@@ -285,7 +286,7 @@ class _Player:
         before = len(self._ground.history.events)
         for client in there:
             for output in range(len(client.plan.outputs)):
-                client.publish(output)
+                client.publish(output, client.plan.outputs[output].cleared)
         settled = await self._until(lambda: all(each.settled for each in there), patience)
         if self._looks:
             await asyncio.wait(self._looks)
@@ -354,23 +355,36 @@ class _Player:
                 task.add_done_callback(self._looks.discard)
 
     async def _look(self) -> None:
-        """Look at the retained messages with a new client, each time at the next node; a connection that is lost on the
-        way shows nothing."""
-        looker = self._clients["looker-0"]
+        """Look at the retained messages with a new client, each time at the next node, and after all nodes with the
+        next looker of a version that the broker takes; a connection that is lost on the way shows nothing."""
+        lookers = [each for each in self._clients.values() if each.plan.kind == "looker"]
+        lookers = [each for each in lookers if each.plan.version in self._versions] or lookers
+        looker = lookers[self._looked // len(self._ground.targets) % len(lookers)]
+        looker.go(self._looked)
+        self._looked += 1
         asked = self._ground.now()
+        wanted = set(self._ground.retained)
         looker.come()
         if not await self._until(lambda: looker.ready, self._ground.patience):
             looker.cut(stay_away=True)
             return
         found = looker.retained
-        wanted = {each.topic for each in self._ground.history.of(Publish) if each.retain and each.outcome == "ok"}
-        await self._until(lambda: not looker.connected or wanted <= found.keys(), self._ground.patience)
+
+        def complete() -> bool:
+            return not looker.connected or wanted & self._ground.retained <= found.keys()
+
+        await self._until(complete, self._ground.patience)
         if looker.connected:
             self._ground.note(
-                Look(client="looker-0", at=asked, until=self._ground.now(), node=str(looker.node), found=dict(found))
+                Look(
+                    client=looker.plan.name,
+                    at=asked,
+                    until=self._ground.now(),
+                    node=str(looker.node),
+                    found=dict(found),
+                )
             )
         looker.leave()
-        looker.move()
 
     async def _drain(self) -> bool:
         """Wait until everything has come that has to, or nothing of what is missing for a long time; return False if it

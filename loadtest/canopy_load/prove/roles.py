@@ -51,6 +51,8 @@ class Output:
     topic: str
     qos: int
     retain: bool = False
+    cleared: bool = False
+    """True: in the quiet phase an empty payload removes the retained message."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
         made.add(ClientPlan(f"publisher-{number}", "publisher", version, clean, (), outputs((1, 2, 1, 2, 0))))
     both = (V5, V311)
     for number, version in enumerate(both):
-        retained = tuple(Output(f"r/{number}/{each}", 1 + each % 2, retain=True) for each in range(3))
+        retained = tuple(Output(f"r/{number}/{each}", 1 + each % 2, retain=True, cleared=each > 2) for each in range(5))
         made.add(ClientPlan(f"retainer-{number}", "retainer", version, False, (), retained))
         made.add(ClientPlan(f"connected-{number}", "connected", version, False, everything))
         overlapping = (Asked("t/+", 2), Asked(topics[number], 1))
@@ -121,8 +123,13 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
         made.add(ClientPlan(f"frozen-{number}", "frozen", version, False, everything))
         made.add(ClientPlan(f"roaming-{number}", "roaming", version, False, everything))
         made.add(ClientPlan(f"once-{number}", "QoS 0", version, False, (Asked("t/#", 0),)))
-        made.add(ClientPlan(f"hushed-{number}", "keep alive", version, True, keep_alive=KEEP_ALIVE))
+        silent = WillPlan(f"w/hushed-{number}", 1 + number)
+        hushed = ClientPlan(f"hushed-{number}", "keep alive", version, True, keep_alive=KEEP_ALIVE, will=silent)
+        made.add(hushed)
         made.add(ClientPlan(f"taken-over-{number}", "taken over", version, False, everything, outputs((1, 2))))
+    exact = tuple(Asked(topic, 2) for topic in topics)
+    made.add(ClientPlan("exact-0", "connected", V5, False, exact))
+    made.add(ClientPlan("exact-1", "away", V311, False, exact))
     made.add(ClientPlan("all-0", "#", V5, False, (Asked("#", 2),)))
     own = (Asked("t/#", 2, no_local=True),)
     made.add(ClientPlan("own-0", "No Local", V5, False, own, outputs((1, 2))))
@@ -142,8 +149,13 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
         delay = WILL_DELAY if number > 3 else 0
         will = WillPlan(f"w/{number}", 1 + number % 2, delay)
         made.add(ClientPlan(f"mortal-{number}", "mortal", V5 if delay else both[number % 2], not delay, will=will))
+    made.add(ClientPlan("mortal-6", "mortal", V311, False, will=WillPlan("w/6", 1)))
     made.add(ClientPlan("heir-0", "heir", V5, False, (Asked("w/#", 2),)))
-    made.add(ClientPlan("looker-0", "looker", V311, True, (Asked("r/#", 2),), from_start=False))
+    every = tuple(Asked(each.topic, 2) for one in made.of("retainer") for each in one.outputs)
+    for number, filters in enumerate(((Asked("r/#", 2),), every)):
+        for each, version in enumerate(both):
+            name = f"looker-{2 * number + each}"
+            made.add(ClientPlan(name, "looker", version, True, filters, from_start=False))
     wide = tuple(Asked(each, qos) for qos, each in enumerate(CROWD_FILTERS, 1))
     for number in range(crowd):
         made.add(ClientPlan(f"crowd-{number}", "crowd", both[number % 2], False, wide))

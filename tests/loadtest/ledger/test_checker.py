@@ -418,7 +418,7 @@ def test_a_connection_is_over_when_another_one_has_its_identifier() -> None:
     assert story.broken() == ["one connection"]
 
 
-@for_each(("code", "broken"), [(0x8E, []), (None, []), (0x8B, ["told 0x8E"])])
+@for_each(("code", "broken"), [(0x8E, []), (None, []), (0x97, []), (0x8B, ["told 0x8E"])])
 def test_a_connection_that_is_taken_over_is_told_so(code: int | None, broken: list[str]) -> None:
     story = Story()
     before = story.connect("s")
@@ -577,6 +577,27 @@ def test_retain_handling() -> None:
     story.subscribe("s", "t/#", handling=2, as_published=True)
     story.comes("s", message, retain=True)
     assert story.broken() == ["Retain Handling"]
+
+
+def test_a_subscription_of_the_session_before_brings_nothing_to_a_new_one() -> None:
+    story = subscribed("s")
+    message = story.publish()
+    story.comes("s", message)
+    story.ends("s")
+    story.connect("s", clean=True)
+    story.comes("s", message)
+    story.subscribe("s", "t/#")
+    assert story.broken() == ["asked for"]
+
+
+@for_each(("lasts", "broken"), [(1.0, []), (60.0, ["session"])])
+def test_a_session_may_be_gone_after_its_expiry_interval(lasts: float, broken: list[str]) -> None:
+    story = Story()
+    story.connect("s", lasts=lasts)
+    story.ends("s")
+    story.connect("s", answered=False)
+    story.connect("s")
+    assert story.broken() == broken
 
 
 @for_each(("lost_at", "broken"), [(0.0, []), (9.0, ["will missing"])])

@@ -53,6 +53,7 @@ class Planted(StrEnum):
     LOSES_SOME = "loses every 20th acknowledged message, for the subscribers that are connected"
     LOSES_OF_AWAY = "keeps no message with QoS 1 for a client that is away"
     LOSES_QOS_2_OF_AWAY = "keeps no message with QoS 2 for a client that is away"
+    LOSES_OF_EXACT = "loses every 5th message to a filter without wildcards"
     LOSES_IN_FLIGHT = "does not send again what was on its way when a connection broke"
     FORGETS_IDENTIFIERS = "forgets the identifiers of QoS 2 when a connection is taken over"
     TWICE = "sends every 20th message with QoS 2 twice"
@@ -60,7 +61,13 @@ class Planted(StrEnum):
     GROUP_TO_NOBODY = "loses what waits for a member of a share group"
     OLD_RETAINED = "keeps the first retained message of each topic"
     NO_RETAINED = "forgets every second retained topic"
+    KEEPS_CLEARED = "keeps retained messages that an empty payload removes"
+    STORES_EMPTY = "has an empty retained message where one was removed"
+    NO_RETAINED_FOR_EXACT = "sends no retained messages to filters without wildcards"
+    NO_RETAINED_FOR_V5 = "sends no retained messages to clients of 5.0"
     NO_WILL = "publishes no will of a client that is cut off"
+    NO_WILL_OF_DURABLE = "publishes no will of a client of 3.1.1 whose session lasts"
+    NO_WILL_OF_SILENT = "publishes no will of a client whose Keep Alive is over"
     WILL_AFTER_GOODBYE = "publishes a will after DISCONNECT, too"
     WILL_TOO_EARLY = "does not wait for the delay of a will"
     WILL_TWICE = "publishes each will twice"
@@ -71,10 +78,14 @@ class Planted(StrEnum):
     SESSION_GONE = "has no session for a client that comes back"
     PRESENT_WITHOUT_STATE = "says Session Present and has lost the subscriptions"
     PRESENT_AFTER_CLEAN = "says Session Present after a clean start"
+    IGNORES_CLEAN_START = "goes on with the session of a client that starts clean, and does not say so"
     TWO_CONNECTIONS = "leaves the connection open that is taken over"
     NO_ANSWER = "does not answer every 40th PUBLISH with QoS 1"
     NO_SUBACK = "does not answer a SUBSCRIBE to #"
     ALTERS = "changes a byte in every 40th message"
+    ALTERS_THE_FIRST = "changes the first byte of every 40th message"
+    CUTS = "sends the first 8 bytes of every 40th message"
+    EMPTIES = "sends every 40th message without its payload"
     HIGHER_QOS = "sends messages with QoS 1 with QoS 2"
     UNASKED = "sends each message on t/0 to a client without subscription"
     LOWER_QOS = "sends messages with QoS 2 with QoS 1"
@@ -164,6 +175,8 @@ class Peer(asyncio.Protocol):
             self.heard = loop.time()
         due = self.heard + 1.5 * self.keep_alive
         if self.keep_alive and due <= loop.time() and Planted.IGNORES_KEEP_ALIVE not in self.broker.planted:
+            if Planted.NO_WILL_OF_SILENT in self.broker.planted:
+                self.will = None
             self.transport.close()
         elif self.keep_alive:
             self._timer = loop.call_at(max(due, loop.time() + 0.1), self.watch)
@@ -319,6 +332,9 @@ class FakeBroker:
         peer.version, peer.will = packet.version, packet.will
         expiry = packet.properties.integers.get(names.SESSION_EXPIRY_INTERVAL, 0)
         peer.keeps = bool(expiry) if packet.version == V5 else not packet.clean_start
+        clean_start = packet.clean_start
+        if Planted.IGNORES_CLEAN_START in self.planted:
+            peer.keeps, clean_start = True, False
         peer.keep_alive = packet.keep_alive
         peer.watch()
         if self.every(Planted.SILENT_TO_CONNECT, 10):
@@ -333,7 +349,7 @@ class FakeBroker:
         delayed = self._delays.pop(packet.client_id, None)
         if delayed is not None and Planted.WILL_AFTER_RETURN not in self.planted:
             delayed.cancel()
-        there = before is not None and not packet.clean_start and Planted.SESSION_GONE not in self.planted
+        there = before is not None and not clean_start and Planted.SESSION_GONE not in self.planted
         session = before if there and before is not None else Session(packet.client_id)
         self.sessions[packet.client_id] = session
         session.returned = there
@@ -341,6 +357,8 @@ class FakeBroker:
         present = there
         if Planted.PRESENT_WITHOUT_STATE in self.planted:
             session.filters.clear()
+        if packet.clean_start:
+            present = False
         if Planted.PRESENT_AFTER_CLEAN in self.planted and packet.version != V5:
             present = True
         if Planted.GROUP_TO_NOBODY in self.planted and any(name.startswith("$share/") for name in session.filters):
@@ -384,6 +402,8 @@ class FakeBroker:
         if not peer.keeps:
             self.sessions.pop(session.client_id, None)
         if will is None or Planted.NO_WILL in self.planted:
+            return
+        if Planted.NO_WILL_OF_DURABLE in self.planted and peer.keeps and peer.version != V5:
             return
         if will.delay and Planted.WILL_TOO_EARLY not in self.planted:
             loop = asyncio.get_running_loop()
@@ -440,6 +460,10 @@ class FakeBroker:
                 continue
             if each.retain_handling == 2 and Planted.IGNORES_RETAIN_HANDLING not in self.planted:
                 continue
+            if Planted.NO_RETAINED_FOR_EXACT in self.planted and not set("#+") & set(each.topic_filter):
+                continue
+            if Planted.NO_RETAINED_FOR_V5 in self.planted and peer.version == V5:
+                continue
             elsewhere = peer.node and Planted.OLD_RETAINED_ELSEWHERE in self.planted
             for number, (topic, retained) in enumerate(sorted((self._first if elsewhere else self.retained).items())):
                 if Planted.NO_RETAINED in self.planted and number % 2:
@@ -464,18 +488,23 @@ class FakeBroker:
     def _route(self, message: Waiting, publisher: Session | None = None) -> None:
         if message.retain:
             self._first.setdefault(message.topic, message)
-            if not message.payload:
+            if not message.payload and Planted.KEEPS_CLEARED in self.planted:
+                pass
+            elif not message.payload and Planted.STORES_EMPTY not in self.planted:
                 self.retained.pop(message.topic, None)
                 self._first.pop(message.topic, None)
             elif Planted.OLD_RETAINED not in self.planted or message.topic not in self.retained:
                 self.retained[message.topic] = message
         groups: dict[str, list[tuple[Session, int]]] = {}
         no_local = Planted.IGNORES_NO_LOCAL not in self.planted
+        lost = self.every(Planted.LOSES_OF_EXACT, 5)
         for session in list(self.sessions.values()):
             best = -1
             retain = message.retain and Planted.LEAVES_RETAIN in self.planted
             for name, asked in session.filters.items():
                 group, plain = parse_shared(name)
+                if lost and not set("#+") & set(plain):
+                    continue
                 if not matches(plain, message.topic) or (asked.no_local and no_local and publisher is session):
                     continue
                 if group:
@@ -515,6 +544,12 @@ class FakeBroker:
         payload = message.payload
         if self.every(Planted.ALTERS, 40):
             payload = payload[:-1] + b"?"
+        if self.every(Planted.ALTERS_THE_FIRST, 40):
+            payload = b"?" + payload[1:]
+        if self.every(Planted.CUTS, 40):
+            payload = payload[:8]
+        if self.every(Planted.EMPTIES, 40):
+            payload = b""
         away = session.peer is None
         if away and ((qos == 1 and Planted.LOSES_OF_AWAY in self.planted) or not qos):
             return

@@ -8,7 +8,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from canopy_load.ledger.history import Connect, Delivery, Ended, Event, History, Look, Ping, Publish, Subscribe
+from canopy_load.ledger.history import (
+    Connect,
+    Delivery,
+    Ended,
+    Event,
+    History,
+    Look,
+    Ping,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
 from canopy_load.ledger.told import told
 from canopy_load.prove import report
 from canopy_load.prove.faults import CLIENT_FAULTS, Fault
@@ -139,6 +150,23 @@ def test_a_kill_takes_what_was_known_of_a_clean_member_and_a_message_on_its_way(
     history.add(Delivery(client="durable-member-1", at=4.9, stream=publish.stream, sequence=0, qos=2))
     made = replace(story(), history=history, outages=[(2.5, 3.0, Fault.KILL)])
     assert ruling(judge(made), "to two members")[0] == state
+
+
+@pytest.mark.parametrize(("killed", "state"), [(4.0, "not judged"), (40.0, "broken")])
+def test_a_kill_may_take_an_unsubscribe_from_who_saves_now_and_then(killed: float, state: str) -> None:
+    """So a subscription with Retain Handling 2 and Retain As Published goes on that the client has made anew later."""
+    history = History()
+    history.add(Connect(client="changing-0", began=1.0)).ok(1.1)
+    options = {"topic_filter": "r/#", "qos": 2, "as_published": True, "handling": 2}
+    history.add(Subscribe(client="changing-0", began=1.2, **options)).ok(1.3)  # type: ignore[arg-type]
+    history.add(Unsubscribe(client="changing-0", began=3.0, topic_filter="r/#")).ok(3.1)
+    publish = history.add(Publish(client="retainer-0", began=20.0, topic="r/0/0", qos=1, sequence=0, retain=True))
+    publish.ok(20.1)
+    history.add(Subscribe(client="changing-0", began=21.0, **options)).ok(21.1)  # type: ignore[arg-type]
+    history.add(Delivery(client="changing-0", at=22.0, stream=publish.stream, sequence=0, qos=1, retain=True))
+    made = replace(story(), history=history, outages=[(killed, killed + 1.0, Fault.KILL)])
+    assert ruling(judge(made, AUTOSAVE), "Retain Handling")[0] == state
+    assert ruling(judge(made), "Retain Handling")[0] == "broken"
 
 
 def will(due: float, delay: float = 0.0) -> Proof:

@@ -10,16 +10,18 @@ import pytest
 
 from canopy_load.brokers.process import BrokerFailed
 from canopy_load.engine.job import Target
-from canopy_load.ledger.history import Look, Subscribe
+from canopy_load.ledger.history import Look, Publish, Subscribe
 from canopy_load.prove import report
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
 from canopy_load.prove.judge import judge
 from canopy_load.prove.plan import make
-from canopy_load.prove.play import play
+from canopy_load.prove.play import Proof, play
+from canopy_mqtt.core.codec import packets
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.packets import V5
+from canopy_mqtt.core.codec.reason_codes import QOS_NOT_SUPPORTED
 from tests.loadtest.prove.fake import FakeBroker, Peer, Planted, Session, Waiting
-from tests.loadtest.prove.proving import RATE, JumpingLoop, proof, reported
+from tests.loadtest.prove.proving import RATE, JumpingLoop, broken, proof, reported
 
 
 def test_a_stop_ends_the_rounds_and_there_is_a_judgement() -> None:
@@ -149,6 +151,98 @@ def test_every_node_is_looked_at() -> None:
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         assert len(runner.run(main())) == 2
+
+
+class Shared(FakeBroker):
+    """Others publish to it, too."""
+
+    def _subscribe(self, peer: Peer, packet: packets.Subscribe) -> None:
+        super()._subscribe(peer, packet)
+        self._route(Waiting("others/t/0", b"a payload of others", 1))
+
+
+def test_what_others_publish_is_counted_and_not_judged() -> None:
+    made = proof(faults=(), rounds=1, broker=Shared())
+    assert made.foreign > 0
+    assert broken(judge(made)) == set()
+
+
+class Brief(FakeBroker):
+    """It keeps sessions of 5.0 for no second more than their connections, and says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grants.integers[names.SESSION_EXPIRY_INTERVAL] = 0
+
+    def lost(self, peer: Peer) -> None:
+        peer.keeps = peer.keeps and peer.version != V5
+        super().lost(peer)
+
+
+def test_a_broker_that_grants_a_lower_session_expiry_interval_is_held_to_that() -> None:
+    judgement = judge(proof(faults=CLIENT_FAULTS, broker=Brief()))
+    assert broken(judgement) == set()
+    assert reported(judgement).code == 0
+
+
+class Low(FakeBroker):
+    """It takes no QoS above `most` from clients of 5.0, as its CONNACK says, neither in messages nor in wills."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.grants.integers[names.MAXIMUM_QOS] = most
+
+    def _connect(self, peer: Peer, packet: packets.Connect) -> None:
+        if packet.version == V5 and packet.will is not None and packet.will.qos > self.most:
+            peer.send(packets.Connack(False, QOS_NOT_SUPPORTED))
+            peer.transport.close()
+        else:
+            super()._connect(peer, packet)
+
+    def _publish(self, peer: Peer, packet: packets.Publish) -> None:
+        if peer.version == V5 and packet.qos > self.most:
+            peer.send(packets.Disconnect(QOS_NOT_SUPPORTED))
+            peer.transport.close()
+        else:
+            super()._publish(peer, packet)
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_broker_that_takes_no_higher_qos_is_judged_by_what_it_takes(most: int) -> None:
+    judgement = judge(proof(faults=CLIENT_FAULTS, broker=Low(most)))
+    assert broken(judgement) == set()
+    assert reported(judgement).code == 0
+    of_v5 = [
+        each
+        for each in judgement.proof.history.of(Publish)
+        if judgement.proof.plan.clients[each.client].version == V5 and each.outcome != "fail"
+    ]
+    assert {each.qos for each in of_v5 if not each.will} == set(range(most + 1))
+    assert {each.qos for each in of_v5 if each.will} == {most}
+    assert not judgement.proof.refused
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_node_that_nobody_reaches_is_no_breach(seed: int) -> None:
+    """Clients that give up a connection for one to a node that is not there are not connected."""
+
+    async def main() -> Proof:
+        broker = FakeBroker()
+        await broker.start()
+        gone = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+        ports = [broker.port, gone.sockets[0].getsockname()[1]]
+        gone.close()
+        await gone.wait_closed()
+        try:
+            return await play(make(seed, 1, rate=RATE), [Target("127.0.0.1", port) for port in ports])
+        finally:
+            await broker.close()
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        judgement = judge(runner.run(main()))
+    assert broken(judgement) == set()
+    assert reported(judgement).code == 2
 
 
 @pytest.mark.parametrize(
