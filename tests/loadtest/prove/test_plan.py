@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, Fault, rounds_for
+from itertools import pairwise
+from random import Random
+
+from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, Fault, choose, rounds_for
 from canopy_load.prove.plan import last_of_round, make, up_to
 from canopy_load.prove.steps import Act
 
@@ -98,3 +101,15 @@ def test_a_plan_ends_at_a_step_with_the_faults_that_had_begun() -> None:
     assert up_to(plan, 10**6) == plan
     assert last_of_round(plan, before) == before + len(plan.rounds[number].steps) - 1
     assert last_of_round(plan, -1) == len(plan.rounds[0].steps) - 1
+
+
+def test_no_process_starts_on_a_disk_that_refuses_writes() -> None:
+    """A broker may refuse to; other faults happen at the same time."""
+    pairs = set()
+    for seed in range(200):
+        for each in choose(Random(seed), 20, BROKER_FAULTS, 3.0, nodes=3):
+            pairs |= {frozenset((one.fault, other.fault)) for one, other in pairwise(each)}
+    assert frozenset((Fault.KILL, Fault.STORE_PAUSED)) in pairs
+    assert frozenset((Fault.STOP, Fault.STORE_READ_ONLY)) in pairs
+    starts, refuses = {Fault.KILL, Fault.RESTART, Fault.SCALE}, {Fault.STORE_FULL, Fault.STORE_READ_ONLY}
+    assert [pair for pair in pairs if pair & starts and pair & refuses] == []
