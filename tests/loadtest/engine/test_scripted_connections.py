@@ -82,10 +82,12 @@ def test_a_client_that_is_refused_for_good(refusals: Played, name: str) -> None:
     server, result = refusals
     group = named(result, name)
     attempts = sum(each.client_id == f"{name}-1" for each in server.connects)
-    assert attempts > 0
-    assert (group.connects, group.connects_failed) == (1, attempts)
+    # The answer to the last one may be on its way when the run ends.
+    failed = group.connects_failed
+    assert group.connects == 1
+    assert 0 < failed <= attempts <= failed + 1
     assert stated(group.deliveries) == Account(30, 30), "nothing is due to who never came"
-    assert sum(count for text, count in result.errors.items() if "not authorized" in text.lower()) >= attempts
+    assert sum(count for text, count in result.errors.items() if "not authorized" in text.lower()) >= failed
 
 
 def test_a_client_that_is_refused_once(refusals: Played) -> None:
