@@ -89,7 +89,6 @@ def things(amount: int, one: str, many: str = "") -> str:
 def findings(result: Result) -> list[Finding]:
     """Return the findings that a reader needs before any figure, the worst first; at least one."""
     found = [
-        *_whose(result),
         *_faults(result.deliveries),
         *_unanswered(result),
         *_ledger(result),
@@ -99,6 +98,8 @@ def findings(result: Result) -> list[Finding]:
         found[:0] = _all_is_well(result)
     elif result.too_little_judged:
         found.insert(0, Finding("warn", _unjudged(result)))
+    # Whose figures these are says nothing of what was delivered, so it does not hide that all came.
+    found[:0] = _whose(result)
     found += [
         Finding("bad", f"Threshold missed: {each.text}; it was {threshold_value(each)}.") for each in result.missed
     ]

@@ -143,6 +143,14 @@ def test_a_connection_that_broke_and_what_was_not_sent_stand_beside_the_good_new
     assert exit_code(result, strict=True) == 3
 
 
+def test_that_nothing_was_lost_is_told_also_where_the_generator_was_the_limit() -> None:
+    result = well(0, 0)
+    result.limit = "generator"
+    first, *others = findings(result)
+    assert first.text.startswith("The load generator was the limit")
+    assert any(each.text.startswith("Nothing was lost") for each in others)
+
+
 def test_a_run_in_which_nothing_could_be_judged_says_so() -> None:
     (worst, *_) = findings(well(500, 3, expected=0))
     assert worst.text.startswith("100 % of the deliveries could not be judged")
