@@ -143,6 +143,7 @@ KEYS: Final[dict[str, Any]] = {
     "prepare": list[list[str]], "needs": dict[str, str], "version_command": list[str], "not_run": str,
     "patience": float, "window": float, "says": str, "volatile": bool, "recovery": float, "store": bool,
     "database": bool, "timeout": float, "max_nodes": int, "peers": str, "dials": bool, "max_qos": int,
+    "share_queue": bool,
 }  # fmt: skip
 RANGES: Final = {
     "patience": (0.1, 3600.0), "window": (0.0, inf), "recovery": (0.0, inf), "timeout": (0.1, MAX_TIMEOUT),
@@ -202,6 +203,7 @@ def _parsed(name: str, given: dict[str, Any]) -> Driver:
         given.pop("says", ""),
         float(given.pop("recovery", 0.0)),
         given.pop("volatile", False),
+        given.pop("share_queue", False),
     )
     for key in ("command", "version_command"):
         given[key] = tuple(given.get(key, ()))
