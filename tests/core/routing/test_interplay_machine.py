@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from canopy_mqtt.core.codec.packets import V5, V311, Publish, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.routing.share_queues import ShareQueue
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.core.naive import matches
 from tests.support.runs import examples
