@@ -12,8 +12,14 @@ from tests.support.runs import for_each
 GENERATED: Final = {"commands", "settings"}
 """Pages that tools/reference.py writes as a whole."""
 
-MAPS: Final = {"architecture"}
-"""Pages whose tables have a row for each package, with all that it owns."""
+WORDS: Final = 20
+"""Of a sentence, on average over a page."""
+
+FINDINGS: Final = {"benchmarks": 22, "prove": 24}
+"""Pages that say what was measured or found: how many words their sentences have instead, which may only fall."""
+
+WIDE: Final = {"architecture", "prove"}
+"""Pages with a row for each package and all that it owns, or for each broker and all that was found."""
 
 WRITTEN: Final = sorted({file.stem for file in ROOT.glob("docs/*.md")} - GENERATED)
 
@@ -25,10 +31,10 @@ def test_pages_are_few_enough_to_choose_from() -> None:
 
 @for_each("page", WRITTEN)
 def test_sentences_are_short_on_average(page: str) -> None:
-    assert fmean(len(sentence.split()) for sentence in sentences(PAGES[page])) <= 20
+    assert fmean(len(sentence.split()) for sentence in sentences(PAGES[page])) <= FINDINGS.get(page, WORDS)
 
 
-@for_each("page", sorted({*WRITTEN} - MAPS))
+@for_each("page", sorted({*WRITTEN} - WIDE))
 def test_a_cell_of_a_table_can_be_read_at_a_glance(page: str) -> None:
     assert [cell for cell in cells(PAGES[page]) if len(cell) > 200] == []
 
