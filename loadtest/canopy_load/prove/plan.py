@@ -66,7 +66,9 @@ def make(
     people = cast(random, rounds, crowd)
     if nodes > 1:
         people.clients = {
-            name: replace(each, node=random.randrange(nodes), roams=random.random() < ROAMERS)
+            name: each
+            if each.kind == "pair"
+            else replace(each, node=random.randrange(nodes), roams=random.random() < ROAMERS)
             for name, each in people.clients.items()
         }
     people.clients = {name: each.at_most(max_qos) for name, each in people.clients.items()}

@@ -52,7 +52,7 @@ HUSHED: Final = 1.5 * KEEP_ALIVE + KEEP_ALIVE_MARGIN + 0.5
 """Seconds for which a client that sends nothing more is waited for at the end."""
 FAULTS: Final = {Act(each.value): each for each in CLIENT_FAULTS}
 """The faults of clients, by what a client does."""
-GROUPS: Final = ("durable-member-", "clean-member-", "lone-member-")
+GROUPS: Final = ("durable-member-", "clean-member-", "lone-member-", "pair-member-")
 ABSENT: Final = frozenset({"lost", "lost to a group", "will missing", "answered"})
 """The promises whose breach is that something does not come."""
 

@@ -1,18 +1,9 @@
 """The queues of share groups: what comes while no member is connected waits for the one that connects first.
 
 Owns `ShareQueue` (a session without a client, `$share/NAME/FILTER`), the way of a message into it and out of it, and
-`Unfinished`: what becomes of the messages of a member that leaves (section 4.8.2). A queue is there while something
-waits in it. Promises:
-
-- A message of a group is at any time with one member, or in the queue, or over. It has its place in the order of the
-  group (`Delivery.order`) wherever it is, and the queue is in that order, also after a restart.
-- While something waits in the queue, what comes goes behind it, and every connected member takes from it as soon as it
-  has room: nothing overtakes, and nothing stays while somebody could have it.
-- A move is told to the journal as the end of one delivery and the beginning of another, without interruption and with
-  the same number where the order asks for it. A store commits both or neither (`Journal`), and a QoS 2 message is sent
-  only once that is committed (`HeldDeliveries`). So a broker that dies has it either in the queue, never sent, or with
-  the member to which it may have been sent: QoS 2 is neither lost nor doubled. QoS 1 may have been sent before the
-  commit, and comes again then. The other way is the same: what is given back was QoS 1, or never sent.
+`Unfinished`: what becomes of the messages of a member that leaves (section 4.8.2).
+Promises: a message of a group is at any time with one member, or in the queue, or over; while something waits in the
+queue, what comes goes behind it, and each connected member takes from it as soon as it has room.
 """
 
 from __future__ import annotations
@@ -41,7 +32,7 @@ from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.message_queue import MERGE_SHIFT
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.fanout import UNQUEUED, Fanout, share_qos
-from canopy_mqtt.core.session.retained_stream import Source
+from canopy_mqtt.core.session.retained_stream import RetainedStreams, Source
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS, Recipient, subscription_identifiers
 from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
@@ -103,7 +94,17 @@ class ShareSource(Source):
 
 
 class ShareQueues:
-    """The queues of one router's share groups."""
+    """The queues of one router's share groups.
+
+    A message keeps its place in the order of the group (`Delivery.order`) wherever it is, and a queue is in that order,
+    also after a restart: the place is the number by which a store knows what waits.
+
+    A move is told to the journal as the end of one delivery and the beginning of another, in one call of the core, so
+    that a store commits both or neither; and a QoS 2 message is sent only once that is committed (`HeldDeliveries`).
+    Wherever a broker dies, it has the message either in the queue, never sent, or with the member to which it may have
+    been sent: QoS 2 is neither lost nor doubled. QoS 1 may have been sent before the commit, and comes again then. What
+    is given back is QoS 1, or was never sent.
+    """
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -235,7 +236,9 @@ class ShareQueues:
         send_buffer = session.send_buffer
         if send_buffer is None:
             return
-        streams = session.make_streams()
+        streams = session.streams
+        if streams is None:
+            streams = session.streams = RetainedStreams()
         source = streams.source
         if not isinstance(source, ShareSource):
             source = streams.source = ShareSource(self)

@@ -493,15 +493,9 @@ class Session:
 
     def start_stream(self, subscription: Subscription, tree: RetainedTree) -> None:
         """Begin to stream the matching retained messages of a tree. A stream in progress begins anew in its turn."""
-        streams = self.make_streams()
-        streams.streams[subscription.topic_filter] = RetainedStream(subscription, tree, self.totals.permissions)
-
-    def make_streams(self) -> RetainedStreams:
-        """Return its streams; there is none among them if they are new."""
-        streams = self.streams
-        if streams is None:
-            streams = self.streams = RetainedStreams()
-        return streams
+        if self.streams is None:
+            self.streams = RetainedStreams()
+        self.streams.streams[subscription.topic_filter] = RetainedStream(subscription, tree, self.totals.permissions)
 
     def stop_source(self) -> None:
         """Take nothing more from the queues of its share groups: its connection is over."""
