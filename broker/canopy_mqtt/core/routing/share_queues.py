@@ -51,7 +51,7 @@ AT_ONCE: Final = 512
 
 
 class ShareQueue(Session):
-    """What waits for a share group. It is a session in all else: bounds, policy, accounts, journal, lists.
+    """Keeps what waits for a share group. It is a session in all else: bounds, policy, accounts, journal, lists.
 
     It belongs to the principal of one of the members. It ends when nothing waits, and with the last member.
     """
@@ -323,7 +323,7 @@ class ShareQueues:
         give(self._load, delivery, chosen, group, verdicts)
 
     def _take(self, queue: Session, delivery: Delivery) -> None:
-        """The first message of a queue is out of it: somebody else has it now."""
+        """Take the first message out of a queue, for another session to have it."""
         queue.queue.pop_first(delivery)
         load = self._load
         load.messages -= 1
@@ -355,7 +355,7 @@ class ShareQueues:
         if member is None or queue.account.owner is not session.account.owner:
             return
         if self._router.accounts.of(member.session.principal) is not queue.account.owner:
-            # Whoever is still there answers for it.
+            # A member that is still there answers for it.
             queue.principal = _as_owner(member.session.principal, group)
             self._router.session_table.belong(queue)
             if queue.journal is not None:
@@ -439,7 +439,9 @@ class Unfinished(Job):
                 return
 
     def _take(self, session: Session, left: list[SharedGroup], waiting_only: bool) -> None:
-        """Take from a session what is another's now. What nobody else is there for stays."""
+        """Take from a session the messages of these groups, and give them to other members or to the queues.
+
+        Messages of a group that has no other member stay."""
         groups: set[SharedGroup] = set()
         queues: dict[SharedGroup, Session] = {}
         for group in left:

@@ -203,7 +203,7 @@ class SharedGroup:
         # Those of them with QoS 1, and with QoS 2.
         self.with_qos1: i64 = 0
         self.with_qos2: i64 = 0
-        # What waits for whoever connects first (`routing.share_queues`); None: nothing does.
+        # What waits for the member that connects first (`routing.share_queues`); None: nothing does.
         self.queue: Session | None = None
 
     @property
@@ -256,7 +256,7 @@ class SharedGroup:
         return self.any_member() is not None
 
     def any_member(self) -> Subscription | None:
-        """Return a member whose session is not over, a connected one if there is one. Nobody loses a turn."""
+        """Return a member whose session is not over, a connected one if there is one. It uses no turn."""
         if self.has_connected():
             return self.connected.current()
         while True:
