@@ -38,8 +38,8 @@ from canopy_mqtt.core.topics.route import NO_IDENTIFIERS, Recipient, subscriptio
 from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
 
 if TYPE_CHECKING:
-    from canopy_mqtt.core.counters import Counters
     from canopy_mqtt.core.limits import Limits
+    from canopy_mqtt.core.queues.queue_terms import MessageTerms
     from canopy_mqtt.core.routing.recipients import Verdicts
     from canopy_mqtt.core.routing.router import Router
 
@@ -56,11 +56,26 @@ class ShareQueue(Session):
     It belongs to the principal of one of the members. It ends when nothing waits, and with the last member.
     """
 
-    def __init__(self, group: SharedGroup, limits: Limits, counters: Counters, principal: Principal) -> None:
+    def __init__(self, queues: ShareQueues, group: SharedGroup, limits: Limits, principal: Principal) -> None:
+        counters = queues.counters
         super().__init__(group.full_name, limits.session_messages, limits.session_bytes, counters, principal)
         self.group = group
         self.queue_qos0 = limits.queue_qos0
         self.expiry_interval = NEVER
+        self._queues = queues
+
+    def shed(self, messages: i64, size: i64, cause: int) -> None:
+        super().shed(messages, size, cause)
+        self._queues.has_shed(self)
+
+    def shed_one(self, delivery: Delivery, cause: int) -> None:
+        super().shed_one(delivery, cause)
+        self._queues.has_shed(self)
+
+    def shed_stale(self, message_terms: MessageTerms, now: float, most: i64) -> i64:
+        count = super().shed_stale(message_terms, now, most)
+        self._queues.has_shed(self)
+        return count
 
 
 class ShareSource(Source):
@@ -107,8 +122,11 @@ class ShareQueues:
     """
 
     def __init__(self, router: Router) -> None:
+        self.counters = router.counters
         self._router = router
         self._load = router.counters.load
+        # Queues that have dropped all that they had: they may be about to take a message.
+        self._emptied: dict[Session, None] = {}
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -179,7 +197,7 @@ class ShareQueues:
 
     def _new(self, group: SharedGroup, principal: Principal) -> ShareQueue:
         router = self._router
-        made = ShareQueue(group, router.limits, router.counters, principal)
+        made = ShareQueue(self, group, router.limits, principal)
         router.queue_limits.apply_to_group(made, group.topic_filter)
         return made
 
@@ -196,6 +214,20 @@ class ShareQueues:
             self._router.end_session(queue, self._load.now)
         elif queue.waiting_messages() == 1:
             self._router.session_table.count(queue)
+
+    def has_shed(self, queue: Session) -> None:
+        """A queue has dropped something: one that is empty now ends in the next turn."""
+        if queue.waiting_messages() == 0 and not queue.ended:
+            self._router.session_table.count(queue)
+            self._emptied[queue] = None
+            self._router.jobs.submit(REASSIGNING, self._router.unfinished)
+
+    def end_emptied(self) -> None:
+        """End the queues that are still empty."""
+        emptied, self._emptied = self._emptied, {}
+        for queue in emptied:
+            if not queue.ended:
+                self._settle(queue)
 
     def take_back(self, queue: Session, group: SharedGroup, deliveries: list[Delivery]) -> list[Delivery]:
         """Put into a queue, each at its place, what a member had and others are to get. Return what has no room."""
@@ -488,6 +520,7 @@ class Unfinished(Job):
         line = self._line
         absent = self._absent
         totals = self._totals
+        self._queues.end_emptied()
         while absent and not budget.spent():
             member = absent.popleft()
             if member.send_buffer is None and not member.ended:
