@@ -274,7 +274,7 @@ def test_share_groups(machine: Any) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples(400),
+            max_examples=examples(150),
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

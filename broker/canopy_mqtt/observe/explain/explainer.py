@@ -310,7 +310,9 @@ class Explainer:
                 each.takers = [member for member in takers if member in each.slots]
         if group.queue is not None:
             made.waiting = int(group.queue.waiting_messages())
+        work = fanout.budget.used
         queue = None if member is None else self._router.share_queues.would_take(group, member, message)
+        fanout.budget.used = work
         if queue is not None:
             made.next = receiver = self._delivery(queue, [], case, group.name)
             receiver.sentence = sentences.group(made, False)
