@@ -9,6 +9,7 @@ broker that others use, too, is not disturbed, and messages on other topics are 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -71,8 +72,12 @@ class Ground:
         self.doors = asyncio.Semaphore(MAX_CONNECTING)
 
     def now(self) -> float:
-        """Seconds of the event loop's clock, in which the whole history is."""
-        return asyncio.get_running_loop().time()
+        """Seconds of the monotonic clock, in which the whole history is.
+
+        The time of uvloop stands still within a millisecond, in which a message may be published before its subscriber
+        subscribes, and the other way round.
+        """
+        return time.monotonic()
 
     def note(self, event: Kind) -> Kind:
         """Add an event to the history."""
