@@ -212,6 +212,7 @@ def prove(
     number = next((each for each in (chosen.replay, chosen.seed) if each is not None), secrets.randbits(32))
     login = Names(user, password)
     max_qos = driver.max_qos if driver is not None else 2
+    stay = driver is not None and driver.sessions_stay
     lacks = {str(each): why for each, why in lacking.items()}
     if max_qos < 2:
         lacks["QoS 2"] = "the broker takes such messages with a lower QoS"
@@ -224,7 +225,9 @@ def prove(
     targets = parse_targets(target, secured) if driver is None else []
     _check_hosts(targets)
 
-    plan = partial(make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos)
+    plan = partial(
+        make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos, sessions_stay=stay
+    )
     _check_until(number, chosen, plan)
 
     async def work(stop: asyncio.Event) -> Played:

@@ -108,8 +108,9 @@ class Client:
         return self.ground.targets[self._node % len(self.ground.targets)]
 
     def move(self) -> None:
-        """Connect to the next node from now on."""
-        self.go(self._node + 1)
+        """Connect to the next node from now on, unless it stays with its node."""
+        if not self.plan.stays:
+            self.go(self._node + 1)
 
     def go(self, node: int) -> None:
         """Connect to a node from now on, by its number, which begins anew after the last one."""

@@ -448,7 +448,8 @@ class _Player:
             user_name=ground.login.user,
             password=ground.login.password if ground.login.user is not None else None,
         )
-        client = AsyncClient(address(ground.targets[0]), ClientMachine(connect), timeout=ground.patience)
+        node = ground.targets[plan.node if plan.stays else 0]
+        client = AsyncClient(address(node), ClientMachine(connect), timeout=ground.patience)
         async with asyncio.timeout(2 * ground.patience), client:
             for output in plan.outputs:
                 if output.retain:

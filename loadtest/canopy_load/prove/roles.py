@@ -75,6 +75,8 @@ class ClientPlan:
     """The number of the node to which it connects first."""
     roams: bool = False
     """True if it connects to the next node each time; else it stays with its node, also while that is down."""
+    stays: bool = False
+    """True if it does not go to another node when it roams or takes over, either."""
 
     def at_most(self, qos: int) -> ClientPlan:
         """Return it with no higher QoS in what it asks for and publishes."""

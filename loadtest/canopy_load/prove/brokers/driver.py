@@ -69,6 +69,8 @@ class Driver:
     """The text for one other node, with {peer} (its number), {host} and {port}; they are joined by a comma."""
     dials: bool = True
     """True if its nodes reach each other at these hosts and ports and nowhere else."""
+    sessions_stay: bool = False
+    """True if a session, and a share group, is at one node, to which its clients return."""
     max_qos: int = 2
     """The highest QoS that it takes as it is; it lowers others on its own."""
 
@@ -143,6 +145,7 @@ KEYS: Final[dict[str, Any]] = {
     "prepare": list[list[str]], "needs": dict[str, str], "version_command": list[str], "not_run": str,
     "patience": float, "window": float, "says": str, "volatile": bool, "recovery": float, "store": bool,
     "database": bool, "timeout": float, "max_nodes": int, "peers": str, "dials": bool, "max_qos": int,
+    "sessions_stay": bool,
 }  # fmt: skip
 RANGES: Final = {
     "patience": (0.1, 3600.0), "window": (0.0, inf), "recovery": (0.0, inf), "timeout": (0.1, MAX_TIMEOUT),
