@@ -25,11 +25,11 @@ from typing import Final
 
 import psutil
 
+from canopy_load.brokers.database import Database
 from canopy_load.brokers.process import HOST, BrokerFailed, BrokerProcess, free_port
 from canopy_load.brokers.registry import python_module
 from canopy_load.engine.job import Target
 from canopy_load.prove.brokers import keeper
-from canopy_load.prove.brokers.database import Database
 from canopy_load.prove.brokers.driver import Driver, fill
 from canopy_load.prove.brokers.network import Loopback, Namespaces, Network, namespaces_missing
 from canopy_load.prove.brokers.preloads import Clock, Disk, clock_missing, compiler_missing, static

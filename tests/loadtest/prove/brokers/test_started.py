@@ -17,7 +17,6 @@ from canopy_load.brokers.process import HOST, BrokerFailed
 from canopy_load.engine.job import Target
 from canopy_load.prove.brokers import keeper
 from canopy_load.prove.brokers import started as module
-from canopy_load.prove.brokers.database import database_missing
 from canopy_load.prove.brokers.driver import Driver, find
 from canopy_load.prove.brokers.network import namespaces_missing
 from canopy_load.prove.brokers.started import Started, started, unmade
@@ -135,7 +134,7 @@ def clocks(processes: list[int]) -> list[Path]:
 @pytest.mark.parametrize("fault", [Fault.STORE_PAUSED, Fault.STORE_RESTART])
 async def test_a_database_stands_still_or_starts_again_and_the_message_is_kept(fault: Fault) -> None:
     """It comes to a session that is away meanwhile, so that it has to be in the database."""
-    if why := database_missing() or postgresql.missing():
+    if why := postgresql.missing():
         pytest.skip(why)
     happens = BrokerFault(0.0, fault, 0.0)
     async with started(find("canopy-postgresql")) as broker:
