@@ -222,6 +222,7 @@ def prove(
     about = f"{broker}: {driver.version}" if driver is not None else " ".join(target or ())
     chosen = replace(chosen, rounds=rounds_of(chosen, faults))
     settings = _settings(about, _words(target or [], broker, chosen, secured, login), number, chosen)
+    settings = replace(settings, promised=promised, unmade=lacks)
     targets = parse_targets(target, secured) if driver is None else []
     _check_hosts(targets)
 
@@ -236,11 +237,9 @@ def prove(
             return await play_pieces(
                 _plans(number, chosen, plan),
                 where,
-                promised,
                 settings,
                 stop=stop,
                 histories=files.history is not None,
-                unmade=lacks,
                 login=login,
                 tell=passing,
                 live=sys.stderr.isatty(),

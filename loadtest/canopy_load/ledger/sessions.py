@@ -39,6 +39,8 @@ class Subscription:
         self.asked = asked
         self.qos = asked.qos
         self.until = inf
+        self.gone: Unsubscribe | None = None
+        """What withdrew it."""
         self.group = asked.topic_filter if parse_shared(asked.topic_filter)[0] else ""
 
     def due(self, publish: Publish) -> bool:
@@ -154,7 +156,7 @@ class Whole:
         for session in self.sessions[gone.client]:
             for each in session.subscriptions:
                 if each.asked.topic_filter == gone.topic_filter and each.asked.began < gone.began < each.until:
-                    each.until = gone.began
+                    each.until, each.gone = gone.began, gone
 
     def acknowledged(self, *filters: str) -> list[Publish]:
         """Return the acknowledged messages with QoS 1 and 2 and a payload that match any of these filters, by

@@ -106,7 +106,7 @@ def _at_home(clients: dict[str, ClientPlan]) -> dict[str, ClientPlan]:
     made = {}
     for name, each in clients.items():
         node = homes.setdefault(each.filters[0].topic_filter, each.node) if each.kind == "member" else each.node
-        stays = each.kind == "member" or not each.clean
+        stays = not each.clean or each.kind in ("member", "brief")
         made[name] = replace(each, node=node, roams=each.roams and not stays, stays=stays)
     return made
 

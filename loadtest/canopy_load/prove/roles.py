@@ -122,6 +122,7 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
         made.add(ClientPlan(f"cut-{number}", "cut", version, False, overlapping))
         made.add(ClientPlan(f"away-{number}", "away", version, False, (Asked("t/#", 1 + number),)))
         made.add(ClientPlan(f"clean-{number}", "clean", version, True, everything))
+        made.add(ClientPlan(f"brief-{number}", "brief", version, True, everything))
         made.add(ClientPlan(f"frozen-{number}", "frozen", version, False, everything))
         made.add(ClientPlan(f"roaming-{number}", "roaming", version, False, everything))
         made.add(ClientPlan(f"once-{number}", "QoS 0", version, False, (Asked("t/#", 0),)))
