@@ -200,7 +200,7 @@ def _as_sent(whole: Whole, verdict: Verdict) -> None:
     gone: dict[str, list[Unsubscribe]] = defaultdict(list)
     for change in whole.history.events:
         if isinstance(change, Subscribe) and change.outcome != "fail":
-            asked[change.client, whole.session_at(change.client, change.began)].append(change)
+            asked[change.client, whole.session_at(change)].append(change)
         elif isinstance(change, Unsubscribe) and change.outcome == "ok":
             gone[change.client].append(change)
     for each in whole.history.of(Delivery):
@@ -216,7 +216,7 @@ def _as_sent(whole: Whole, verdict: Verdict) -> None:
         verdict.keep("as sent")
         shown = (publish, each)
         verdict.hold("altered", each.intact, "section 3.3", each.client, shown, f"{name} came altered")
-        of_session = asked[each.client, whole.session_at(each.client, each.at)]
+        of_session = asked[each.client, whole.session_at(each)]
         heard = [one for one in of_session if one.number < each.number and hits(one.topic_filter, publish.topic)]
         verdict.hold("asked for", bool(heard), "section 3.3.4", each.client, shown, f"{name} matches no subscription")
         if heard:
@@ -518,7 +518,7 @@ def _unsubacks(whole: Whole, verdict: Verdict) -> None:
     for gone in whole.history.of(Unsubscribe):
         if gone.outcome != "ok" or gone.code is None:
             continue
-        session = whole.sessions[gone.client][whole.session_at(gone.client, gone.began)]
+        session = whole.sessions[gone.client][whole.session_at(gone)]
         there = [each.asked for each in session.subscriptions if each.gone is gone]
         if there:
             what = f"the UNSUBACK says that there was no subscription to {gone.topic_filter}"

@@ -19,6 +19,7 @@ from canopy_load.ledger.history import (
     Connect,
     Delivery,
     Ended,
+    Event,
     History,
     Publish,
     Rest,
@@ -105,7 +106,7 @@ class Whole:
         """By client and the number of its session."""
         for delivery in history.of(Delivery):
             if not delivery.retained:
-                at = self.session_at(delivery.client, delivery.at)
+                at = self.session_at(delivery)
                 self.came[delivery.client, at].append(delivery)
 
     def _sessions_of(self, connects: list[Connect]) -> list[Session]:
@@ -136,12 +137,13 @@ class Whole:
                 session.until = min(session.until, over.at)
         return made
 
-    def session_at(self, client: str, at: float) -> int:
-        """The number of the client's session at a time; -1 before the first."""
-        return bisect_right(self.sessions[client], at, key=lambda each: each.connections[0].began) - 1
+    def session_at(self, event: Event) -> int:
+        """Return the number of the session in which something happened to its client; -1 before the first. Events of
+        two sessions may have the same time: clocks of event loops count milliseconds."""
+        return bisect_right(self.sessions[event.client], event.number, key=lambda each: each.connections[0].number) - 1
 
     def _subscribe(self, asked: Subscribe) -> None:
-        at = self.session_at(asked.client, asked.began)
+        at = self.session_at(asked)
         if asked.outcome != "ok" or at < 0:
             return
         session = self.sessions[asked.client][at]

@@ -411,6 +411,17 @@ def test_a_session_that_ends_with_its_connection() -> None:
     assert story.broken() == []
 
 
+def test_what_comes_as_a_session_ends_is_not_of_the_next_one_that_begins_in_the_same_millisecond() -> None:
+    story = Story()
+    story.connect("s", keeps=False)
+    story.subscribe("s", "t/#")
+    story.comes("s", story.publish())
+    story.ends("s")
+    story.time = story.history.of(Delivery)[0].at - 1
+    story.connect("s", keeps=False)
+    assert story.broken() == []
+
+
 @for_each(("present", "broken"), [(False, []), (True, ["session"])])
 def test_a_session_that_ended_with_its_connection_is_not_there(present: bool, broken: list[str]) -> None:
     story = Story()
