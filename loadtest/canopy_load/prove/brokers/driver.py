@@ -73,6 +73,8 @@ class Driver:
     """The text for one other node, with {peer} (its number), {host} and {port}; they are joined by a comma."""
     dials: bool = True
     """True if its nodes reach each other at these hosts and ports and nowhere else."""
+    one_by_one: bool = False
+    """True if a node is started when the one before answers."""
     sessions_stay: bool = False
     """True if a session, and a share group, is at one node, to which its clients return."""
     max_qos: int = 2

@@ -140,7 +140,11 @@ class Started:
             await asyncio.to_thread(self._database.make)
         for number in range(len(self._nodes)):
             await asyncio.to_thread(self._prepare, number)
-        await asyncio.gather(*(self._begin(each) for each in self._nodes))
+        if self.driver.one_by_one:
+            for each in self._nodes:
+                await self._begin(each)
+        else:
+            await asyncio.gather(*(self._begin(each) for each in self._nodes))
         if len(self._nodes) > 1:
             await self._meet()
 
