@@ -1,6 +1,6 @@
 """HAProxy and nginx in front: they say whose connection they pass on, by the PROXY protocol, below all else.
 
-nginx passes WebSockets on by HTTP too, as docs/websocket.md has it, and ends TLS itself.
+nginx passes WebSockets on by HTTP too, as docs/listeners.md has it, and ends TLS itself.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ WILL_SECONDS: Final = 1.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it.
 Between a quiet phase and the next fault there are more."""
 WILL_LATENESS: Final = 0.5
-"""Seconds by which the tool may be late before delayed wills are not judged: a broker that is as late as it sees after
-the return of a client that its connection was lost."""
+"""Seconds by which the tool may be late, or for which tool or broker may wait for a core meanwhile, before a delayed
+will is not judged: such a broker sees after the return of a client that its connection was lost."""
 MAX_LATENESS: Final = 2.0
 """Seconds by which the tool may be late while it waits, or for which tool or broker may wait for a core, before what
 did not come is no finding any more."""
@@ -201,7 +201,8 @@ def _doubtful(will: Publish, proof: Proof) -> bool:
     broker was stopped, or may have been slow: it sees late that a connection is lost, and its delay ends later."""
     if not will.will or will.outcome == "unknown":
         return False
-    if will.not_before and proof.late > WILL_LATENESS:
+    waited = proof.lateness.waited(will.lost_at, will.not_before + WILL_SECONDS)
+    if will.not_before and max(proof.late, waited) > WILL_LATENESS:
         return True
     return any(
         will.since <= ended

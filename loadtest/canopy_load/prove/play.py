@@ -125,10 +125,6 @@ class Proof(Facts):
 Tell = Callable[[str], None]
 
 
-def _silent(_: str) -> None:
-    pass
-
-
 async def play(
     plan: Plan,
     targets: Sequence[Target],
@@ -136,7 +132,7 @@ async def play(
     login: Login = NOBODY,
     broker: Broker | None = None,
     stop: asyncio.Event | None = None,
-    tell: Tell = _silent,
+    tell: Tell = lambda _: None,
     patience: float = PATIENCE,
     processes: Callable[[], Iterable[int]] = nobody,
     live: bool = False,

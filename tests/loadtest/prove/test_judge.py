@@ -202,6 +202,14 @@ def test_a_will_is_judged_where_the_broker_had_time_for_it(
     assert made.history.dumps() == before, "the history says what was seen"
 
 
+@pytest.mark.parametrize(("delay", "state"), [(0.0, "broken"), (1.0, "not judged")])
+def test_a_delayed_will_is_in_doubt_where_the_broker_waited_for_a_core(delay: float, state: str) -> None:
+    made = will(4.0, delay)
+    made.lateness.noted(2.0, 0.0)
+    made.lateness.noted(4.0, 0.7)
+    assert ruling(judge(made), "will missing")[0] == state
+
+
 def test_what_did_not_come_to_a_tool_that_was_late_is_in_doubt() -> None:
     judgement = judge(replace(story(comes=False), late_at_end=3.0))
     assert ruling(judgement, "lost") == ("not judged", 0, 0, 1)

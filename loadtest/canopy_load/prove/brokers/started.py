@@ -80,17 +80,30 @@ def _obstacle(fault: Fault, driver: Driver, nodes: int) -> str:
 
 
 class _Node:
-    """One node, with what is its own. `process`: None while it is down."""
+    """One node, with what is its own. `process`: None while it is down or begins. `begun`: from its start, before it
+    answers, to its end. `severed`: its clients are kept away from it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
         self.process: BrokerProcess | None = None
+        self.begun = False
+        self.severed = False
+        self._admitting = asyncio.Lock()
         self.command: list[str] = []
         self.entrance: Proxy
         self.disk: Disk | None = None
         self.clock: Clock | None = None
         folder.mkdir()
+
+    async def admit(self) -> None:
+        """Accept clients, or refuse them."""
+        # Faults overlap: whoever comes second looks again when the port has been opened.
+        async with self._admitting:
+            if self.begun and not self.severed:
+                await self.entrance.open()
+            else:
+                self.entrance.refuse()
 
 
 class Started:
@@ -194,7 +207,8 @@ class Started:
         node.command = wrapped([*there, *command])
 
     async def _begin(self, node: _Node) -> None:
-        await node.entrance.open()
+        node.begun = True
+        await node.admit()
         process = BrokerProcess(node.command, node.entrance.port, None, self.driver.patience)
         await asyncio.to_thread(process.__enter__)
         node.process = process
@@ -295,12 +309,11 @@ class Started:
                 self._signal(node, signal.SIGSTOP if on else signal.SIGCONT)
             case Fault.LATENCY:
                 node.entrance.delay = fault.amount if on else 0.0
-            case Fault.SEVER if on:
-                node.entrance.refuse()
-                node.entrance.cut()
             case Fault.SEVER:
-                if node.process is not None:
-                    await node.entrance.open()
+                node.severed = on
+                await node.admit()
+                if on:
+                    node.entrance.cut()
             case Fault.STORE_RESTART:
                 assert self._database is not None
                 await asyncio.to_thread(self._database.stop if on else self._database.start)
@@ -337,7 +350,8 @@ class Started:
     async def _down(self, node: _Node, patience: float | None = None) -> None:
         """End a node; its clients are refused then. Raises BrokerFailed: it took SIGKILL where there was patience."""
         by_itself = await self._end(node, patience)
-        node.entrance.refuse()
+        node.begun = False
+        await node.admit()
         if patience is not None and not by_itself:
             raise BrokerFailed(f"the broker had not ended {patience:g} s after SIGTERM")
 

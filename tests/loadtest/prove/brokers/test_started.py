@@ -67,6 +67,17 @@ async def publish(target: Target, payload: bytes) -> None:
         assert await client.publish("t", payload, qos=1) in (0, NO_MATCHING_SUBSCRIBERS)
 
 
+async def accepts(target: Target) -> None:
+    """Wait until the port accepts connections, whether the broker behind it answers or not."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(HOST, target.port)
+        except OSError:
+            continue
+        writer.close()
+        return
+
+
 def test_what_cannot_go_wrong_here_has_a_reason() -> None:
     lacking = unmade(find("canopy-postgresql"), 1)
     assert lacking[Fault.ISOLATE] == "it needs 2 nodes (--nodes 2)"
@@ -94,6 +105,20 @@ async def test_a_cut_off_entrance_and_a_latency_leave_the_broker_as_it_is() -> N
             await broker.inflict(fault)
             await broker.heal(fault)
             await publish(broker.targets[0], b"as before")
+
+
+async def test_clients_are_cut_off_from_a_node_that_is_starting_and_find_it_afterwards() -> None:
+    kill, sever = BrokerFault(0.0, Fault.KILL, 0.0), BrokerFault(0.0, Fault.SEVER, 0.0)
+    async with started(find("canopy")) as broker:
+        await broker.inflict(kill)
+        starting = asyncio.create_task(broker.heal(kill))
+        await accepts(broker.targets[0])
+        await broker.inflict(sever)
+        with pytest.raises(OSError, match="Connect"):
+            await asyncio.open_connection(HOST, broker.targets[0].port)
+        await broker.heal(sever)
+        await starting
+        await publish(broker.targets[0], b"again")
 
 
 @pytest.mark.parametrize("fault", [*DISK_FAULTS, Fault.CLOCK])
