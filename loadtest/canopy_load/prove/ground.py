@@ -24,8 +24,6 @@ from canopy_mqtt.core.codec.topic_names import parse_shared
 
 PATIENCE: Final = 10.0
 """Seconds after which an answer, or a message, counts as not coming."""
-
-
 MAX_CONNECTING: Final = 200
 """Clients that connect at the same time."""
 
