@@ -39,7 +39,7 @@ class Wire(asyncio.Protocol):
         self._decoder: Decoder | None = None
         self._ping: Ping | None = None
         self._code: int | None = None
-        self._now = asyncio.get_running_loop().time
+        self._now = client.ground.now
         self.over = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -13,6 +13,7 @@ from canopy_load.engine.job import Target
 from canopy_load.ledger.history import Connect, Look, Publish, Subscribe
 from canopy_load.prove import report
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
+from canopy_load.prove.ground import Ground
 from canopy_load.prove.judge import judge
 from canopy_load.prove.plan import make
 from canopy_load.prove.play import Proof, play
@@ -22,6 +23,15 @@ from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.core.codec.reason_codes import QOS_NOT_SUPPORTED
 from tests.loadtest.prove.fake import FakeBroker, Peer, Planted, Session, Waiting
 from tests.loadtest.prove.proving import RATE, JumpingLoop, broken, proof, reported
+
+
+def test_two_events_of_one_round_of_the_event_loop_have_an_order() -> None:
+    async def main() -> None:
+        ground = Ground("00000000", [])
+        assert ground.now() < ground.now() < asyncio.get_running_loop().time() + 0.001
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(main())
 
 
 def test_a_stop_ends_the_rounds_and_there_is_a_judgement() -> None:
