@@ -65,7 +65,7 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     checked: Counter[str] = field(default_factory=Counter)
     unjudged: Counter[str] = field(default_factory=Counter)
-    at_most_once: Counter[str] = field(default_factory=Counter)
+    at_most_once: Counter[str] = field(default_factory=lambda: Counter(due=0, came=0))
     """Acknowledged messages to subscriptions with QoS 0: `due`, and how many of them `came`."""
 
     def keep(self, promise: str) -> None:

@@ -275,6 +275,4 @@ def _counts(history: History) -> dict[str, int]:
         "delivered": len(history.of(Delivery)),
         "connections": sum(each.outcome == "ok" for each in history.of(Connect)),
         "wills": sum(each.will and each.outcome == "ok" for each in history.of(Publish)),
-        "due": 0,
-        "came": 0,
     }

@@ -202,7 +202,7 @@ def loads(text: str) -> Summary:
 def summed(judgement: Judgement, settings: Settings) -> Summary:
     """Return the summary of a judgement."""
     proof = judgement.proof
-    origin = _origin(judgement)
+    origin = proof.began
     felt = waits.felt(judgement.waits, len(proof.outages))
     return Summary(
         settings=settings,
@@ -272,11 +272,6 @@ def _sum(one: Any, other: Any) -> Any:
     if isinstance(one, dict):
         return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
     return one + other
-
-
-def _origin(judgement: Judgement) -> float:
-    events = judgement.proof.history.events
-    return judgement.proof.began or (time_of(events[0]) if events else 0.0)
 
 
 def _played(proof: Proof) -> dict[str, int]:

@@ -63,16 +63,14 @@ class _Outages:
     """The times at which faults of the broker ended."""
 
     def __init__(self, proof: Proof) -> None:
-        ends = sorted((ended, number) for number, (_, ended, _) in enumerate(proof.outages))
-        self._ends = [at for at, _ in ends]
-        self._numbers = [number for _, number in ends]
+        self._ends = sorted((ended, number) for number, (_, ended, _) in enumerate(proof.outages))
 
     def last(self, began: float, until: float) -> tuple[float, int]:
         """Return when a wait began to count, and the number of the fault that had ended then."""
-        at = bisect_right(self._ends, until) - 1
-        if at < 0 or self._ends[at] < began:
+        at = bisect_right(self._ends, until, key=lambda each: each[0]) - 1
+        if at < 0 or self._ends[at][0] < began:
             return began, -1
-        return self._ends[at], self._numbers[at]
+        return self._ends[at]
 
 
 def waits(proof: Proof) -> list[Wait]:
