@@ -6,9 +6,11 @@ Owns: `Wire`. Promises: one that was given up is read to its end, but answers no
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 from canopy_load.ledger.history import Connect, Ping
+from canopy_load.ledger.packet_log import PacketLog
+from canopy_load.prove.ground import Ground
 from canopy_mqtt.client.failures import HUNG_UP, describe
 from canopy_mqtt.core.codec import encoder, packets
 from canopy_mqtt.core.codec.decoder import Decoder
@@ -16,19 +18,30 @@ from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.codec.packets import Disconnect
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 
-if TYPE_CHECKING:
-    from canopy_load.prove.client import Client
-
 LINGER: Final = 10.0
 """Seconds for which a broker may keep a connection after a DISCONNECT: longer than it is stopped, so that it reads the
 DISCONNECT before it sees the end."""
+
+
+class Owner(Protocol):
+    """A client, as its connections see it."""
+
+    version: int
+    ground: Ground
+    log: PacketLog
+
+    def begin(self, wire: Wire) -> None: ...
+
+    def read(self, wire: Wire, data: bytes) -> None: ...
+
+    def lost(self, wire: Wire, why: str, code: int | None) -> None: ...
 
 
 class Wire(asyncio.Protocol):
     """A network connection, from the CONNECT that it begins with. `given_up`: another connection is the present one,
     or the client has left; what comes is read for the end alone."""
 
-    def __init__(self, client: Client, connect: Connect) -> None:
+    def __init__(self, client: Owner, connect: Connect) -> None:
         self.connect = connect
         self.written = False
         """True if there was a connection to write the CONNECT to."""
