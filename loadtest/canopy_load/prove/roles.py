@@ -148,6 +148,8 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
             made.add(ClientPlan(f"{group}-member-{number}", "member", V5, ends, shared))
     # Whenever it moves, no member is there.
     made.add(ClientPlan("lone-member-0", "member", V5, False, (Asked("$share/lone/t/#", 2),)))
+    for number in range(2):
+        made.add(ClientPlan(f"pair-member-{number}", "pair", V5, False, (Asked("$share/pair/t/#", 2),)))
     for number in range(6):
         delay = WILL_DELAY if number > 3 else 0
         will = WillPlan(f"w/{number}", 1 + number % 2, delay)

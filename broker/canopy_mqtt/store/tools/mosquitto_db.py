@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 from canopy_mqtt.core.codec.packets import PUBLISH
 from canopy_mqtt.core.codec.properties import ForwardScan
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
-from canopy_mqtt.core.codec.topic_names import validate_filter
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, validate_filter
 from canopy_mqtt.core.queues.delivery import QUEUED, RELEASED, SENT
 from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.topics.trie import NODES, Trie, create
@@ -134,6 +134,8 @@ class Saved:
         if client_id.startswith(UPLINKS):
             # The session of a link here, and nothing that a client of mosquitto may bring about.
             self._leave(client_id, f"sessions whose client identifiers begin with {UPLINKS}")
+        elif client_id.startswith(SHARE_PREFIX):
+            self._leave(client_id, f"sessions whose client identifiers begin with {SHARE_PREFIX}")
         elif interval == 0:
             self._leave(client_id, "sessions that end with their connection")
         elif interval != NEVER and 0 < expires_at <= self.now:
