@@ -206,6 +206,23 @@ def test_a_full_change_of_topics_is_followed() -> None:
         assert all(cache.lookup(topic) is not None for topic in topics)
 
 
+def test_weight_of_entries_is_bounded() -> None:
+    """Each route weighs one, and one for each filter that it holds; each level of the tree of topics has its weight."""
+    most = 100 + (8 + 10) * NODE_WEIGHT
+    cache = make(1000, most)
+    for n in range(9):
+        insert(cache, "+/" * n + "#")
+    topic = "/".join("x" * 8)
+    for n in range(50):
+        cache.route(f"{topic}/{n}".encode())
+        assert cache.weight <= most
+    assert len(cache) == 10
+    assert cache.weight == most
+    insert(cache, "x/#")  # each of the ten grows by one, so that one must go
+    assert cache.weight <= most
+    assert len(cache) == 9
+
+
 @given(st.lists(st.tuples(naive.topic_names, st.integers(0, 100)), max_size=40), st.integers(0, 400))
 def test_the_weight_is_what_is_held(asked: list[tuple[str, int]], most: int) -> None:
     """Whatever comes and is charged: the weight is that of the routes and levels there are, and within its bound."""

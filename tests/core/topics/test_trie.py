@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from canopy_mqtt.core.codec import topic_names
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.subscription import FilterEntry, Subscription
-from canopy_mqtt.core.topics.trie import NodeTrie, Trie
+from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODES, UNCOMPACTED, NodeTrie, Trie, create
 from canopy_mqtt.core.topics.trie_compact import CompactTrie
 from tests.core import naive
 from tests.support.runs import examples, for_each
@@ -275,6 +275,17 @@ def test_depth_needs_no_recursion(make: Make) -> None:
 
 
 # Which layout.
+
+
+def test_layouts_by_name() -> None:
+    assert set(LAYOUTS) == {NODES, COMPACT, UNCOMPACTED}
+    assert type(create(NODES)) is NodeTrie
+    for layout in (COMPACT, UNCOMPACTED):
+        made = create(layout)
+        assert isinstance(made, CompactTrie)
+        assert made.compaction == (layout == COMPACT)
+    with pytest.raises(ValueError, match="compact, nodes"):
+        create("b-tree")
 
 
 # Everything at once.
