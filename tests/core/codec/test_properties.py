@@ -220,6 +220,8 @@ class TestEncode:
             (props(b={0x15: b"x"}), p.CONNECT),
             (props(i={0x21: 65_536}), p.CONNECT),
             (props(i={0x21: 1}), p.SUBSCRIBE),
+            (props(i={0x11: -1}), p.CONNECT),
+            (props(i={0x11: 1 << 32}), p.CONNECT),
             (props(s={0x1F: "x"}), p.CONNECT),
             (props(b={0x09: b"x"}), p.CONNECT),
             (props(s={0x1F: "\ud800"}), p.CONNACK),
