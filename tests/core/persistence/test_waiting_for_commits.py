@@ -127,6 +127,23 @@ def test_a_run_of_publishes_waits_as_one(house: House, qos: int) -> None:
         assert _kinds(client)[41:] == [(PUBCOMP, 2 + number) for number in range(40)]
 
 
+def test_only_what_is_committed_leaves(house: House) -> None:
+    """One group is being written, and the next one fills."""
+    house.away()
+    client = house.client("pub")
+    client.publish("t/1", b"1", 1)
+    house.store.close_group()
+    client.publish("t/1", b"2", 1)
+    house.store.close_group()
+    assert client.got(Ack) == []
+    house.store.commit()
+    house.network.settle()
+    assert _kinds(client) == [(PUBACK, 1)]
+    house.store.commit()
+    house.network.settle()
+    assert _kinds(client) == [(PUBACK, 1), (PUBACK, 2)]
+
+
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
