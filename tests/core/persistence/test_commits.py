@@ -23,6 +23,15 @@ class Waiting(Waiter):
         return self.things
 
 
+def test_nothing_is_pending_until_a_note_was_told() -> None:
+    commits = Commits()
+    assert not commits.pending()
+    commits.journal_position += 1
+    assert commits.pending()
+    commits.advance(1)
+    assert not commits.pending()
+
+
 def test_an_earlier_number_is_not_put_off_by_a_later_one() -> None:
     commits, told = Commits(), list[tuple[str, int]]()
     waiter = Waiting("a", told)
@@ -127,6 +136,18 @@ def test_what_one_raises_does_not_keep_the_others_back() -> None:
         commits.release()
     assert not commits.release()
     assert told == [("a", 1), ("c", 1)]
+
+
+def test_a_store_that_fails_refuses_where_the_settings_say_so_or_when_it_is_full() -> None:
+    commits = Commits()
+    assert not commits.refuses(True)
+    commits.fail()
+    assert commits.refuses(True)
+    assert not commits.refuses(False)
+    commits.full = True
+    assert commits.refuses(False)
+    commits.recover()
+    assert not commits.refuses(True)
 
 
 def test_who_is_handed_something_is_told_in_the_next_turn_whatever_is_committed() -> None:

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from canopy_mqtt.core.codec.packets import NEVER, Publish, SubscriptionRequest, Will
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import NEVER, Ack, Publish, SubscriptionRequest, Will
 from canopy_mqtt.core.persistence import restore as restoring
 from canopy_mqtt.core.persistence.journal import (
     DeliveryRecord,
@@ -67,6 +68,35 @@ def back(made: Network, client_id: str = "c") -> Client:
     client.judge.enabled = False
     assert client.connect(clean=False, expiry=100).session_present
     return client
+
+
+def test_deliveries_go_on_where_they_were() -> None:
+    """PUBREL for what was released, DUP for what was sent, then the rest in order [MQTT-4.4.0-1] [MQTT-4.6.0-1]."""
+    kept = session()
+    kept.deliveries += [
+        delivery(1, b"", RELEASED, 5, 1),
+        delivery(2, b"sent", SENT, 6, 1),
+        delivery(3, b"not sent", SENT, 7),
+        delivery(4, b"waiting"),
+        delivery(5, b"waiting too"),
+    ]
+    made = network(kept)
+    client = back(made)
+    first = [one for one in client.packets if isinstance(one, Ack | Publish)]
+    assert [(one.kind, one.packet_id) for one in first[:4]] == [
+        (p.PUBREL, 5),
+        (p.PUBLISH, 6),
+        (p.PUBLISH, 7),
+        (p.PUBLISH, 8),
+    ]
+    assert [(one.payload, one.dup) for one in client.take()] == [
+        (b"sent", True),
+        (b"not sent", False),
+        (b"waiting", False),
+        (b"waiting too", False),
+    ]
+    assert not made.session("c").inflight
+    assert total_ledger(made.router.sessions.values()) == []
 
 
 def test_subscriptions_and_groups_are_back() -> None:

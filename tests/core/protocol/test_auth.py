@@ -6,7 +6,9 @@ from canopy_mqtt.core.codec.packets import V5, Auth, Connect
 from canopy_mqtt.core.codec.properties import Properties
 from canopy_mqtt.core.hooks import FORBIDDEN, AccessControl, AuthExchange, AuthMethod, Origin, PeerCertificate, Ticket
 from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.protocol.phases import CONNECTED
 from tests.core.harness import Client, Network, bag
+from tests.support.runs import for_each
 
 
 class CountingExchange(AuthExchange):
@@ -133,6 +135,27 @@ class TestAuth:
         self.say(client, 0x18, b"2")
         assert client.connack.reason_code == 0
         return network, client
+
+    @for_each("pace", [0, 1])
+    def test_success(self, pace: int) -> None:
+        """AUTH 0x18 in each round, CONNACK 0x00 at the end, all with the method.
+
+        [MQTT-4.12.0-2] [MQTT-4.12.0-3] [MQTT-4.12.0-5] [MQTT-3.15.2-1] [MQTT-3.2.0-1]
+        """
+        network, client = self.begin(pace)
+        assert client.connack.reason_code == -1
+        self.say(client, 0x18, b"1")
+        assert network.router.sessions == {}
+        self.say(client, 0x18, b"2")
+        assert [(one.reason_code, one.properties) for one in client.got(Auth)] == [
+            (0x18, _method("counting", b"10")),
+            (0x18, _method("counting", b"20")),
+        ]
+        assert client.connack.reason_code == 0
+        assert client.connack.properties.strings[0x15] == "counting"
+        assert client.connack.properties.binaries[0x16] == b"30"
+        assert client.wire.protocol.state == CONNECTED
+        client.ping()
 
     def test_a_barred_client_begins_nothing(self) -> None:
         """It learns nothing about what would be the right answer."""

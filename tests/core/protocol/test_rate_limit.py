@@ -165,6 +165,24 @@ class TestChannel:
         publisher.publish("t", b"y", 1)
         assert subscriber.payloads() == [b"x", b"x", b"x", b"y"]
 
+    def test_bytes(self) -> None:
+        """Whole packets count, and nothing but publishes."""
+        network, publisher, subscriber = self.pair(max_publish_bytes=1_000, publish_patience=0)
+        for _ in range(30):
+            publisher.send(p.Subscribe(publisher.take_id(), [p.SubscriptionRequest("u/" + "x" * 100, 0)]))
+            publisher.ping()
+        assert publisher.wire.protocol.held_until == 0.0
+        for _ in range(4):
+            publisher.post("t", b"x" * 494, 1)
+        network.settle()
+        assert len(subscriber.take()) == 2
+        # 2 x 503 bytes.
+        assert publisher.wire.protocol.held_until - network.now == pytest.approx(0.006)
+        network.advance(0.01)
+        assert len(subscriber.take()) == 1
+        network.advance(0.5)
+        assert len(subscriber.take()) == 1
+
     def test_a_connection_that_is_held_may_be_taken_over(self) -> None:
         """The end of a connection does not wait, and the next one begins without debt."""
         network, publisher, subscriber = self.pair(max_publish_rate=1, publish_patience=0)
