@@ -149,7 +149,7 @@ prove: setup
 
 deb:
 	@.ci/environment quick
-	@$(PY) tools/debian_package.py $(ARGS)
+	@PYTHONPATH=. $(PY) -m tools.debian_package $(ARGS)
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)

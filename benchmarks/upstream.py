@@ -1,4 +1,4 @@
-"""Measures how much folding saves an upstream broker, and what a link costs the edge, for docs/benchmarks-upstream.md.
+"""Measures how much folding saves an upstream broker, and what a link costs the edge, for docs/benchmarks-routing.md.
 
 Owns four rows. ``table``: N branches with K topic filters each, linked to one upstream process, with and without
 ``aggregate``: its entries (counted by itself) and its resident memory; the branches are whole brokers with a client

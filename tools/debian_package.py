@@ -1,7 +1,7 @@
 """Builds the Debian package `canopy-mqtt`: the broker as a service, with the libraries that it uses.
 
-    python tools/debian_package.py --output dist                    # builds the wheel first, compiled
-    python tools/debian_package.py --output dist --wheel FILE.whl   # of this wheel
+    python -m tools.debian_package --output dist                    # builds the wheel first, compiled
+    python -m tools.debian_package --output dist --wheel FILE.whl   # of this wheel
 
 It runs on the Debian or Ubuntu that the package is for, because the libraries are those for its `python3`. They are the
 versions of uv.lock, checked by their hashes, in a folder that no other package uses. `config/debian` has the control
@@ -17,45 +17,20 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+from tools.programs import ROOT, fail, need, run, uv
+
 FILES: Final = ROOT / "config" / "debian"
 PYTHON: Final = "/usr/bin/python3"
 NAME: Final = "canopy-mqtt"
 LIBRARIES: Final = f"usr/lib/{NAME}"
 EXTRAS: Final = ("postgresql",)
 SCRIPTS: Final = ("postinst", "prerm", "postrm")
-
-
-def fail(text: str) -> None:
-    """End with a line for the user, and exit code 2."""
-    print(f"canopy: {text}", file=sys.stderr)
-    sys.exit(2)
-
-
-def uv() -> str:
-    """Return the command uv: on the path, or where the make targets install it."""
-    found = shutil.which("uv") or str(ROOT / ".uv" / "bin" / "uv")
-    if not Path(found).is_file():
-        fail("a Debian package needs uv: run `make setup` first")
-    return found
-
-
-def run(*command: str, **environment: str) -> str:
-    """Run a command in the project's folder, and return what it prints. A failure ends the build with its errors."""
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        fail(f"{' '.join(command[:4])} … failed:\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def put(source: Path, target: Path, mode: int = 0o644) -> None:
@@ -189,8 +164,7 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path, help="a wheel of Canopy, instead of a new one, compiled")
     options = parser.parse_args()
     for command in ("dpkg", "dpkg-deb", "strip", PYTHON):
-        if shutil.which(command) is None:
-            fail(f"a Debian package needs {command}: build it on Debian or Ubuntu")
+        need(command, "a Debian package is built on Debian or Ubuntu")
     with tempfile.TemporaryDirectory() as scratch:
         wheel = options.wheel or build_wheel(Path(scratch))
         print(build(wheel.resolve(), options.output.resolve()))

@@ -1,8 +1,8 @@
 """Makes the parts of the documentation site that are not in docs/: hooks of mkdocs, which `mkdocs.yml` names.
 
-A page says in a comment what is put in while the site is built: levels and fields of log lines from the calls, the
-statements of the specifications from the tags. A file outside of docs/ to which a page links (`../config/edge.toml`)
-goes into the site as it is, below `source/`, so that the link holds there as in a clone.
+A page says in a comment what is put in while the site is built: the statements of the specifications, from the tags. A
+file outside of docs/ to which a page links (`../config/edge.toml`) goes into the site as it is, below `source/`: so the
+link holds there as in a clone.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ def completed(markdown: str) -> str:
             return markdown
         case made if made[1] == "statements":
             return page.replace(made[0], conformance.statements(ROOT))
-        case made if made[1] == "levels and fields":
-            return str(log_events.completed(page.replace(made[0], ""), log_events.events(ROOT / "broker")))
         case made:
             raise ValueError(f"nothing makes what is to stand in place of {made[0]}")
 
 
-# They stand beside this file, where mkdocs lets hooks import from.
+# It stands beside this file, where mkdocs lets hooks import from.
 conformance: Final[Any] = importlib.import_module("conformance")
-log_events: Final[Any] = importlib.import_module("log_events")
 
 
 def outside(text: str) -> Iterator[str]:

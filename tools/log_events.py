@@ -1,7 +1,7 @@
-"""Reads levels and fields of the broker's log events from the code, for docs/logs.md.
+"""Reads levels and fields of the broker's log events from the code, against which a test holds docs/logs.md.
 
-Owns finding the calls of a log's methods in `broker/`, and filling the cells that the page leaves empty with them. What
-a call cannot say (fields that are put together elsewhere, what a field means) stands in the page.
+Owns finding the calls of a log's methods in `broker/`. A call cannot say everything: its fields may be put together
+elsewhere.
 """
 
 from __future__ import annotations
@@ -74,23 +74,3 @@ def _texts(node: ast.expr, constants: dict[str, str]) -> Iterator[str]:
     elif isinstance(node, ast.IfExp):
         yield from _texts(node.body, constants)
         yield from _texts(node.orelse, constants)
-
-
-def completed(page: str, found: dict[str, Event]) -> str:
-    """The page with the level and the fields of each event whose cells are empty in it.
-
-    Raises:
-        KeyError: no call names such an event.
-    """
-    return "\n".join(_row(line, found) for line in page.split("\n"))
-
-
-def _row(line: str, found: dict[str, Event]) -> str:
-    cells = [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
-    if not line.startswith("| `") or len(cells) != 4:
-        return line
-    names, level, when, fields = cells
-    named = [found[name] for name in names.strip("`").split("`, `")] if not level or not fields else []
-    level = level or ", ".join(dict.fromkeys(" or ".join(sorted(each.levels, key=LEVELS.index)) for each in named))
-    fields = fields or ", ".join(f"`{name}`" for name in dict.fromkeys(n for each in named for n in each.fields)) or "–"
-    return f"| {names} | {level} | {when} | {fields} |"

@@ -1,8 +1,8 @@
 """What a release needs, and can be tried without publishing anything (RELEASING.md).
 
-    python tools/release.py tag v0.1.0       # whether this tag may publish this tree
-    python tools/release.py try              # what the workflow does, as far as one machine can
-    python tools/release.py try --python 3.11 --pure
+    python -m tools.release tag v0.1.0       # whether this tag may publish this tree
+    python -m tools.release try              # what the workflow does, as far as one machine can
+    python -m tools.release try --python 3.11 --pure
 
 `try` builds the source distribution, and a wheel from it for each Python that is here: compiled, or with `--pure`
 interpreted. `twine check --strict` has to accept all of them. Each wheel goes into an empty environment, where `pip
@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+from tools.programs import ROOT, fail, need, run, uv
+
 PYTHONS: Final = ("3.11", "3.12", "3.13")
 TWINE: Final = "twine==7.0.0"
 # What tests/core need beside Canopy. The whole group `test` has clients that ask for newer libraries than Canopy does.
@@ -33,15 +31,7 @@ TOOLS: Final = (
     *("blockbuster", "coverage", "hypothesis", "mqtt5>=0.8,<0.9"),
     *("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist"),
 )
-# Variables of this project's own environment, which are not for those that are made here.
-OWN: Final = ("PYTHONPATH", "UV_PROJECT_ENVIRONMENT", "VIRTUAL_ENV")
 RELEASED: Final = r"^## \[?{}\]? - \d{{4}}-\d\d-\d\d$"
-
-
-def fail(text: str) -> None:
-    """End with a line for the user, and exit code 1."""
-    print(f"canopy: {text}", file=sys.stderr)
-    sys.exit(1)
 
 
 def version() -> str:
@@ -59,23 +49,6 @@ def check_tag(tag: str) -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     if not re.search(RELEASED.format(re.escape(version())), changelog, re.MULTILINE):
         fail(f'CHANGELOG.md has no line "## {version()} - YEAR-MONTH-DAY"')
-
-
-def uv() -> str:
-    """Return the command uv: on the path, or where the make targets install it."""
-    found = shutil.which("uv") or str(ROOT / ".uv" / "bin" / "uv")
-    if not Path(found).is_file():
-        fail("needs uv: run `make setup` first")
-    return found
-
-
-def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
-    """Run a command and return what it prints; a failure ends the trial with its errors."""
-    inherited = {name: value for name, value in os.environ.items() if name not in OWN}
-    done = subprocess.run(command, cwd=cwd, env=inherited | environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        fail(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def build_source(into: Path) -> Path:
@@ -155,8 +128,7 @@ def pinned(folder: Path, target: Sequence[str]) -> Path:
 def try_release(pythons: Sequence[str], pure: bool) -> None:
     """Do what the workflow does, and say after each step what came of it."""
     for command in ("mosquitto_pub", "mosquitto_sub"):
-        if shutil.which(command) is None:
-            fail(f"needs {command} (Debian: apt install mosquitto-clients)")
+        need(command, "apt install mosquitto-clients")
     with tempfile.TemporaryDirectory(prefix="canopy-release-") as scratch:
         folder = Path(scratch)
         source = build_source(folder / "sdist")

@@ -61,7 +61,8 @@ class Clocked:
 class Paced(Clocked):
     """``publishers`` send in turn, together ``rate`` messages a second; each subscriber hears one publisher.
 
-    With as many subscribers as publishers they are pairs; with one publisher, all subscribers hear it.
+    With as many subscribers as publishers they are pairs; with one publisher, all subscribers hear it; a single
+    subscriber of several publishers hears all of them.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Paced(Clocked):
         self.lateness = array("q")
         self.sent = 0
         self._turn = 0
-        self._each = len(subscribers) // len(publishers)
+        self._each = max(1, len(subscribers) // len(publishers))
         self._links = [Link(loop, sock) for sock in publishers]
         self._sequences = [0] * len(publishers)
         self._frames = [
@@ -120,7 +121,7 @@ class _Ear:
         self._buffer = loop.buffer
         self._level = level
         self._carry = b""
-        self._sequence = 0
+        self._sequences: dict[int, int] = {}
 
     def read(self) -> None:
         size = receive(self._subscriber, self._buffer)
@@ -135,7 +136,8 @@ class _Ear:
             publisher, sequence, _, stamp = PAYLOAD_HEAD.unpack_from(data, offset + shape.payload)
             if shape.topic != topic(publisher):
                 raise FrameError(f"the broker delivered on {shape.topic!r} what was sent on {topic(publisher)!r}")
-            self._sequence = (self._sequence + step(ledger, self._sequence, sequence, CYCLE)) % CYCLE
+            due = self._sequences.get(publisher, 0)
+            self._sequences[publisher] = (due + step(ledger, due, sequence, CYCLE)) % CYCLE
             latencies.append(now - stamp)
             offset += length
         self._carry = data[offset:]

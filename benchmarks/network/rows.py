@@ -162,7 +162,7 @@ def _paced(run: Run, publishers: int, subscribers: int, rate: float) -> Sample:
 def _paced_on(loop: Loop, run: Run, publishers: int, subscribers: int, rate: float) -> Sample:
     with run.clients("sub", subscribers) as hearing, run.clients("pub", publishers) as sending:
         each = subscribers // publishers
-        links.subscribe_all(hearing, lambda number: [(topic(number // each), 0)])
+        links.subscribe_all(hearing, lambda number: [(topic(number // each) if each else EVERY, 0)])
         links.prepare(hearing + sending)
         load = Paced(loop, sending, hearing, rate)
         sample = measure(run.meter, loop, load, at_begin=load.forget)
@@ -399,6 +399,12 @@ ROWS: Final[dict[str, Measurement]] = {
             "1 → 1,000 paced at 20 msg/s",
             lambda run: _paced(run, 1, run.scaled(1000), 20.0),
             files=1100,
+        ),
+        Measurement(
+            "paced-fan-in",
+            "100 → 1 paced at 10,000 msg/s (bench/+)",
+            lambda run: _paced(run, 100, 1, 10_000.0 / run.divide),
+            frozenset({FILTERS}),
         ),
         Measurement("idle", "10 pairs beside 4,000 idle subscribers", _beside_idle, files=4100),
         Measurement("connect", "connect 4,000 clients", _connect, unit="client", files=4100),

@@ -6,7 +6,7 @@
         print(broker.listening)
 
 Owns: the public names, here and in `canopy_mqtt.hooks` and `canopy_mqtt.testing`, which each module's `__all__` lists.
-They stay, by the promise of docs/stability.md; all other modules are private.
+They stay, by the promise of docs/embedding.md; all other modules are private.
 
 Promises: importing this package imports nothing but the version. A name is loaded when it is first asked for.
 """

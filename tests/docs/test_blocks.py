@@ -47,8 +47,7 @@ RUN_BY: Final = {
 """The test that runs the Python of a page."""
 
 ONLY_PARSED: Final = {
-    "pipeline": "tests/pipeline has the same tables read",
-    "pipeline-clusters": "runs on a cluster of Spark",
+    "pipeline": "tests/pipeline has the same tables read, and a record with Spark",
     "pipeline-mqtt": "parts of programs for Spark; tests/pipeline/mqtt runs the source and the sink",
 }
 """Pages whose Python cannot run as it stands, and why."""

@@ -42,17 +42,20 @@ def test_every_event_is_explained_and_none_that_there_is_not() -> None:
     assert len(listed) > 40
 
 
-def test_every_field_is_in_the_row_of_its_event_and_none_that_is_not_logged() -> None:
-    rows = {
-        event: (set(re.findall(r"`(\w+)`", cells[3])), cells[3].strip() == "")
-        for line in GUIDE.splitlines()
-        if line.startswith("| `") and len(cells := line.strip("|").split("|")) == 4
-        for event in re.findall(r"`([^`]+)`", cells[0])
-    }
-    for name, event in code().items():
-        fields, empty = rows[name]
-        assert event.open or empty or fields == set(event.fields), name
-        assert not event.open or set(event.fields) <= fields, name
+def test_every_row_has_the_levels_and_the_fields_of_its_events_and_no_other_field() -> None:
+    for line in GUIDE.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("| `") or len(cells) != 4:
+            continue
+        assert cells[1], f"{line}: a level is missing"
+        named = [code()[name] for name in re.findall(r"`([^`]+)`", cells[0]) if name in code()]
+        fields = {name for event in named for name in event.fields}
+        shown = set(re.findall(r"`(\w+)`", cells[3]))
+        for level in {level for event in named for level in event.levels}:
+            assert level in cells[1], f"{line}: {level}"
+        assert fields <= shown, f"{line}: {fields - shown}"
+        if named and not any(event.open for event in named):
+            assert shown == fields, f"{line}: {shown - fields}"
     assert len([event for event in code().values() if not event.open]) > 40
 
 

@@ -17,7 +17,7 @@ from playwright.async_api import Page, async_playwright
 from tests.admin.page.conftest import ARGUMENTS, CHROMIUM
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("index", "way-operator", "way-embedding", "way-data", "way-contributor", "tutorial", "settings", "hooks")
+PAGES = ("index", "operations", "embedding", "recorder", "architecture", "tutorial", "settings", "hooks")
 PATIENCE = 100_000.0
 """Milliseconds for what a page loads, the index of the search among it: no promise, but a bound."""
 CONTRAST = 4.5
@@ -88,7 +88,7 @@ def watch(page: Page, site: str) -> list[str]:
 
 
 @pytest.mark.long
-async def test_the_four_ways_light_dark_wide_and_narrow(site: str) -> None:
+async def test_pages_light_dark_wide_and_narrow(site: str) -> None:
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
     async with async_playwright() as playwright:

@@ -20,6 +20,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = sorted((ROOT / "docs").glob("*.md"))
 LISTED: Final = re.findall(r"([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
 CODE: Final = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+BLOCK: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 tool = load("docs_site")
@@ -95,14 +96,6 @@ def test_the_page_of_figures_has_each_figure_and_its_topics() -> None:
         assert all(f"`{topic.path}`" in page for topic in figure.topics)
 
 
-def test_the_page_of_the_log_has_levels_and_fields() -> None:
-    page = shown("logs.md")
-    assert "| `subscribed` | debug | | `client_id`, `topic_filter`, `qos` |".replace("| |", "|  |") in page
-    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `") and line.count("|") == 5]
-    assert len(rows) > 40
-    assert [row for row in rows if not row[2].strip() or not row[4].strip()] == []
-
-
 def test_the_page_of_conformance_has_each_statement() -> None:
     page = shown("conformance.md")
     for number in re.findall(
@@ -128,13 +121,22 @@ def test_the_pages_of_reference_are_those_of_the_code(tmp_path: Path) -> None:
     assert "by hand" not in made.read_text(encoding="utf-8")
 
 
-@for_each("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_to_files_that_are_there(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for path in tool.outside(text):
-        assert (ROOT / path).exists(), path
-    for target in re.findall(r"\]\(([\w-]+\.\w+)", CODE.sub("", text)):
-        assert (ROOT / "docs" / target).is_file(), target
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@for_each("page", [*PAGES, *sorted(ROOT.glob("*.md"))], ids=lambda page: page.stem)
+def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
+    """In the repository as one sees it; `make docs` looks at those of the site."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", CODE.sub("", page.read_text(encoding="utf-8"))):
+        if target.startswith(("https://", "http://", "mailto:")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path) if path else page
+        assert file.exists(), target
+        assert not anchor or file.suffix != ".md" or anchor in anchors(file), target
 
 
 def test_a_link_out_of_the_folder_leads_to_a_copy_and_one_to_a_folder_is_text() -> None:

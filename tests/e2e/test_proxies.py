@@ -1,12 +1,11 @@
 """HAProxy and nginx in front: they say whose connection they pass on, by the PROXY protocol, below all else.
 
-nginx passes WebSockets on by HTTP too, as docs/websocket.md has it, and ends TLS itself.
+nginx passes WebSockets on by HTTP too, as docs/listeners.md has it, and ends TLS itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -22,16 +21,14 @@ from tests.e2e import wire
 from tests.net.websocket.framing import request
 from tests.net.websocket.peer import Frames, WebPeer
 from tests.support.certificates import Authority
-from tests.support.waiting import reachable, until
+from tests.support.reverse_proxy import NGINX, SEARCHED, nginx, running, web
+from tests.support.waiting import until
 
 PROXY: Final = "127.0.0.1"
 CLIENT: Final = "127.0.0.2"
 """Another address of this machine: where the clients come from."""
 
-# Debian keeps daemons where an ordinary user's PATH does not look.
-SEARCHED: Final = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 HAPROXY: Final = shutil.which("haproxy", path=SEARCHED) or ""
-NGINX: Final = shutil.which("nginx", path=SEARCHED) or ""
 STREAM: Final = Path(NGINX).resolve().parents[1] / "lib/nginx/modules/ngx_stream_module.so" if NGINX else Path()
 
 HAPROXY_CONFIG: Final = """
@@ -47,16 +44,6 @@ listen front
     server canopy 127.0.0.1:{back} {send}
 """
 
-NGINX_CONFIG: Final = """
-daemon off;
-master_process off;
-pid nginx.pid;
-error_log stderr;
-load_module {module};
-events {{ worker_connections 100; }}
-{block}
-"""
-
 NGINX_STREAM: Final = """
 stream {{
     server {{
@@ -69,24 +56,16 @@ stream {{
 }}
 """
 
-NGINX_HTTP: Final = """
-http {{
-    access_log off;
-    client_body_temp_path body;
-    proxy_temp_path proxy;
-    fastcgi_temp_path fastcgi;
-    uwsgi_temp_path uwsgi;
-    scgi_temp_path scgi;
-    server {{
-        listen 127.0.0.1:{front} {listen};
-        {ends}
-        location /mqtt {{
-            proxy_pass http://127.0.0.1:{back};
-            proxy_http_version 1.1;
-            proxy_set_header Upgrade $http_upgrade;
-            proxy_set_header Connection "upgrade";
-            proxy_read_timeout 3600s;
-        }}
+NGINX_SERVER: Final = """
+server {{
+    listen 127.0.0.1:{front} {listen};
+    {ends}
+    location /mqtt {{
+        proxy_pass http://127.0.0.1:{back};
+        proxy_http_version 1.1;
+        proxy_set_header Upgrade $http_upgrade;
+        proxy_set_header Connection "upgrade";
+        proxy_read_timeout 3600s;
     }}
 }}
 """
@@ -155,17 +134,16 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def command(name: str, kind: Kind, folder: Path, front: int, back: int, certificate: tuple[str, str]) -> list[str]:
     """Return the command that starts the proxy, configured in a file of the folder."""
-    config = folder / "proxy.conf"
     if name.startswith("haproxy"):
+        config = folder / "haproxy.conf"
         send = "send-proxy" if kind.version == "v1" else "send-proxy-v2"
         config.write_text(HAPROXY_CONFIG.format(mode=kind.mode, front=front, back=back, send=send))
         return [HAPROXY, "-q", "-db", "-f", str(config)]
     ends = "ssl_certificate {}; ssl_certificate_key {};".format(*certificate) if kind.ends_tls else ""
-    block = (NGINX_HTTP if kind.mode == "http" else NGINX_STREAM).format(
-        front=front, back=back, listen="ssl" if kind.ends_tls else "", ends=ends
-    )
-    config.write_text(NGINX_CONFIG.format(module=STREAM, block=block))
-    return [NGINX, "-e", "stderr", "-p", str(folder), "-c", str(config)]
+    terms = {"front": front, "back": back, "listen": "ssl" if kind.ends_tls else "", "ends": ends}
+    if kind.mode == "http":
+        return nginx(folder, web(NGINX_SERVER.format(**terms)))
+    return nginx(folder, NGINX_STREAM.format(**terms), STREAM)
 
 
 @pytest.fixture
@@ -185,16 +163,8 @@ async def front(
     async with Broker(settings) as broker:
         port = free_port()
         (back,) = broker.ports
-        process = await asyncio.create_subprocess_exec(
-            *command(name, kind, tmp_path, port, back, (certificate, key)), stderr=asyncio.subprocess.PIPE
-        )
-        try:
-            await reachable(port, process)
+        async with running(command(name, kind, tmp_path, port, back, (certificate, key)), port):
             yield kind, port
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.communicate()
 
 
 async def test_clients_behind_a_proxy(

@@ -13,7 +13,7 @@ from canopy_mqtt.core.codec.packets import Connect
 from canopy_mqtt.core.hooks import LATER, AccessControl, Origin, Ticket
 from canopy_mqtt.core.jobs import TURN_WORK
 from canopy_mqtt.core.protocol.server_protocol import LARGE_READ
-from canopy_mqtt.net.connections.admission import HALF_OPEN_ROOM
+from canopy_mqtt.net.connections.admission import UNACCEPTED_ROOM
 from canopy_mqtt.net.connections.connection_table import MAX_SKIPPED, PartialPackets
 from canopy_mqtt.net.connections.ends import CLOSE
 from canopy_mqtt.net.rounds import LITTLE_BYTES, WAKES
@@ -279,7 +279,7 @@ async def test_connections_that_say_nothing_keep_nobody_out(embed: Embed) -> Non
     """Where every place is taken, the one that has been silent for longest makes room."""
     broker = await embed(limits={"max_connections": 3})
     there = Client(broker, "there")
-    mute = [Client(broker, "", says=b"") for _ in range(2 + HALF_OPEN_ROOM)]
+    mute = [Client(broker, "", says=b"") for _ in range(2 + UNACCEPTED_ROOM)]
     assert not any(client.transport.aborted for client in mute)
     late = Client(broker, "late")
     await rounds()
@@ -289,7 +289,7 @@ async def test_connections_that_say_nothing_keep_nobody_out(embed: Embed) -> Non
     for client in mute[:1]:
         client.connection.connection_lost(None)
     assert broker.admission is not None
-    assert broker.admission.open == 3 + HALF_OPEN_ROOM
+    assert broker.admission.open == 3 + UNACCEPTED_ROOM
     # Clients that were accepted make no room for anybody.
     last = Client(broker, "last")
     assert last.connection.protocol.accepted

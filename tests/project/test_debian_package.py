@@ -75,7 +75,7 @@ def package(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         if shutil.which(command) is None:
             pytest.skip(f"no {command}")
     output = tmp_path_factory.mktemp("debian")
-    build = (sys.executable, "tools/debian_package.py", "--wheel", str(wheel), "--output", str(output))
+    build = (sys.executable, "-m", "tools.debian_package", "--wheel", str(wheel), "--output", str(output))
     built = subprocess.run(build, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     (package,) = output.glob("canopy-mqtt_*.deb")

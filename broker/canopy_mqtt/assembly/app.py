@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -194,6 +195,9 @@ class Broker(Server):
             # In a thread: it loads much, and begins a thread of its own.
             self.traces.set_spans(await asyncio.to_thread(spans, self.settings.otel, self.router.broker_id, self.log))
         self.top = Top(self, self.settings.top)
+        if self.settings.http.listen:
+            # It takes 20 MB, and a quarter of a second: no client is to wait for that.
+            import_module("canopy_mqtt.admin.server")
         try:
             await self.hooks.start(self)
             await self._read_access_control()
@@ -225,7 +229,6 @@ class Broker(Server):
             if self.presence is not None:
                 await self.presence.start()
             if self.settings.http.listen:
-                # Not before: it takes 20 MB.
                 from canopy_mqtt.admin.server import AdminServer
 
                 admin = AdminServer(self, self.settings.http)

@@ -2,7 +2,7 @@
 
 Owns `Counters`, which only grow, and `QueueTotals`: the sums to which queues add and from which they subtract, the time
 of the batch, which the shell writes so that a message's wait is known without reading a clock, and the lag of the event
-loop. A queue that reaches a limit asks the `GlobalLimiter` for room.
+loop. Where the sum over all queues reaches its limit, the `GlobalLimiter` makes room.
 """
 
 from __future__ import annotations

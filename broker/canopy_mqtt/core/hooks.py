@@ -84,7 +84,7 @@ class Origin:
         self.max_packet_size = 0
         # Seconds for which the listener lets messages wait for more; -1.0: as for all listeners.
         self.max_delay = -1.0
-        # The mount of the listener, with placeholders (`connect.identity`); empty: none.
+        # The mount of the listener, with placeholders (`protocol.identity`); empty: none.
         self.mount = ""
 
     @property

@@ -60,7 +60,7 @@ class Principal:
     its listener; each is empty if there is none. `certificate`: the subject of its certificate (RFC 4514), empty
     without one. `authenticator`: the name of the authenticator that admitted it, which also gave the `groups` and
     `attributes`; `rules`: those of a token (`canopy_mqtt.security.rules`). `expires_at`: the end of its connection in
-    seconds since the epoch; 0.0: never. `mount`: the prefix of all its topics in this broker (`connect.identity`).
+    seconds since the epoch; 0.0: never. `mount`: the prefix of all its topics in this broker (`protocol.identity`).
     """
 
     def __init__(

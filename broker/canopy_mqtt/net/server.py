@@ -1,7 +1,7 @@
 """The asyncio server around one router: its connections, and the batch loop that they share.
 
 Owns the event loop's part of a broker: its listeners (`listeners`), its connections (`connection_table`), their timers,
-the timer for what is due in the router, and the one that checks the queues (`monitor`). A program embeds
+the timer for what is due in the router, and `LagMonitor`, which checks the broker once a second. A program embeds
 `canopy_mqtt.Broker`, which adds the reports about the broker.
 
 Promises: it can be constructed without a running loop; `start` listens either on every address or on none, and says in

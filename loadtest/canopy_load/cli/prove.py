@@ -212,6 +212,7 @@ def prove(
     number = next((each for each in (chosen.replay, chosen.seed) if each is not None), secrets.randbits(32))
     login = Names(user, password)
     max_qos = driver.max_qos if driver is not None else 2
+    stay = driver is not None and driver.sessions_stay
     lacks = {str(each): why for each, why in lacking.items()}
     if max_qos < 2:
         lacks["QoS 2"] = "the broker takes such messages with a lower QoS"
@@ -221,10 +222,13 @@ def prove(
     about = f"{broker}: {driver.version}" if driver is not None else " ".join(target or ())
     chosen = replace(chosen, rounds=rounds_of(chosen, faults))
     settings = _settings(about, _words(target or [], broker, chosen, secured, login), number, chosen)
+    settings = replace(settings, promised=promised, unmade=lacks)
     targets = parse_targets(target, secured) if driver is None else []
     _check_hosts(targets)
 
-    plan = partial(make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos)
+    plan = partial(
+        make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos, sessions_stay=stay
+    )
     _check_until(number, chosen, plan)
 
     async def work(stop: asyncio.Event) -> Played:
@@ -233,11 +237,9 @@ def prove(
             return await play_pieces(
                 _plans(number, chosen, plan),
                 where,
-                promised,
                 settings,
                 stop=stop,
                 histories=files.history is not None,
-                unmade=lacks,
                 login=login,
                 tell=passing,
                 live=sys.stderr.isatty(),

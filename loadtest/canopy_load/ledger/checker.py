@@ -39,6 +39,7 @@ from canopy_load.ledger.sessions import Session, Subscription, Whole, hits
 
 TAKEN_OVER: Final = 0x8E
 QUOTA_EXCEEDED: Final = 0x97
+NO_SUBSCRIPTION_EXISTED: Final = 0x11
 EXPIRY_MARGIN: Final = 1.0
 """Seconds within which a Session Expiry Interval may be over early: a broker counts in whole ones."""
 STARVED: Final = 50
@@ -64,7 +65,7 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     checked: Counter[str] = field(default_factory=Counter)
     unjudged: Counter[str] = field(default_factory=Counter)
-    at_most_once: Counter[str] = field(default_factory=Counter)
+    at_most_once: Counter[str] = field(default_factory=lambda: Counter(due=0, came=0))
     """Acknowledged messages to subscriptions with QoS 0: `due`, and how many of them `came`."""
 
     def keep(self, promise: str) -> None:
@@ -199,7 +200,7 @@ def _as_sent(whole: Whole, verdict: Verdict) -> None:
     gone: dict[str, list[Unsubscribe]] = defaultdict(list)
     for change in whole.history.events:
         if isinstance(change, Subscribe) and change.outcome != "fail":
-            asked[change.client, whole.session_at(change.client, change.began)].append(change)
+            asked[change.client, whole.session_at(change)].append(change)
         elif isinstance(change, Unsubscribe) and change.outcome == "ok":
             gone[change.client].append(change)
     for each in whole.history.of(Delivery):
@@ -215,7 +216,7 @@ def _as_sent(whole: Whole, verdict: Verdict) -> None:
         verdict.keep("as sent")
         shown = (publish, each)
         verdict.hold("altered", each.intact, "section 3.3", each.client, shown, f"{name} came altered")
-        of_session = asked[each.client, whole.session_at(each.client, each.at)]
+        of_session = asked[each.client, whole.session_at(each)]
         heard = [one for one in of_session if one.number < each.number and hits(one.topic_filter, publish.topic)]
         verdict.hold("asked for", bool(heard), "section 3.3.4", each.client, shown, f"{name} matches no subscription")
         if heard:
@@ -303,6 +304,26 @@ def _twice(whole: Whole, verdict: Verdict) -> None:
         what = f"{publish.topic} {publish.sequence} came {len(twice)} times with QoS 2"
         promise = "will twice" if publish.will else "twice"
         verdict.hold(promise, kept, "[MQTT-4.3.3-1]", twice[0].client, (publish, *twice), what)
+
+
+def _dup(whole: Whole, verdict: Verdict) -> None:
+    """Check that DUP is 0 in what comes first on the first connection of a session, and 1 in what comes again with its
+    packet identifier on a later one. Share groups and overlapping filters may have more than one copy."""
+    for session, copies, publish in _copies(whole):
+        heard = session.hears(publish.topic)
+        if len(heard) != 1 or heard[0].group:
+            continue
+        name = f"{publish.topic} {publish.sequence}"
+        first, *later = session.connections
+        if not first.present and (not later or copies[0].number < later[0].number):
+            what = f"{name} came with DUP 1 on the first connection of the session"
+            shown: tuple[Event, ...] = (first, publish, copies[0])
+            verdict.hold("DUP", not copies[0].dup, "[MQTT-3.3.1-3]", first.client, shown, what)
+        for one, other in pairwise([each for each in copies if each.qos == 1 and not publish.again]):
+            if 0 < one.packet_id == other.packet_id and any(one.number < each.number < other.number for each in later):
+                what = f"{name} came again on another connection with DUP 0"
+                shown = (publish, one, other)
+                verdict.hold("DUP", other.dup, "[MQTT-3.3.1-1]", first.client, shown, what)
 
 
 def _to_two_members(whole: Whole, verdict: Verdict) -> None:
@@ -419,7 +440,8 @@ def _sessions(whole: Whole, verdict: Verdict) -> None:
                 continue
             if before is not None and not before.keeps:
                 over = whole.ended.get(before.number)
-                there = False if over is not None and over.at < connect.began else None
+                # While a broker has not seen that the connection is over, the session is there.
+                there = False if over is not None and whole.seen(over.at) <= connect.began else None
             if there and known is not None and _expired(whole, known, connect):
                 there = None
             if connect.outcome == "unknown":
@@ -491,6 +513,19 @@ def _answered(whole: Whole, verdict: Verdict) -> None:
         verdict.hold("answered", kept, statement, operation.client, shown, f"{name} was never answered")
 
 
+def _unsubacks(whole: Whole, verdict: Verdict) -> None:
+    """Check that an UNSUBACK does not say that there was no subscription where there was one."""
+    for gone in whole.history.of(Unsubscribe):
+        if gone.outcome != "ok" or gone.code is None:
+            continue
+        session = whole.sessions[gone.client][whole.session_at(gone)]
+        there = [each.asked for each in session.subscriptions if each.gone is gone]
+        if there:
+            what = f"the UNSUBACK says that there was no subscription to {gone.topic_filter}"
+            kept = gone.code != NO_SUBSCRIPTION_EXISTED
+            verdict.hold("UNSUBACK", kept, "section 3.11.3", gone.client, (there[0], gone), what)
+
+
 def _protocol(whole: Whole, verdict: Verdict) -> None:
     """Check that no connection ended because the broker broke the protocol."""
     for over in whole.history.of(Ended):
@@ -499,6 +534,6 @@ def _protocol(whole: Whole, verdict: Verdict) -> None:
 
 
 RULES: Final = (
-    _sessions, _as_sent, _lost, _lost_to_groups, _starved, _twice, _to_two_members, _order, _retained, _takeover,
-    _answered, _protocol,
+    _sessions, _as_sent, _lost, _lost_to_groups, _starved, _twice, _dup, _to_two_members, _order, _retained, _takeover,
+    _answered, _unsubacks, _protocol,
 )  # fmt: skip

@@ -86,6 +86,8 @@ class Unsubscribe(Operation):
     """UNSUBSCRIBE from one topic filter, until UNSUBACK."""
 
     topic_filter: str
+    code: int | None = None
+    """The Reason Code of the UNSUBACK, where it has one."""
 
 
 @dataclass(kw_only=True)

@@ -19,6 +19,7 @@ from canopy_load.ledger.history import (
     Connect,
     Delivery,
     Ended,
+    Event,
     History,
     Publish,
     Rest,
@@ -39,6 +40,8 @@ class Subscription:
         self.asked = asked
         self.qos = asked.qos
         self.until = inf
+        self.gone: Unsubscribe | None = None
+        """What withdrew it."""
         self.group = asked.topic_filter if parse_shared(asked.topic_filter)[0] else ""
 
     def due(self, publish: Publish) -> bool:
@@ -103,7 +106,7 @@ class Whole:
         """By client and the number of its session."""
         for delivery in history.of(Delivery):
             if not delivery.retained:
-                at = self.session_at(delivery.client, delivery.at)
+                at = self.session_at(delivery)
                 self.came[delivery.client, at].append(delivery)
 
     def _sessions_of(self, connects: list[Connect]) -> list[Session]:
@@ -134,12 +137,13 @@ class Whole:
                 session.until = min(session.until, over.at)
         return made
 
-    def session_at(self, client: str, at: float) -> int:
-        """The number of the client's session at a time; -1 before the first."""
-        return bisect_right(self.sessions[client], at, key=lambda each: each.connections[0].began) - 1
+    def session_at(self, event: Event) -> int:
+        """Return the number of the session in which something happened to its client; -1 before the first. Events of
+        two sessions may have the same time: clocks of event loops count milliseconds."""
+        return bisect_right(self.sessions[event.client], event.number, key=lambda each: each.connections[0].number) - 1
 
     def _subscribe(self, asked: Subscribe) -> None:
-        at = self.session_at(asked.client, asked.began)
+        at = self.session_at(asked)
         if asked.outcome != "ok" or at < 0:
             return
         session = self.sessions[asked.client][at]
@@ -154,7 +158,7 @@ class Whole:
         for session in self.sessions[gone.client]:
             for each in session.subscriptions:
                 if each.asked.topic_filter == gone.topic_filter and each.asked.began < gone.began < each.until:
-                    each.until = gone.began
+                    each.until, each.gone = gone.began, gone
 
     def acknowledged(self, *filters: str) -> list[Publish]:
         """Return the acknowledged messages with QoS 1 and 2 and a payload that match any of these filters, by

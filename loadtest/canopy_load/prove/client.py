@@ -108,8 +108,9 @@ class Client:
         return self.ground.targets[self._node % len(self.ground.targets)]
 
     def move(self) -> None:
-        """Connect to the next node from now on."""
-        self.go(self._node + 1)
+        """Connect to the next node from now on, unless it stays with its node."""
+        if not self.plan.stays:
+            self.go(self._node + 1)
 
     def go(self, node: int) -> None:
         """Connect to a node from now on, by its number, which begins anew after the last one."""
@@ -278,9 +279,9 @@ class Client:
             self.move()
         self._tried = True
         target = self.node
-        connect = ground.note(
-            Connect(client=plan.name, began=ground.now(), node=str(target), clean=plan.clean, keeps=not plan.clean)
-        )
+        clean = self.machine.connect.clean_start
+        keeps = not (plan.clean if plan.version == V5 else clean)
+        connect = ground.note(Connect(client=plan.name, began=ground.now(), node=str(target), clean=clean, keeps=keeps))
         will = self._prepare_will()
         wire = self._wire = Wire(self, connect)
         self._wires.add(wire)
@@ -459,6 +460,9 @@ class Client:
                 old.ask(ground.note(Ping(client=self.plan.name, began=ground.now(), connection=old.connect.number)))
         if self.plan.keep_alive:
             self._keep_alive()
+        if self.plan.kind == "brief":
+            # The next time it asks for the session that has ended, or does not.
+            self.machine.connect.clean_start = not wire.connect.clean
         if not self.wanted:
             # It was to go while the CONNECT was on its way.
             self.leave()
@@ -511,17 +515,20 @@ class Client:
 
     def _answered(self, packet: Suback | Unsuback) -> None:
         asked = self._asked.pop(packet.packet_id)
-        subscribed = isinstance(asked, Subscribe)
-        (self._granted.add if subscribed else self._granted.discard)(asked.topic_filter)
         # An UNSUBACK of 3.1.1 has no reason codes.
-        code = packet.reason_codes[0] if packet.reason_codes else 0
-        if code >= FAILURE:
+        code = packet.reason_codes[0] if packet.reason_codes else None
+        if isinstance(asked, Subscribe):
+            self._granted.add(asked.topic_filter)
+        else:
+            self._granted.discard(asked.topic_filter)
+            asked.code = code
+        if code is not None and code >= FAILURE:
             asked.fail(self.ground.now())
-            request = "SUBSCRIBE" if subscribed else "UNSUBSCRIBE"
+            request = type(asked).__name__.upper()
             self.ground.refused[f"{request} {asked.topic_filter} was refused with 0x{code:02x}"] += 1
         else:
             asked.ok(self.ground.now())
-            if isinstance(asked, Subscribe):
+            if isinstance(asked, Subscribe) and code is not None:
                 asked.qos = code
 
     def _acknowledged(self, event: Delivered) -> None:
@@ -545,7 +552,8 @@ class Client:
             self.ground.foreign += 1
             return
         stream, sequence, whole = found or ((UNKNOWN, topic, packet.qos), -1, False)
-        if packet.retain:
+        if packet.retain or self.plan.kind == "looker":
+            # What comes to a looker as a new message is the retained one from then on, and may come in its place.
             self.retained[topic] = stream, sequence
         if not packet.payload and topic in self.ground.cleared:
             # It is one of these, and nobody can tell which.

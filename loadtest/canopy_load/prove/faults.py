@@ -115,7 +115,8 @@ def choose(
     """
     turns: list[Fault | None] = [each for each in faults if each in BROKER_FAULTS]
     random.shuffle(turns)
-    turns.append(None)
+    # The first round has a fault, because it may be the only one. Of several short plans some have a round without.
+    turns.insert(random.randint(1, len(turns)) if turns else 0, None)
     made = []
     for number in range(rounds):
         first = turns[number % len(turns)]

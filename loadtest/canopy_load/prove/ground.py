@@ -23,8 +23,8 @@ from canopy_mqtt.core.codec.topic_names import parse_shared
 
 PATIENCE: Final = 10.0
 """Seconds after which an answer, or a message, counts as not coming."""
-
-
+MOMENT: Final = 1e-6
+"""Seconds between two events of one round of the event loop."""
 MAX_CONNECTING: Final = 200
 """Clients that connect at the same time."""
 
@@ -68,11 +68,17 @@ class Ground:
     def __post_init__(self) -> None:
         self.streams = Streams(mark.run_number(self.identifier))
         self.prefix = f"prove-{self.identifier}"
+        self._last = 0.0
         self.doors = asyncio.Semaphore(MAX_CONNECTING)
 
     def now(self) -> float:
-        """Seconds of the event loop's clock, in which the whole history is."""
-        return asyncio.get_running_loop().time()
+        """Seconds of the event loop's clock, in which the whole history is; each later than the one before.
+
+        uvloop's clock stands still for a millisecond, in which a message may be published before its subscriber
+        subscribes, or after that.
+        """
+        self._last = max(asyncio.get_running_loop().time(), self._last + MOMENT)
+        return self._last
 
     def note(self, event: Kind) -> Kind:
         """Add an event to the history."""

@@ -10,10 +10,9 @@ loss that the broker's documentation announces is counted apart, and is no breac
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from canopy_load.ledger.checker import Finding, check
 from canopy_load.ledger.history import (
@@ -38,6 +37,7 @@ PROMISES: Final = {
     "twice": "a message with QoS 2 comes once [MQTT-4.3.3-1]",
     "twice with QoS 0": "a message with QoS 0 comes at most once (section 4.3.1)",
     "order": "messages of a publisher, topic and QoS come in order [MQTT-4.6.0-6]",
+    "DUP": "DUP is 1 in what is sent again on another connection, else 0 [MQTT-3.3.1-1] [MQTT-3.3.1-3]",
     "lost to a group": "a message that was acknowledged comes to a member of each share group [MQTT-4.3.2-1]",
     "to two members": "a message comes to one member of a share group [MQTT-4.8.2-4]",
     "starved": "a member of a share group that stays connected gets messages, too (section 4.8.2)",
@@ -53,6 +53,8 @@ PROMISES: Final = {
     "told 0x8E": "the connection that is taken over is told so, if it is told anything [MQTT-3.1.4-3]",
     "CONNECT answered": "each CONNECT is answered, or its connection ends [MQTT-3.1.4-5]",
     "answered": "each PUBLISH, SUBSCRIBE and UNSUBSCRIBE is answered [MQTT-3.3.4-1] [MQTT-3.8.4-1] [MQTT-3.10.4-4]",
+    "UNSUBACK": "an UNSUBACK does not deny a subscription that there was (section 3.11.3)",
+    "dropped": "the broker does not end connections again and again without a reason (section 4.13)",
     "in time": "answers come within the time after a fault that the broker promises",
     "keep alive": "a connection ends on which nothing comes for longer than its Keep Alive [MQTT-3.1.2-22]",
     "as sent": "what comes was sent before (section 3.3)",
@@ -72,7 +74,7 @@ ENDURING: Final = frozenset(
     {
         "lost", "lost to a group", "retained, the last", "retained, the same", "retained, each node", "session",
         "twice", "to two members", "order", "will missing", "will twice", "will revoked", "unsubscribed",
-        "Retain Handling",
+        "Retain Handling", "DUP", "UNSUBACK",
     }
 )  # fmt: skip
 """The promises that a broker can only keep over a kill if it has written what they are about to its disk."""
@@ -83,21 +85,13 @@ WILL_SECONDS: Final = 1.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it.
 Between a quiet phase and the next fault there are more."""
 WILL_LATENESS: Final = 0.5
-"""Seconds by which the tool may be late before delayed wills are not judged: a broker that is as late as it sees after
-the return of a client that its connection was lost."""
+"""Seconds by which the tool may be late, or for which tool or broker may wait for a core meanwhile, before a delayed
+will is not judged: such a broker sees after the return of a client that its connection was lost."""
 MAX_LATENESS: Final = 2.0
 """Seconds by which the tool may be late while it waits, or for which tool or broker may wait for a core, before what
 did not come is no finding any more."""
 
 State = Literal["kept", "broken", "not judged"]
-
-
-def stated(findings: int, checked: int, not_promised: int, doubtful: int) -> State:
-    """Return what is to be said of a promise that was checked, broken, broken where it is not made, and perhaps broken
-    so many times."""
-    if findings:
-        return "broken"
-    return "kept" if checked > not_promised and not doubtful else "not judged"
 
 
 @dataclass(frozen=True)
@@ -114,26 +108,30 @@ class Durability:
 
 
 @dataclass
-class Ruling:
-    """One promise: how often it was checked, could not be judged, was broken, and failed where it is not made."""
+class Tally:
+    """One promise: how often it was checked, could not be judged, and failed where it is not made."""
 
     promise: str
+    statement: str
     checked: int = 0
     unjudged: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    by_kind: Counter[str] = field(default_factory=Counter)
-    """The findings, by kind of client."""
     not_promised: int = 0
     doubtful: int = 0
     """Findings that are worthless because the tool was late, or because what was missing was still coming."""
+    findings: list[Any] = field(default_factory=list)
 
     @property
     def state(self) -> State:
-        return stated(len(self.findings), self.checked, self.not_promised, self.doubtful)
+        if self.findings:
+            return "broken"
+        return "kept" if self.checked > self.not_promised and not self.doubtful else "not judged"
 
-    @property
-    def statement(self) -> str:
-        return PROMISES[self.promise]
+
+@dataclass
+class Ruling(Tally):
+    """A promise with the findings in the history."""
+
+    findings: list[Finding] = field(default_factory=list)
 
 
 @dataclass
@@ -141,7 +139,6 @@ class Judgement:
     proof: Proof
     rulings: list[Ruling]
     waits: list[Wait]
-    durability: Durability
     counts: dict[str, int]
 
     @property
@@ -172,9 +169,10 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
     verdict = check(history, proof.blind)
     found = waits.waits(proof)
     waits.check(proof, found, durability.recovery, verdict)
-    rulings = {name: Ruling(name) for name in PROMISES}
-    for name, ruling in rulings.items():
-        ruling.checked, ruling.unjudged = verdict.checked[name], verdict.unjudged[name]
+    rulings = {
+        name: Ruling(name, statement, verdict.checked[name], verdict.unjudged[name])
+        for name, statement in PROMISES.items()
+    }
     late = max(proof.late_at_end, proof.starved_at_end) > MAX_LATENESS or not proof.rested
     for finding in verdict.findings:
         ruling = rulings[finding.promise]
@@ -185,8 +183,7 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
             ruling.doubtful += 1
         else:
             ruling.findings.append(finding)
-            ruling.by_kind[kind_of(proof, finding.client)] += 1
-    return Judgement(proof, list(rulings.values()), found, durability, _counts(history) | dict(verdict.at_most_once))
+    return Judgement(proof, list(rulings.values()), found, _counts(history) | dict(verdict.at_most_once))
 
 
 def _with_doubts(proof: Proof) -> History:
@@ -204,7 +201,8 @@ def _doubtful(will: Publish, proof: Proof) -> bool:
     broker was stopped, or may have been slow: it sees late that a connection is lost, and its delay ends later."""
     if not will.will or will.outcome == "unknown":
         return False
-    if will.not_before and proof.late > WILL_LATENESS:
+    waited = proof.lateness.waited(will.lost_at, will.not_before + WILL_SECONDS)
+    if will.not_before and max(proof.late, waited) > WILL_LATENESS:
         return True
     return any(
         will.since <= ended
@@ -277,6 +275,4 @@ def _counts(history: History) -> dict[str, int]:
         "delivered": len(history.of(Delivery)),
         "connections": sum(each.outcome == "ok" for each in history.of(Connect)),
         "wills": sum(each.will and each.outcome == "ok" for each in history.of(Publish)),
-        "due": 0,
-        "came": 0,
     }

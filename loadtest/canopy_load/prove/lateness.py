@@ -18,7 +18,6 @@ STEP: Final = 0.05
 LOOKS: Final = 10
 """Looks at the clock between two looks at the processes."""
 
-
 Read = Callable[[int], list[tuple[int, int]]]
 
 

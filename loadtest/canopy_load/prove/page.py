@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from canopy_load.prove.report import faults_told, felt, figures, replayed, shown
-from canopy_load.prove.summary import Line, Summary
+from canopy_load.prove.summary import WITH_PACKETS, Line, Summary
 from canopy_mqtt.pages import AMBER, BLUE, GREEN, RED, VIOLET, Chart, Page, Series, Stage
 
 COMMAND: Final = "canopy prove"
-CASES: Final = 20
-"""Findings of a promise on the page."""
 NOTE: Final = (
     "unjudged: the history does not decide it, or the broker refused the feature. "
     "not promised: broken in a kill, where the broker does not promise it."
@@ -23,7 +21,8 @@ NOTE: Final = (
 
 def page(summary: Summary) -> str:
     """Return the page of a run."""
-    made = Page(f"What {summary.settings.broker} loses", _about(summary), COMMAND)
+    about = f"{summary.rounds:,} rounds in {summary.seconds:,.0f} s, begun at {summary.begun} UTC."
+    made = Page(f"What {summary.settings.broker} loses", about, COMMAND)
     made.paragraph(f"Verdict: {summary.verdict}", {0: "good", 1: "bad"}.get(summary.code, "warn"))
     for each in dict.fromkeys((*summary.failures, *summary.obstacles)):
         made.paragraph(each, "warn")
@@ -54,9 +53,9 @@ def page(summary: Summary) -> str:
     made.paragraph(NOTE, "note")
     for line in summary.broken:
         _findings(made, summary, line)
-    if summary.unmade:
+    if summary.settings.unmade:
         made.heading("Not judged")
-        made.table(("fault that could not be made here", "why"), sorted(summary.unmade.items()))
+        made.table(("fault that could not be made here", "why"), sorted(summary.settings.unmade.items()))
     if summary.refused:
         made.heading("Refused")
         made.table(("the broker refused", "times"), sorted(summary.refused.items()))
@@ -70,12 +69,8 @@ def page(summary: Summary) -> str:
     return made.html()
 
 
-def _about(summary: Summary) -> str:
-    return f"{summary.rounds:,} rounds in {summary.seconds:,.0f} s, begun at {summary.begun} UTC."
-
-
 def _settings(summary: Summary) -> list[tuple[str, str]]:
-    settings = summary.settings
+    settings, promised = summary.settings, summary.settings.promised
     return [
         ("broker", settings.broker),
         ("canopy prove", summary.version),
@@ -83,8 +78,8 @@ def _settings(summary: Summary) -> list[tuple[str, str]]:
         ("seeds", ", ".join(map(str, summary.seeds))),
         ("runs", ", ".join(summary.identifiers)),
         *settings.options.items(),
-        ("of a kill the broker says", summary.says or "nothing"),
-        ("it promises to answer after a fault within", f"{summary.recovery:g} s" if summary.recovery else "no time"),
+        ("of a kill the broker says", promised.says or "nothing"),
+        ("it promises to answer after a fault within", f"{promised.recovery:g} s" if promised.recovery else "no time"),
         ("again", settings.again),
     ]
 
@@ -92,10 +87,10 @@ def _settings(summary: Summary) -> list[tuple[str, str]]:
 def _findings(made: Page, summary: Summary, line: Line) -> None:
     made.heading(f"Broken: {line.statement}")
     made.paragraph(", ".join(f"{kind}: {number:,}" for kind, number in line.by_kind.items()))
-    for each in line.findings[:CASES]:
+    for each in line.findings[:WITH_PACKETS]:
         made.folded(f"{each.client}: {each.what}", "\n".join((*shown(each), "", replayed(summary, each))))
-    if len(line.findings) > CASES:
-        made.paragraph(f"{CASES} of {len(line.findings):,} findings are shown; the JSON has all.", "note")
+    if len(line.findings) > WITH_PACKETS:
+        made.paragraph(f"{WITH_PACKETS} of {len(line.findings):,} findings are shown; the JSON has all.", "note")
 
 
 def charts(summary: Summary) -> list[Chart]:

@@ -17,7 +17,7 @@ from canopy_load.engine.job import Target
 from canopy_load.prove.brokers.driver import Driver
 from canopy_load.prove.brokers.started import started
 from canopy_load.prove.faults import Fault
-from canopy_load.prove.judge import Durability, Judgement, judge
+from canopy_load.prove.judge import Judgement, judge
 from canopy_load.prove.lateness import nobody
 from canopy_load.prove.plan import Plan
 from canopy_load.prove.play import Broker, Unproven, play
@@ -60,16 +60,14 @@ async def place(
 async def play_pieces(
     plans: Iterable[Plan],
     where: Place,
-    promised: Durability,
     settings: Settings,
     *,
     stop: asyncio.Event,
     histories: bool,
-    unmade: dict[str, str],
     **options: Any,
 ) -> Played:
     """Play plans until there are no more, `stop` is set, or the broker has failed. `options`: see ``play``;
-    `histories`: keep the text of each history; `unmade`: the faults that cannot be made here, with the reasons.
+    `histories`: keep the text of each history.
 
     Raises:
         Unproven: no client was accepted, from the beginning.
@@ -85,8 +83,7 @@ async def play_pieces(
                 raise
             made.summaries[-1].obstacles.append(str(error))
             break
-        proof.unmade = unmade
-        made.last = judge(proof, promised)
+        made.last = judge(proof, settings.promised)
         made.summaries.append(summed(made.last, settings))
         if histories:
             made.histories.append(proof.history.dumps())

@@ -57,10 +57,11 @@ def make(
     timeout: float = 1.0,
     crowd: int = 0,
     max_qos: int = 2,
+    sessions_stay: bool = False,
 ) -> Plan:
     """Return the plan of a seed. `rate`: messages a second that all publishers together send, about; `nodes` and
     `timeout` (seconds): of a broker that was started for it; `crowd`: the number of durable sessions besides;
-    `max_qos`: of messages and subscriptions."""
+    `max_qos`: of messages and subscriptions; `sessions_stay`: see `Driver`."""
     random = Random(seed)
     chosen = tuple(each for each in Fault if each in set(faults))
     people = cast(random, rounds, crowd)
@@ -69,6 +70,8 @@ def make(
             name: replace(each, node=random.randrange(nodes), roams=random.random() < ROAMERS)
             for name, each in people.clients.items()
         }
+    if sessions_stay:
+        people.clients = _at_home(people.clients)
     people.clients = {name: each.at_most(max_qos) for name, each in people.clients.items()}
     made = []
     for number, of_broker in enumerate(choose(random, rounds, chosen, LOAD_SECONDS, nodes, timeout)):
@@ -94,6 +97,18 @@ def make(
         of_broker = tuple(sorted(of_broker, key=lambda fault: fault.at))
         made.append(Round(tuple(taken), stretches * LOAD_SECONDS, of_broker, late))
     return Plan(seed, people.clients, tuple(made), chosen)
+
+
+def _at_home(clients: dict[str, ClientPlan]) -> dict[str, ClientPlan]:
+    """Return the clients, of which those with a session, and the members of share groups, never leave their node; all
+    members of a group are at one."""
+    homes: dict[str, int] = {}
+    made = {}
+    for name, each in clients.items():
+        node = homes.setdefault(each.filters[0].topic_filter, each.node) if each.kind == "member" else each.node
+        stays = not each.clean or each.kind in ("member", "brief")
+        made[name] = replace(each, node=node, roams=each.roams and not stays, stays=stays)
+    return made
 
 
 def last_of_round(plan: Plan, step: int) -> int:

@@ -24,7 +24,7 @@ from canopy_load.engine.job import Target
 from canopy_load.engine.transports import address
 from canopy_load.errors import LoadError
 from canopy_load.ledger.checker import check
-from canopy_load.ledger.history import Delivery, History, Look, Publish, Rest
+from canopy_load.ledger.history import Delivery, History, Look, Publish, Rest, Stream
 from canopy_load.ledger.packet_log import PacketLog
 from canopy_load.prove.client import Client
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
@@ -52,7 +52,6 @@ HUSHED: Final = 1.5 * KEEP_ALIVE + KEEP_ALIVE_MARGIN + 0.5
 """Seconds for which a client that sends nothing more is waited for at the end."""
 FAULTS: Final = {Act(each.value): each for each in CLIENT_FAULTS}
 """The faults of clients, by what a client does."""
-GROUPS: Final = ("durable-member-", "clean-member-", "lone-member-")
 ABSENT: Final = frozenset({"lost", "lost to a group", "will missing", "answered"})
 """The promises whose breach is that something does not come."""
 
@@ -73,8 +72,27 @@ class Broker(Protocol):
     def check(self) -> None: ...
 
 
+@dataclass(kw_only=True)
+class Facts:
+    """What is reported as it was."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    late: float = 0.0
+    """The tool's greatest lateness, in seconds."""
+    late_at_end: float = 0.0
+    """The same while it waited for what had not come."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """The clients that should be connected at the end and are not, with the reason."""
+    notes: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    """What the broker refused, and how often."""
+    foreign: int = 0
+    interrupted: bool = False
+
+
 @dataclass
-class Proof:
+class Proof(Facts):
     """What happened. Times are those of the history."""
 
     plan: Plan
@@ -85,12 +103,6 @@ class Proof:
     """From when to when something was wrong with the broker."""
     of_clients: Counter[Fault] = field(default_factory=Counter)
     """How often each fault of clients happened to one."""
-    rounds: int = 0
-    seconds: float = 0.0
-    late: float = 0.0
-    """The tool's greatest lateness, in seconds."""
-    late_at_end: float = 0.0
-    """The same while it waited for what had not come."""
     rested: bool = True
     """False if what had been missing was still coming at the end."""
     lateness: Lateness = field(default_factory=Lateness)
@@ -99,19 +111,10 @@ class Proof:
     """Seconds for which tool or broker waited for a core in the last time of patience for what had not come."""
     began: float = 0.0
     ended: float = inf
-    absent: dict[str, str] = field(default_factory=dict)
-    """The clients that should be connected at the end and are not, with the reason."""
     failure: str = ""
     """Why a broker that was started for the proof does not run any more; it ended the rounds."""
-    notes: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, int] = field(default_factory=dict)
-    """What the broker refused, and how often."""
     logs: dict[str, PacketLog] = field(default_factory=dict)
     """The packets of each client."""
-    unmade: dict[str, str] = field(default_factory=dict)
-    """The faults that could not be made here, with the reason: what they would show was not judged."""
-    foreign: int = 0
-    interrupted: bool = False
 
     @property
     def blind(self) -> list[tuple[float, float]]:
@@ -122,10 +125,6 @@ class Proof:
 Tell = Callable[[str], None]
 
 
-def _silent(_: str) -> None:
-    pass
-
-
 async def play(
     plan: Plan,
     targets: Sequence[Target],
@@ -133,7 +132,7 @@ async def play(
     login: Login = NOBODY,
     broker: Broker | None = None,
     stop: asyncio.Event | None = None,
-    tell: Tell = _silent,
+    tell: Tell = lambda _: None,
     patience: float = PATIENCE,
     processes: Callable[[], Iterable[int]] = nobody,
     live: bool = False,
@@ -145,19 +144,19 @@ async def play(
         Unproven: the broker accepts no client.
     """
     ground = Ground(secrets.token_hex(4), targets, login, patience)
-    player = _Player(plan, ground, broker, stop or asyncio.Event(), tell)
-    player.lateness = Lateness(processes)
-    return await player.play(live)
+    return await _Player(plan, ground, broker, stop or asyncio.Event(), tell, Lateness(processes)).play(live)
 
 
 class _Player:
-    def __init__(self, plan: Plan, ground: Ground, broker: Broker | None, stop: asyncio.Event, tell: Tell) -> None:
+    def __init__(
+        self, plan: Plan, ground: Ground, broker: Broker | None, stop: asyncio.Event, tell: Tell, lateness: Lateness
+    ) -> None:
         self._plan = plan
         self._ground = ground
         self._broker = broker
         self._stop = stop
         self._tell = tell
-        self.lateness = Lateness()
+        self._lateness = lateness
         self._phase = ""
         self._looks: set[asyncio.Task[None]] = set()
         self._step = 0
@@ -181,15 +180,15 @@ class _Player:
                 proof.rounds += 1
             self._say("waiting for what has not come yet")
             proof.rested = await self._drain()
-            proof.late_at_end = self.lateness.lately
-            proof.starved_at_end = self.lateness.waited(ground.now() - ground.patience, ground.now())
+            proof.late_at_end = self._lateness.lately
+            proof.starved_at_end = self._lateness.waited(ground.now() - ground.patience, ground.now())
             proof.absent = self._absent()
             for _ in ground.targets:
                 await self._look()
             proof.interrupted = self._stop.is_set()
             proof.ended = ground.now()
             proof.seconds = proof.ended - begun
-            proof.late, proof.lateness = self.lateness.most, self.lateness
+            proof.late, proof.lateness = self._lateness.most, self._lateness
             proof.notes, proof.refused, proof.foreign = dict(ground.notes), dict(ground.refused), ground.foreign
             proof.logs = ground.logs
             # The history is what was seen until here: what the removal does is no part of it.
@@ -201,7 +200,7 @@ class _Player:
     @asynccontextmanager
     async def _running(self, live: bool) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(each.run()) for each in self._clients.values()]
-        tasks.append(asyncio.create_task(self.lateness.measure()))
+        tasks.append(asyncio.create_task(self._lateness.measure()))
         if live:
             tasks.append(asyncio.create_task(self._live()))
         try:
@@ -306,16 +305,13 @@ class _Player:
             for each in events
             if isinstance(each, Publish) and each.topic.startswith("t/") and each.qos and each.outcome == "ok"
         }
-        return all(
-            sent
-            <= {
-                (each.stream, each.sequence)
-                for each in events
-                if isinstance(each, Delivery) and each.client.startswith(prefix)
-            }
-            for prefix in GROUPS
-            if any(name.startswith(prefix) and each.connected for name, each in self._clients.items())
-        )
+        members = [each.plan for each in self._clients.values() if each.plan.kind == "member" and each.connected]
+        came: dict[str, set[tuple[Stream, int]]] = {each.filters[0].topic_filter: set() for each in members}
+        for delivery in (each for each in events if isinstance(each, Delivery)):
+            for asked in self._plan.clients[delivery.client].filters:
+                if asked.topic_filter in came:
+                    came[asked.topic_filter].add((delivery.stream, delivery.sequence))
+        return all(sent <= found for found in came.values())
 
     def _act(self, step: Step) -> None:
         client = self._clients[step.client]
@@ -390,13 +386,13 @@ class _Player:
         """Wait until everything has come that has to, or nothing of what is missing for a long time; return False if it
         was still coming when this had taken too long."""
         ground = self._ground
-        self.lateness.lately = 0.0
+        self._lateness.lately = 0.0
         begun = since = ground.now()
         missing: set[tuple[int, ...]] = set()
         await self._until(lambda: not any(each.hushed for each in self._clients.values()), HUSHED)
         while True:
             await self._silence(SILENCE)
-            self.lateness.excused = True
+            self._lateness.excused = True
             found = {
                 each.operations for each in check(ground.history, self._proof.blind).findings if each.promise in ABSENT
             }
@@ -448,7 +444,8 @@ class _Player:
             user_name=ground.login.user,
             password=ground.login.password if ground.login.user is not None else None,
         )
-        client = AsyncClient(address(ground.targets[0]), ClientMachine(connect), timeout=ground.patience)
+        node = ground.targets[plan.node if plan.stays else 0]
+        client = AsyncClient(address(node), ClientMachine(connect), timeout=ground.patience)
         async with asyncio.timeout(2 * ground.patience), client:
             for output in plan.outputs:
                 if output.retain:

@@ -33,7 +33,7 @@ def text(summary: Summary) -> str:
     lines += [f"{what}: {those}" for what, those in faults_told(summary).items()]
     lines += [f"refused ({count:,} times): {what}" for what, count in sorted(summary.refused.items())]
     lines += [f"note ({count:,} times): {what}" for what, count in sorted(summary.notes.items())]
-    lines += [f"not judged under {fault}: {why}" for fault, why in summary.unmade.items()]
+    lines += [f"not judged under {fault}: {why}" for fault, why in summary.settings.unmade.items()]
     if summary.foreign:
         lines.append(
             f"note: {counted(summary.foreign, 'message')} of others came to the subscriber of #, and were left out"
@@ -113,8 +113,8 @@ def _figures(summary: Summary) -> Iterable[str]:
     yield ", ".join(f"{name}: {value}" for name, value in figures(summary).items())
     for kind, number, after in felt(summary):
         yield f"after {kind} ({number:,} times), at the longest: {after or 'nobody had waited'}"
-    if summary.says:
-        yield f"of a kill the broker says: {summary.says}"
+    if says := summary.settings.promised.says:
+        yield f"of a kill the broker says: {says}"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -75,6 +75,8 @@ class ClientPlan:
     """The number of the node to which it connects first."""
     roams: bool = False
     """True if it connects to the next node each time; else it stays with its node, also while that is down."""
+    stays: bool = False
+    """True if it does not go to another node when it roams or takes over, either."""
 
     def at_most(self, qos: int) -> ClientPlan:
         """Return it with no higher QoS in what it asks for and publishes."""
@@ -120,6 +122,7 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
         made.add(ClientPlan(f"cut-{number}", "cut", version, False, overlapping))
         made.add(ClientPlan(f"away-{number}", "away", version, False, (Asked("t/#", 1 + number),)))
         made.add(ClientPlan(f"clean-{number}", "clean", version, True, everything))
+        made.add(ClientPlan(f"brief-{number}", "brief", version, True, everything))
         made.add(ClientPlan(f"frozen-{number}", "frozen", version, False, everything))
         made.add(ClientPlan(f"roaming-{number}", "roaming", version, False, everything))
         made.add(ClientPlan(f"once-{number}", "QoS 0", version, False, (Asked("t/#", 0),)))

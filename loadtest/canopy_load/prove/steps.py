@@ -56,7 +56,7 @@ def steps(random: Random, cast: Cast, faults: Collection[Fault], rate: float, la
     for name in late:
         yield Step(_some_time(random), name, Act.CONNECT)
     crowd = cast.of("crowd")
-    for each in (*cast.of("away"), *random.sample(crowd, len(crowd) // 2)):
+    for each in (*cast.of("away", "brief"), *random.sample(crowd, len(crowd) // 2)):
         yield Step(random.uniform(0.0, 0.2) * LOAD_SECONDS, each.name, random.choice((Act.LEAVE, Act.VANISH)))
     yield from _members(random, cast)
     for _ in range(2):

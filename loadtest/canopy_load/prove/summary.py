@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from math import inf
 from typing import Any, Final
@@ -23,10 +24,10 @@ from canopy_load.ledger.packet_log import told as packet_told
 from canopy_load.ledger.told import packets, time_of, told
 from canopy_load.prove import waits
 from canopy_load.prove.faults import BROKER_FAULTS, Fault, rounds_for
-from canopy_load.prove.judge import Judgement, Ruling, State, kind_of, stated
+from canopy_load.prove.judge import Durability, Judgement, Ruling, Tally, kind_of
 from canopy_load.prove.plan import last_of_round
-from canopy_load.prove.play import ABSENT, Proof
-from canopy_load.prove.shapes import misfit
+from canopy_load.prove.play import ABSENT, Facts, Proof
+from canopy_load.prove.shapes import shaped
 from canopy_mqtt.version import __version__
 from canopy_mqtt.words import counted
 
@@ -36,14 +37,14 @@ UNTIL: Final = "{until}"
 NONE: Final = "none"
 """In the place of a fault: a round without one of the broker."""
 WITH_PACKETS: Final = 20
-"""Findings of each promise that are shown with their packets."""
-
-
-LISTS: Final = ("timeline", "seeds", "identifiers", "obstacles", "failures")
-FIGURES: Final = ("rounds", "seconds", "starved", "foreign")
-COUNTS: Final = ("counts", "notes", "refused", "played")
+"""Findings of each promise that have their packets, and are on the page."""
+ADDED: Final = (
+    "timeline", "seeds", "identifiers", "obstacles", "failures", "rounds", "seconds", "starved", "foreign", "counts",
+    "notes", "refused", "played",
+)  # fmt: skip
+"""What of several pieces is joined, or added up; the greatest of `GREATEST` counts."""
+GREATEST: Final = ("late", "late_at_end", "interrupted")
 OF_LINES: Final = ("checked", "unjudged", "not_promised", "doubtful", "findings")
-"""What of several pieces is joined, or added up."""
 
 
 class NoReport(LoadError):
@@ -68,21 +69,15 @@ class Case:
 
 
 @dataclass
-class Line:
-    """One promise."""
+class Line(Tally):
+    """A promise with the findings as they are reported."""
 
-    promise: str
-    statement: str
-    checked: int = 0
-    unjudged: int = 0
-    not_promised: int = 0
-    doubtful: int = 0
-    by_kind: dict[str, int] = field(default_factory=dict)
     findings: list[Case] = field(default_factory=list)
 
     @property
-    def state(self) -> State:
-        return stated(len(self.findings), self.checked, self.not_promised, self.doubtful)
+    def by_kind(self) -> Counter[str]:
+        """The number of findings, by kind of client."""
+        return Counter(each.kind for each in self.findings)
 
 
 @dataclass
@@ -117,41 +112,30 @@ class Settings:
     again: str
     replay: str
     options: dict[str, str] = field(default_factory=dict)
+    promised: Durability = field(default_factory=Durability)
+    unmade: dict[str, str] = field(default_factory=dict)
+    """The faults that cannot be made here, with the reason: what they would show is not judged."""
 
 
 @dataclass
-class Summary:
+class Summary(Facts):
     settings: Settings
     seeds: list[int]
     identifiers: list[str]
     targets: list[str]
     begun: str
     """UTC."""
-    rounds: int = 0
-    seconds: float = 0.0
-    interrupted: bool = False
     obstacles: list[str] = field(default_factory=list)
     """Why pieces could not be judged to the end."""
     failures: list[str] = field(default_factory=list)
     """Why the broker did not run any more."""
-    absent: dict[str, str] = field(default_factory=dict)
-    late: float = 0.0
-    late_at_end: float = 0.0
     starved: float = 0.0
     """Seconds for which tool or broker waited for a core."""
-    window: float = 0.0
-    says: str = ""
-    recovery: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
     waits: dict[str, float] = field(default_factory=dict)
-    notes: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, int] = field(default_factory=dict)
-    unmade: dict[str, str] = field(default_factory=dict)
-    """The faults that could not be made, with the reason."""
     played: dict[str, int] = field(default_factory=dict)
     """How often each fault of the plan happened; 0: its turn did not come. NONE: the rounds in which the broker had
     none, where others had one."""
-    foreign: int = 0
     faults: list[Span] = field(default_factory=list)
     timeline: list[Second] = field(default_factory=list)
     promises: list[Line] = field(default_factory=list)
@@ -209,18 +193,8 @@ def loads(text: str) -> Summary:
             made.pop(name)
         for each in made["promises"]:
             each.pop("state")
-        if wrong := misfit(made, Summary, ""):
-            raise NoReport(f"it is no report of canopy prove ({wrong})")
-        lines = made.pop("promises")
-        for each in lines:
-            each["findings"] = [Case(**one) for one in each["findings"]]
-        return Summary(
-            settings=Settings(**made.pop("settings")),
-            promises=[Line(**each) for each in lines],
-            faults=[Span(**each) for each in made.pop("faults")],
-            timeline=[Second(**each) for each in made.pop("timeline")],
-            **made,
-        )
+        summary: Summary = shaped(made, Summary, "")
+        return summary
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise NoReport(f"it is no report of canopy prove ({error})") from None
 
@@ -228,7 +202,7 @@ def loads(text: str) -> Summary:
 def summed(judgement: Judgement, settings: Settings) -> Summary:
     """Return the summary of a judgement."""
     proof = judgement.proof
-    origin = _origin(judgement)
+    origin = proof.began
     felt = waits.felt(judgement.waits, len(proof.outages))
     return Summary(
         settings=settings,
@@ -236,31 +210,19 @@ def summed(judgement: Judgement, settings: Settings) -> Summary:
         identifiers=[proof.identifier],
         targets=proof.targets,
         begun=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}",
-        rounds=proof.rounds,
-        seconds=proof.seconds,
-        interrupted=proof.interrupted,
         obstacles=[judgement.obstacle] if judgement.obstacle else [],
         failures=[proof.failure] if proof.failure else [],
-        absent=proof.absent,
-        late=proof.late,
-        late_at_end=proof.late_at_end,
         starved=proof.lateness.waited(proof.began, proof.ended),
-        window=judgement.durability.window,
-        says=judgement.durability.says,
-        recovery=judgement.durability.recovery,
         counts=judgement.counts,
         waits=waits.longest(judgement.waits),
-        notes=proof.notes,
-        refused=proof.refused,
-        unmade=proof.unmade,
         played=_played(proof),
-        foreign=proof.foreign,
         faults=[
             Span(str(fault), began - origin, ended - origin, felt[number])
             for number, (began, ended, fault) in enumerate(proof.outages)
         ],
         timeline=_timeline(judgement, origin),
         promises=[_line(judgement, each, origin) for each in judgement.rulings],
+        **{each.name: getattr(proof, each.name) for each in fields(Facts)},
     )
 
 
@@ -288,45 +250,28 @@ def packets_of_findings(judgement: Judgement) -> list[str]:
 
 def added(pieces: Sequence[Summary]) -> Summary:
     """Return one summary of pieces that were played one after the other."""
-    first = pieces[0]
-    made = Summary(
-        settings=first.settings,
-        seeds=[],
-        identifiers=[],
-        targets=first.targets,
-        begun=first.begun,
-        window=first.window,
-        says=first.says,
-        recovery=first.recovery,
-        unmade=first.unmade,
-        promises=[Line(each.promise, each.statement) for each in first.promises],
-    )
-    for piece in pieces:
+    made = deepcopy(pieces[0])
+    for piece in pieces[1:]:
         offset = len(made.timeline)
         made.faults += [replace(each, began=each.began + offset, ended=each.ended + offset) for each in piece.faults]
-        for name in LISTS + FIGURES:
-            setattr(made, name, getattr(made, name) + getattr(piece, name))
-        for name in COUNTS:
-            setattr(made, name, _summed(getattr(made, name), getattr(piece, name)))
-        made.interrupted = made.interrupted or piece.interrupted
+        for name in ADDED:
+            setattr(made, name, _sum(getattr(made, name), getattr(piece, name)))
+        for name in GREATEST:
+            setattr(made, name, max(getattr(made, name), getattr(piece, name)))
         made.absent |= piece.absent
-        made.late, made.late_at_end = max(made.late, piece.late), max(made.late_at_end, piece.late_at_end)
-        for name, seconds in piece.waits.items():
-            made.waits[name] = max(seconds, made.waits.get(name, 0.0))
+        for packet, seconds in piece.waits.items():
+            made.waits[packet] = max(seconds, made.waits.get(packet, 0.0))
         for line, each in zip(made.promises, piece.promises, strict=True):
             for name in OF_LINES:
                 setattr(line, name, getattr(line, name) + getattr(each, name))
-            line.by_kind = _summed(line.by_kind, each.by_kind)
     return made
 
 
-def _summed(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
-
-
-def _origin(judgement: Judgement) -> float:
-    events = judgement.proof.history.events
-    return judgement.proof.began or (time_of(events[0]) if events else 0.0)
+def _sum(one: Any, other: Any) -> Any:
+    """Return two lists, figures, or tables of figures as one."""
+    if isinstance(one, dict):
+        return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
+    return one + other
 
 
 def _played(proof: Proof) -> dict[str, int]:
@@ -338,19 +283,10 @@ def _played(proof: Proof) -> dict[str, int]:
 
 
 def _line(judgement: Judgement, ruling: Ruling, origin: float) -> Line:
-    return Line(
-        promise=ruling.promise,
-        statement=ruling.statement,
-        checked=ruling.checked,
-        unjudged=ruling.unjudged,
-        not_promised=ruling.not_promised,
-        doubtful=ruling.doubtful,
-        by_kind=dict(ruling.by_kind),
-        findings=[
-            _case(judgement, finding, origin, shown=number < WITH_PACKETS)
-            for number, finding in enumerate(ruling.findings)
-        ],
-    )
+    cases = [
+        _case(judgement, finding, origin, shown=number < WITH_PACKETS) for number, finding in enumerate(ruling.findings)
+    ]
+    return Line(**{**vars(ruling), "findings": cases})
 
 
 def _case(judgement: Judgement, finding: Finding, origin: float, *, shown: bool) -> Case:

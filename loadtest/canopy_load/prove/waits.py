@@ -16,9 +16,10 @@ from math import inf
 from typing import Final
 
 from canopy_load.ledger.checker import Verdict
-from canopy_load.ledger.history import Connect, Ended, Event, Hush, Operation, Ping, Publish, Subscribe, Unsubscribe
+from canopy_load.ledger.history import Connect, Ended, Hush, Operation, Ping, Publish, Subscribe, Unsubscribe
 from canopy_load.prove.play import Proof
 from canopy_load.prove.roles import KEEP_ALIVE_MARGIN
+from canopy_mqtt.core.codec import reason_codes
 
 ANSWER: Final = 5.0
 """Seconds after the last fault that a broker must have had to answer a CONNECT."""
@@ -26,6 +27,17 @@ GAP: Final = 1.5
 """Seconds between two attempts to connect that belong to one wait."""
 FELT: Final = ("CONNACK", "SUBACK", "PUBACK", "PUBCOMP")
 """The answers by which it is told how long a fault was felt."""
+DROPS: Final = 3
+"""Seconds in which the broker ends connections without a reason before that is a finding: networks break, too."""
+REASONS: Final = frozenset(
+    {
+        reason_codes.NOT_AUTHORIZED, reason_codes.SERVER_BUSY, reason_codes.MESSAGE_RATE_TOO_HIGH,
+        reason_codes.QUOTA_EXCEEDED, reason_codes.ADMINISTRATIVE_ACTION, reason_codes.RETAIN_NOT_SUPPORTED,
+        reason_codes.QOS_NOT_SUPPORTED, reason_codes.USE_ANOTHER_SERVER, reason_codes.SERVER_MOVED,
+        reason_codes.MAXIMUM_CONNECT_TIME,
+    }
+)  # fmt: skip
+"""The Reason Codes of a DISCONNECT for which a broker need not have been wrong."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +63,19 @@ class _Outages:
     """The times at which faults of the broker ended."""
 
     def __init__(self, proof: Proof) -> None:
-        ends = sorted((ended, number) for number, (_, ended, _) in enumerate(proof.outages))
-        self._ends = [at for at, _ in ends]
-        self._numbers = [number for _, number in ends]
+        self._ends = sorted((ended, number) for number, (_, ended, _) in enumerate(proof.outages))
 
     def last(self, began: float, until: float) -> tuple[float, int]:
         """Return when a wait began to count, and the number of the fault that had ended then."""
-        at = bisect_right(self._ends, until) - 1
-        if at < 0 or self._ends[at] < began:
+        at = bisect_right(self._ends, until, key=lambda each: each[0]) - 1
+        if at < 0 or self._ends[at][0] < began:
             return began, -1
-        return self._ends[at], self._numbers[at]
+        return self._ends[at]
 
 
 def waits(proof: Proof) -> list[Wait]:
     """Return all waits for answers."""
     outages = _Outages(proof)
-    end = proof.ended if proof.ended < inf else max((_at(each) for each in proof.history.events), default=0.0)
     made: list[Wait] = []
 
     def add(packet: str, operation: Operation, began: float, until: float, answered: bool) -> None:
@@ -89,7 +98,7 @@ def waits(proof: Proof) -> list[Wait]:
             if one.outcome == "ok":
                 add("CONNACK", one, begun.began, one.ended, True)
             elif other is None and one.client in proof.absent:
-                add("CONNACK", one, begun.began, end, False)
+                add("CONNACK", one, begun.began, proof.ended, False)
             if other is not None and (one.outcome == "ok" or other.began - _over(one) > GAP):
                 begun = other
     return made
@@ -110,12 +119,6 @@ def _answer(operation: Operation) -> str:
         case Publish() if not operation.will and operation.qos:
             return "PUBACK" if operation.qos == 1 else "PUBCOMP"
     return ""
-
-
-def _at(event: Event) -> float:
-    if isinstance(event, Operation):
-        return event.ended if event.ended < inf else event.began
-    return float(getattr(event, "at", 0.0))
 
 
 def longest(found: list[Wait]) -> dict[str, float]:
@@ -174,6 +177,39 @@ def check(proof: Proof, found: list[Wait], bound: float, verdict: Verdict) -> No
         what = f"nothing came for {until - since:.1f} s on a connection with a Keep Alive of {hush.keep_alive} s"
         shown = (proof.history.events[hush.connection], hush, *([over] if over is not None else []))
         verdict.hold("keep alive", kept, "[MQTT-3.1.2-22]", hush.client, shown, what)
+    _check_drops(proof, verdict)
+
+
+def _check_drops(proof: Proof, verdict: Verdict) -> None:
+    """Check that connections do not end again and again without a reason."""
+    drops = _drops(proof)
+    again = len({int(each.at) for each in drops}) >= DROPS
+    verdict.checked["dropped"] += sum(each.outcome == "ok" for each in proof.history.of(Connect)) - len(drops)
+    for over in drops:
+        shown = (proof.history.events[over.connection], over)
+        what = f"the broker ended this connection, and {len(drops)} in all, without a reason"
+        if again:
+            verdict.hold("dropped", False, "section 4.13", over.client, shown, what)
+        else:
+            verdict.unjudged["dropped"] += 1
+
+
+def _drops(proof: Proof) -> list[Ended]:
+    """Return the ends of connections for which no reason can be seen: the client did not end it, was not silent, read
+    what came and had no other connection; nothing was wrong with the broker, and no Reason Code says what it is."""
+    last: dict[str, Connect] = {}
+    made = []
+    for event in proof.history.events:
+        if isinstance(event, Connect):
+            last[event.client] = event
+        elif isinstance(event, Ended) and not event.own and not event.broke and event.code not in REASONS:
+            plan = proof.plan.clients.get(event.client)
+            held = plan is not None and plan.kind in ("frozen", "keep alive")
+            faulty = any(began <= event.at <= ended + ANSWER for began, ended in proof.blind)
+            present = last.get(event.client) is proof.history.events[event.connection]
+            if present and not held and not faulty:
+                made.append(event)
+    return made
 
 
 def _excuse(proof: Proof, begin: float, end: float) -> float:

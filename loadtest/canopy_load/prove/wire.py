@@ -10,6 +10,7 @@ from typing import Final, Protocol, cast
 
 from canopy_load.ledger.history import Connect, Ping
 from canopy_load.ledger.packet_log import PacketLog
+from canopy_load.prove.ground import Ground
 from canopy_mqtt.client.failures import HUNG_UP, describe
 from canopy_mqtt.core.codec import encoder, packets
 from canopy_mqtt.core.codec.decoder import Decoder
@@ -26,6 +27,7 @@ class Owner(Protocol):
     """A client, as its connections see it."""
 
     version: int
+    ground: Ground
     log: PacketLog
 
     def begin(self, wire: Wire) -> None: ...
@@ -50,7 +52,7 @@ class Wire(asyncio.Protocol):
         self._decoder: Decoder | None = None
         self._ping: Ping | None = None
         self._code: int | None = None
-        self._now = asyncio.get_running_loop().time
+        self._now = client.ground.now
         self.over = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

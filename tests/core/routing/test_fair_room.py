@@ -14,7 +14,7 @@ from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.retained import RetainedMessage, account_name
-from canopy_mqtt.core.routing.session_table import session_room
+from canopy_mqtt.core.routing.session_table import lacking_session_room
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import check_accounts
 from tests.support.runs import examples
@@ -235,7 +235,7 @@ def test_one_user_with_fifty_thousand_devices(who: str) -> None:
     principal = Principal("fleet", authenticator="users") if who == "fleet" else Principal(host=who)
     for number in range(50_000):
         name = f"device-{number}"
-        assert session_room(router, name, principal, None, 1.0) == ""
+        assert lacking_session_room(router, name, principal, None, 1.0) == ""
         send_buffer = SendBuffer(router.peers.touched, router.counters, 10, 10_000)
         router.connect(name, False, send_buffer, V5, 10, True, 1.0, principal)
     [only] = router.accounts.by_name.values()
@@ -353,7 +353,7 @@ def test_the_work_of_making_room_is_bounded() -> None:
     router = network.router
     for number in range(8_000):
         who = Principal("alice", authenticator="users")
-        if session_room(router, f"a{number}", who, None, network.now):
+        if lacking_session_room(router, f"a{number}", who, None, network.now):
             break
         send_buffer = SendBuffer(router.peers.touched, router.counters, 10, 10_000)
         session, _ = router.connect(f"a{number}", False, send_buffer, V5, 10, True, network.now, who)
@@ -366,7 +366,7 @@ def test_the_work_of_making_room_is_bounded() -> None:
     before = len(router.sessions)
     big = Will("w", b"x" * 5_000_000, delay=NEVER)
     refusals = 0
-    while session_room(router, "b", Principal("bob", authenticator="users"), big, network.now):
+    while lacking_session_room(router, "b", Principal("bob", authenticator="users"), big, network.now):
         refusals += 1
         ended = before - len(router.sessions)
         assert 0 < ended <= refusals * 256

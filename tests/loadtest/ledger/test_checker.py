@@ -22,6 +22,7 @@ from canopy_load.ledger.history import (
     Subscribe,
     Unsubscribe,
 )
+from canopy_load.ledger.sessions import SEEN as SEEN_SECONDS
 from tests.support.runs import for_each
 
 SEEN: Stream = ("p", "t/a", 1)
@@ -53,9 +54,9 @@ class Story:
         asked = Subscribe(client=client, began=began, topic_filter=topic_filter, qos=qos, **options)
         self.history.add(asked).ok(ended)
 
-    def unsubscribe(self, client: str, topic_filter: str) -> None:
+    def unsubscribe(self, client: str, topic_filter: str, code: int | None = None) -> None:
         began, ended = self._next()
-        self.history.add(Unsubscribe(client=client, began=began, topic_filter=topic_filter)).ok(ended)
+        self.history.add(Unsubscribe(client=client, began=began, topic_filter=topic_filter, code=code)).ok(ended)
 
     def publish(self, outcome: str = "ok", topic: str = "t/a", qos: int = 1, **more: object) -> tuple[Stream, int]:
         began, ended = self._next()
@@ -404,9 +405,31 @@ def test_a_session_that_ends_with_its_connection() -> None:
     story.connect("s", keeps=False)
     story.ends("s")
     story.connect("s", keeps=False)
-    assert story.broken() == []
+    assert story.judged().unjudged["session"] == 1, "the broker may not have seen that the connection was over"
     story.connect("s")
-    assert story.judged().unjudged["session"] == 1, "it took over one that was to end"
+    assert story.judged().unjudged["session"] == 2, "it took over one that was to end"
+    assert story.broken() == []
+
+
+def test_what_comes_as_a_session_ends_is_not_of_the_next_one_that_begins_in_the_same_millisecond() -> None:
+    story = Story()
+    story.connect("s", keeps=False)
+    story.subscribe("s", "t/#")
+    story.comes("s", story.publish())
+    story.ends("s")
+    story.time = story.history.of(Delivery)[0].at - 1
+    story.connect("s", keeps=False)
+    assert story.broken() == []
+
+
+@for_each(("present", "broken"), [(False, []), (True, ["session"])])
+def test_a_session_that_ended_with_its_connection_is_not_there(present: bool, broken: list[str]) -> None:
+    story = Story()
+    story.connect("s", keeps=False)
+    story.ends("s")
+    story.time += SEEN_SECONDS
+    story.connect("s", present=present)
+    assert story.broken() == broken
 
 
 def test_a_connection_is_over_when_another_one_has_its_identifier() -> None:
@@ -615,6 +638,44 @@ def test_an_unsubscribe_is_answered() -> None:
     story = subscribed("s")
     story.history.add(Unsubscribe(client="s", began=9.0, topic_filter="t/#"))
     assert story.broken() == ["answered"]
+
+
+def test_an_unsuback_denies_no_subscription_that_there_was() -> None:
+    story = subscribed("s")
+    story.unsubscribe("s", "t/#", code=0x11)
+    assert story.broken() == ["UNSUBACK"]
+
+
+def test_an_unsubscribe_that_is_sent_again_may_find_no_subscription() -> None:
+    story = subscribed("s")
+    story.history.add(Unsubscribe(client="s", began=2.5, topic_filter="t/#"))
+    story.ends("s")
+    story.connect("s", present=True)
+    story.unsubscribe("s", "t/#", code=0x11)
+    assert story.broken() == []
+
+
+@for_each(("dup", "packet_id", "broken"), [(True, 5, []), (False, 5, ["DUP"]), (False, 6, [])])
+def test_what_comes_again_on_another_connection_has_dup(dup: bool, packet_id: int, broken: list[str]) -> None:
+    story = subscribed("s")
+    message = story.publish()
+    story.comes("s", message, packet_id=5)
+    story.ends("s")
+    story.connect("s", present=True)
+    story.comes("s", message, packet_id=packet_id, dup=dup)
+    assert story.broken() == broken
+
+
+@for_each(("again", "broken"), [(False, ["DUP"]), (True, [])])
+def test_what_is_new_on_the_first_connection_of_a_session_has_no_dup(again: bool, broken: list[str]) -> None:
+    """On a later one it may have been sent before the client lost the connection."""
+    story = subscribed("s")
+    message = story.publish()
+    if again:
+        story.ends("s")
+        story.connect("s", present=True)
+    story.comes("s", message, packet_id=5, dup=True)
+    assert story.broken() == broken
 
 
 @for_each(("blind", "broken"), [((), ["lost to a group"]), (((4.0, 30.0),), [])])

@@ -44,6 +44,7 @@ from canopy_mqtt.core.codec.topic_names import matches, parse_shared
 TAKEN_OVER: Final = 0x8E
 SHUTTING_DOWN: Final = 0x8B
 NOT_AUTHORIZED: Final = 0x87
+NO_SUBSCRIPTION_EXISTED: Final = 0x11
 SLOW_SECONDS: Final = 8.0
 
 
@@ -110,6 +111,11 @@ class Planted(StrEnum):
     NO_FIRST_WILL = "publishes no will of the first connection of a client"
     OLD_RETAINED_ELSEWHERE = "has the first retained message of each topic at its second node"
     TWO_CONNECTIONS_ELSEWHERE = "leaves the connection open that is taken over at another node"
+    ALWAYS_DUP = "sets DUP in everything with QoS 1 and 2"
+    NEVER_DUP = "misses every 10th PUBACK, and sends the message again without DUP"
+    DENIES_SUBSCRIPTIONS = "says in each UNSUBACK that there was no subscription"
+    KEEPS_CLEAN_SESSIONS = "keeps sessions that end with their connections"
+    DROPS_CONNECTIONS = "ends the connection of every 30th PUBLISH"
     DEAF_AFTER_KILL = "restores sessions after a kill without their subscriptions to t/#"
 
 
@@ -332,6 +338,7 @@ class FakeBroker:
         peer.version, peer.will = packet.version, packet.will
         expiry = packet.properties.integers.get(names.SESSION_EXPIRY_INTERVAL, 0)
         peer.keeps = bool(expiry) if packet.version == V5 else not packet.clean_start
+        peer.keeps = peer.keeps or Planted.KEEPS_CLEAN_SESSIONS in self.planted
         clean_start = packet.clean_start
         if Planted.IGNORES_CLEAN_START in self.planted:
             peer.keeps, clean_start = True, False
@@ -375,7 +382,7 @@ class FakeBroker:
                     session.queue.remove(each)
                     continue
                 again, each.sent = each.sent, True
-                peer.publish(each, dup=again)
+                peer.publish(each, dup=again and Planted.NEVER_DUP not in self.planted)
 
     def _take_over(self, session: Session, old: Peer, node: int) -> None:
         old.session = None
@@ -420,6 +427,9 @@ class FakeBroker:
         session = peer.session
         if session is None:
             return
+        if self.every(Planted.DROPS_CONNECTIONS, 30):
+            peer.transport.abort()
+            return
         known = packet.qos == 2 and packet.packet_id in session.received
         if packet.qos == 2:
             session.received.add(packet.packet_id)
@@ -444,7 +454,7 @@ class FakeBroker:
             if found is not None:
                 found.released = True
             peer.send(Ack(PUBREL, packet.packet_id))
-        elif found is not None:
+        elif found is not None and not self.every(Planted.NEVER_DUP, 10):
             session.queue.remove(found)
 
     def _subscribe(self, peer: Peer, packet: Subscribe) -> None:
@@ -481,7 +491,8 @@ class FakeBroker:
         if Planted.KEEPS_AFTER_UNSUBSCRIBE not in self.planted:
             for each in packet.topic_filters:
                 session.filters.pop(each, None)
-        peer.send(Unsuback(packet.packet_id, [0] * len(packet.topic_filters) if peer.version == V5 else []))
+        code = NO_SUBSCRIPTION_EXISTED if Planted.DENIES_SUBSCRIPTIONS in self.planted else 0
+        peer.send(Unsuback(packet.packet_id, [code] * len(packet.topic_filters) if peer.version == V5 else []))
 
     # -- what goes out -------------------------------------------------------------------------------------------------
 
@@ -573,4 +584,4 @@ class FakeBroker:
             self._unwritten.append((session, each))
         if session.peer is not None:
             each.sent = True
-            session.peer.publish(each, dup=False)
+            session.peer.publish(each, dup=each.qos > 0 and Planted.ALWAYS_DUP in self.planted)

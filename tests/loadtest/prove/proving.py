@@ -56,12 +56,13 @@ def proof(
     broker: FakeBroker | None = None,
     nodes: int = 1,
     crowd: int = 0,
+    sessions_stay: bool = False,
 ) -> Proof:
     """Play a plan against a fake broker with these faults, or against `broker`. `stop`: as if Ctrl-C came at once."""
     played = broker or FakeBroker(*planted)
 
     async def main() -> Proof:
-        plan = make(seed, rounds, faults, RATE, nodes, crowd=crowd)
+        plan = make(seed, rounds, faults, RATE, nodes, crowd=crowd, sessions_stay=sessions_stay)
         await played.start(nodes)
         stopped = asyncio.Event()
         if stop:

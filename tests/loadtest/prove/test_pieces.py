@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 
 from canopy_load.engine.job import Target
-from canopy_load.prove.judge import Durability
 from canopy_load.prove.pieces import Place, Played, play_pieces
 from canopy_load.prove.plan import Plan, make
 from canopy_load.prove.summary import Settings, added
@@ -37,11 +36,9 @@ def played(plans: Iterator[Plan], broker: FakeBroker, *, stopped: bool = False) 
             return await play_pieces(
                 plans,
                 Place([Target("127.0.0.1", broker.port)], broker),
-                Durability(),
-                Settings("fake", "again", "replay"),
+                Settings("fake", "again", "replay", unmade={"clock": "there is none"}),
                 stop=stop,
                 histories=True,
-                unmade={"clock": "there is none"},
             )
         finally:
             await broker.close()
@@ -61,7 +58,7 @@ def test_pieces_follow_each_other_and_are_judged_one_by_one() -> None:
     made = played(plans(broker, 2), broker)
     assert added(made.summaries).seeds == [0, 1]
     assert added(made.summaries).code == 0
-    assert added(made.summaries).unmade == {"clock": "there is none"}
+    assert added(made.summaries).settings.unmade == {"clock": "there is none"}
     assert len(made.histories) == 2
     assert made.last is not None
     assert made.last.proof.plan.seed == 1

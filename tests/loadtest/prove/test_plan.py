@@ -16,6 +16,15 @@ def test_the_same_seed_makes_the_same_plan() -> None:
     assert make(7, 3, faults, nodes=4) != make(8, 3, faults, nodes=4)
 
 
+def test_members_of_a_share_group_are_at_one_node_where_sessions_stay() -> None:
+    plan = make(7, 3, nodes=3, sessions_stay=True)
+    members = [each for each in plan.clients.values() if each.kind == "member"]
+    groups = {each.filters[0].topic_filter for each in members}
+    assert len({(each.filters[0].topic_filter, each.node) for each in members}) == len(groups)
+    assert {each.node for each in plan.clients.values() if not each.clean} == {0, 1, 2}
+    assert plan.rounds == make(7, 3, nodes=3).rounds
+
+
 def test_only_what_is_asked_for_goes_wrong() -> None:
     plan = make(1, 4, [Fault.TAKEOVER, Fault.KILL])
     acts = {step.act for each in plan.rounds for step in each.steps}

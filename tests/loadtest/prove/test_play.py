@@ -10,9 +10,10 @@ import pytest
 
 from canopy_load.brokers.process import BrokerFailed
 from canopy_load.engine.job import Target
-from canopy_load.ledger.history import Look, Publish, Subscribe
+from canopy_load.ledger.history import Connect, Look, Publish, Subscribe
 from canopy_load.prove import report
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
+from canopy_load.prove.ground import Ground
 from canopy_load.prove.judge import judge
 from canopy_load.prove.plan import make
 from canopy_load.prove.play import Proof, play
@@ -22,6 +23,15 @@ from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.core.codec.reason_codes import QOS_NOT_SUPPORTED
 from tests.loadtest.prove.fake import FakeBroker, Peer, Planted, Session, Waiting
 from tests.loadtest.prove.proving import RATE, JumpingLoop, broken, proof, reported
+
+
+def test_two_events_of_one_round_of_the_event_loop_have_an_order() -> None:
+    async def main() -> None:
+        ground = Ground("00000000", [])
+        assert ground.now() < ground.now() < asyncio.get_running_loop().time() + 0.001
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(main())
 
 
 def test_a_stop_ends_the_rounds_and_there_is_a_judgement() -> None:
@@ -151,6 +161,42 @@ def test_every_node_is_looked_at() -> None:
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         assert len(runner.run(main())) == 2
+
+
+class Apart(FakeBroker):
+    """Each node has sessions and share groups of its own."""
+
+    def _connect(self, peer: Peer, packet: packets.Connect) -> None:
+        packet.client_id += f" at {peer.node}"
+        super()._connect(peer, packet)
+
+    def _subscribe(self, peer: Peer, packet: packets.Subscribe) -> None:
+        (asked,) = packet.requests
+        asked.topic_filter = asked.topic_filter.replace("$share/", f"$share/{peer.node}-")
+        super()._subscribe(peer, packet)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_whose_sessions_stay_at_their_nodes_is_judged_by_that(seed: int) -> None:
+    broker = Apart()
+    judgement = judge(proof(seed=seed, nodes=3, sessions_stay=True, broker=broker))
+
+    assert broken(judgement) == set()
+    assert reported(judgement).code == 0
+    assert broker.sessions == {}
+    nodes: dict[str, set[str]] = {}
+    for each in judgement.proof.history.of(Connect):
+        nodes.setdefault(each.client, set()).add(each.node)
+    moved = {client for client, those in nodes.items() if len(those) > 1}
+    clients = judgement.proof.plan.clients
+    assert moved
+    assert [client for client in moved if not clients[client].clean or clients[client].kind == "member"] == []
+    assert len({each.node for each in judgement.proof.history.of(Look)}) == 3
+
+
+def test_without_that_it_is_found_to_have_no_common_sessions_and_groups() -> None:
+    judgement = judge(proof(nodes=3, broker=Apart()))
+    assert broken(judgement) >= {"session", "to two members", "one connection"}
 
 
 class Shared(FakeBroker):

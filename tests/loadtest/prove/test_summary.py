@@ -178,6 +178,6 @@ def test_a_replay_shows_all_packets_of_the_clients_of_findings() -> None:
 
 def test_a_crowd_is_judged_like_everybody() -> None:
     assert reported(proven(crowd=40, rounds=1, faults=[Fault.KILL])).code == 0
-    (lost, *_) = proven(Planted.LOSES_SOME, crowd=40, rounds=1, faults=[Fault.KILL]).broken
+    (lost, *_) = reported(proven(Planted.LOSES_SOME, crowd=40, rounds=1, faults=[Fault.KILL])).broken
     assert lost.promise == "lost"
     assert lost.by_kind["crowd"] > 10

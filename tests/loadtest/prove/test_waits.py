@@ -165,3 +165,41 @@ def test_a_wait_for_a_core_excuses_a_wait_for_an_answer() -> None:
     assert broken(proof) == []
     assert proof.lateness.waited(9.0, 16.0) == pytest.approx(2.0)
     assert proof.lateness.waited(16.0, 20.0) == 0.0
+
+
+@for_each(
+    ("client", "seconds", "code", "outages", "findings", "unjudged"),
+    [
+        ("away-0", (10.0, 20.0, 30.0), None, (), 3, 0),
+        ("away-0", (10.0, 10.5, 20.0), None, (), 0, 3),
+        ("away-0", (10.0, 20.0, 30.0), 0x97, (), 0, 0),
+        ("away-0", (10.0, 20.0, 30.0), None, ((14.0, 16.0),), 0, 2),
+        ("frozen-0", (10.0, 20.0, 30.0), None, (), 0, 0),
+    ],
+)
+def test_connections_do_not_end_again_and_again(
+    client: str,
+    seconds: tuple[float, ...],
+    code: int | None,
+    outages: tuple[tuple[float, float], ...],
+    findings: int,
+    unjudged: int,
+) -> None:
+    history = History()
+    for at in seconds:
+        connect = history.add(Connect(client=client, began=at - 0.2))
+        connect.ok(at - 0.1)
+        history.add(Ended(client=client, at=at, connection=connect.number, code=code))
+    verdict = checked(made(history, *outages))
+    assert [each.promise for each in verdict.findings] == ["dropped"] * findings
+    assert verdict.unjudged["dropped"] == unjudged
+
+
+def test_a_connection_ends_when_another_one_takes_over() -> None:
+    history = History()
+    for at in (10.0, 20.0, 30.0):
+        before = history.add(Connect(client="taken-over-0", began=at))
+        before.ok(at)
+        history.add(Connect(client="taken-over-0", began=at + 1.0)).ok(at + 1.0)
+        history.add(Ended(client="taken-over-0", at=at + 1.5, connection=before.number))
+    assert broken(made(history)) == []

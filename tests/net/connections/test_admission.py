@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from canopy_mqtt.net.connections.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admission
+from canopy_mqtt.net.connections.admission import TURNED_AWAY, UNACCEPTED_ROOM, Admission, admission
 from canopy_mqtt.settings import Limits
 from tests.support.runs import examples, for_each
 
@@ -91,10 +91,10 @@ class Machine(RuleBasedStateMachine):
     def arrive(self, host: str, count: int) -> None:
         for _ in range(count):
             full = bool(host) and self.counted.count(host) >= 2
-            no_room = len(self.counted) + len(self.waiting) >= 4 + HALF_OPEN_ROOM
+            no_room = len(self.counted) + len(self.waiting) >= 4 + UNACCEPTED_ROOM
             answer = self.admission.arrive(host, self.now)
             if answer == TURNED_AWAY:
-                assert no_room or len(self.waiting) + len(self.lingering) >= HALF_OPEN_ROOM
+                assert no_room or len(self.waiting) + len(self.lingering) >= UNACCEPTED_ROOM
             else:
                 assert not no_room
                 assert answer in ((0x97,) if full else (0, 0x9F))
@@ -139,7 +139,7 @@ class Machine(RuleBasedStateMachine):
     def adds_up(self) -> None:
         admission = self.admission
         assert admission.open == len(self.counted) + len(self.waiting)
-        assert admission.refused == len(self.waiting) + len(self.lingering) <= HALF_OPEN_ROOM
+        assert admission.refused == len(self.waiting) + len(self.lingering) <= UNACCEPTED_ROOM
         assert len(admission.by_address) == len({host for host in self.counted if host})
         for host in (HERE, THERE):
             assert admission.by_address.get(ADDRESSES[host], 0) == self.counted.count(host) <= 2

@@ -14,7 +14,7 @@ from canopy_mqtt.core.hooks import LATER, AccessControl, Origin
 from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.net.connections.admission import HALF_OPEN_ROOM, Admission
+from canopy_mqtt.net.connections.admission import UNACCEPTED_ROOM, Admission
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import CLOSE
 from canopy_mqtt.net.rounds import LITTLE
@@ -293,7 +293,7 @@ async def test_sockets_that_linger_make_room(embed: Embed) -> None:
     broker = await embed(limits={"max_connections": 1})
     lingering = [
         Client(broker, f"{number}", says=wire.connect("") + b"\x00\x00", half=True)
-        for number in range(1 + HALF_OPEN_ROOM)
+        for number in range(1 + UNACCEPTED_ROOM)
     ]
     await rounds(5)
     assert counted(broker).open == 0

@@ -2,5 +2,5 @@
 it (`restore`).
 
 `journal` is an interface that queues and sessions call, `commits` the list of packets that wait for a commit. `restore`
-may import everything except `protocol`.
+may import every other package, and of `protocol` only `identity`.
 """

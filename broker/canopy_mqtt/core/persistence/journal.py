@@ -231,7 +231,7 @@ class MessageRecord:
 
 
 class SubscriptionRecord:
-    """A subscription (`subscription.Subscription`) as it was requested; `streaming`: see `Journal.subscribed`."""
+    """A subscription (`topics.subscription`) with the QoS that was granted; `streaming`: see `Journal.subscribed`."""
 
     def __init__(self, request: SubscriptionRequest, identifier: int, streaming: bool) -> None:
         self.request = request
@@ -242,7 +242,7 @@ class SubscriptionRecord:
 
 
 class DeliveryRecord:
-    """A message on its way to a session (`message.Delivery`): queued, in flight, released.
+    """A message on its way to a session (`queues.delivery.Delivery`): queued, in flight, released.
 
     `number` is the store's own name for it. `message` None: it was released, and needs none. `share`: see `share_name`.
     `attempts` 1: it was in flight, and may have been written; 0: it was not (`unsent`).

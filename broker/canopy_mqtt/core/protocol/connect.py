@@ -45,7 +45,7 @@ from canopy_mqtt.core.queues.queue_terms import UNSET, BadQueueOptions, granted_
 from canopy_mqtt.core.queues.requests import AskedLink
 from canopy_mqtt.core.routing.links import ANOTHER, LINK, ONLY_BRIDGES, PROGRAM, UPLINKS, announced
 from canopy_mqtt.core.routing.router import Router
-from canopy_mqtt.core.routing.session_table import session_room
+from canopy_mqtt.core.routing.session_table import lacking_session_room
 from canopy_mqtt.core.session.session import Session
 
 if TYPE_CHECKING:
@@ -583,7 +583,7 @@ def check_session(connect: Connect, client_id: str, principal: Principal, router
 
     Being full is an error that passes; it ends the connection on which the CONNECT came [MQTT3-4.8.0-2], and no other.
     """
-    setting = session_room(router, client_id, principal, connect.will, now)
+    setting = lacking_session_room(router, client_id, principal, connect.will, now)
     if setting:
         text = f"the broker has no room for another session, or for this will ({setting})"
         raise Refused(text, reason_codes.QUOTA_EXCEEDED)

@@ -45,7 +45,7 @@ from canopy_mqtt.core.queues.queue_terms import (
     read_options,
 )
 from canopy_mqtt.core.routing.router import Router
-from canopy_mqtt.core.routing.session_table import filter_room
+from canopy_mqtt.core.routing.session_table import lacking_filter_room
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
 
@@ -365,7 +365,7 @@ class FilterPacket(Job):
             self._room -= most
             return True
         now = self._router.counters.load.now
-        self._why = filter_room(self._router, self._session, name, group, topic_filter, now)
+        self._why = lacking_filter_room(self._router, self._session, name, group, topic_filter, now)
         return not self._why
 
     def _tell(self, granted: list[tuple[str, str]]) -> None:

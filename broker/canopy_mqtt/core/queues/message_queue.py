@@ -112,7 +112,7 @@ class MessageQueue:
         messages: i64 = self.messages + 1 - self.max_messages
         beyond: i64 = self.bytes + size - self.max_bytes
         if size > self.max_bytes:
-            # The message fits when the queue is empty. Nothing goes for it.
+            # One that exceeds the limit alone is accepted into an empty queue only, and no other message goes for it.
             beyond = self.bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES

@@ -51,7 +51,8 @@ NO_FILTERS: Final = 0
 def merge(parts: list[Subscription]) -> Recipient:
     """Return the recipient of one session's subscriptions that match a topic: the only one itself.
 
-    A message waits once: on the terms of a subscription that has none of its own, or else of the first by its filter.
+    A message waits once: on the terms of the session if one of the subscriptions has none of its own, or else on those
+    of the subscription whose topic filter comes first in the alphabet.
     """
     first = parts[0]
     if len(parts) == 1:

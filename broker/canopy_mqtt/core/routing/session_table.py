@@ -195,8 +195,8 @@ class SessionTable:
         return next(iter(self._empty), None)
 
     def giver(self, room: Room, account: Account, need: int, bound: int) -> Session | None:
-        """The session that is to end so that an account gets some of a room (`Room.givers`): of the largest account
-        that has one whose client is away, the one whose client left first. None: it gets none."""
+        """Return the session that ends so that an account gets some of a room: of the largest account of `Room.givers`
+        that has a session whose client is away, the one whose client left first. None: none gives way."""
         absent = self._subscribed if room.number == FILTERS else self._absent
         for each in room.givers(account, need, bound):
             sessions = absent.get(each)
@@ -271,7 +271,7 @@ def is_empty(session: Session) -> bool:
 # -- who gives way -----------------------------------------------------------------------------------------------------
 #
 # First the empty sessions of clients that are away, of any account, since nothing is lost with them; then those of the
-# largest account above its fair share (`canopy_mqtt.core.principal`), if the client is away, in the order in which the
+# largest account above its fair share (`canopy_mqtt.core.accounts`), if the client is away, in the order in which the
 # clients left. Such a session ends as at its expiry: its will is published, and its messages are counted as lost. A
 # connected client loses nothing. The work of one call is bounded, and charged to the client.
 
@@ -279,8 +279,8 @@ MAX_ENDED: Final = 256
 """Sessions that may end for one that comes: a will of 400 KB takes the room of all these empty ones."""
 
 
-def session_room(router: Router, client_id: str, principal: Principal, will: Will | None, now: float) -> str:
-    """See that a client may have its session: the setting that leaves no room for it; empty: there is room."""
+def lacking_session_room(router: Router, client_id: str, principal: Principal, will: Will | None, now: float) -> str:
+    """Make room for the session of a client. Return the setting that leaves none for it; empty: there is room."""
     limits = router.limits
     table = router.session_table
     accounts = router.accounts
@@ -319,11 +319,13 @@ def session_room(router: Router, client_id: str, principal: Principal, will: Wil
     return ""
 
 
-def filter_room(router: Router, session: Session, name: str, group_name: str, topic_filter: str, now: float) -> str:
-    """See that a client may have another subscription, by what it takes; one that it has already it may replace.
+def lacking_filter_room(
+    router: Router, session: Session, name: str, group_name: str, topic_filter: str, now: float
+) -> str:
+    """Make room for another subscription of a client, by what it takes; one that it has already it may replace.
 
-    The setting that leaves no room for it; empty: there is room. `name` as the client wrote it, `topic_filter` without
-    `$share/name/`.
+    Return the setting that leaves none for it; empty: there is room. `name` as the client wrote it, `topic_filter`
+    without `$share/name/`.
     """
     if name in session.subscriptions:
         return ""

@@ -33,7 +33,7 @@ DROPS: Final = 512
 """Subscriptions that are taken away in one call: half a millisecond, or one."""
 
 DROP_NODES: Final = 11
-"""One that takes its filter with it counts as one more by this shift of what that took (2 KiB): six nodes."""
+"""A subscription that goes counts as one more for every 2 KiB that its filter frees in the trie: six nodes."""
 
 DROPS_AT_ONCE: Final = 32
 """Those that go with their session: hundreds of sessions may end in one round of the event loop."""

@@ -83,7 +83,7 @@ class Session:
         self.expires_at = self.will_due = self.grace_from = self.attached_at = 0.0
         self.will: Will | None = None
         # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
-        # may be a link (`connect.identity`), hold up acknowledgements, and publish who is connected elsewhere.
+        # may be a link (`protocol.identity`), hold up acknowledgements, and publish who is connected elsewhere.
         self.link_peer, self.bridge, self.is_link = "", False, False
         self.bridge_state = b""  # the topic of the state that the will of its CONNECT announces (`routing.links`)
         self.received_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
@@ -94,7 +94,7 @@ class Session:
 
     @property
     def user_name(self) -> str | None:
-        """The user to whom it belongs (`connect.identity`); None for an anonymous client."""
+        """The user to whom it belongs (`protocol.identity`); None for an anonymous client."""
         return self.principal.user_name
 
     @property

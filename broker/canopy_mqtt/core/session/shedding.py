@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 PART: Final = 16
 AHEAD: Final = 1_024
-"""A look makes room for at least this part of the bound, or for this number of messages, or for as many as there are
-sessions, if that is more: so that it costs little for each."""
+"""A look makes room for 1,024 more messages, or for one of each session if that is more, but at most for a sixteenth of
+the bound: so that it costs little for each."""
 
 RETRY: Final = 0.1
 """Seconds after a look that found too little before the next one."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup
 
 MAX_CHANGES_KEPT: Final = 256
-"""Changes of subscriptions that are remembered at least, and half of those at most, while there are routes to mend."""
+"""Changes of subscriptions that are remembered, the latest, while there are routes to mend; twice as many at most."""
 
 NAME_BYTES: Final = 2
 """Bytes of a topic name, beyond the first ones, that weigh as much as a reference: the name is kept as a key and, level

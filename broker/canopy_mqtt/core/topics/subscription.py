@@ -201,7 +201,7 @@ class SharedGroup:
     def next_member(self) -> Subscription | None:
         """Return whose turn it is, in rotation: among those who are connected, or, with none of them, among the others.
 
-        None for an empty group. The router passes over a member that cannot take a message now by asking again.
+        None for an empty group. Who passes over a member that cannot take a message now asks again (`Fanout.choose`).
         """
         while True:
             turns = self.connected if self.connected.count > 0 else self.away

@@ -3,7 +3,7 @@
 Owns `Admission`: the counts and the rate of connections of a broker, or of one of its listeners, and `ListenerTerms`. A
 connection counts
 from its arrival until its protocol has ended (`leave`). One above a limit is kept until its CONNECT only to be refused;
-at most `HALF_OPEN_ROOM` such connections exist at a time, and further ones are closed at once, without an answer.
+at most `UNACCEPTED_ROOM` such connections exist at a time, and further ones are closed at once, without an answer.
 Callers pass `now` in seconds of the loop's time, and the IP address as `host` ("": a Unix socket, which has none and
 is not counted by address).
 """
@@ -18,7 +18,7 @@ from canopy_mqtt.core.hooks import Origin
 from canopy_mqtt.core.principal import network
 from canopy_mqtt.core.protocol.backpressure import TokenBucket
 
-HALF_OPEN_ROOM: Final = 128
+UNACCEPTED_ROOM: Final = 128
 """Connections above the limit that may wait for their CONNECT, and connections that exist only to be refused; any more
 are closed at once."""
 
@@ -78,7 +78,7 @@ class Admission:
     def change(self, most: int, most_of_one: int, rate: float, hosts: Iterable[str]) -> None:
         """Set other limits of a broker. `hosts`: the addresses of the connections that count now; those over a limit
         stay."""
-        self._in_all = most + HALF_OPEN_ROOM if most > 0 else 0
+        self._in_all = most + UNACCEPTED_ROOM if most > 0 else 0
         self._rate = _bucket(rate)
         self._most_of_one = most_of_one
         self.by_address.clear()
@@ -102,7 +102,7 @@ class Admission:
             code = own.check(host, now) if own is not None else reason_codes.SUCCESS
             if code == reason_codes.SUCCESS:
                 code = self.check(host, now)
-            if code != reason_codes.SUCCESS and self.refused >= HALF_OPEN_ROOM:
+            if code != reason_codes.SUCCESS and self.refused >= UNACCEPTED_ROOM:
                 code = TURNED_AWAY
         if code == TURNED_AWAY:
             self.turned_away += 1
@@ -212,6 +212,6 @@ def admission(most: int, most_of_one: int, rate: float, listeners: bool = False)
     `listeners`: one of its listeners has limits.
     """
     if listeners or most > 0 or most_of_one > 0 or rate > 0.0:
-        in_all = most + HALF_OPEN_ROOM if most > 0 else 0
+        in_all = most + UNACCEPTED_ROOM if most > 0 else 0
         return Admission(most_of_one=most_of_one, rate=rate, in_all=in_all)
     return None

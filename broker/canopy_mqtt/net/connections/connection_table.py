@@ -16,7 +16,7 @@ from mypy_extensions import i64, mypyc_attr
 from canopy_mqtt.core import causes
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.guards.log import Faults
-from canopy_mqtt.net.connections.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission
+from canopy_mqtt.net.connections.admission import TURNED_AWAY, UNACCEPTED_ROOM, Admission
 from canopy_mqtt.net.connections.connection_log import OF_THE_CLIENT
 from canopy_mqtt.net.connections.ends import ABORT, CLOSE, OPEN
 from canopy_mqtt.net.timers import WheelItem
@@ -134,7 +134,7 @@ class ConnectionTable:
         self.closed = False
         self.emptied: Callable[[], None] | None = None
         # Connections that have not been accepted yet, the oldest first; where connections are limited.
-        self._half_open: dict[Connection, None] = {}
+        self._unaccepted: dict[Connection, None] = {}
         # Connections whose protocol is over and whose sockets are not closed, the oldest first; where they are limited.
         self._closing: dict[Connection, None] = {}
 
@@ -166,7 +166,7 @@ class ConnectionTable:
         if answer == TURNED_AWAY:
             return False
         connection.protocol.refused = answer
-        self._half_open[connection] = None
+        self._unaccepted[connection] = None
         return True
 
     def _make_room(self, admission: Admission) -> None:
@@ -175,13 +175,13 @@ class ConnectionTable:
         Otherwise the connection that has waited for longest without a CONNECT is closed: a client sends it at once, so
         silent connections keep no client out.
         """
-        if self._closing and 0 < self.most <= len(self.connections) - HALF_OPEN_ROOM:
+        if self._closing and 0 < self.most <= len(self.connections) - UNACCEPTED_ROOM:
             oldest = next(iter(self._closing))
             del self._closing[oldest]
             oldest.end(ABORT)
-        if admission.full and self._half_open:
+        if admission.full and self._unaccepted:
             admission.turned_away += 1
-            next(iter(self._half_open)).end(ABORT, causes.CONNECTION_LOST)
+            next(iter(self._unaccepted)).end(ABORT, causes.CONNECTION_LOST)
 
     def _readmit(self, connection: Connection) -> bool:
         """Admit a refused connection that took over another of its address. False if there is still no room for it."""
@@ -199,7 +199,7 @@ class ConnectionTable:
             connection.end(CLOSE, causes.REFUSED, reason_codes.QUOTA_EXCEEDED, "too many connections from this address")
             return False
         if self._admission is not None:
-            self._half_open.pop(connection, None)
+            self._unaccepted.pop(connection, None)
         if self.reporting:
             try:
                 self._report_open(connection)
@@ -222,7 +222,7 @@ class ConnectionTable:
         self.ends[cause] = self.ends.get(cause, 0) + 1
         admission = self._admission
         if admission is not None:
-            self._half_open.pop(connection, None)
+            self._unaccepted.pop(connection, None)
             if protocol.refused:
                 admission.leave_refused()
             else:

@@ -225,7 +225,7 @@ CLIENTS: Final = (
         labels=("place",),
         topics=(Topic("slow/{place}"),),
     ),
-    Figure("traces", GAUGE, "Traces of packets that run (docs/trace.md)", _traces),
+    Figure("traces", GAUGE, "Traces of packets that run (docs/explain.md)", _traces),
     Figure("spans_left_out", COUNTER, "Spans of OpenTelemetry for which otel.max_rate had no room", _spans_left_out),
     Figure(
         "top",

@@ -18,16 +18,16 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Final
 
 from canopy_load.brokers.registry import PEERS, mosquitto_with
 from canopy_load.errors import Misuse
 from canopy_load.prove.faults import MAX_NODES, MAX_TIMEOUT
 from canopy_load.prove.judge import Durability
-from canopy_load.prove.shapes import misfit
+from canopy_load.prove.shapes import shaped
 
 FOLDER: Final = Path(__file__).parent
 PLACE: Final = re.compile(r"\{(port|folder|store|node|address|cluster_port|peers|database|python|host|peer)\}")
@@ -39,9 +39,9 @@ TIMEOUT: Final = 1.0
 
 @dataclass(frozen=True)
 class Driver:
-    """One broker. The attributes are the keys of its file."""
+    """One broker. The attributes are the keys of its file, but for its name, which is that of the file."""
 
-    name: str
+    name: str = ""
     peer: str = ""
     """Its name in the registry, which then knows the command; `command` is appended to it, `lines` to the configuration
     file that the command ends with."""
@@ -58,7 +58,11 @@ class Driver:
     not_run: str = ""
     """Why nobody has tried this file yet."""
     patience: float = PATIENCE
-    durability: Durability = field(default_factory=Durability)
+    window: float = 0.0
+    says: str = ""
+    recovery: float = 0.0
+    volatile: bool = False
+    """What it promises: see `Durability`."""
     store: bool = False
     """True if it writes its data to {store}."""
     database: bool = False
@@ -69,8 +73,16 @@ class Driver:
     """The text for one other node, with {peer} (its number), {host} and {port}; they are joined by a comma."""
     dials: bool = True
     """True if its nodes reach each other at these hosts and ports and nowhere else."""
+    one_by_one: bool = False
+    """True if a node is started when the one before answers."""
+    sessions_stay: bool = False
+    """True if a session, and a share group, is at one node, to which its clients return."""
     max_qos: int = 2
     """The highest QoS that it takes as it is; it lowers others on its own."""
+
+    @property
+    def durability(self) -> Durability:
+        return Durability(self.window, self.says, self.recovery, self.volatile)
 
     @property
     def missing(self) -> str | None:
@@ -96,7 +108,9 @@ class Driver:
     @property
     def program(self) -> str:
         """The program that becomes the broker."""
-        return "mosquitto" if self.peer == "mosquitto" else self.command[0] if not self.peer else sys.executable
+        if self.peer == "mosquitto":
+            return self.peer
+        return sys.executable if self.peer or self.command[0] == "{python}" else self.command[0]
 
     def make(self, places: Mapping[str, str]) -> list[str]:
         """Write the files of a node, and return the command that starts it."""
@@ -133,17 +147,11 @@ def find(name: str) -> Driver:
             raise Misuse(f"--broker {name}: there is no such file")
         raise Misuse(f"--broker {name}: known are {', '.join(known())}, and files that end with .toml")
     try:
-        return _parsed(file.stem, tomllib.loads(file.read_text(encoding="utf-8")))
+        return replace(_parsed(tomllib.loads(file.read_text(encoding="utf-8"))), name=file.stem)
     except (OSError, ValueError, TypeError) as error:
         raise Misuse(f"--broker {name}: {error}") from error
 
 
-KEYS: Final[dict[str, Any]] = {
-    "peer": str, "command": list[str], "lines": str, "files": dict[str, str], "environment": dict[str, str],
-    "prepare": list[list[str]], "needs": dict[str, str], "version_command": list[str], "not_run": str,
-    "patience": float, "window": float, "says": str, "volatile": bool, "recovery": float, "store": bool,
-    "database": bool, "timeout": float, "max_nodes": int, "peers": str, "dials": bool, "max_qos": int,
-}  # fmt: skip
 RANGES: Final = {
     "patience": (0.1, 3600.0), "window": (0.0, inf), "recovery": (0.0, inf), "timeout": (0.1, MAX_TIMEOUT),
     "max_nodes": (1, MAX_NODES), "max_qos": (0, 2),
@@ -161,50 +169,30 @@ def _texts(value: object) -> Iterator[str]:
         yield from (text for each in value for text in _texts(each))
 
 
-def _wrong_file(name: str) -> str:
-    """Return why no file of a node can have this name; empty: it can."""
-    path = PurePath(name)
-    inside = path.parts and not path.is_absolute() and ".." not in path.parts
-    return "" if inside else "a file must be within the node's folder, such as conf/broker.conf"
-
-
-def _wrong_variable(name: str) -> str:
-    return "" if name and "=" not in name else "this cannot be the name of a variable"
-
-
-def _parsed(name: str, given: dict[str, Any]) -> Driver:
+def _parsed(given: dict[str, object]) -> Driver:
     """Raises ValueError."""
+    if "name" in given:
+        raise ValueError("name is unknown: a broker has the name of its file")
+    driver: Driver = shaped(given, Driver, "")
     for key, value in given.items():
-        if key not in KEYS:
-            raise ValueError(f"unknown key {key}; known are {', '.join(KEYS)}")
-        if wrong := misfit(value, KEYS[key], key):
-            raise ValueError(wrong)
         if any("\0" in text for text in _texts(value)):
             raise ValueError(f"{key} has a text with a NUL, which nothing here can take")
-        least, most = RANGES.get(key, (-inf, inf))
-        if key in RANGES and not least <= value <= most:
-            raise ValueError(
-                f"{key} must be {f'from {least:g} to {most:g}' if most < inf else f'at least {least:g}'}, "
-                f"and is {value!r}"
-            )
-    for key in ("files", "environment"):
-        for each in given.get(key, {}):
-            if wrong := _wrong_file(each) if key == "files" else _wrong_variable(each):
-                raise ValueError(f"{key}.{each!r}: {wrong}")
-    if not all(given.get("prepare", [[1]])):
+    for key, (least, most) in RANGES.items():
+        number = getattr(driver, key)
+        if not least <= number <= most:
+            right = f"from {least:g} to {most:g}" if most < inf else f"at least {least:g}"
+            raise ValueError(f"{key} must be {right}, and is {number!r}")
+    for name in driver.files:
+        path = PurePath(name)
+        if not path.parts or path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"files.{name!r}: a file must be within the node's folder, such as conf/broker.conf")
+    for name in driver.environment:
+        if not name or "=" in name:
+            raise ValueError(f"environment.{name!r}: this cannot be the name of a variable")
+    if not all(driver.prepare):
         raise ValueError("prepare has an empty command; each must be a list of words")
-    if given.get("peer", "") not in ("", *PEERS):
+    if driver.peer not in ("", *PEERS):
         raise ValueError(f"peer: known are {', '.join(PEERS)}")
-    if not given.get("peer") and not given.get("command"):
+    if not driver.peer and not driver.command:
         raise ValueError("it has neither peer nor command")
-    durability = Durability(
-        float(given.pop("window", 0.0)),
-        given.pop("says", ""),
-        float(given.pop("recovery", 0.0)),
-        given.pop("volatile", False),
-    )
-    for key in ("command", "version_command"):
-        given[key] = tuple(given.get(key, ()))
-    given["command"] = tuple(sys.executable if each == "{python}" else each for each in given["command"])
-    given["prepare"] = tuple(tuple(each) for each in given.get("prepare", ()))
-    return Driver(name, durability=durability, **given)
+    return driver

@@ -51,28 +51,17 @@ def clock_missing() -> str:
 
 
 class Disk:
-    """The disk of one node: the files below `store`. `folder` is for its own files."""
+    """The disk of one node: the files below `store`. `folder` is for its own files. Raises BrokerFailed."""
 
     def __init__(self, folder: Path, store: Path) -> None:
-        self._store = store
         self._switch = folder / "disk-switch"
         self._switch.write_bytes(b"\0")
-        self._library = folder / "disk.so"
-
-    def make(self) -> None:
-        """Build the library. Raises BrokerFailed."""
-        words = ["cc", "-shared", "-fPIC", "-O2", "-o", str(self._library), str(SOURCE), "-ldl"]
+        self.environment = {"PROVE_DISK_SWITCH": str(self._switch), "PROVE_DISK_FOLDER": str(store)}
+        self.library = folder / "disk.so"
+        words = ["cc", "-shared", "-fPIC", "-O2", "-o", str(self.library), str(SOURCE), "-ldl"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BrokerFailed(f"disk.c cannot be built: {done.stderr.strip()}")
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"PROVE_DISK_SWITCH": str(self._switch), "PROVE_DISK_FOLDER": str(self._store)}
-
-    @property
-    def library(self) -> Path:
-        return self._library
 
     def turn(self, fault: Fault | None) -> None:
         """Let the disk go wrong, or be well again."""
@@ -81,26 +70,21 @@ class Disk:
 
 
 class Clock:
-    """The wall clock of one node. Its monotonic clock is the machine's."""
+    """The wall clock of one node. Its monotonic clock is the machine's. Raises BrokerFailed."""
 
     def __init__(self, folder: Path) -> None:
+        found = clock_library()
+        if found is None:
+            raise BrokerFailed(clock_missing())
+        self.library = found
         self._file = folder / "clock"
-        self.set(0.0)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {
+        self.environment = {
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "DONT_FAKE_MONOTONIC": "1",
         }
-
-    @property
-    def library(self) -> Path:
-        found = clock_library()
-        assert found is not None
-        return found
+        self.set(0.0)
 
     def set(self, ahead: float) -> None:
         """Set it so many seconds ahead of the machine's."""

@@ -17,19 +17,19 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import psutil
 
+from canopy_load.brokers.database import Database
 from canopy_load.brokers.process import HOST, BrokerFailed, BrokerProcess, free_port
 from canopy_load.brokers.registry import python_module
 from canopy_load.engine.job import Target
 from canopy_load.prove.brokers import keeper
-from canopy_load.prove.brokers.database import Database
 from canopy_load.prove.brokers.driver import Driver, fill
 from canopy_load.prove.brokers.network import Loopback, Namespaces, Network, namespaces_missing
 from canopy_load.prove.brokers.preloads import Clock, Disk, clock_missing, compiler_missing, static
@@ -80,17 +80,30 @@ def _obstacle(fault: Fault, driver: Driver, nodes: int) -> str:
 
 
 class _Node:
-    """One node, with what is its own. `process`: None while it is down."""
+    """One node, with what is its own. `process`: None while it is down or begins. `begun`: from its start, before it
+    answers, to its end. `severed`: its clients are kept away from it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
         self.process: BrokerProcess | None = None
+        self.begun = False
+        self.severed = False
+        self._admitting = asyncio.Lock()
         self.command: list[str] = []
         self.entrance: Proxy
         self.disk: Disk | None = None
         self.clock: Clock | None = None
         folder.mkdir()
+
+    async def admit(self) -> None:
+        """Accept clients, or refuse them."""
+        # Faults overlap: whoever comes second looks again when the port has been opened.
+        async with self._admitting:
+            if self.begun and not self.severed:
+                await self.entrance.open()
+            else:
+                self.entrance.refuse()
 
 
 class Started:
@@ -117,11 +130,6 @@ class Started:
         return [Target(HOST, each.entrance.port) for each in self._nodes]
 
     @property
-    def target(self) -> Target:
-        """The first node."""
-        return self.targets[0]
-
-    @property
     def processes(self) -> list[int]:
         """The identifiers of the processes that run, with those that they started."""
         found = []
@@ -145,7 +153,11 @@ class Started:
             await asyncio.to_thread(self._database.make)
         for number in range(len(self._nodes)):
             await asyncio.to_thread(self._prepare, number)
-        await asyncio.gather(*(self._begin(each) for each in self._nodes))
+        if self.driver.one_by_one:
+            for each in self._nodes:
+                await self._begin(each)
+        else:
+            await asyncio.gather(*(self._begin(each) for each in self._nodes))
         if len(self._nodes) > 1:
             await self._meet()
 
@@ -157,7 +169,7 @@ class Started:
             {"peer": str(to + 1), "host": host, "port": str(port)}
             for to in range(len(self._nodes))
             if to != number
-            for host, port in [self._network.way(number, to)]
+            for host, port in [self._network.way(number, to) if driver.dials else self._network.address(to)]
         ]
         store = node.folder / "store"
         store.mkdir()
@@ -172,7 +184,6 @@ class Started:
         libraries = []
         if self._faults.intersection(DISK_FAULTS) and driver.store:
             node.disk = Disk(node.folder, store)
-            node.disk.make()
             libraries.append(node.disk.library)
             environment |= node.disk.environment
         if Fault.CLOCK in self._faults:
@@ -196,7 +207,8 @@ class Started:
         node.command = wrapped([*there, *command])
 
     async def _begin(self, node: _Node) -> None:
-        await node.entrance.open()
+        node.begun = True
+        await node.admit()
         process = BrokerProcess(node.command, node.entrance.port, None, self.driver.patience)
         await asyncio.to_thread(process.__enter__)
         node.process = process
@@ -272,66 +284,49 @@ class Started:
                 node.process.check()
 
     async def inflict(self, fault: BrokerFault) -> None:
-        """Let something happen. Raises BrokerFailed: a node had ended before."""
+        """Let something happen. Raises BrokerFailed: a node had ended before, or does not end."""
         self.check()
-        node = self._nodes[fault.nodes[0]]
-        match fault.fault:
-            case Fault.KILL:
-                await asyncio.to_thread(self._look)
-                self._signal(node, signal.SIGKILL)
-                await self._down(node)
-            case Fault.STOP:
-                self._signal(node, signal.SIGSTOP)
-            case Fault.RESTART | Fault.SCALE:
-                await self._down(node, self.driver.patience)
-            case Fault.LATENCY:
-                node.entrance.delay = fault.amount
-            case Fault.SEVER:
-                node.entrance.refuse()
-                node.entrance.cut()
-            case Fault.STORE_RESTART:
-                assert self._database is not None
-                await asyncio.to_thread(self._database.stop)
-            case Fault.CLOCK:
-                assert node.clock is not None
-                node.clock.set(fault.amount)
-            case each if each in PARTITIONS:
-                self._lose(fault, True)
-            case Fault.STORE_PAUSED if self._database is not None:
-                self._database.pause(True)
-            case each if each in DISK_FAULTS:
-                assert node.disk is not None
-                node.disk.turn(each)
-            case _:
-                raise ValueError(f"{fault} is no fault of a broker")
+        await self._turn(fault, True)
 
     async def heal(self, fault: BrokerFault) -> None:
         """Let it be as before. Raises BrokerFailed: it is not."""
+        await self._turn(fault, False)
+        self.check()
+
+    async def _turn(self, fault: BrokerFault, on: bool) -> None:
+        """Let a fault begin, or end."""
         node = self._nodes[fault.nodes[0]]
         match fault.fault:
+            case Fault.KILL if on:
+                await asyncio.to_thread(self._look)
+                self._signal(node, signal.SIGKILL)
+                await self._down(node)
+            case Fault.RESTART | Fault.SCALE if on:
+                await self._down(node, self.driver.patience)
             case Fault.KILL | Fault.RESTART | Fault.SCALE:
                 await self._begin(node)
             case Fault.STOP:
-                self._signal(node, signal.SIGCONT)
+                self._signal(node, signal.SIGSTOP if on else signal.SIGCONT)
             case Fault.LATENCY:
-                node.entrance.delay = 0.0
+                node.entrance.delay = fault.amount if on else 0.0
             case Fault.SEVER:
-                if node.process is not None:
-                    await node.entrance.open()
+                node.severed = on
+                await node.admit()
+                if on:
+                    node.entrance.cut()
             case Fault.STORE_RESTART:
                 assert self._database is not None
-                await asyncio.to_thread(self._database.start)
+                await asyncio.to_thread(self._database.stop if on else self._database.start)
             case Fault.CLOCK:
                 assert node.clock is not None
-                node.clock.set(0.0)
+                node.clock.set(fault.amount if on else 0.0)
             case each if each in PARTITIONS:
-                self._lose(fault, False)
+                self._lose(fault, on)
             case Fault.STORE_PAUSED if self._database is not None:
-                self._database.pause(False)
-            case _:
+                self._database.pause(on)
+            case each:
                 assert node.disk is not None
-                node.disk.turn(None)
-        self.check()
+                node.disk.turn(each if on else None)
 
     def _lose(self, fault: BrokerFault, on: bool) -> None:
         """Lose what a partition loses, or nothing any more."""
@@ -355,7 +350,8 @@ class Started:
     async def _down(self, node: _Node, patience: float | None = None) -> None:
         """End a node; its clients are refused then. Raises BrokerFailed: it took SIGKILL where there was patience."""
         by_itself = await self._end(node, patience)
-        node.entrance.refuse()
+        node.begun = False
+        await node.admit()
         if patience is not None and not by_itself:
             raise BrokerFailed(f"the broker had not ended {patience:g} s after SIGTERM")
 
@@ -363,7 +359,7 @@ class Started:
 @asynccontextmanager
 async def started(driver: Driver, nodes: int = 1, faults: Iterable[Fault] = ()) -> AsyncIterator[Started]:
     """Run a fresh broker while the block lasts. `faults`: those that may happen to it. Raises BrokerFailed."""
-    with _Kept() as folder:
+    with _kept() as folder:
         broker = Started(driver, folder, nodes, faults)
         try:
             await broker.start()
@@ -372,21 +368,13 @@ async def started(driver: Driver, nodes: int = 1, faults: Iterable[Fault] = ()) 
             await broker.close()
 
 
-class _Kept:
-    """A temporary folder, and a process that removes it with all processes of the proof, when the block is left or this
-    process ends."""
-
-    def __enter__(self) -> Path:
-        # The system's folder for such things may be a symbolic link; the keeper compares paths.
-        folder = Path(tempfile.mkdtemp(prefix="canopy-prove-")).resolve()
-        self._process = subprocess.Popen(
-            [*python_module("canopy_load.prove.brokers.keeper"), str(folder)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
-        return folder
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+@contextmanager
+def _kept() -> Iterator[Path]:
+    """Make a temporary folder, and a process that removes it with all processes of the proof, when the block is left or
+    this process ends."""
+    # The system's folder for such things may be a symbolic link; the keeper compares paths.
+    folder = Path(tempfile.mkdtemp(prefix="canopy-prove-")).resolve()
+    words = [*python_module("canopy_load.prove.brokers.keeper"), str(folder)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True):
+        # It ends when its standard input does.
+        yield folder

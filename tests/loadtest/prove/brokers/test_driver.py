@@ -36,7 +36,7 @@ def test_the_page_names_every_broker() -> None:
 @for_each(
     ("text", "why"),
     [
-        ("peer = 'canopy'\nstores = true", "unknown key stores"),
+        ("peer = 'canopy'\nstores = true", "stores is unknown; known are "),
         ("peer = 'canopy'\nstore = 'yes'", "store must be true or false, and is 'yes'"),
         ("peer = 'canopy'\npatience = true", "patience must be a number, and is True"),
         ("peer = 'canopy'\npatience = nan", "patience must be a number, and is nan"),
@@ -77,7 +77,7 @@ def test_places_are_filled_and_other_braces_stay() -> None:
 def test_files_are_written_and_the_command_is_filled(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     file.write_text('command = ["{python}", "-c", "{folder}/conf/a"]\n[files]\n"conf/a" = "port = {port}"\n')
-    command = find(str(file)).make({"folder": str(tmp_path), "port": "1883"})
+    command = find(str(file)).make({"folder": str(tmp_path), "port": "1883", "python": sys.executable})
     assert command == [sys.executable, "-c", f"{tmp_path}/conf/a"]
     assert (tmp_path / "conf" / "a").read_text() == "port = 1883"
 

@@ -59,9 +59,7 @@ def running(tmp_path: Path, library: Path, environment: dict[str, str]) -> Itera
 def disk(tmp_path: Path) -> Disk:
     if why := compiler_missing():
         pytest.skip(why)
-    made = Disk(tmp_path, tmp_path / "store")
-    made.make()
-    return made
+    return Disk(tmp_path, tmp_path / "store")
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from canopy_load.brokers.process import HOST, BrokerFailed
 from canopy_load.engine.job import Target
 from canopy_load.prove.brokers import keeper
 from canopy_load.prove.brokers import started as module
-from canopy_load.prove.brokers.database import database_missing
 from canopy_load.prove.brokers.driver import Driver, find
 from canopy_load.prove.brokers.network import namespaces_missing
 from canopy_load.prove.brokers.started import Started, started, unmade
@@ -68,6 +67,17 @@ async def publish(target: Target, payload: bytes) -> None:
         assert await client.publish("t", payload, qos=1) in (0, NO_MATCHING_SUBSCRIBERS)
 
 
+async def accepts(target: Target) -> None:
+    """Wait until the port accepts connections, whether the broker behind it answers or not."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(HOST, target.port)
+        except OSError:
+            continue
+        writer.close()
+        return
+
+
 def test_what_cannot_go_wrong_here_has_a_reason() -> None:
     lacking = unmade(find("canopy-postgresql"), 1)
     assert lacking[Fault.ISOLATE] == "it needs 2 nodes (--nodes 2)"
@@ -80,12 +90,12 @@ def test_what_cannot_go_wrong_here_has_a_reason() -> None:
 async def test_a_node_that_is_killed_is_refused_and_keeps_its_folder() -> None:
     fault = BrokerFault(0.0, Fault.KILL, 0.0)
     async with started(find("canopy")) as broker:
-        await publish(broker.target, b"kept")
+        await publish(broker.targets[0], b"kept")
         await broker.inflict(fault)
         with pytest.raises(OSError, match="Connect"):
-            await asyncio.open_connection(HOST, broker.target.port)
+            await asyncio.open_connection(HOST, broker.targets[0].port)
         await broker.heal(fault)
-        await publish(broker.target, b"again")
+        await publish(broker.targets[0], b"again")
 
 
 async def test_a_cut_off_entrance_and_a_latency_leave_the_broker_as_it_is() -> None:
@@ -94,7 +104,21 @@ async def test_a_cut_off_entrance_and_a_latency_leave_the_broker_as_it_is() -> N
             fault = BrokerFault(0.0, each, 0.0, amount=0.01)
             await broker.inflict(fault)
             await broker.heal(fault)
-            await publish(broker.target, b"as before")
+            await publish(broker.targets[0], b"as before")
+
+
+async def test_clients_are_cut_off_from_a_node_that_is_starting_and_find_it_afterwards() -> None:
+    kill, sever = BrokerFault(0.0, Fault.KILL, 0.0), BrokerFault(0.0, Fault.SEVER, 0.0)
+    async with started(find("canopy")) as broker:
+        await broker.inflict(kill)
+        starting = asyncio.create_task(broker.heal(kill))
+        await accepts(broker.targets[0])
+        await broker.inflict(sever)
+        with pytest.raises(OSError, match="Connect"):
+            await asyncio.open_connection(HOST, broker.targets[0].port)
+        await broker.heal(sever)
+        await starting
+        await publish(broker.targets[0], b"again")
 
 
 @pytest.mark.parametrize("fault", [*DISK_FAULTS, Fault.CLOCK])
@@ -106,7 +130,7 @@ async def test_a_disk_and_a_clock_go_wrong_and_are_well_again(fault: Fault) -> N
     async with started(driver, 1, [fault]) as broker:
         await broker.inflict(happens)
         await broker.heal(happens)
-        await publish(broker.target, b"well")
+        await publish(broker.targets[0], b"well")
 
 
 async def test_nothing_is_left_in_shared_memory_of_nodes_that_were_killed() -> None:
@@ -135,16 +159,16 @@ def clocks(processes: list[int]) -> list[Path]:
 @pytest.mark.parametrize("fault", [Fault.STORE_PAUSED, Fault.STORE_RESTART])
 async def test_a_database_stands_still_or_starts_again_and_the_message_is_kept(fault: Fault) -> None:
     """It comes to a session that is away meanwhile, so that it has to be in the database."""
-    if why := database_missing() or postgresql.missing():
+    if why := postgresql.missing():
         pytest.skip(why)
     happens = BrokerFault(0.0, fault, 0.0)
     async with started(find("canopy-postgresql")) as broker:
         away = ClientMachine(connect_packet("away", clean_start=False, session_expiry=600))
         came = asyncio.Event()
-        async with AsyncClient(address(broker.target), away, on_message=lambda _: came.set()) as client:
+        async with AsyncClient(address(broker.targets[0]), away, on_message=lambda _: came.set()) as client:
             await client.subscribe(SubscriptionRequest("t", 1))
         await broker.inflict(happens)
-        publishing = asyncio.create_task(publish(broker.target, b"kept"))
+        publishing = asyncio.create_task(publish(broker.targets[0], b"kept"))
         await broker.heal(happens)
         await publishing
         await client.connect()
