@@ -413,6 +413,17 @@ def test_held_publishes_that_find_no_room_go_when_the_writer_has_made_some() -> 
     assert client.payloads() == [b"%d" % number for number in range(6)]
 
 
+def test_a_held_publish_that_is_over_meanwhile_is_not_sent(house: House) -> None:
+    client = house.receiver()
+    other = house.client("pub")
+    other.publish("t/1", b"x", 2)
+    other.publish("t/1", b"y", 2)
+    session = client.session
+    session.window.finish(session.inflight.values()[0])
+    house.commit()
+    assert client.payloads() == [b"y"]
+
+
 def test_an_identifier_that_is_held_is_not_acknowledged_by_guessing(house: House) -> None:
     """What was never written has no PUBREC."""
     client = house.receiver()
