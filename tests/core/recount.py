@@ -203,7 +203,9 @@ def check_accounts(router: Router) -> None:
     assert {each.name: set(some) for each, some in table._absent.items()} == {
         name: set(some) for name, some in absent.items()
     }
-    assert table.empty_bytes == sum(bytes_of(each) for each in router.sessions.values() if is_empty(each))
+    empty = {each for each in router.sessions.values() if is_empty(each)}
+    assert set(table._empty) == empty
+    assert table.empty_bytes == sum(map(bytes_of, empty))
     shelves = router.retained_store.shares._giving
     assert {each.name: len(some) for each, some in shelves.items()} == {name: n for name, n in giving.items() if n}
 
