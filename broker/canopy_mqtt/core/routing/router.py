@@ -113,6 +113,10 @@ class Router:
         self.retained_store.shares.most = limits.max_retained_bytes_per_client
         load.retained_check = self.retained_store if limits.check_retained_publisher else None
         self.queue_limits.forget()
+        for session in self.sessions.values():
+            if isinstance(session, ShareQueue):
+                # No client connects to it and so gives it the new terms.
+                self.queue_limits.apply_to_group(session, session.group.topic_filter)
         self.peers.set_delays(limits)
 
     @property
@@ -424,6 +428,7 @@ class Router:
             self.wills.publish(session, now)
         if session.memberships is not None:
             self.unfinished.end(session)
+            self.share_queues.pass_on(session)
         if session.made_queue is not None:
             self.budget.used += HELD_WORK * session.made_queue.in_memory
         session.end()
@@ -433,6 +438,7 @@ class Router:
         self.table.end(session)
         if isinstance(session, ShareQueue):
             session.group.queue = None
+            session.own_account.count()
         elif self.event_listener is not None:
             self.event_listener.session_ended(session.client_id)
 
