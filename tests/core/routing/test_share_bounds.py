@@ -78,6 +78,21 @@ def test_many_groups_keep_no_more_for_a_client_than_one() -> None:
     ledgers(network)
 
 
+def test_what_a_client_has_taken_it_can_give_back_though_it_has_no_room_for_more() -> None:
+    network = bounded()
+    member = member_of(network, "a", 2)
+    fill(network, 2, 20)
+    before = kept(network)
+    member.answering = False
+    back(member, receive_maximum=6)
+    assert kept(network) == before - 6 * (before // 20)
+    member.cut()
+    network.settle()
+    assert kept(network) == before
+    assert member.session.in_flight_messages() == 0
+    ledgers(network)
+
+
 def test_whatever_else_a_client_has_some_waits_for_its_groups() -> None:
     """But no more than `MESSAGE_ROOM` in all of them together."""
     network = bounded()

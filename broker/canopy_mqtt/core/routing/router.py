@@ -427,8 +427,8 @@ class Router:
         if session.will is not None:
             self.wills.publish(session, now)
         if session.memberships is not None:
-            self.unfinished.end(session)
             self.share_queues.pass_on(session)
+            self.unfinished.end(session)
         if session.made_queue is not None:
             self.budget.used += HELD_WORK * session.made_queue.in_memory
         session.end()

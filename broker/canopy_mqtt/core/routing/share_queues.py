@@ -91,7 +91,7 @@ class QueueAccount(ClientAccount):
     def fit(self) -> None:
         queue = self.queue
         if queue is not None:
-            left: i64 = queue.bytes + self._client.group_room(self._limits.max_user_bytes)
+            left: i64 = self._counted - self.session + self._client.group_room(self._limits.max_user_bytes)
             queue.max_bytes = left if left < queue.own_max_bytes else queue.own_max_bytes
 
 
@@ -154,7 +154,7 @@ class ShareSource(Source):
                 continue
             if queue.givers > 0:
                 del members[member]
-                self._queues.held.append(member)
+                self._queues.held[member] = None
                 continue
             if left == 0:
                 return True
@@ -189,7 +189,7 @@ class ShareQueues:
         # Queues that have dropped all that they had: they may be about to take a message.
         self._emptied: dict[ShareQueue, None] = {}
         # Connected members that would take from a queue which is not complete (`givers`).
-        self.held: list[Subscription] = []
+        self.held: dict[Subscription, None] = {}
         # When queues were made last, and how many.
         self._made_at = 0.0
         self._made: i64 = 0
@@ -303,16 +303,18 @@ class ShareQueues:
             if not queue.ended:
                 self.settle(queue)
 
-    def room(self, queue: ShareQueue, deliveries: list[Delivery]) -> int:
-        """Return how many of these deliveries, from the first on, a queue has room for."""
+    def room(self, queue: ShareQueue, deliveries: list[Delivery], session: Session) -> int:
+        """Return how many of these deliveries of a session, from the first on, a queue has room for."""
         waiting = queue.queue
         queue.account.fit()
+        # A client that answers for the queue has no more afterwards than before.
+        most: i64 = waiting.own_max_bytes if session is queue.client else waiting.max_bytes
         messages: i64 = waiting.messages
         size: i64 = waiting.bytes
         for at, delivery in enumerate(deliveries):
             more: i64 = delivery.message.size
             if messages >= waiting.max_messages or (
-                size + more > waiting.max_bytes and (messages > 0 or not queue.own_account.alone)
+                size + more > most and (messages > 0 or not queue.own_account.alone)
             ):
                 return at
             messages += 1
@@ -324,36 +326,25 @@ class ShareQueues:
         terms = queue.message_terms
         self._router.budget.used += OBJECT_WORK * len(deliveries)
         some: list[Delivery] = []
-        latest: dict[bytes, Delivery] = {}
-        for delivery in deliveries:
-            made = Delivery(delivery.message, delivery.qos, False, NO_IDENTIFIERS, queue.group)
-            made.order, made.since, made.message_terms = delivery.order, delivery.since or self._load.now, terms
+        topics: set[bytes] = set()
+        for delivery in reversed(deliveries):
+            message = delivery.message
             queue.offered += 1
-            some.append(made)
             if terms is not None and terms.policy == LATEST:
-                latest[delivery.message.topic] = made
-        if terms is not None and latest:
-            some = self._only_latest(queue, terms, some, latest)
-        queue.queue.merge(some)
+                waiting = terms.of_topic(message.topic)
+                if message.topic in topics or (waiting is not None and waiting.order > delivery.order):
+                    queue.drop(REPLACED)  # by what came later
+                    continue
+                topics.add(message.topic)
+                if waiting is not None:
+                    queue.queue.shed_one(waiting, REPLACED, None)
+            made = Delivery(message, delivery.qos, False, NO_IDENTIFIERS, queue.group)
+            made.order, made.since, made.message_terms = delivery.order, delivery.since or self._load.now, terms
+            some.append(made)
+        queue.queue.merge(some[::-1])
         queue.update_fast_path()
         self._router.session_table.count(queue)
         self.settle(queue)
-
-    def _only_latest(
-        self, queue: ShareQueue, terms: MessageTerms, some: list[Delivery], latest: dict[bytes, Delivery]
-    ) -> list[Delivery]:
-        """Drop what a newer message of its topic replaces, in the queue or of these; `latest` of them by topic."""
-        kept: list[Delivery] = []
-        for delivery in some:
-            topic = delivery.message.topic
-            waiting = terms.of_topic(topic)
-            if latest[topic] is not delivery or (waiting is not None and waiting.order > delivery.order):
-                queue.drop(REPLACED)
-                continue
-            if waiting is not None:
-                queue.queue.shed_one(waiting, REPLACED, None)
-            kept.append(delivery)
-        return kept
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -372,7 +363,7 @@ class ShareQueues:
 
     def attach_held(self) -> None:
         """Members give back, or have given back, more: let those that wait for it look again."""
-        held, self.held = self.held, []
+        held, self.held = self.held, {}
         for member in held:
             self.attach(member)
 
@@ -635,7 +626,7 @@ class Unfinished(Job):
         most: i64 = len(found) if session.ended or waiting_only else self.at_once
         for group, queue in queues.items():
             # What the queue has no room for stays where it is, also in flight.
-            part = parts[group][: self._queues.room(queue, parts[group])]
+            part = parts[group][: self._queues.room(queue, parts[group], session)]
             if len(part) > most:
                 queue.givers += 1
                 incomplete.append(queue)
@@ -696,7 +687,7 @@ class Unfinished(Job):
         if group.queue is not None or not (chosen.present or group.has_connected()):
             queue = self._queues.of(group, chosen.session)
             if queue is not None:
-                if self._queues.room(queue, [delivery]) == 1:
+                if self._queues.room(queue, [delivery], session) == 1:
                     self._queues.take_back(queue, [delivery])
                 else:
                     self._queues.settle(queue)
