@@ -44,8 +44,9 @@ from canopy_mqtt.core.routing.peers import ConnectedPeers, PeerConnected, PeerDi
 from canopy_mqtt.core.routing.queue_limits import QueueLimits
 from canopy_mqtt.core.routing.retained import RetainedStore
 from canopy_mqtt.core.routing.session_table import SessionTable
-from canopy_mqtt.core.routing.share_queues import ShareQueue, ShareQueues, Unfinished
+from canopy_mqtt.core.routing.share_queues import ShareQueue, ShareQueues
 from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
+from canopy_mqtt.core.routing.unfinished import Unfinished
 from canopy_mqtt.core.routing.wills import LoneWill, WillQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.session.shedding import GlobalLimiter
