@@ -142,7 +142,10 @@ class _MemoryJournal(Journal):
         self.sessions[client_id].subscriptions[subscription.topic_filter] = _Subscription(subscription, streaming)
 
     def streamed(self, client_id: str, topic_filter: str) -> None:
-        self.sessions[client_id].subscriptions[topic_filter].streaming = False
+        # A node of the cluster has a stream without a subscription.
+        subscription = self.sessions[client_id].subscriptions.get(topic_filter)
+        if subscription is not None:
+            subscription.streaming = False
 
     def unsubscribed(self, client_id: str, topic_filter: str) -> None:
         del self.sessions[client_id].subscriptions[topic_filter]

@@ -36,6 +36,7 @@ from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.broadcast import Interrupted
 from canopy_mqtt.core.routing.links import UPLINKS, announced
+from canopy_mqtt.core.routing.nodes import new_session
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
@@ -160,10 +161,7 @@ def _session(
 
 
 def _made(router: Router, record: SessionRecord) -> Session:
-    limits = router.limits
-    session = Session(record.client_id, limits.session_messages, limits.session_bytes, router.counters)
-    session.queue_qos0 = limits.queue_qos0
-    session.principal = record.principal
+    session = new_session(record.client_id, router.limits, router.counters, record.principal)
     session.expiry_interval = record.expiry_interval
     session.account.retained = router.retained_store.shares.of(record.client_id)
     router.queue_limits.apply(session)

@@ -32,7 +32,9 @@ from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import LOCAL, Principal
 from canopy_mqtt.core.queues.message import OVERHEAD, Message, MessageCopy
 from canopy_mqtt.core.routing.links import UPLINKS, is_bridge_state
+from canopy_mqtt.core.routing.nodes import as_published, is_older, with_time
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
 from canopy_mqtt.core.topics.subscription import text_bytes
 from canopy_mqtt.core.topics.topic_tree import NODE_BYTES, RetainedTree
 
@@ -71,6 +73,8 @@ class RetainedStore:
         self._load = counters.load
         self._budget = counters.load.budget
         self._accounts = accounts
+        # The client identifiers of the other nodes of the cluster.
+        self.nodes: tuple[str, ...] = ()
         # What each client takes of them, and each account.
         self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions, accounts)
 
@@ -83,7 +87,12 @@ class RetainedStore:
         """
         topic = message.topic.decode()
         old = cast("Message | None", self.tree.get(topic))
+        if self.nodes and old is not None and is_older(message, old):
+            return False
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
+        if self.nodes and not is_system(message.topic):
+            message = with_time(message, self._load)
+            self._tell_nodes(as_published(message))
         account = self._account_of(message, origin)
         refused_by = "" if empty else self._find_room(topic, message, old, account, True)
         if empty or refused_by:
@@ -107,6 +116,13 @@ class RetainedStore:
         if self._load.message_hook is not None and not is_system(message.topic):
             self._load.message_hook.retained(message)
         return True
+
+    def _tell_nodes(self, message: Message) -> None:
+        """Send what is being retained, or cleared, to the other nodes of the cluster, whatever their clients want."""
+        for client_id in self.nodes:
+            node = self._sessions.get(client_id)
+            if node is not None:
+                node.deliver(message, message.qos, False, NO_IDENTIFIERS, None)
 
     def refused_by(self, topic: str, message: Message, old: Message | None) -> str:
         """Return the setting that leaves no room for a retained message in place of `old`; empty: there is room, or

@@ -7,7 +7,7 @@ and owns everything else of a connection.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, cast
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.encoder import ack
@@ -20,6 +20,7 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.requests import Peer, Request
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import has_looped, visited, with_hop
+from canopy_mqtt.core.routing.nodes import HELD, QOS1, retained_at
 from canopy_mqtt.links.filters.declarer import COPY, OUTSIDE
 from canopy_mqtt.links.protocol.link_state import LinkState
 from canopy_mqtt.links.protocol.session import renamed
@@ -117,7 +118,7 @@ class Downlink(Peer):
             else:
                 count = router.publish(message, session)
             reached = count != 0
-            if not reached:
+            if not reached and not (session.node and message.retain):
                 figures.unmatched += 1
         if packet.qos > 0:
             # Only a broker that knows what a link is takes this from a client: the code is a server's.
@@ -130,6 +131,9 @@ class Downlink(Peer):
         figures = self._figures
         if packet.topic_alias > 0:
             raise ProtocolViolation("a topic alias, and none was allowed")  # [MQTT-3.1.2-27]
+        if session.node and packet.topic == HELD:
+            self._declarer.withdraw_others(packet.payload.decode(errors="replace").split("\n"))
+            return None
         verdict = self._declarer.verdict(packet.topic, packet.subscription_ids)
         if verdict == COPY:
             figures.copies += 1
@@ -139,7 +143,8 @@ class Downlink(Peer):
         if topic is None or topic_refusal(self._router, topic, True)[0] > 0:
             figures.nameless += 1
             return None
-        if verdict == OUTSIDE and not session.mapping.within_roots(topic):
+        kept_anyway = session.node and (packet.retain or retained_at(packet.properties) > 0)
+        if verdict == OUTSIDE and not kept_anyway and not session.mapping.within_roots(topic):
             # Nobody has asked for it, and no access rule is about a link.
             figures.outside += 1
             self.outside_topic = topic
@@ -147,7 +152,9 @@ class Downlink(Peer):
         if 0 < limits.max_payload_size < len(packet.payload):
             self._router.counters.oversized += 1
             return None
-        properties = packet.properties
+        properties, qos = packet.properties, packet.qos
+        if session.node and qos == 2 and properties.endswith(QOS1):
+            properties, qos = properties[: -len(QOS1)], 1
         if self._version == V5:
             been = visited(properties) if properties else []
             if has_looped(been, session.broker_id, session.hop_limit):
@@ -159,10 +166,26 @@ class Downlink(Peer):
                 properties = renamed(properties, session.mapping, False)
         expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
         retain = packet.retain and limits.retain_available
-        message = Message(topic, packet.payload, packet.qos, retain, properties, expires_at, session.client_id)
+        message = Message(topic, packet.payload, qos, retain, properties, expires_at, session.client_id)
         if packet.retain and self._replays.knows(message, packet.topic, now):
             figures.replayed += 1
             return None
+        return self._of_node(message) if session.node else message
+
+    def _of_node(self, message: Message) -> Message | None:
+        """Return a message of another node; None: it has been here.
+
+        With RETAIN it was sent because the link is new: an older one than ours, or the same, is then left out. Others
+        come as they are published; those that are to be retained say when they were.
+        """
+        at = retained_at(message.properties)
+        if message.retain:
+            kept = cast("Message | None", self._router.retained.get(message.topic.decode()))
+            if kept is not None and retained_at(kept.properties) >= at:
+                self._figures.replayed += 1
+                return None
+        elif at > 0:
+            message.retain = self._router.limits.retain_available
         return message
 
     def acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
