@@ -82,6 +82,21 @@ async def test_a_cleared_message_is_cleared_everywhere(nodes: Nodes) -> None:
     await everywhere(nodes, "t", None)
 
 
+async def test_an_older_message_does_not_undo_a_clearing(nodes: Nodes) -> None:
+    await nodes.start("a", "b")
+    nodes.wires["b", "a"].darken()
+    await retain(nodes, "a", b"older")
+    await retain(nodes, "b", b"on")
+    await retain(nodes, "b", b"")
+    await until(lambda: kept(nodes, "a", "t") is None, "a has heard of it")
+    nodes.light()
+    await nodes.linked()
+    fence = await nodes.join("b", "fence", ("fence", 1))
+    await retain(nodes, "a", b"fence", "fence")
+    await fence.message()
+    assert kept(nodes, "b", "t") is None
+
+
 async def test_a_subscriber_gets_it_live_once_and_a_later_one_as_retained(nodes: Nodes) -> None:
     await nodes.start("a", "b")
     subscriber = await nodes.join("b", "subscriber", ("t", 1 | RETAIN_AS_PUBLISHED))

@@ -87,9 +87,9 @@ def with_time(message: Message, load: QueueTotals) -> Message:
     return _copy(message, True, message.properties + _HEAD + text(str(load.retained_at)))
 
 
-def is_older(message: Message, kept: Message) -> bool:
-    """Return whether a message of another node was retained there before the one that is kept here."""
-    return message.publisher.startswith(NODE_LINKS) and retained_at(message.properties) < retained_at(kept.properties)
+def is_older(message: Message, kept_at: int) -> bool:
+    """Return whether a message of another node was retained, or cleared, there before what is known here."""
+    return message.publisher.startswith(NODE_LINKS) and retained_at(message.properties) < kept_at
 
 
 def as_published(message: Message) -> Message:

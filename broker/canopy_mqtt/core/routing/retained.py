@@ -32,7 +32,7 @@ from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import LOCAL, Principal
 from canopy_mqtt.core.queues.message import OVERHEAD, Message, MessageCopy
 from canopy_mqtt.core.routing.links import UPLINKS, is_bridge_state
-from canopy_mqtt.core.routing.nodes import as_published, is_older, with_time
+from canopy_mqtt.core.routing.nodes import as_published, is_older, retained_at, with_time
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
 from canopy_mqtt.core.topics.subscription import text_bytes
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 
 MAX_GIVEN: Final = 64
 """Retained messages that go for one that comes: one of 64 KB takes the room of all these small ones."""
+
+
+MAX_CLEARED: Final = 65_536
+"""Topics of a cluster of which it is remembered when they were cleared."""
 
 
 def is_free(message: Message) -> bool:
@@ -75,6 +79,8 @@ class RetainedStore:
         self._accounts = accounts
         # The client identifiers of the other nodes of the cluster.
         self.nodes: tuple[str, ...] = ()
+        # When topics were cleared, the last ones: an older message of another node may still be on its way.
+        self._cleared: OrderedDict[str, int] = OrderedDict()
         # What each client takes of them, and each account.
         self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions, accounts)
 
@@ -87,12 +93,17 @@ class RetainedStore:
         """
         topic = message.topic.decode()
         old = cast("Message | None", self.tree.get(topic))
-        if self.nodes and old is not None and is_older(message, old):
+        if self.nodes and is_older(message, self.kept_at(topic)):
             return False
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
         if self.nodes and not is_system(message.topic):
             message = with_time(message, self._load)
             self._tell_nodes(as_published(message))
+            self._cleared.pop(topic, None)
+            if empty:
+                self._cleared[topic] = retained_at(message.properties)
+                if len(self._cleared) > MAX_CLEARED:
+                    self._cleared.popitem(last=False)
         account = self._account_of(message, origin)
         refused_by = "" if empty else self._find_room(topic, message, old, account, True)
         if empty or refused_by:
@@ -116,6 +127,11 @@ class RetainedStore:
         if self._load.message_hook is not None and not is_system(message.topic):
             self._load.message_hook.retained(message)
         return True
+
+    def kept_at(self, topic: str) -> int:
+        """Return when the message of a topic was retained, or the topic was cleared, at any node; -1: unknown."""
+        kept = cast("Message | None", self.tree.get(topic))
+        return self._cleared.get(topic, -1) if kept is None else retained_at(kept.properties)
 
     def _tell_nodes(self, message: Message) -> None:
         """Send what is being retained, or cleared, to the other nodes of the cluster, whatever their clients want."""

@@ -7,7 +7,7 @@ and owns everything else of a connection.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, cast
+from typing import Final
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.encoder import ack
@@ -180,8 +180,7 @@ class Downlink(Peer):
         """
         at = retained_at(message.properties)
         if message.retain:
-            kept = cast("Message | None", self._router.retained.get(message.topic.decode()))
-            if kept is not None and retained_at(kept.properties) >= at:
+            if self._router.retained_store.kept_at(message.topic.decode()) >= at:
                 self._figures.replayed += 1
                 return None
         elif at > 0:
