@@ -7,6 +7,7 @@ draw from few levels, so that what is drawn matches, nests and collides.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -37,20 +38,6 @@ def matched(topic_filter: str, names: Iterable[str]) -> list[str]:
     return sorted(topic for topic in names if matches(topic_filter, topic))
 
 
-def covers(wide: str, topic_filter: str) -> bool:
-    """Whether every topic that `topic_filter` matches is matched by `wide`.
-
-    Tried with topics that have a level of nobody's where `topic_filter` has a wildcard: what matches those has a
-    wildcard there as well. `#` stands for none of them, and for more than `wide` has levels. Not for "/#", whose parent
-    would be the empty topic name, which is none [MQTT-4.7.3-1].
-    """
-    levels = ["zz" if level == "+" else level for level in topic_filter.split("/")]
-    names = [levels]
-    if levels[-1] == "#":
-        names = [levels[:-1] + ["zz"] * more for more in range(wide.count("/") + 3)]
-    return all(matches(wide, "/".join(name)) for name in names if name)
-
-
 def _filter(levels: list[str], ends_with_hash: bool) -> str:
     return "/".join([*levels, "#"] if ends_with_hash else levels)
 
@@ -62,3 +49,20 @@ topic_names: st.SearchStrategy[str] = (
 topic_filters: st.SearchStrategy[str] = st.builds(
     _filter, st.lists(st.sampled_from([*LEVELS, "+", "+", "+"]), max_size=5), st.booleans()
 ).filter(bool)
+
+
+def spelled(signs: Iterable[str], most: int) -> list[tuple[str, ...]]:
+    """Everything that can be put together of these, up to so many at a time."""
+    return [each for count in range(most + 1) for each in itertools.product(signs, repeat=count)]
+
+
+# Every topic name and every filter of few levels. No filter spells "zz", and a name may be longer than each filter.
+NAMES = ["/".join(levels) for levels in spelled(("a", "", "$x", "zz"), 4) if levels not in ((), ("",))]
+FILTERS = [
+    "/".join(levels)
+    for some in spelled(("a", "", "$x", "+"), 3)
+    for levels in (some, (*some, "#"))
+    if levels not in ((), ("",))
+]
+MATCHED = {one: {name for name in NAMES if matches(one, name)} for one in FILTERS}
+"""The names that each filter matches, as the oracle has it."""

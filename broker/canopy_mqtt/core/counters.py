@@ -96,6 +96,10 @@ class QueueTotals:
         # Who is asked before a retained message is sent, where that is wanted; and how many were not for its answer.
         self.retained_check: RetainedStore | None = None
         self.retained_withheld: i64 = 0
+        # The last place in the order of shared messages that was given without a store; and that which the next shared
+        # delivery gets because its message had it before, 0: a new one.
+        self._places: i64 = 0
+        self.kept_place: i64 = 0
         # Ledgers with losses that no log line has told of yet, each once.
         self.unreported: list[Ledger] = []
         # The event loop: how late its last tick was, and when the next one is due (0.0: it is not measured).
@@ -111,6 +115,18 @@ class QueueTotals:
     def in_flight_room(self, size: i64) -> bool:
         """Return whether one more may be in flight: no more than half of the bounds, so that the rest can be shed."""
         return self.inflight < self.max_messages // 2 and self.inflight_bytes + size <= self.max_bytes // 2
+
+    def place(self) -> i64:
+        """Return the place of a shared delivery among those of its group, wherever they are: the one that its message
+        had with another member, or the next. With a store it is a number of the store's order."""
+        place: i64 = self.kept_place
+        self.kept_place = 0
+        if place == 0 and self.journal is not None:
+            place = self.journal.place()
+        if place == 0:
+            self._places += 1
+            place = self._places
+        return place
 
     def queue_begins(self, account: Account) -> None:
         """Something waits in another session of an account."""

@@ -64,6 +64,10 @@ class _Delivery:
         self.attempts = 0
 
 
+def _number(numbered: tuple[int, _Delivery]) -> int:
+    return numbered[0]
+
+
 class _Subscription:
     """A subscription, and whether retained messages are on their way because of it."""
 
@@ -298,7 +302,7 @@ class MemoryStore(Store):
             subscription = SubscriptionRecord(kept.request, kept.identifier, kept.streaming)
             subscription.options = kept.options
             record.subscriptions.append(subscription)
-        for number, delivery in session.deliveries.items():
+        for number, delivery in sorted(session.deliveries.items(), key=_number):
             record.deliveries.append(self._delivery(number, delivery, messages))
         record.received.extend(session.received)
         if session.will is not None:

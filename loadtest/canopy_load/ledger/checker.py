@@ -46,6 +46,10 @@ STARVED: Final = 50
 """Messages to other members of a share group, while a member that is connected gets none. A broker that chooses one of
 three members at random leaves one out so often once in 600 million times."""
 
+FIRST: Final = 0.5
+"""Seconds for which a member of a share group must have been alone before what waited is to have come to it."""
+NEVER_ENDED: Final = Ended(client="", at=inf, connection=-1)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -189,6 +193,57 @@ def _starved(whole: Whole, verdict: Verdict) -> None:
                     what = f"it stayed connected, and got none of {len(span)} messages to {subscription.group}"
                     shown = (connect, subscription.asked)
                     verdict.hold("starved", own > 0, "section 4.8.2", connect.client, shown, what)
+
+
+def _first_of_group(whole: Whole, verdict: Verdict) -> None:
+    """Check that what was published while no member of a group was connected comes to the one that connects first. No
+    statement says so: brokers differ. A message that came to another one is a finding if that one connected `FIRST`
+    seconds later, and the first one was still there; nothing may have been wrong with the broker meanwhile."""
+    groups: dict[str, list[tuple[Session, Subscription]]] = defaultdict(list)
+    for session in whole.all_sessions():
+        for each in session.subscriptions:
+            if each.group:
+                groups[each.group].append((session, each))
+    copies: dict[tuple[Stream, int], list[Delivery]] = defaultdict(list)
+    for deliveries in whole.came.values():
+        for copy in deliveries:
+            copies[copy.stream, copy.sequence].append(copy)
+    for group, those in groups.items():
+        clients = {each.asked.client for _, each in those}
+        attempts = sorted((each for name in clients for each in whole.connects[name]), key=lambda each: each.began)
+        resumed = {each.number for session, _ in those for each in session.connections[1:]}
+        asked = {each.asked.client: each.asked.ended for _, each in those}
+        for publish in whole.acknowledged(group):
+            if not any(each.due(publish) for _, each in those):
+                continue
+            there = [each for each in attempts if each.began <= publish.ended]
+            if any(whole.over(each) >= publish.since for each in there) or len(there) == len(attempts):
+                continue
+            came = [each for each in copies[publish.stream, publish.sequence] if each.client in clients]
+            if not came:
+                continue
+            first = attempts[len(there)]
+            taken = min(came, key=lambda each: each.at)
+            if taken.client == first.client:
+                verdict.keep("first of a group")
+                continue
+            its = max(
+                (each for each in attempts if each.client == taken.client and each.began <= taken.at),
+                key=lambda each: each.began,
+            )
+            if (
+                first.outcome != "ok"
+                or first.number not in resumed
+                or asked[first.client] > first.began
+                or its.began < first.ended + FIRST
+                or whole.ended.get(first.number, NEVER_ENDED).at < its.began
+                or whole.is_blind(first.began, its.began)
+            ):
+                verdict.unjudged["first of a group"] += 1
+                continue
+            what = f"{publish.topic} {publish.sequence} waited for {taken.client}, though {first.client} came first"
+            shown = (publish, first, its, taken)
+            verdict.hold("first of a group", False, "the queue of a share group", group, shown, what)
 
 
 def _as_sent(whole: Whole, verdict: Verdict) -> None:
@@ -534,6 +589,6 @@ def _protocol(whole: Whole, verdict: Verdict) -> None:
 
 
 RULES: Final = (
-    _sessions, _as_sent, _lost, _lost_to_groups, _starved, _twice, _dup, _to_two_members, _order, _retained, _takeover,
-    _answered, _unsubacks, _protocol,
+    _sessions, _as_sent, _lost, _lost_to_groups, _first_of_group, _starved, _twice, _dup, _to_two_members, _order,
+    _retained, _takeover, _answered, _unsubacks, _protocol,
 )  # fmt: skip

@@ -176,6 +176,15 @@ class Whole:
                 at = ended
         return at + SEEN
 
+    def over(self, connect: Connect) -> float:
+        """Return when the broker has surely seen that a connection, or an attempt to make one, was over."""
+        ended = self.ended.get(connect.number)
+        return self.seen(connect.over if ended is None else ended.at)
+
+    def is_blind(self, began: float, ended: float) -> bool:
+        """Return True if something was wrong with the broker at a time between these."""
+        return any(begin <= ended and began <= end for begin, end in self._blind)
+
     def rest(self, at: float) -> float:
         """Return the first time from `at` on when nothing was on its way; infinite: there was none."""
         found = bisect_left(self._rests, at)

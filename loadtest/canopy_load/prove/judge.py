@@ -40,6 +40,7 @@ PROMISES: Final = {
     "DUP": "DUP is 1 in what is sent again on another connection, else 0 [MQTT-3.3.1-1] [MQTT-3.3.1-3]",
     "lost to a group": "a message that was acknowledged comes to a member of each share group [MQTT-4.3.2-1]",
     "to two members": "a message comes to one member of a share group [MQTT-4.8.2-4]",
+    "first of a group": "what comes for a share group while nobody is connected goes to the member that connects first",
     "starved": "a member of a share group that stays connected gets messages, too (section 4.8.2)",
     "retained, the last": "a retained message is no older than the last one acknowledged [MQTT-3.3.1-5]",
     "retained, the same": "retained messages are the same at each look [MQTT-3.3.1-5]",
@@ -72,9 +73,9 @@ PROMISES: Final = {
 
 ENDURING: Final = frozenset(
     {
-        "lost", "lost to a group", "retained, the last", "retained, the same", "retained, each node", "session",
-        "twice", "to two members", "order", "will missing", "will twice", "will revoked", "unsubscribed",
-        "Retain Handling", "DUP", "UNSUBACK",
+        "lost", "lost to a group", "first of a group", "retained, the last", "retained, the same",
+        "retained, each node", "session", "twice", "to two members", "order", "will missing", "will twice",
+        "will revoked", "unsubscribed", "Retain Handling", "DUP", "UNSUBACK",
     }
 )  # fmt: skip
 """The promises that a broker can only keep over a kill if it has written what they are about to its disk."""
@@ -105,6 +106,8 @@ class Durability:
     """Seconds after the end of a fault within which it answers everybody again; 0: it promises nothing of that."""
     volatile: bool = False
     """True if nothing outlives its process, however that ends."""
+    share_queue: bool = False
+    """True if what waits for a share group is for the member that connects first. No statement asks for it."""
 
 
 @dataclass
@@ -179,6 +182,9 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         events = [history.events[number] for number in finding.operations]
         if _excused(finding.promise, events, durability, proof):
             ruling.not_promised += 1
+        elif finding.promise == "first of a group" and proof.late > WILL_LATENESS:
+            # The first member may not have acknowledged what it had, and so have had no room for more.
+            ruling.unjudged += 1
         elif finding.promise in ABSENT and late:
             ruling.doubtful += 1
         else:
@@ -213,7 +219,9 @@ def _doubtful(will: Publish, proof: Proof) -> bool:
 
 
 def _excused(promise: str, events: list[Event], durability: Durability, proof: Proof) -> bool:
-    """Return True if a kill took away what the broker does not promise to keep."""
+    """Return True if the broker does not promise it, or a kill took away what it does not promise to keep."""
+    if promise == "first of a group" and not durability.share_queue:
+        return True
     last = time_of(events[-1])
     fatal = ENDS if durability.volatile else (Fault.KILL,)
     # What should not have come, or been said, is no consequence of a kill that was still to come.

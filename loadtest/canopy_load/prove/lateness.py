@@ -21,10 +21,6 @@ LOOKS: Final = 10
 Read = Callable[[int], list[tuple[int, int]]]
 
 
-def nobody() -> Iterable[int]:
-    return ()
-
-
 def run_delays(pid: int) -> list[tuple[int, int]]:
     """Return the identifier of each thread of a process with its run delay in nanoseconds."""
     try:
@@ -39,7 +35,7 @@ class Lateness:
     `excused`: it was held up on purpose, while nothing was expected. `processes` returns the identifiers of processes
     whose waits for a core are measured, too."""
 
-    def __init__(self, processes: Callable[[], Iterable[int]] = nobody, read: Read = run_delays) -> None:
+    def __init__(self, processes: Callable[[], Iterable[int]] = lambda: (), read: Read = run_delays) -> None:
         self.most = 0.0
         self.lately = 0.0
         self.excused = False

@@ -18,7 +18,6 @@ from canopy_load.prove.brokers.driver import Driver
 from canopy_load.prove.brokers.started import started
 from canopy_load.prove.faults import Fault
 from canopy_load.prove.judge import Judgement, judge
-from canopy_load.prove.lateness import nobody
 from canopy_load.prove.plan import Plan
 from canopy_load.prove.play import Broker, Unproven, play
 from canopy_load.prove.summary import Settings, Summary, summed
@@ -31,7 +30,7 @@ class Place:
 
     targets: Sequence[Target]
     broker: Broker | None = None
-    processes: Callable[[], Iterable[int]] = nobody
+    processes: Callable[[], Iterable[int]] = lambda: ()
 
 
 @dataclass

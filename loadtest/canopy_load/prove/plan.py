@@ -67,7 +67,9 @@ def make(
     people = cast(random, rounds, crowd)
     if nodes > 1:
         people.clients = {
-            name: replace(each, node=random.randrange(nodes), roams=random.random() < ROAMERS)
+            name: each
+            if each.kind == "pair"
+            else replace(each, node=random.randrange(nodes), roams=random.random() < ROAMERS)
             for name, each in people.clients.items()
         }
     if sessions_stay:

@@ -29,7 +29,7 @@ from canopy_load.ledger.packet_log import PacketLog
 from canopy_load.prove.client import Client
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
 from canopy_load.prove.ground import MAX_CONNECTING, NOBODY, PATIENCE, Ground, Login
-from canopy_load.prove.lateness import Lateness, nobody
+from canopy_load.prove.lateness import Lateness
 from canopy_load.prove.plan import Plan, Round
 from canopy_load.prove.roles import KEEP_ALIVE, KEEP_ALIVE_MARGIN, ClientPlan
 from canopy_load.prove.steps import Act, Step
@@ -52,6 +52,7 @@ HUSHED: Final = 1.5 * KEEP_ALIVE + KEEP_ALIVE_MARGIN + 0.5
 """Seconds for which a client that sends nothing more is waited for at the end."""
 FAULTS: Final = {Act(each.value): each for each in CLIENT_FAULTS}
 """The faults of clients, by what a client does."""
+Tell = Callable[[str], None]
 ABSENT: Final = frozenset({"lost", "lost to a group", "will missing", "answered"})
 """The promises whose breach is that something does not come."""
 
@@ -122,9 +123,6 @@ class Proof(Facts):
         return [(began, ended) for began, ended, _ in self.outages]
 
 
-Tell = Callable[[str], None]
-
-
 async def play(
     plan: Plan,
     targets: Sequence[Target],
@@ -134,7 +132,7 @@ async def play(
     stop: asyncio.Event | None = None,
     tell: Tell = lambda _: None,
     patience: float = PATIENCE,
-    processes: Callable[[], Iterable[int]] = nobody,
+    processes: Callable[[], Iterable[int]] = lambda: (),
     live: bool = False,
 ) -> Proof:
     """Play a plan; `stop` ends the rounds early. `tell` gets a line whenever something begins, and twice a second with

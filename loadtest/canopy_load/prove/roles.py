@@ -127,8 +127,7 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
         made.add(ClientPlan(f"roaming-{number}", "roaming", version, False, everything))
         made.add(ClientPlan(f"once-{number}", "QoS 0", version, False, (Asked("t/#", 0),)))
         silent = WillPlan(f"w/hushed-{number}", 1 + number)
-        hushed = ClientPlan(f"hushed-{number}", "keep alive", version, True, keep_alive=KEEP_ALIVE, will=silent)
-        made.add(hushed)
+        made.add(ClientPlan(f"hushed-{number}", "keep alive", version, True, keep_alive=KEEP_ALIVE, will=silent))
         made.add(ClientPlan(f"taken-over-{number}", "taken over", version, False, everything, outputs((1, 2))))
     exact = tuple(Asked(topic, 2) for topic in topics)
     made.add(ClientPlan("exact-0", "connected", V5, False, exact))
@@ -148,6 +147,8 @@ def cast(random: Random, rounds: int, crowd: int = 0) -> Cast:
             made.add(ClientPlan(f"{group}-member-{number}", "member", V5, ends, shared))
     # Whenever it moves, no member is there.
     made.add(ClientPlan("lone-member-0", "member", V5, False, (Asked("$share/lone/t/#", 2),)))
+    for number in range(2):
+        made.add(ClientPlan(f"pair-member-{number}", "pair", V5, False, (Asked("$share/pair/t/#", 2),)))
     for number in range(6):
         delay = WILL_DELAY if number > 3 else 0
         will = WillPlan(f"w/{number}", 1 + number % 2, delay)

@@ -16,6 +16,10 @@ from canopy_load.prove.roles import WILL_DELAY, Cast, ClientPlan
 
 LOAD_SECONDS: Final = 3.0
 """The length of a stretch of load. A round has one before its quiet phase, and more where its faults last longer."""
+PAIR_LEAVES: Final = 0.05
+PAIR_RETURNS: Final = 0.8
+"""When the two members of a share group leave, and when the second comes back, in parts of the stretch: the first comes
+in the quiet phase. Between them a broker has surely seen that nobody is there."""
 CROWD_MESSAGES: Final = 12
 """Messages of a round to the crowd."""
 
@@ -59,6 +63,10 @@ def steps(random: Random, cast: Cast, faults: Collection[Fault], rate: float, la
     for each in (*cast.of("away", "brief"), *random.sample(crowd, len(crowd) // 2)):
         yield Step(random.uniform(0.0, 0.2) * LOAD_SECONDS, each.name, random.choice((Act.LEAVE, Act.VANISH)))
     yield from _members(random, cast)
+    for each in cast.of("pair"):
+        yield Step(PAIR_LEAVES * LOAD_SECONDS, each.name, Act.LEAVE)
+    for each in cast.of("pair")[-1:]:
+        yield Step(PAIR_RETURNS * LOAD_SECONDS, each.name, Act.CONNECT)
     for _ in range(2):
         yield Step(_some_time(random), "looker-0", Act.LOOK)
     for each in cast.of("mortal"):

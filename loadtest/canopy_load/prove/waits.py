@@ -99,13 +99,9 @@ def waits(proof: Proof) -> list[Wait]:
                 add("CONNACK", one, begun.began, one.ended, True)
             elif other is None and one.client in proof.absent:
                 add("CONNACK", one, begun.began, proof.ended, False)
-            if other is not None and (one.outcome == "ok" or other.began - _over(one) > GAP):
+            if other is not None and (one.outcome == "ok" or other.began - min(one.over, one.ended) > GAP):
                 begun = other
     return made
-
-
-def _over(attempt: Connect) -> float:
-    return attempt.over if attempt.over < inf else attempt.ended
 
 
 def _answer(operation: Operation) -> str:

@@ -113,6 +113,8 @@ def of_groups(all_receipts: DataFrame, members: DataFrame) -> DataFrame:
         )
         .groupBy("run_id", "event", "seq", "client_id", "topic_filter", "dropped", "qos")
         .agg(f.max("granted").alias("granted"))
+        # The queue of the group has the group's name, and takes any QoS.
+        .withColumn("granted", f.when(f.col("client_id") == f.col("topic_filter"), 2).otherwise(f.col("granted")))
     )
     member, dropped = f.col("granted").isNotNull(), f.col("dropped")
     return granted.groupBy("run_id", "seq", "topic_filter").agg(

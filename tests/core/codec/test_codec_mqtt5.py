@@ -11,9 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import mqtt5
-import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec import properties as pr
@@ -21,10 +19,8 @@ from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import encode
 from canopy_mqtt.core.codec.packets import Packet, Publish
 from canopy_mqtt.core.codec.properties import Properties
-from tests.core.codec.wire_cases import VALID, Case, senders
 from tests.core.strategies import client_packets, connects, server_packets
 from tests.support.frames import pending_size
-from tests.support.runs import for_each
 
 # Their attribute name of each property, and the value that stands for "absent" besides None.
 NAMES: dict[int, tuple[str, object]] = {
@@ -196,45 +192,3 @@ def test_what_servers_send(packet: Packet) -> None:
 @given(connects(p.V5))
 def test_connect(packet: p.Connect) -> None:
     agree(packet, server=True)
-
-
-# Section 3.15.2.1 allows an AUTH with nothing in it; `mqtt5` asks for a property length.
-EMPTY_AUTH = "v5 auth success, empty"
-V5_CASES = [
-    pytest.param(case, id=case.name)
-    for case in VALID
-    if getattr(case.packet, "version", case.version) == p.V5 and case.canonical and case.name != EMPTY_AUTH
-]
-
-
-@for_each("case", V5_CASES)
-def test_wire_cases(case: Case) -> None:
-    assert case.packet is not None
-    read, size = mqtt5.read(memoryview(case.raw))
-    assert size == len(case.raw)
-    assert theirs(read) == ours(case.packet)
-    for server in senders(case):
-        agree(case.packet, server)
-
-
-def test_the_one_disagreement() -> None:
-    (case,) = (case for case in VALID if case.name == EMPTY_AUTH)
-    with pytest.raises(ValueError, match="property length"):
-        mqtt5.read(memoryview(case.raw))
-
-
-def test_the_comparison_can_fail() -> None:
-    read, _ = mqtt5.read(memoryview(encode(Publish(b"a", b"x"), p.V5)))
-    assert theirs(read) != ours(Publish(b"a", b"y"))
-    assert theirs(read) != ours(Publish(b"a", b"x", properties=pr.encode_forward(user=[("k", "v")])))
-
-
-@given(st.binary(max_size=40))
-def test_forward_section_as_they_read_it(payload: bytes) -> None:
-    """A message with every forwarded property, checked value by value."""
-    forward = pr.encode_forward(1, "text/plain", "r/t", payload, [("k", "1"), ("k", "2")])
-    read, _ = mqtt5.read(memoryview(encode(Publish(b"t", payload, properties=forward), p.V5)))
-    assert isinstance(read, mqtt5.PublishPacket)
-    assert (read.payload_format_indicator, read.content_type, read.response_topic) == (1, "text/plain", "r/t")
-    assert read.correlation_data == payload
-    assert read.user_properties == [("k", "1"), ("k", "2")]

@@ -15,7 +15,7 @@ from canopy_mqtt.core.codec.packets import Packet
 from canopy_mqtt.core.codec.primitives import varint
 from canopy_mqtt.core.codec.reason_codes import ProtocolError, ProtocolViolation
 from tests.core.codec import reason_codes
-from tests.core.codec.wire_cases import CASES, INVALID, MAX_PACKET_SIZE, VALID, Case, senders
+from tests.core.codec.wire_cases import CASES, MAX_PACKET_SIZE, VALID, Case, senders
 from tests.core.strategies import VERSIONS, client_packets, connects, server_packets
 from tests.support.frames import pending_size
 from tests.support.runs import for_each
@@ -25,12 +25,6 @@ LARGEST = 268_435_460
 
 RECEIVED = [(case, server) for case in CASES for server in senders(case)]
 RECEIVED_VALID = [(case, server) for case in VALID for server in senders(case)]
-LATER_INVALID = [
-    (case, server)
-    for case in INVALID
-    if case.version > 0  # before the CONNECT there is no good packet to stand behind
-    for server in senders(case)
-]
 
 
 def drain(decoder: Decoder) -> list[Packet]:
@@ -67,9 +61,6 @@ def expect(case: Case, server: bool, *reads: bytes) -> None:
 class TestCases:
     """The table of wire cases."""
 
-    def test_names_are_unique(self) -> None:
-        assert len({case.name for case in CASES}) == len(CASES)
-
     @for_each(("case", "server"), RECEIVED)
     def test_in_any_pieces(self, case: Case, server: bool) -> None:
         """Whole, byte by byte, in two parts wherever it is split; each part alone is incomplete or refused."""
@@ -105,30 +96,30 @@ class TestCases:
     @for_each(("case", "server"), RECEIVED_VALID)
     def test_bytes_of_the_next_packet_behind_it(self, case: Case, server: bool) -> None:
         decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
-        decoder.feed(case.raw + case.raw)
-        assert drain(decoder) == [case.packet, case.packet]
-        decoder.feed(case.raw + case.raw[:1])
-        assert drain(decoder) == [case.packet]
+        decoder.feed(case.raw * 2 + case.raw[:1])
+        for _ in range(2):
+            assert decoder.next_frame()
+            assert decoder.buffer[decoder.start : decoder.end] == case.raw
+            assert decoder.packet() == case.packet
+        assert not decoder.next_frame()
         assert pending_size(decoder) == 1
         decoder.feed(case.raw[1:])
         assert drain(decoder) == [case.packet]
 
-    @for_each(("case", "server"), RECEIVED_VALID)
-    def test_frame_bounds(self, case: Case, server: bool) -> None:
-        decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
-        decoder.feed(case.raw + case.raw)
-        for _ in range(2):
-            assert decoder.next_frame()
-            assert decoder.buffer[decoder.start : decoder.end] == case.raw
-            assert decoder.header == case.raw[0]
-            assert decoder.end - decoder.body == _remaining_length(case.raw)
 
-    @for_each(("case", "server"), LATER_INVALID)
-    def test_refused_behind_a_good_packet(self, case: Case, server: bool) -> None:
-        good = b"\x32\x06\x00\x01a\x00\x01x" if case.version < 5 else b"\x32\x07\x00\x01a\x00\x01\x00x"
-        with pytest.raises(ProtocolError) as caught:
-            receive(case, server, good + case.raw)
-        assert caught.value.reason_code == case.reason
+@for_each(("case", "server"), RECEIVED)
+def test_the_short_way_takes_plain_acknowledgements_alone(case: Case, server: bool) -> None:
+    """It reads those that succeed and have no properties, in whatever form; all else is left to `packet`."""
+    decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
+    decoder.feed(case.raw)
+    try:
+        there = decoder.next_frame()
+    except ProtocolError:
+        return
+    packet, expected = case.packet, -1
+    if isinstance(packet, p.Ack) and packet == p.Ack(packet.kind, packet.packet_id):
+        expected = packet.packet_id
+    assert not there or decoder.short_ack() == expected
 
 
 def receive_prefix(case: Case, server: bool, size: int) -> list[Packet]:
@@ -208,55 +199,10 @@ class TestReasonCodes:
         assert accepted == sorted(allowed)
 
 
-class TestState:
-    """What depends on the version in force."""
-
-    def test_short_ack(self) -> None:
-        decoder = Decoder(100, True, 5)
-        frames = {
-            b"\x40\x02\x01\x02": 0x0102,
-            b"\x50\x03\x00\x07\x00": 7,
-            b"\x62\x04\xff\xff\x00\x00": 0xFFFF,
-            b"\x70\x02\x00\x01": 1,
-            b"\x40\x03\x00\x01\x10": -1,
-            b"\x40\x04\x00\x01\x10\x00": -1,
-            b"\x40\x04\x00\x01\x00\x01": -1,
-            b"\x40\x05\x00\x01\x00\x00\x00": -1,
-            b"\x40\x02\x00\x00": -1,
-            b"\x40\x01\x01": -1,
-            b"\x30\x02\x00\x01": -1,
-            b"\x82\x02\x00\x01": -1,
-            b"\xc0\x00": -1,
-        }
-        decoder.feed(b"".join(frames))
-        for expected in frames.values():
-            assert decoder.next_frame()
-            assert decoder.short_ack() == expected
-
-    def test_short_ack_before_5_has_two_bytes(self) -> None:
-        for version, expected in ((4, [1, -1]), (0, [-1, -1])):
-            decoder = Decoder(100, True, version)
-            decoder.feed(b"\x40\x02\x00\x01\x40\x03\x00\x01\x00")
-            found = []
-            while decoder.next_frame():
-                found.append(decoder.short_ack())
-            assert found == expected
-
-    def test_publish_before_connect(self) -> None:
-        """[MQTT-3.1.0-1]"""
-        decoder = Decoder(100)
-        decoder.feed(b"\x30\x03\x00\x01a")
-        assert decoder.next_frame()
-        with pytest.raises(ProtocolViolation):
-            decoder.publish()
-
-    @for_each("level", [0, 2, 3, 6, 100])
-    def test_version_to_answer_an_unknown_level_in(self, level: int) -> None:
-        """In the form that every client knows [MQTT-3.1.2-2] [MQTT3-3.1.2-2]."""
-        decoder = Decoder(100)
-        decoder.feed(b"\x10\x0d\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x00\x00")
-        assert decoder.next_frame()
-        with pytest.raises(ProtocolError) as caught:
-            decoder.packet()
-        assert caught.value.reason_code == 0x84
-        assert decoder.version == 4
+def test_publish_before_connect() -> None:
+    """[MQTT-3.1.0-1]"""
+    decoder = Decoder(100)
+    decoder.feed(b"\x30\x03\x00\x01a")
+    assert decoder.next_frame()
+    with pytest.raises(ProtocolViolation):
+        decoder.publish()

@@ -7,21 +7,11 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy_mqtt.core.codec.encoder import encode
 from canopy_mqtt.core.codec.framing import Frames
-from canopy_mqtt.core.codec.packets import Publish
 from tests.support.frames import pending_size
 
 LARGEST = 268_435_460
 """Bytes of the largest packet that the protocol knows: five of fixed header and the largest Remaining Length."""
-
-
-def drain(frames: Frames) -> list[bytes]:
-    """Every packet that is whole, as its bytes."""
-    found = []
-    while frames.next_frame():
-        found.append(frames.buffer[frames.start : frames.end])
-    return found
 
 
 class TestReads:
@@ -73,13 +63,3 @@ class TestLimits:
             tracemalloc.stop()
         assert pending_size(frames) == 40_004
         assert now < 60_000
-
-    def test_a_packet_that_trickles_in_byte_by_byte(self) -> None:
-        payload = bytes(range(256)) * 300
-        raw = encode(Publish(b"t", payload), 4)
-        frames = Frames(1 << 20, 4)
-        found: list[bytes] = []
-        for index in range(len(raw)):
-            frames.feed(raw[index : index + 1])
-            found.extend(drain(frames))
-        assert found == [raw]

@@ -6,7 +6,6 @@ import pytest
 from mypy_extensions import i64
 
 from canopy_mqtt.core.persistence.commits import RELEASE_TURN, Commits, Waiter
-from canopy_mqtt.core.persistence.journal import Journal
 
 
 class Waiting(Waiter):
@@ -24,10 +23,6 @@ class Waiting(Waiter):
         return self.things
 
 
-def test_a_journal_keeps_everything_at_once_unless_it_says_otherwise() -> None:
-    assert Journal().commits is None
-
-
 def test_nothing_is_pending_until_a_note_was_told() -> None:
     commits = Commits()
     assert not commits.pending()
@@ -35,21 +30,6 @@ def test_nothing_is_pending_until_a_note_was_told() -> None:
     assert commits.pending()
     commits.advance(1)
     assert not commits.pending()
-
-
-def test_nobody_is_released_before_his_number() -> None:
-    commits, told = Commits(), list[tuple[str, int]]()
-    commits.journal_position = 2
-    commits.wait(Waiting("a", told))
-    commits.journal_position = 3
-    commits.wait(Waiting("b", told))
-    commits.advance(1)
-    assert told == []
-    commits.advance(2)
-    assert told == [("a", 2)]
-    commits.advance(3)
-    assert told == [("a", 2), ("b", 3)]
-    assert commits.waiting == 0
 
 
 def test_an_earlier_number_is_not_put_off_by_a_later_one() -> None:
@@ -94,20 +74,6 @@ def test_a_waiter_may_wait_again_when_it_is_told() -> None:
     assert (told, commits.waiting) == ([("a", 1)], 1)
     commits.advance(2)
     assert (told, commits.waiting) == ([("a", 1), ("a", 2)], 0)
-
-
-def test_one_who_leaves_is_forgotten_at_once_wherever_he_stands() -> None:
-    commits, told = Commits(), list[tuple[str, int]]()
-    waiters = [Waiting(name, told) for name in "abcde"]
-    commits.journal_position = 1
-    for waiter in waiters:
-        commits.wait(waiter)
-    for left in (0, 2, 4):
-        commits.leave(waiters[left])
-        commits.leave(waiters[left])
-    assert commits.waiting == 2
-    commits.advance(1)
-    assert told == [("b", 1), ("d", 1)]
 
 
 def test_a_thousand_are_released_in_turns_and_each_once() -> None:

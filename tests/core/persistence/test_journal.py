@@ -1,4 +1,7 @@
-"""What a journal is told, call by call, where no restart shows it: of sessions, shares and messages of QoS 0."""
+"""What a journal is told, call by call, where no restart shows it: of sessions, shares and the broker's own topics.
+
+What the next broker finds is held by `tests/store/test_machine.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.topics.subscription import Subscription
-from tests.core.harness import Client, Network, bag, limits
+from tests.core.harness import Client, Network, bag
 
 EXPIRY = 100
 
@@ -170,16 +173,6 @@ def test_retained_messages_on_their_way_are_told_of_until_they_have_gone(place: 
 # -- deliveries --------------------------------------------------------------------------------------------------------
 
 
-def test_qos_0_that_is_kept_while_offline() -> None:
-    place = Place(limits(queue_qos0=True))
-    client = place.lasting("c", "a")
-    client.cut()
-    place.publisher.publish("a", b"1", 0)
-    assert place.notes.take()[1:] == [("queued", "c", b"1")]
-    client.connect(clean=False, expiry=EXPIRY)
-    assert place.notes.take() == [("kept", "c", EXPIRY, 0.0), ("finished", "c", b"1")]
-
-
 def test_a_shared_message_passes_to_another_member(place: Place) -> None:
     """[MQTT-4.8.2-4]"""
     first = place.lasting("c", "$share/g/a")
@@ -195,35 +188,7 @@ def test_a_shared_message_passes_to_another_member(place: Place) -> None:
     assert told[-2:] == [("in flight", "d", b"1"), ("finished", "d", b"1")]
 
 
-# -- from the client ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("properties", [b"", b"\x01\x01"])
-def test_a_qos_2_publish_of_the_client(place: Place, properties: bytes) -> None:
-    """Told in the same batch as its message, and once, however often it comes [MQTT-4.3.3-10]."""
-    client = place.lasting("c", "a")
-    place.publisher.publish("b")  # so that the topic's route is known
-    number = client.publish("b", b"1", 2, properties=properties).packet_id
-    assert place.notes.take() == [("received", "c", number), ("completed", "c", number)]
-    packet = client.post("b", b"2", 2, properties=properties)
-    client.send(packet)
-    place.network.settle()
-    assert place.notes.take() == [("received", "c", packet.packet_id), ("completed", "c", packet.packet_id)]
-
-
 # -- retained messages -------------------------------------------------------------------------------------------------
-
-
-def test_retained_messages_come_and_go(place: Place) -> None:
-    for payload in (b"1", b"2", b"", b""):
-        place.publisher.publish("a", payload, retain=True)
-    assert place.notes.take() == [("retained", b"a", b"1"), ("retained", b"a", b"2"), ("not retained", "a")]
-
-
-def test_a_retained_message_expires(place: Place) -> None:
-    place.publisher.publish("a", b"1", retain=True, expiry=5)
-    place.network.advance(5)
-    assert place.notes.take() == [("retained", b"a", b"1"), ("not retained", "a")]
 
 
 def test_the_brokers_own_topics_are_not_told_of(place: Place) -> None:

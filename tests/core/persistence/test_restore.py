@@ -1,4 +1,7 @@
-"""A router made of records: everything is back, times count on, and exactly-once goes on where it was."""
+"""A router made of records: what differs from before, and how it is put back.
+
+That everything is back, and goes on where it was, is held by `tests/store/test_machine.py`.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,7 @@ from canopy_mqtt.core.persistence.journal import (
 )
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import RELEASED, SENT, Delivery
-from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST
-from canopy_mqtt.core.routing.retained import kept_bytes
-from canopy_mqtt.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import START, Client, Network, limits, total_ledger
 from tests.support.restored import restore
 
@@ -99,22 +99,6 @@ def test_deliveries_go_on_where_they_were() -> None:
     assert total_ledger(made.router.sessions.values()) == []
 
 
-def test_publishes_of_the_client_go_on_where_they_were() -> None:
-    """A repeated QoS 2 publish is not routed again [MQTT-4.3.3-10]."""
-    kept = session()
-    kept.received.append(9)
-    made = network(kept)
-    witness = made.client("w")
-    witness.subscribe("a")
-    client = back(made)
-    for packet_id in (9, 10):
-        client.send(Publish(b"a", b"%d" % packet_id, 2, dup=True, packet_id=packet_id))
-    made.settle()
-    assert witness.payloads() == [b"10"]
-    # The client releases both: each is complete once [MQTT-4.3.3-11].
-    assert [one.reason_code for one in client.acks(p.PUBCOMP) if one.packet_id == 9] == [0]
-
-
 def test_subscriptions_and_groups_are_back() -> None:
     kept = session()
     kept.subscriptions += [subscription("a/+", identifier=7), subscription("a/#"), subscription("$share/g/b")]
@@ -157,24 +141,6 @@ def test_a_shared_delivery_whose_subscription_is_gone_stays() -> None:
     assert back(network(kept)).payloads() == [b"1"]
 
 
-def test_retained_messages_are_back_and_expire() -> None:
-    """[MQTT-3.3.2-6]: what is left of the expiry interval counts."""
-    made = network(
-        retained=(message(b"stays", b"r/1"), message(b"goes", b"r/2", expires_in=5.0), message(b"", b"r/3", 2, -1.0))
-    )
-    assert len(made.router.retained) == 2
-    values = [made.router.retained.get(topic) for topic in ("r/1", "r/2")]
-    sizes = sum(kept_bytes(value, "r/1") for value in values if isinstance(value, Message))
-    # "r", "1" and "2", and the time of one.
-    assert made.router.retained_bytes == sizes + 3 * NODE_BYTES
-    made.advance(2)
-    client = made.client("c")
-    client.subscribe("r/#")
-    assert sorted((one.payload, one.message_expiry) for one in client.take()) == [(b"goes", 3), (b"stays", -1)]
-    made.advance(3)
-    assert len(made.router.retained) == 1
-
-
 def test_an_interrupted_stream_of_retained_messages_begins_again() -> None:
     kept = session()
     kept.subscriptions.append(subscription("r/#", streaming=True))
@@ -208,12 +174,6 @@ def test_expiry_counts_on(expiry: int, gone_for: float | None, left: int) -> Non
     assert len(made.router.deadlines) == 0
 
 
-def test_some_sessions_never_expire() -> None:
-    made = network(session(expiry=NEVER, gone_for=1e9))
-    made.advance(1e9)
-    assert "c" in made.router.sessions
-
-
 @pytest.mark.parametrize(
     ("due_in", "delay", "after"), [(5.0, 60, 5), (None, 7, 7), (None, 0, 0), (-3.0, 60, 0), (None, 500, 100)]
 )
@@ -230,18 +190,6 @@ def test_delayed_wills_are_published(due_in: float | None, delay: int, after: in
         assert not made.session("w").queue.pending
         made.advance(1)
     assert [each.message.payload() for each in made.session("w").queue.pending or []] == [b"gone"]
-
-
-def test_a_return_calls_the_will_off() -> None:
-    """[MQTT-3.1.3-9]"""
-    kept = session()
-    kept.will = WillRecord(Will("w", b"gone", 1, delay=60), 5.0)
-    made = network(kept)
-    witness = made.client("w")
-    witness.subscribe("w")
-    back(made)
-    made.advance(50)
-    assert witness.payloads() == []
 
 
 def test_the_present_limits_hold() -> None:

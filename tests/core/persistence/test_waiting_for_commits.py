@@ -1,4 +1,8 @@
-"""What stands for something that was told to a journal leaves when that is committed, and the rest as ever."""
+"""What stands for something that was told to a journal leaves when that is committed, and the rest as ever.
+
+What brokers that are killed, and connections that are lost, leave of it is held by
+`tests/store/test_commit_machine.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,11 @@ import pytest
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Ack, Publish, Suback, Unsuback
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.persistence.commits import RELEASE_TURN
 from canopy_mqtt.core.queues.held import FILTERS_ANSWER
 from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES
-from canopy_mqtt.store import MemoryStore
-from tests.core.harness import Client, Network, limits, total_ledger
+from tests.core.harness import Client, Network, limits
 from tests.store.grouped import GroupStore
 from tests.store.observed import at_once
-from tests.store.places import rebooted
 
 EXPIRY = 100
 
@@ -75,32 +76,6 @@ def house() -> House:
 # -- what a client publishes -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [V311, V5])
-def test_a_puback_waits_for_the_message_that_it_stands_for(house: House, version: int) -> None:
-    """[MQTT-4.3.2-4]"""
-    house.away()
-    client = house.client("pub", version)
-    client.publish("t/1", b"x", 1)
-    assert client.got(Ack) == []
-    house.commit()
-    assert _kinds(client) == [(PUBACK, 1)]
-
-
-@pytest.mark.parametrize("version", [V311, V5])
-def test_pubrec_and_pubcomp_wait(house: House, version: int) -> None:
-    """PUBREC for the message and its identifier, PUBCOMP for the identifier's being free [MQTT-4.3.3-8]."""
-    client = house.lasting("pub", version)
-    client.publish("nobody", b"x", 2)
-    assert client.got(Ack) == []
-    house.store.commit_all()
-    house.network.settle()
-    # The PUBREL is there and the identifier free, which is not committed.
-    assert _kinds(client) == [(PUBREC, 1)]
-    assert house.store.gate.pending()
-    house.commit()
-    assert _kinds(client) == [(PUBREC, 1), (PUBCOMP, 1)]
-
-
 def test_what_was_told_nothing_is_acknowledged_at_once(house: House) -> None:
     """Nobody who is kept gets it: the disk is none of its business, though others wait for it."""
     house.client("live").subscribe("live/#", qos=1)
@@ -116,20 +91,6 @@ def test_what_was_told_nothing_is_acknowledged_at_once(house: House) -> None:
             client.publish("t/1", b"x", 1)
     assert _kinds(other) == [(PUBACK, 1), (PUBACK, 2), (PUBREC, 3), (PUBCOMP, 3), (PUBREC, 4), (PUBCOMP, 4)]
     assert client.got(Ack) == []
-
-
-def test_a_store_that_keeps_at_once_holds_nothing() -> None:
-    network = Network()
-    store = MemoryStore(rebooted(lambda: network.now))
-    at_once(store.open(lambda: network.now))
-    network.router.journal = store.journal
-    client = network.idle("pub", V5)
-    client.connect(clean=False, expiry=EXPIRY)
-    client.subscribe("t/#", qos=2)
-    client.publish("t/1", b"x", 2)
-    assert sorted(_kinds(client)) == [(PUBREC, 2), (PUBREL, 1), (PUBCOMP, 2)]
-    assert client.payloads() == [b"x"]
-    assert client.wire.send_buffer.held is None
 
 
 def test_acknowledgements_keep_their_order_behind_one_that_waits(house: House) -> None:
@@ -238,33 +199,6 @@ def test_what_is_held_of_other_packets_is_bounded_in_bytes(flood: p.Packet) -> N
     assert len(client.packets) == 1 + 100 * reads
 
 
-@pytest.mark.crowd
-def test_a_thousand_connections_that_wait_for_one_group_are_released_in_turns(house: House) -> None:
-    """No turn releases more than its share, each gets its acknowledgement, and nobody comes before his time."""
-    house.away()
-    turns: list[int] = []
-    gate = house.store.gate
-    clients = [house.client(f"pub{number}") for number in range(1000)]
-    for client in clients:
-        client.post("t/1", b"x", 1)
-    house.network.settle()
-    assert gate.waiting == 1000
-    woken: list[bool] = []
-    gate.wake = lambda: woken.append(True)
-    house.store.commit_all()
-    assert woken == [True]
-    assert not any(client.got(Ack) for client in clients)
-    more = True
-    while more:
-        before = gate.waiting
-        more = gate.release()
-        turns.append(before - gate.waiting)
-    house.network.settle()
-    assert all(_kinds(client) == [(PUBACK, 1)] for client in clients)
-    assert max(turns) <= RELEASE_TURN // 5 + 1
-    assert len(turns) > 2
-
-
 # -- lost connections --------------------------------------------------------------------------------------------------
 
 
@@ -287,62 +221,6 @@ def test_what_is_held_when_the_connection_ends_is_dropped(house: House, version:
     assert sorted(_kinds(client)) == [(PUBACK, 1), (PUBREC, 2), (PUBCOMP, 2)]
     waiting = house.network.session("sub").queue.pending or ()
     assert [each.message.payload() for each in waiting] == [b"one", b"two", b"one"]
-
-
-def test_a_pubrec_for_what_a_lost_connection_sent_waits_too(house: House) -> None:
-    """The message and its identifier are not committed yet, though nothing is told when it comes again."""
-    client = house.lasting("pub")
-    client.publish("nobody", b"x", 2)
-    client.cut()
-    house.store.commit_all()
-    client.connect(clean=False, expiry=EXPIRY)
-    house.store.commit_all()
-    # From here on nothing is told because of the client but what stands below.
-    client.cut()
-    client.connect(clean=False, expiry=EXPIRY, settle=False)
-    house.store.gate.journal_position += 1
-    house.network.settle()
-    assert client.got(Ack) == []
-    house.commit()
-    assert _kinds(client) == [(PUBREC, 1)]
-
-
-def test_a_pubrec_for_what_a_lost_connection_sent_waits_behind_what_was_told_nothing(house: House) -> None:
-    """What the new connection published in between does not count for it."""
-    client = house.lasting("pub")
-    client.publish("nobody", b"x", 2)
-    client.cut()
-    client.outgoing.clear()
-    client.connect(clean=False, expiry=EXPIRY)
-    client.send(Publish(b"nobody", b"", 1, packet_id=9))
-    client.send(Publish(b"nobody", b"x", 2, dup=True, packet_id=1))
-    house.network.settle()
-    assert _kinds(client) == [(PUBACK, 9)]
-    house.commit()
-    assert _kinds(client) == [(PUBACK, 9), (PUBREC, 1)]
-
-
-def test_a_pubcomp_for_what_a_lost_connection_released_waits_too(house: House) -> None:
-    """Else the client uses the identifier again, and the next broker takes the new message for the old one."""
-    client = house.lasting("pub")
-    client.publish("nobody", b"x", 2)
-    house.commit()
-    client.cut()
-    client.connect(clean=False, expiry=EXPIRY)
-    assert [each for each in _kinds(client) if each[0] == PUBCOMP] == []
-    house.commit()
-    assert _kinds(client) == [(PUBCOMP, 1)]
-
-
-def test_connections_that_come_and_go_while_nothing_is_committed_leave_nothing(house: House) -> None:
-    house.away()
-    for number in range(50):
-        client = house.client(f"pub{number}")
-        client.publish("t/1", b"x", 1)
-        client.publish("t/1", b"x", 2)
-        client.cut()
-    house.network.settle()
-    assert house.store.gate.waiting == 0
 
 
 # -- SUBACK and UNSUBACK -----------------------------------------------------------------------------------------------
@@ -494,45 +372,6 @@ def test_a_run_of_pubrecs_is_answered_when_all_of_it_is_kept(house: House) -> No
     assert [each.packet_id for each in client.acks(PUBREL)] == [1, 2, 3, 4, 5]
 
 
-def test_a_pubrel_of_a_resumed_session_waits_as_well(house: House) -> None:
-    client = house.receiver()
-    house.client("pub").publish("t/1", b"x", 2)
-    house.commit()
-    client.cut()
-    client.connect(clean=False, expiry=EXPIRY)
-    assert client.acks(PUBREL) == []
-    house.commit()
-    assert [each.packet_id for each in client.acks(PUBREL)] == [1]
-    house.commit()
-    assert client.session.inflight.count == 0
-
-
-def test_what_is_held_for_a_lost_connection_was_never_sent(house: House) -> None:
-    client = house.receiver()
-    house.client("pub").publish("t/1", b"x", 2)
-    assert house.store.gate.waiting == 2
-    client.cut()
-    assert house.store.gate.waiting == 1
-    assert total_ledger(house.network.router.sessions.values()) == []
-    client.connect(clean=False, expiry=EXPIRY)
-    assert client.payloads() == []
-    house.commit()
-    [publish] = client.take()
-    assert (publish.payload, publish.dup) == (b"x", False)
-
-
-def test_what_was_written_once_is_sent_again_without_waiting(house: House) -> None:
-    """It was committed before it was written, whatever else is told now [MQTT-4.4.0-1]."""
-    client = house.receiver()
-    client.answering = False
-    house.client("pub").publish("t/1", b"x", 2)
-    house.commit()
-    assert client.payloads() == [b"x"]
-    client.cut()
-    client.connect(clean=False, expiry=EXPIRY)
-    assert [(each.payload, each.dup) for each in client.got(Publish)] == [(b"x", True)]
-
-
 @pytest.mark.parametrize("written", [True, False])
 def test_what_passed_a_held_publish_is_sent_again_before_it(house: House, written: bool) -> None:
     """QoS 1 does not wait for QoS 2: the order of sending is that of sending again [MQTT-4.6.0-1].
@@ -556,19 +395,6 @@ def test_what_passed_a_held_publish_is_sent_again_before_it(house: House, writte
         house.commit()
     again = [(each.payload, each.dup) for each in client.got(Publish)]
     assert again == [(b"first", True), (b"held", written), (b"held, too", written)]
-
-
-def test_held_publishes_stay_within_the_send_quota(house: House) -> None:
-    """[MQTT-3.3.4-9]"""
-    client = house.receiver(receive_maximum=2)
-    other = house.client("pub")
-    for number in range(5):
-        other.publish("t/1", b"%d" % number, 2)
-    assert house.network.session("sub").inflight.count == 2
-    for _ in range(12):
-        house.commit()
-    assert client.payloads() == [b"0", b"1", b"2", b"3", b"4"]
-    assert total_ledger(house.network.router.sessions.values()) == []
 
 
 def test_held_publishes_that_find_no_room_go_when_the_writer_has_made_some() -> None:

@@ -6,12 +6,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec import packets as p
-from canopy_mqtt.core.codec.encoder import ack
 from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Ack
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.queues.send_buffer import ended_publishes
 from tests.core.harness import Client, Network, limits
-from tests.support.runs import for_each
 
 MAXIMUM = 3
 IDS = st.integers(1, 5)
@@ -22,41 +19,6 @@ def _send(client: Client, packet: p.Packet) -> None:
     client.send(packet)
     while client.wire.to_channel() or client.wire.go_on():
         pass
-
-
-@for_each(
-    ("packet", "ends"),
-    [
-        (ack(PUBACK, 1), True),
-        (ack(PUBACK, 1, 0x97, V5), True),
-        (ack(PUBREC, 1), False),
-        (ack(PUBREC, 1, 0x10, V5), False),
-        (ack(PUBREC, 1, 0x87, V5), True),
-        (ack(PUBREL, 1), False),
-        (ack(PUBCOMP, 1), True),
-        (ack(PUBCOMP, 1, 0x92, V5), False),
-        (b"\xd0\x00", False),
-    ],
-)
-def test_which_packets_end_a_publish(packet: bytes, ends: bool) -> None:
-    """Section 3.3.4: PUBACK, PUBCOMP, PUBREC with 0x80 or above."""
-    assert ended_publishes(packet) == (1 if ends else 0)
-
-
-def test_bogus_pubrels_buy_nothing() -> None:
-    """Fifty PUBRELs for nothing are answered, and the Receive Maximum is what it was [MQTT-3.3.4-7]."""
-    client = Network(limits(receive_maximum=10)).client("c")
-    for packet_id in range(100, 150):
-        _send(client, Ack(PUBREL, packet_id))
-    # One at a time, as to a client that reads little.
-    while client.wire.send_buffer.take_batch(1, 0.0):
-        pass
-    assert client.wire.send_buffer.unwritten == 0
-    for packet_id in range(1, 11):
-        _send(client, p.Publish(b"t", b"", 1, packet_id=packet_id))
-    assert not client.wire.protocol.close_cause
-    _send(client, p.Publish(b"t", b"", 1, packet_id=11))
-    assert client.wire.protocol.close_text == "more than 10 publishes in flight"
 
 
 _PUBLISH = st.tuples(st.just("publish"), st.sampled_from((1, 2)), IDS, st.sampled_from((b"t", b"u", b"$SYS/x")))

@@ -53,31 +53,6 @@ def test_a_message_that_no_packet_of_the_receiver_can_hold(qos: int) -> None:
     assert sum(router.counters.dropped) == 1
 
 
-@pytest.mark.crowd
-def test_a_new_filter_does_not_look_at_every_cached_topic() -> None:
-    """25 bytes that cost as much as the match cache is large, again and again."""
-    router = Router(Limits())
-    client = channel(router, wire.connect("c"))
-    for number in range(10_000):
-        router.publish(Message(b"d/%d/t" % number, b"", 0, False, b"", 0.0, ""), None)
-    pair = wire.subscribe(1, [("+/+/#", 0)]) + wire.unsubscribe(2, ["+/+/#"])
-    client.receive(pair * 20, 1.0)
-    assert router.cache.extended + router.cache.walked < 20 * 4_096
-
-
-@pytest.mark.crowd
-def test_a_subscribe_does_not_look_at_every_retained_message() -> None:
-    """What it does not find at once its writer goes on looking for, in its turns."""
-    router = Router(Limits())
-    client = channel(router, wire.connect("c"))
-    for number in range(10_000):
-        router.retain(Message(b"d/%d/t" % number, b"x", 0, True, b"", 0.0, ""))
-    client.receive(wire.subscribe(1, [("+/+/nothing", 0)]), 1.0)
-    steps = [stream.walk.steps for stream in running(client) if stream.walk is not None]
-    assert sum(steps) < 4_096
-    assert steps, "the walk was finished in one go"
-
-
 @pytest.mark.parametrize("between", [b"", wire.unsubscribe(2, ["#"])], ids=["replaced", "unsubscribed"])
 def test_retained_streams_do_not_pile_up_behind_a_shut_window(between: bytes) -> None:
     router = Router(Limits())
@@ -90,18 +65,6 @@ def test_retained_streams_do_not_pile_up_behind_a_shut_window(between: bytes) ->
         client.receive(between + wire.subscribe(1, [("#", 1)]), 1.0)
         client.send_buffer.take_batch(1 << 20, 1.0)
     assert len(running(client)) <= 2
-
-
-@pytest.mark.parametrize("interval", [1, 60, 86_400, 4_294_967_295])
-def test_a_message_expiry_never_grows(interval: int) -> None:
-    """[MQTT-3.3.2-6]: (now + interval) - now is not always the interval, in binary fractions."""
-    for turn in range(2_000):
-        now = 1_000 + turn * 17.123
-        message = Message(b"t", b"", 0, False, b"", now + interval, "")
-        assert message.remaining_expiry(now) == interval
-        assert message.remaining_expiry(now + 0.5) == interval
-        assert message.remaining_expiry(now + interval) == 0
-        message.frame(True, 0, False, False, 0, (), message.remaining_expiry(now), 0, True)
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["in flight", "waiting"])

@@ -181,13 +181,6 @@ class TestAuth:
         assert client.got(Auth) == []
         assert network.router.sessions == {}
 
-    def test_goodbye_meanwhile(self) -> None:
-        """DISCONNECT ends it."""
-        network, client = self.begin()
-        client.disconnect()
-        assert client.closed
-        assert network.router.sessions == {}
-
     def test_again_and_failed_is_told_like_the_first_time(self) -> None:
         """Else whoever has an account could guess at those of others."""
         network = Network()

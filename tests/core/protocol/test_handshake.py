@@ -8,8 +8,7 @@ from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import V5, V31, V311, Connect
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.codec.properties import NO_PROPERTIES
-from canopy_mqtt.core.hooks import FORBIDDEN, LATER, AccessControl, Origin, Ticket
-from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.hooks import LATER, AccessControl, Origin, Ticket
 from tests.core.harness import Network, limits
 from tests.support.runs import for_each
 
@@ -104,13 +103,6 @@ class Keeper(AccessControl):
         if self.answer == LATER:
             self.waiting.append(ticket)
         return self.answer
-
-    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
-        del qos, retain
-        return not topic.startswith(f"no/{principal.client_id}/{principal.user_name}")
-
-    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
-        return FORBIDDEN if topic_filter.startswith(f"no/{principal.client_id}/{principal.user_name}") else qos
 
 
 class TestGate:
@@ -222,14 +214,6 @@ class TestGate:
 
 class TestStrangers:
     """Connections that speak something else, or another version."""
-
-    def test_bits_that_31_does_not_use(self) -> None:
-        """An old client that sets them is let in."""
-        client = Network().idle("p", V31)
-        client.dial()
-        client.raw(bytes.fromhex("100f00064d51497364700301000a000170"))
-        assert client.connack.reason_code == 0
-        assert not client.closed
 
     @for_each(
         ("first", "text"),

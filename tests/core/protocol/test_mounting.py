@@ -11,7 +11,7 @@ from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.codec.properties import RESPONSE_TOPIC, decode_forward, encode_forward
 from canopy_mqtt.core.hooks import FORBIDDEN, AccessControl
-from canopy_mqtt.core.ledger import DROP_CAUSES, NOT_AUTHORIZED, TOO_LARGE
+from canopy_mqtt.core.ledger import NOT_AUTHORIZED, TOO_LARGE
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol.identity import MAX_MOUNT_BYTES
 from canopy_mqtt.store.memory import MemoryStore
@@ -38,39 +38,6 @@ def asking(topic: str) -> bytes:
 
 
 class TestNames:
-    @VERSIONS
-    @QOS
-    def test_what_it_publishes_and_gets(self, version: int, qos: int) -> None:
-        """Others see the whole topic, it sees its own part; the first message to a topic and those behind it alike."""
-        network = Network()
-        outside = network.client("o", version)
-        inside = network.mounted("i", version, TENANT, user_name="a")
-        inside.subscribe("x/#", qos=qos)
-        outside.subscribe("#", qos=qos)
-        for _ in range(3):
-            inside.post("x/y", b"up", qos)
-            inside.publish("x/y", b"up", qos)
-            outside.post("tenant/a/x/z", b"down", qos)
-            outside.publish("tenant/a/x/z", b"down", qos)
-            assert sorted(names(inside)) == ["x/y"] * 2 + ["x/z"] * 2
-            assert sorted(names(outside)) == ["tenant/a/x/y"] * 2 + ["tenant/a/x/z"] * 2
-        outside.publish("x/y", b"", qos)
-        assert names(inside) == []
-
-    @VERSIONS
-    @QOS
-    def test_a_topic_outside_of_the_same_name_is_another(self, version: int, qos: int) -> None:
-        """Also where it has been routed before, so that its way is known: one by one, and in bursts."""
-        network = Network()
-        outside = network.client("o", version)
-        outside.subscribe("t", qos=qos)
-        outside.publish("t", b"mine", qos)
-        inside = network.mounted("i", version, TENANT, user_name="a")
-        for _ in range(5):
-            inside.post("t", b"another", qos)
-        network.settle()
-        assert outside.payloads() == [b"mine"]
-
     @VERSIONS
     def test_each_tenant_has_its_own(self, version: int) -> None:
         """The same names, other topics; retained messages as well."""
@@ -166,7 +133,6 @@ class TestNames:
         assert dropped_by_cause(inside.session)[TOO_LARGE] == 0
         assert not inside.session.inflight
         assert total_ledger([inside.session]) == []
-        assert len(DROP_CAUSES) > NOT_AUTHORIZED
 
     def test_the_clients_maximum_packet_size_is_about_what_it_gets(self) -> None:
         """Without the mount [MQTT-3.1.2-24]: to the byte."""
@@ -215,20 +181,6 @@ class TestNames:
         ]
         assert came == [[(False, ())] * 2, [(True, ()), (False, ())], [(False, (7,))] * 2]
         assert [each.message_expiry for each in plain.got(p.Publish)] == [-1, 9]
-
-    def test_a_client_without_a_mount_takes_the_hot_path(self) -> None:
-        """Frames go on as they came between clients without, whoever else is mounted."""
-        network = Network()
-        plain = network.client("p")
-        plain.subscribe("t")
-        network.mounted("i", V5, TENANT, user_name="a")
-        plain.publish("t", b"route it once")
-        plain.take()
-        plain.publish("t", b"1")
-        session = plain.session
-        assert session.fast_path
-        assert plain.wire.send_buffer.topics is None
-        assert plain.payloads() == [b"1"]
 
 
 class TestOutside:
@@ -485,6 +437,7 @@ def test_as_a_naive_model_has_it(steps: list[tuple[str, str, str]], qos: int, ve
             client.unsubscribe(text)
             filters[name].discard(prefix + text)
         else:
+            client.post(text, b"x", qos)
             client.publish(text, b"x", qos)
             topic = prefix + text
             for other, receiver in clients.items():
@@ -492,5 +445,5 @@ def test_as_a_naive_model_has_it(steps: list[tuple[str, str, str]], qos: int, ve
                 inner = topic.removeprefix(own) if topic.startswith(own) else ""
                 named = inner != "" and not (own and inner.startswith("$"))
                 wanted = not barred and named and bool(naive.matching(filters[other], topic))
-                assert names(receiver) == ([inner] if wanted else [])
+                assert names(receiver) == ([inner] * 2 if wanted else [])
     assert total_ledger(network.router.sessions.values()) == []

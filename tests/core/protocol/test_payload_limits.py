@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5, V311, Will
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
-from canopy_mqtt.core_limits import limits as core_limits
-from canopy_mqtt.settings import Settings
 from tests.core.harness import Network, limits, total_ledger
 from tests.support.runs import for_each
 
@@ -75,14 +72,6 @@ class TestPayload:
         assert network.idle("c", version).connect(will=Will("t", b"x" * (MOST + 1))).reason_code == code
         assert network.idle("c", version).connect(will=Will("t", b"x" * MOST)).reason_code == 0
 
-    def test_no_limit(self) -> None:
-        """The default."""
-        network = Network()
-        witness = network.client("w")
-        witness.subscribe("#")
-        network.client("c").publish("t", b"x" * 100_000)
-        assert len(witness.payloads()[0]) == 100_000
-
 
 class TestBytesInFlight:
     """`max_inflight_bytes`: what is unacknowledged towards one client."""
@@ -107,22 +96,6 @@ class TestBytesInFlight:
             got += [payload[0] for payload in client.payloads()]
         assert got == list(range(10))
         assert total_ledger(network.router.sessions.values()) == []
-
-    @pytest.mark.crowd
-    def test_one_client_that_acknowledges_nothing_with_the_defaults(self) -> None:
-        """In flight, waiting in its session and not read yet: all that the broker keeps for it."""
-        network = Network(core_limits(Settings()))
-        publisher, client = network.client("p"), network.client("c", V311, clean=False)
-        client.subscribe("t", qos=1)
-        client.answering = False
-        counters = network.router.counters
-        for number in range(2_000):
-            publisher.publish("t", bytes(40_000), 1)
-            if number == 1_000:
-                # It does not hold the publisher for ever.
-                network.advance(1.0)
-        assert sum(counters.dropped) > 0
-        assert 32 << 20 < counters.load.bytes <= 43 << 20
 
     def test_one_may_always_be(self) -> None:
         """However large."""
@@ -189,15 +162,6 @@ class TestUpgrade:
         publisher.publish("t", b"x")
         client.connect(clean=False, expiry=HOUR)
         assert [(each.payload, each.qos) for each in client.take()] == [(b"x", 1)]
-
-    @for_each("sent", [0, 1, 2])
-    def test_not_without_it(self, sent: int) -> None:
-        """The lower of both [MQTT-3.8.4-8]."""
-        network = Network()
-        publisher, client = network.client("p"), network.client("c")
-        client.subscribe("t", qos=1)
-        publisher.publish("t", b"x", sent)
-        assert [each.qos for each in client.take()] == [min(sent, 1)]
 
     def test_the_publisher_is_acknowledged_as_it_published(self) -> None:
         """By the QoS of its packet."""

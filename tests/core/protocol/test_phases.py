@@ -14,7 +14,6 @@ from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.hooks import LATER, AccessControl, AuthExchange, AuthMethod, Origin, Ticket
 from canopy_mqtt.core.protocol import phases
 from canopy_mqtt.core.protocol.phases import (
-    ACTIONS,
     ADMITTING,
     AUTHENTICATING,
     CLOSED,
@@ -133,18 +132,6 @@ def test_every_packet_in_every_phase(phase: int, kind: int) -> None:
         assert [packet.kind for packet in client.packets] == ([answers[kind]] if kind in answers else [])
 
 
-def test_the_reserved_type() -> None:
-    """Type 0 may come nowhere; the framing refuses it before it is asked about."""
-    for phase in (CONNECTING, AUTHENTICATING, CONNECTED):
-        assert phases.action(phase, 0) >= phases.NOT_CONNECT
-
-
-def test_the_table_is_whole() -> None:
-    """A row of sixteen for each phase, and every error of it has its text."""
-    assert len(ACTIONS) == 16 * len(PHASES) == 16 * len(NEXT)
-    assert {each for each in ACTIONS if each >= phases.NOT_CONNECT} == set(ERRORS)
-
-
 @for_each(("phase", "to"), [*product(range(5), range(5))])
 def test_every_step(phase: int, to: int) -> None:
     """Phases follow each other in one direction, and end closed; any other step is a fault of ours."""
@@ -166,16 +153,6 @@ def test_the_rest_of_what_may_not_come_is_not_waited_for(version: int, first: by
     assert client.closed
     told = [packet.reason_code for packet in client.got(Disconnect)]
     assert told == ([0x81 if first[0] < 0x10 else 0x82] if version == V5 else [])
-
-
-@for_each("first", [b"\x00", b"\x0a", b"\x20", b"\x30", b"\xc0", b"\xe0\x80"])
-def test_what_begins_no_connect_is_not_waited_for(first: bytes) -> None:
-    """[MQTT-3.1.0-1] The connection closes without a word."""
-    client = Network().idle("c")
-    client.dial()
-    client.raw(first)
-    assert client.closed
-    assert client.packets == []
 
 
 @for_each("first", [b"\x30", b"\x32\x80", b"\x82", b"\xc0", b"\xe0", b"\x40\x02\x00"])

@@ -15,7 +15,6 @@ from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from tests.core.codec.wire_cases import CASES, MAX_PACKET_SIZE, Case
 from tests.core.harness import Network, limits, untouched
-from tests.support.frames import pending_size
 from tests.support.runs import for_each
 
 FROM_CLIENTS = [case for case in CASES if case.direction in ("c2s", "both")]
@@ -111,18 +110,6 @@ class TestWireCases:
 class TestOrder:
     """What may come when."""
 
-    def test_nothing_after_the_end_of_a_read(self) -> None:
-        """What follows a bad packet or a DISCONNECT in the same read is not acted on.
-
-        [MQTT-3.14.4-1] [MQTT-3.14.4-2]
-        """
-        network = Network()
-        witness = network.client("w")
-        witness.subscribe("t")
-        for last in (b"\xe0\x00", b"\x00\x00"):
-            network.client("c", V311).raw(b"\x30\x04\x00\x01t1" + last + b"\x30\x04\x00\x01t2")
-        assert witness.payloads() == [b"1", b"1"]
-
     def test_connection_after_connection(self) -> None:
         """Ends are counted by cause for the shell: each channel tells its own once."""
         network = Network()
@@ -205,45 +192,6 @@ class TestTurns:
         flood.wire.protocol.go_on(network.now)
         network.settle()
         assert 0 < len(other.take()) < 20_000
-
-
-class TestReceiving:
-    """PUBLISH from a client."""
-
-    def test_receive_maximum_with_partial_writes(self) -> None:
-        """A client that keeps to two in flight is never accused, however its acknowledgements are batched.
-
-        [MQTT-3.3.4-7]
-        """
-        network = Network(limits(receive_maximum=4))
-        client, flood = network.client("c"), network.client("f")
-        client.subscribe("big")
-        link = client.wire
-        link.frozen = True
-        for _ in range(50):
-            flood.publish("big", b"x" * 100)
-        for number in range(400):
-            flood.publish("big", b"x" * 100)
-            if len(client.outgoing) < 2:
-                client.post("t", b"%d" % number, 1)
-                link.to_channel()
-            link.frozen, link.batch = False, 100
-            link.flush(1)
-            link.frozen = True
-            link.to_client()
-        assert not link.send_buffer.empty
-        assert len(client.acks(p.PUBACK)) > 8
-        assert not link.protocol.close_cause
-
-    @for_each(("version", "code"), [(V311, -1), (V5, 0x95)])
-    def test_too_large(self, version: int, code: int) -> None:
-        """Refused by its declared length, before it has come [MQTT-3.2.2-15]."""
-        network = Network(limits(max_packet_size=100))
-        client = network.client("c", version)
-        client.raw(b"\x30\xff\xff\xff\x7f")
-        assert client.closed
-        assert client.end == code
-        assert pending_size(client.wire.protocol.decoder) < 100
 
 
 class TestSubscribing:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec import packets as p
-from canopy_mqtt.core.codec.packets import V5, V311
+from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.hooks import AccessControl, Origin
 from canopy_mqtt.core.protocol.backpressure import BREAK, MIN_HOLD, PublishLimit, TokenBucket
@@ -29,19 +29,6 @@ class TestTokenBucket:
         assert bucket.ready_in(NOW) == pytest.approx(0.1)
         assert bucket.ready_in(NOW + 0.04) == pytest.approx(0.06)
         assert bucket.ready_in(NOW + 0.11) == 0.0
-
-    def test_a_large_take_goes_into_debt_once(self) -> None:
-        """However large it is, it is waited for and not refused."""
-        bucket = TokenBucket(10.0, 10.0)
-        bucket.take(110.0, NOW)
-        assert bucket.ready_in(NOW) == pytest.approx(10.0)
-
-    def test_no_more_than_the_burst_is_saved_up(self) -> None:
-        """Who was silent for a day has a burst, and not a day's worth."""
-        bucket = TokenBucket(10.0, 20.0)
-        bucket.take(20.0, NOW)
-        bucket.take(21.0, NOW + 86_400.0)
-        assert bucket.ready_in(NOW + 86_400.0) == pytest.approx(0.1)
 
     def test_a_clock_that_stands_still_or_goes_back(self) -> None:
         """Nothing is given for it."""
@@ -149,32 +136,6 @@ class TestChannel:
         subscriber.subscribe("t/#", qos=2)
         return network, publisher, subscriber
 
-    @for_each("qos", [0, 1, 2])
-    @for_each("version", [V311, V5])
-    def test_slowed_and_nothing_lost(self, version: int, qos: int) -> None:
-        """A burst of a second's worth, then the rate; all arrive, in order."""
-        network, publisher, subscriber = self.pair(version, max_publish_rate=10, publish_patience=0)
-        network.router.runs.most = 10  # as the server does
-        sent = [b"%d" % number for number in range(60)]
-        for number, payload in enumerate(sent):
-            publisher.post(f"t/{number % 3}", payload, qos)
-        network.settle()
-        # One on credit; with QoS 0 a run is taken whole, and is no longer than the burst.
-        assert 10 <= len(subscriber.inbox) <= 21
-        protocol = publisher.wire.protocol
-        assert protocol.unfinished
-        assert network.now < protocol.held_until <= network.now + 2.0
-        while len(subscriber.inbox) < 60:
-            before = len(subscriber.inbox)
-            network.advance(1.0)
-            assert len(subscriber.inbox) - before <= 21
-            assert network.now < 1_010.0
-        assert sorted(subscriber.payloads(), key=int) == sent
-        assert network.now >= 1_004.0
-        publisher.ping()
-        assert protocol.held_until == 0.0
-        assert not protocol.unfinished
-
     def test_what_comes_while_it_is_held(self) -> None:
         """A read that the shell could not stop waits like the rest."""
         network, publisher, subscriber = self.pair(max_publish_rate=1, publish_patience=0)
@@ -222,30 +183,6 @@ class TestChannel:
         network.advance(0.5)
         assert len(subscriber.take()) == 1
 
-    @for_each(("version", "end"), [(V5, 0x96), (V311, -1)])
-    def test_the_end_of_patience(self, version: int, end: int) -> None:
-        """DISCONNECT 0x96, in 3.1.1 a closed connection, and the will goes out."""
-        network = Network(limits(max_publish_rate=10, publish_patience=3))
-        publisher, subscriber = network.client("p", version, will=p.Will("t/will", b"gone")), network.client("s")
-        subscriber.subscribe("t/#", qos=1)
-        for number in range(200):
-            publisher.post("t", b"%d" % number, 1)
-        publisher.send(p.Pingreq())
-        for _ in range(29):
-            network.settle()
-            network.advance(0.1)
-        assert publisher.end == -2
-        network.advance(0.2)
-        assert publisher.end == end
-        assert publisher.got(p.Pingresp) == []
-        protocol = publisher.wire.protocol
-        assert (protocol.close_cause, protocol.unfinished) == ("protocol-error", False)
-        assert protocol.close_text == "more than 10 PUBLISH packets a second for 3 s"
-        payloads = subscriber.payloads()
-        assert payloads[-1] == b"gone"
-        assert payloads[:-1] == [b"%d" % number for number in range(len(payloads) - 1)]
-        assert 35 <= len(payloads) <= 45
-
     def test_a_connection_that_is_held_may_be_taken_over(self) -> None:
         """The end of a connection does not wait, and the next one begins without debt."""
         network, publisher, subscriber = self.pair(max_publish_rate=1, publish_patience=0)
@@ -260,10 +197,6 @@ class TestChannel:
         subscriber.take()
         publisher.publish("t", b"new", 1)
         assert subscriber.payloads() == [b"new"]
-
-    def test_no_limit_no_object(self) -> None:
-        """Nothing is made for a limit that is not set."""
-        assert Network().client("c").wire.protocol.publish_limit is None
 
 
 class Asked(AccessControl):
@@ -282,30 +215,6 @@ class Asked(AccessControl):
 class TestLoad:
     """An event loop that lags, and the time of a batch."""
 
-    @for_each(("version", "code"), [(V311, 3), (V5, 0x89)])
-    def test_new_clients_are_refused(self, version: int, code: int) -> None:
-        """With 0x89 Server busy, before anything is done for them; those that are connected go on."""
-        network = Network(limits(max_loop_lag=2))
-        load = network.router.counters.load
-        there = network.client("there")
-        load.lag = 2.5
-        late = network.idle("late", version)
-        assert late.connect().reason_code == code
-        assert late.closed
-        assert list(network.router.sessions) == ["there"]
-        there.ping()
-        load.lag = 1.5
-        assert late.connect().reason_code == 0
-        # A beat that is overdue is lag too.
-        load.tick_due = network.now - 2.5
-        assert network.idle("later", version).connect().reason_code == code
-
-    def test_no_limit(self) -> None:
-        """0: never."""
-        network = Network(limits(max_loop_lag=0))
-        network.router.counters.load.lag = 1e9
-        network.client("c")
-
     def test_the_gate_is_not_asked(self) -> None:
         """What it does may be the most expensive part of a connect."""
         network = Network(limits(max_loop_lag=2))
@@ -318,46 +227,9 @@ class TestLoad:
         network.client("c")
         assert access_control.asked == 1
 
-    def test_everybody_who_calls_with_a_time_writes_it(self) -> None:
-        """`QueueTotals.now` is the time of the present batch."""
-        network = Network()
-        load = network.router.counters.load
-        client = network.client("c")
-        protocol = client.wire.protocol
-        protocol.receive(b"\xc0\x00", 2_000.0)
-        assert load.now == 2_000.0
-        protocol.go_on(2_001.0)
-        assert load.now == 2_001.0
-        protocol.refill(2_002.0)
-        assert load.now == 2_002.0
-        network.router.tick(2_003.0)
-        assert load.now == 2_003.0
-        protocol.admitted(0, 2_003.5)
-        protocol.close("shutdown", 0x8B, "", 2_004.0)
-        assert load.now == 2_004.0
-        protocol.end("connection-lost", 2_005.0)
-        assert load.now == 2_005.0
-
 
 class TestCrowd:
     """What the shell found out about a connection before its CONNECT."""
-
-    @for_each(("code", "text"), [(0x97, "from this address"), (0x9F, "too many new connections")])
-    @for_each("version", [V311, V5])
-    def test_refused(self, version: int, code: int, text: str) -> None:
-        """Told in CONNACK, with a reason; nothing is done for it."""
-        network = Network()
-        client = network.idle("c", version)
-        client.dial()
-        client.wire.protocol.refused = code
-        client.send(p.Connect("c", version))
-        network.settle()
-        assert client.connack.reason_code == (code if version == V5 else 3)
-        assert client.closed
-        if version == V5:
-            assert text in client.connack.properties.strings[0x1F]
-        assert network.router.sessions == {}
-        assert client.wire.protocol.close_cause == "refused"
 
     @for_each(
         ("code", "host", "accepted"),

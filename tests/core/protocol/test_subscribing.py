@@ -251,17 +251,6 @@ def test_queue_options_of_very_many(count: int, differ: bool, told: int) -> None
     assert [value for name, value in answer.properties.user if name == "canopy-depth"][:2] == ["5", "3"][:told]
 
 
-def test_bad_queue_options_refuse_all() -> None:
-    """0x83 for each filter, and none is subscribed to."""
-    network = Network()
-    client = network.client("c")
-    client.send(_subscribe(5, bag(("canopy-queue", "sideways"))))
-    network.settle()
-    [answer] = client.got(p.Suback)
-    assert answer.reason_codes == [0x83] * 5
-    assert network.router.subscription_count == 0
-
-
 def test_while_subscriptions_are_looked_through_nothing_comes_before_what_was_in_flight() -> None:
     """[MQTT-4.6.0-1] And what comes meanwhile comes once: it is not in flight from before [MQTT-4.4.0-1]."""
     network = Network()

@@ -18,6 +18,7 @@ from canopy_mqtt.core.codec.packets import V5, V311, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
 from tests.core.harness import Client, Network, bag
 from tests.core.receivers import NAMES, Receivers, names
@@ -212,7 +213,7 @@ class Overload(Receivers):
             for session in self.network.router.sessions.values():
                 send_buffer = session.send_buffer
                 for delivery in [*(session.queue.pending or ()), *([] if send_buffer is None else send_buffer.items)]:
-                    message_terms = getattr(delivery, "lane", None)
+                    message_terms = delivery.message_terms if isinstance(delivery, Delivery) else None
                     if message_terms is not None and delivery.waits and message_terms.max_age:
                         assert now - delivery.since <= message_terms.max_age
             self.network.settle()

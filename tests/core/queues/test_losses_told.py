@@ -25,7 +25,6 @@ from canopy_mqtt.core.ledger import (
     tell,
     with_properties,
 )
-from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, LATEST
 from tests.core.harness import Client, Network, limits
 from tests.core.judge import ANY_SIZE
@@ -356,19 +355,3 @@ class TestLedger:
         assert lost.take_report()[AGE] == 1
         assert sum(lost.take_report()) == 0
         assert lost.in_all() == 7
-
-    def test_away(self) -> None:
-        """Counted, and no news."""
-        counters = Counters()
-        lost = Ledger("c", counters)
-        lost.away()
-        lost.away()
-        assert lost.in_all() == counters.dropped[DISCONNECTED] == 2
-        assert lost.untold is None
-        assert lost.unreported is None
-        assert counters.load.unreported == []
-
-
-def test_limits_by_default() -> None:
-    """Losses are told unless the administrator says otherwise."""
-    assert Limits().tell_loss

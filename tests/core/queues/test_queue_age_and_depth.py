@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from canopy_mqtt.core.codec.packets import Publish
 from canopy_mqtt.core.ledger import FULL_MESSAGES
 from canopy_mqtt.core.queues.queue_terms import (
     DROP_NEWEST,
@@ -92,18 +91,6 @@ def remembered(message_terms: MessageTerms) -> int:
 
 
 class TestSlow:
-    def test_time_in_the_queue(self) -> None:
-        network, client, publisher = scene(DROP_NEWEST)
-        publisher.publish("t")
-        network.now += 3.0
-        publisher.publish("t")
-        assert client.session.waited(network.now) == pytest.approx(3.0)
-        network.now += 1.0
-        assert client.session.waited(network.now) == pytest.approx(4.0)
-        thaw(client)
-        assert client.session.waited(network.now) == 0.0
-        assert client.wire.send_buffer.delay == pytest.approx(4.0)
-
     def test_who_reads_and_does_not_acknowledge_is_slow_too(self) -> None:
         network, client, publisher = scene(DROP_NEWEST, max_inflight=1)
         client.wire.frozen = False
@@ -136,22 +123,3 @@ class TestFullQueueAndLanes:
         before = len(two.inbox)
         one.cut()
         assert b"mine" not in [packet.payload for packet in two.inbox[before:]]
-
-
-def test_a_message_that_is_sent_again_tells_nothing() -> None:
-    """The client may know it already, and look at nothing of it."""
-    network = Network(limits(live_messages=2, max_inflight=1))
-    client, publisher = network.client("c", expiry=1_000), network.client("p")
-    client.answering = False
-    client.subscribe("t", qos=2)
-    publisher.publish("t", b"1", qos=2)
-    client.wire.frozen = True
-    for _ in range(4):
-        publisher.publish("t")
-    client.cut()
-    client.answering = True
-    client.inbox.clear()
-    client.connect(clean=False, expiry=1_000)
-    assert [(packet.dup, bool(packet.properties)) for packet in client.got(Publish)] == [(True, False)]
-    publisher.publish("t", b"2")
-    assert client.inbox[-1].properties

@@ -6,8 +6,6 @@ and kept with the subscription: over a second SUBSCRIBE, over a restart of the b
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,10 +31,9 @@ from canopy_mqtt.core.queues.queue_terms import (
     granted_properties,
     read_options,
 )
-from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.store import MemoryStore
-from tests.core.harness import Client, Network, limits
-from tests.core.recount import User, ask, burst, losses, numbers, user_wish
+from tests.core.harness import Client, Network
+from tests.core.recount import User, ask, losses, numbers, user_wish
 from tests.store.observed import at_once
 from tests.store.places import rebooted
 from tests.support.restored import restore
@@ -208,16 +205,6 @@ class TestAgain:
         publisher.publish("t/a", b"a2", 1)
         assert self.finish(client) == [b"a2", b"b1"]
 
-    def test_a_refused_one_changes_nothing(self) -> None:
-        """0x83: the subscription that was there is there still, on its terms."""
-        _, publisher, client = self.waiting()
-        before = message_terms(client, "t/#")
-        ask(client, "t/#", qos=2, user=user_wish("fastest"))
-        assert message_terms(client, "t/#") is before
-        assert client.session.subscriptions["t/#"].qos == 1
-        publisher.publish("t/a", b"a2", 1)
-        assert self.finish(client) == [b"a2", b"b1"]
-
 
 class TestRestart:
     """A broker that starts again on what a store kept."""
@@ -341,71 +328,3 @@ class TestRestart:
         kept = message_terms(back, "t/a")
         assert kept is not None
         assert kept.policy == LATEST
-
-
-@for_each(("trie", "cache"), list(product(("nodes", "compact"), (0, 16))))
-def test_with_each_trie(trie: str, cache: int) -> None:
-    """Terms are found with the subscription, however it is found, and change at once."""
-    network = Network(None, 0, trie, cache)
-    assert isinstance(network.router, Router)
-    publisher, client = network.client("p"), network.client("c")
-    for user, kept in ((user_wish("latest"), 1), ([], 4), (user_wish(depth="2"), 2)):
-        ask(client, "t/+", user=user)
-        client.subscribe("t/1/#")
-        client.unsubscribe("t/1/#")
-        for _ in range(2):
-            client.wire.frozen = True
-            burst(publisher, "t/1", numbers(4))
-            client.wire.frozen = False
-            network.settle()
-            assert len(client.take()) == kept
-
-
-def fresh(client: Client) -> bool:
-    """Whether the shell is told that something loses its worth."""
-    return client.wire.send_buffer.fresh
-
-
-class TestTerms:
-    def test_subscribing_again_keeps_or_replaces_the_terms(self) -> None:
-        client = Network().client("c")
-        ask(client, "t", user=[("canopy-queue", "latest")])
-        first = message_terms(client, "t")
-        assert first is not None
-        ask(client, "t", user=[("canopy-queue", "latest")])
-        assert message_terms(client, "t") is first
-        ask(client, "t", user=[("canopy-depth", "3")])
-        second = message_terms(client, "t")
-        assert second is not None
-        assert (second.policy, second.depth) == (DROP_NEWEST, 3)
-        ask(client, "t")
-        assert message_terms(client, "t") is None
-        assert client.session.fresh_terms == 0
-
-    def test_the_shell_is_told_what_loses_its_worth(self) -> None:
-        client = Network().client("c")
-        assert not fresh(client)
-        ask(client, "t", user=[("canopy-depth", "5")])
-        assert not fresh(client)
-        ask(client, "t", user=[("canopy-max-age", "5")])
-        assert fresh(client)
-        client.unsubscribe("t")
-        assert client.session.fresh_terms == 0
-
-    def test_overlapping_subscriptions_wait_once_on_terms_that_one_of_them_has(self) -> None:
-        network = Network(limits(live_messages=100))
-        client, publisher = network.client("c"), network.client("p")
-        ask(client, "t/#", user=[("canopy-depth", "2")])
-        ask(client, "t/+", user=[("canopy-depth", "4")])
-        client.wire.frozen = True
-        for number in range(8):
-            publisher.publish("t/1", bytes((number,)))
-        # "t/#" sorts first.
-        assert client.wire.send_buffer.messages == 2
-        client.wire.frozen = False
-        network.settle()
-        client.subscribe("#")
-        client.wire.frozen = True
-        for number in range(8):
-            publisher.publish("t/1", bytes((number,)))
-        assert client.wire.send_buffer.messages == 8

@@ -166,39 +166,6 @@ class TestLiveQueue:
         network.settle()
         assert client.payloads() == sent[slice(*kept)]
 
-    def test_larger_than_the_queue(self) -> None:
-        """What can never fit costs nobody its place."""
-        network = Network(limits(queue_policy=DROP_OLDEST, live_bytes=100))
-        publisher, client = network.client("p"), network.client("c")
-        client.subscribe("t")
-        client.wire.frozen = True
-        burst(publisher, "t", [b"1", b"2", b"x" * 200])
-        assert losses(client.session) == {"full-bytes": 1}
-        client.wire.frozen = False
-        network.settle()
-        assert client.payloads() == [b"1", b"2"]
-
-    def test_what_is_in_flight_is_not_shed(self) -> None:
-        """QoS 1 keeps its place in the live queue; with nothing else there, what arrives is dropped."""
-        network = Network(limits(queue_policy=DROP_OLDEST, live_messages=4))
-        publisher, client = network.client("p"), network.client("c")
-        client.subscribe("t", qos=1)
-        client.wire.frozen = True
-        for payload, qos in ((b"a", 1), (b"1", 0), (b"b", 1), (b"2", 0), (b"3", 0), (b"4", 0)):
-            publisher.publish("t", payload, qos)
-        assert losses(client.session) == {"full-messages": 2}
-        client.wire.frozen = False
-        network.settle()
-        assert client.payloads() == [b"a", b"b", b"3", b"4"]
-        client.wire.frozen = True
-        for payload in numbers(4):
-            publisher.publish("t", payload, 1)
-        publisher.publish("t", b"late", 0)
-        assert losses(client.session) == {"full-messages": 3}
-        client.wire.frozen = False
-        network.settle()
-        assert client.payloads() == numbers(4)
-
     def test_nothing_is_shed_for_what_does_not_fit_anyway(self) -> None:
         """Next to what is in flight there is no room: one message is lost then, and not all of them."""
         network = Network(limits(queue_policy=DROP_OLDEST, live_bytes=1_000))
@@ -319,32 +286,6 @@ class TestLatest:
         network.settle()
         assert arrived(client) == model.waiting
 
-    @for_each("online", [True, False])
-    def test_whatever_their_qos(self, online: bool) -> None:
-        """However QoS 0, 1 and 2 come in turn, one message waits, and it is the newest."""
-        network, publisher = self.network(queue_qos0=True)
-        client = network.client("c", clean=False, expiry=HOUR, receive_maximum=1)
-        client.subscribe("t", qos=2)
-        if online:
-            client.answering = False
-            publisher.publish("t", b"in flight", 1)
-            client.take()
-            client.wire.frozen = True
-        else:
-            client.cut()
-        for number, payload in enumerate(numbers(20)):
-            publisher.publish("t", payload, number % 3)
-            check(network, network.router.sessions.values())
-            assert network.session("c").queued() == 1
-        assert losses(network.session("c")) == {"replaced-by-latest": 19}
-        client.answering = True
-        if online:
-            client.wire.frozen = False
-            client.answer()
-        else:
-            client.connect(clean=False, expiry=HOUR)
-        assert client.payloads() == [b"0019"]
-
     def test_little_is_put_in_flight_ahead_of_one_who_lags(self) -> None:
         """Of a client that does not read, at most so many messages are committed; the rest can be replaced."""
         network, publisher = self.network()
@@ -399,34 +340,6 @@ class TestDisconnect:
         assert sum(losses(session).values()) == 64
         assert losses(session)["full-messages"] >= 1
         check(network, [*network.router.sessions.values(), session])
-
-    @for_each("version", VERSIONS)
-    def test_the_session_survives(self, version: int) -> None:
-        """As its expiry says [MQTT-4.1.0-1], with what waited; QoS 0 that waited goes with the connection."""
-        network = Network(limits(queue_policy=DISCONNECT, session_messages=3))
-        publisher = network.client("p")
-        expiry = HOUR if version == V5 else None
-        client = network.client("c", version, clean=False, expiry=expiry)
-        client.judge.enabled = False
-        client.subscribe("t", qos=1)
-        client.answering = False
-        session = client.session
-        network.router.limits.max_inflight = 1
-        client.connect(clean=False, expiry=expiry)
-        for payload in numbers(4):
-            publisher.publish("t", payload, 1)
-        assert client.wire.protocol.close_cause == ""
-        publisher.publish("t", b"one too many", 1)
-        assert client.wire.protocol.close_cause == QUEUE_FULL
-        assert sum(losses(session).values()) == 1
-        # Away, a full queue has nobody to disconnect.
-        publisher.publish("t", b"two too many", 1)
-        assert sum(losses(session).values()) == 2
-        client.take()
-        client.answering = True
-        assert client.connect(clean=False, expiry=expiry).session_present
-        assert client.payloads() == numbers(4)
-        assert network.session("c") is session
 
     def test_its_own_publisher(self) -> None:
         """A client that fills its own queue is disconnected when the read is over, and not in the midst of it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from canopy_mqtt.core.queues.queue_terms import LATEST
 from canopy_mqtt.core.queues.requests import Peer, Request
 from canopy_mqtt.core.routing.links import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger, untouched
-from tests.support.runs import for_each
 
 PATIENCE = Limits().answer_timeout
 ASKS = encode_forward(response_topic="answers/1", correlation_data=b"1")
@@ -70,25 +68,6 @@ def window(client: Client) -> tuple[int, int]:
 
 class TestOneLink:
     """A request that only a link took."""
-
-    @for_each(("qos", "taken"), [*product((1, 2), (1, 2))])
-    @for_each(("said", "answer"), [(0x00, 0x00), (0x10, 0x10), (0x80, 0x00), (0x87, 0x00), (0x97, 0x00)])
-    def test_told_what_the_link_says(self, qos: int, taken: int, said: int, answer: int) -> None:
-        """The publisher hears nothing until then, and 0x10 only if the link says that."""
-        network = Network()
-        below, publisher = link(network, qos=taken), network.client("p")
-        packet = ask(publisher, qos)
-        assert below.payloads() == [b"?"]
-        assert told(publisher) == []
-        say(below, said)
-        assert told(publisher) == [(packet.packet_id, answer)]
-        below.answering = True
-        below.answer()
-        assert open_requests(network) == 0
-        assert publisher.outgoing == {}
-        assert not publisher.session.received_qos2
-        assert window(publisher) == (0, 0)
-        assert total_ledger(network.router.sessions.values()) == []
 
     def test_of_its_own(self) -> None:
         """A link that takes what it publishes itself answers itself; its end is nobody's loss."""
@@ -159,15 +138,6 @@ class TestEnds:
         publisher.disconnect(0)
         assert len(network.router.deadlines) == 0
 
-    def test_disconnect(self) -> None:
-        """The link says goodbye, and its session ends with it."""
-        network = Network()
-        below, publisher = link(network), network.client("p")
-        packet = ask(publisher)
-        below.disconnect(0, bag(i={0x11: 0}))
-        assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        assert "link" not in network.router.sessions
-
     def test_session_ended_while_connected(self) -> None:
         """As a link of this broker's own does that is taken out of the settings."""
         network = Network()
@@ -179,28 +149,6 @@ class TestEnds:
         assert told(publisher) == [(each.packet_id, SUCCESS) for each in packets]
         session.send_buffer = None
         below.wire.lose(CONNECTION_LOST)
-
-    @pytest.mark.parametrize("written", [True, False])
-    def test_expired(self, written: bool) -> None:
-        """In the link's queue, or on its way to the writer."""
-        network = Network()
-        below, publisher = link(network, receive_maximum=1 if written else 5), network.client("p")
-        if written:
-            first = ask(publisher)
-            second = ask(publisher, expiry=2)
-            network.advance(3)
-            say(below, 0x10)
-            assert told(publisher) == [(first.packet_id, 0x10), (second.packet_id, SUCCESS)]
-        else:
-            below.wire.frozen = True
-            second = ask(publisher, expiry=2)
-            network.advance(3)
-            assert told(publisher) == []
-            below.wire.frozen = False
-            network.settle()
-            assert told(publisher) == [(second.packet_id, SUCCESS)]
-        assert open_requests(network) == 0
-        assert total_ledger(network.router.sessions.values()) == []
 
     def test_shed_for_the_broker(self) -> None:
         """All queues together hold too much: the fullest one gives."""
@@ -291,30 +239,6 @@ class TestRequester:
 def somebody() -> Peer:
     """Whoever is told: a connection that has asked nothing itself, and so says nothing."""
     return Network().client("somebody").wire.protocol
-
-
-class TestRequest:
-    """A request by itself."""
-
-    def test_known_before_all_queues_have_had_it(self) -> None:
-        """One link's delivery was dropped again in the same fanout, for the sake of another's."""
-        request = Request(7, 1)
-        request.asked = request.left = 2
-        request.settle(True)
-        assert not request.waits(somebody(), 2)
-        assert request.peer is None
-
-    def test_told_once(self) -> None:
-        """Whatever comes afterwards."""
-        request, peer = Request(7, 2), somebody()
-        request.asked = request.left = 3
-        assert request.waits(peer, 3)
-        told_after = []
-        for reached in (False, True, False):
-            request.settle(reached)
-            told_after.append(request.peer is None)
-        assert told_after == [False, True, True]
-        assert request.reached
 
 
 class TestAsking:

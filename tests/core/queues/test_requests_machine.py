@@ -16,6 +16,7 @@ from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import Ack
 from canopy_mqtt.core.codec.properties import encode_forward
 from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.delivery import DROPPED
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST
 from canopy_mqtt.core.routing.links import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger
@@ -351,7 +352,7 @@ class Requests(RuleBasedStateMachine):
                 continue
             deliveries = [
                 *session.inflight.values(),
-                *(each for each in session.queue.pending or () if each.state != 4),
+                *(each for each in session.queue.pending or () if each.state != DROPPED),
             ]
             found = sorted((each.message.payload(), each.on_settled is not None) for each in deliveries)
             wanted = [*queue.flight, *queue.waiting]

@@ -25,7 +25,6 @@ from canopy_mqtt.core.ledger import (
     FULL_BYTES,
     FULL_MESSAGES,
     GLOBAL,
-    TOO_LARGE,
     Ledger,
 )
 from canopy_mqtt.core.queues.delivery import SENT, Delivery, OutgoingTopics
@@ -80,17 +79,6 @@ def decoded(batch: list[bytes]) -> list[Publish]:
 class TestBounds:
     """Never more than the limits, and nothing dropped in silence."""
 
-    def test_too_large_for_the_peer(self) -> None:
-        """What exceeds the peer's Maximum Packet Size is not queued [MQTT-3.1.2-24]."""
-        box = buffer()
-        box.max_packet = len(frame(0, 20))
-        assert box.offer(frame(0, 20)) == ACCEPTED
-        assert box.offer(frame(0, 21)) == TOO_LARGE
-        exact = late(0, 20)
-        box.max_packet = len(exact.message.qos0_frame(True))
-        assert box.offer_late(exact) == ACCEPTED
-        assert box.offer_late(late(0, 21)) == TOO_LARGE
-
     @pytest.mark.parametrize(("aliases", "expiring"), [*product((0, 5), (False, True))])
     def test_never_larger_than_the_peer_takes(self, aliases: int, expiring: bool) -> None:
         """Whatever is added when the frame is made (expiry, alias) counts too [MQTT-3.1.2-24]."""
@@ -124,17 +112,6 @@ class TestBounds:
                 assert shape == [(b"some/topic", 0)] * 3 + [(b"some/topic", 1)] + [(b"", 1)] * (len(shape) - 4)
         assert sent[0] == sent[1]
 
-    def test_control_is_never_dropped(self) -> None:
-        """Acknowledgements pass full queues, keep their place, and are not counted as messages."""
-        box = buffer(max_messages=1, max_bytes=100)
-        box.control(b"\x40\x02\x00\x01")
-        box.offer(frame(1))
-        box.control(PING)
-        assert box.offer(frame(2)) == FULL_MESSAGES
-        box.control(PING)
-        assert box.take_batch(1 << 20, NOW) == [b"\x40\x02\x00\x01", frame(1), PING, PING]
-        assert box.control_bytes == 0
-
     def test_congested(self) -> None:
         """A peer that sends and does not read is noticed, and forgiven when it reads."""
         box = buffer()
@@ -152,39 +129,6 @@ class TestBounds:
 
 class TestOrder:
     """First in, first out, whatever the kind."""
-
-    @given(st.lists(st.sampled_from(("frame", "late", "quality", "control")), max_size=30), st.integers(1, 60))
-    def test_any_mixture_in_any_batches(self, kinds: list[str], step: int) -> None:
-        """Batches of any size give the same order and the same bytes as one."""
-        boxes = buffer(), buffer()
-        for box in boxes:
-            for number, kind in enumerate(kinds):
-                if kind == "frame":
-                    box.offer(message(number).qos0_frame(True))
-                elif kind == "late":
-                    box.offer_late(late(number))
-                elif kind == "quality":
-                    box.push(late(number, qos=1))
-                else:
-                    box.control(bytes((0x40, 2, 1, number)))
-        whole = boxes[0].take_batch(1 << 20, NOW)
-        parts: list[bytes] = []
-        while not boxes[1].empty:
-            batch = boxes[1].take_batch(step, NOW)
-            assert batch
-            assert sum(map(len, batch[:-1])) < step
-            parts += batch
-        assert whole == parts
-        assert len(whole) == len(kinds)
-        for box in boxes:
-            assert (box.messages, box.bytes, box.control_bytes, box.in_flight_messages, box.retransmissions) == (
-                0,
-                0,
-                0,
-                0,
-                0,
-            )
-            assert box.taken == box.offered == len(kinds) - kinds.count("control")
 
     def test_expiry_is_made_last(self) -> None:
         """The interval in the frame is that of the moment of writing [MQTT-3.3.2-6]."""
@@ -226,13 +170,6 @@ class TestOrder:
             box.offer_late(Delivery(message(0, topic=topic), 0, False, (), None))
         got = [(packet.topic, packet.topic_alias) for packet in decoded(box.take_batch(1 << 20, NOW))]
         assert got == [(b"a", 1), (b"b", 2), (b"c", 0), (b"", 1), (b"", 2), (b"c", 0)]
-
-    def test_no_aliases(self) -> None:
-        """None where the client takes none [MQTT-3.1.2-27]."""
-        box = buffer()
-        box.offer_late(late(1))
-        box.offer_late(late(1))
-        assert [packet.topic_alias for packet in decoded(box.take_batch(1 << 20, NOW))] == [0, 0]
 
 
 class Item:
@@ -461,18 +398,6 @@ class TestTime:
         counters.load.now = now
         box.offer(Message(b"t", b"%d" % number, 0, False, b"", 0.0, "p").qos0_frame(False))
 
-    def test_a_stuck_queue(self) -> None:
-        """The first that came is watched for as long as it stands there."""
-        box, counters = self.box()
-        assert box.waited(100.0) == 0.0
-        self.put(box, counters, 10.0)
-        self.put(box, counters, 15.0)
-        assert box.waited(10.0) == 0.0
-        assert box.waited(17.5) == 7.5
-        box.take_batch(ALL, 20.0)
-        assert box.delay == 10.0
-        assert box.waited(21.0) == 0.0
-
     def test_one_that_is_behind_but_moves(self) -> None:
         """The last wait that was measured stands until the next is longer, or nothing waits."""
         box, counters = self.box()
@@ -565,18 +490,3 @@ class TestGaps:
         batch = box.take_batch(ALL, 1.0)
         assert batch == [PING] * others + [stays.message.qos0_frame(False)]
         assert box.empty
-
-    def test_nothing_but_gaps(self) -> None:
-        """The writer takes nothing, and the line is empty then."""
-        box = SendBuffer([], Counters(), 0, 0)
-        made = Delivery(Message(b"t", b"", 0, False, b"", 0.0, "p"), 0, False, (), None)
-        box.offer_late(made)
-        box.shed_one(made, AGE)
-        assert box.take(ALL, 1.0) == b""
-        assert box.empty
-        frame = Message(b"t", b"", 0, False, b"", 0.0, "p").qos0_frame(False)
-        box.offer(frame)
-        box.shed(1, 0, AGE)
-        box.offer(frame)
-        assert box.take(ALL, 1.0) == frame
-        assert (box.messages, box.bytes, box.offered, box.taken) == (0, 0, 3, 1)

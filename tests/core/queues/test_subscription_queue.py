@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from canopy_mqtt.core.causes import QUEUE_FULL
 from canopy_mqtt.core.codec.packets import V5, V311, Subscribe, Unsubscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.counters import UNLIMITED
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import OVERHEAD, Message
@@ -42,20 +41,6 @@ def delivery(number: int = 0, topic: bytes = b"t", qos: int = 0) -> Delivery:
 
 class TestAccount:
     """`MessageTerms` alone."""
-
-    def test_terms(self) -> None:
-        """0 is unlimited; what is worth less the longer it waits is fresh."""
-        session = any_session()
-        assert MessageTerms(session, DROP_NEWEST, 0.0, 0).depth == UNLIMITED
-        assert MessageTerms(session, DROP_NEWEST, 0.0, 7).depth == 7
-        assert not MessageTerms(session, DROP_OLDEST, 0.0, 7).fresh
-        assert MessageTerms(session, LATEST, 0.0, 0).fresh
-        assert MessageTerms(session, DROP_NEWEST, 0.5, 0).fresh
-        message_terms = MessageTerms(session, DROP_OLDEST, 2.0, 0)
-        assert message_terms.same(DROP_OLDEST, 2.0, 0)
-        assert not message_terms.same(DROP_NEWEST, 2.0, 0)
-        assert not message_terms.same(DROP_OLDEST, 2.5, 0)
-        assert not message_terms.same(DROP_OLDEST, 2.0, 1)
 
     @given(
         policy=st.sampled_from((DROP_NEWEST, DROP_OLDEST, LATEST)),

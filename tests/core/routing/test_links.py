@@ -166,34 +166,6 @@ class TestPath:
         assert [each.reason_code for each in publisher.acks(p.PUBREC)] == [0, 0]
         assert network.router.counters.looped == 1
 
-    def test_two_brokers_in_a_ring(self) -> None:
-        """Each hands on what the other sends, with its id: the message comes round once and ends."""
-        names = ("one", "two")
-        networks = []
-        for name in names:
-            network = Network()
-            network.router.broker_id = name
-            networks.append(network)
-        # From each to the other: a link that takes everything there, and publishes it here.
-        takers = [network.client("taker") for network in networks]
-        givers = [network.client("giver") for network in networks]
-        for taker in takers:
-            taker.subscribe("#", qos=1)
-        networks[0].client("p").publish("t", b"x", 1)
-        moves = 0
-        moved = True
-        while moved:
-            moved = False
-            for at, taker in enumerate(takers):
-                for message in taker.take():
-                    moves += 1
-                    moved = True
-                    assert moves < 10
-                    properties = with_hop(message.properties, names[at])
-                    givers[1 - at].publish("t", message.payload, 1, properties=properties)
-        assert moves == 2
-        assert [network.router.counters.looped for network in networks] == [1, 0]
-
 
 class TestBridges:
     """The top bit of the protocol level: a bridge of 3.1 or 3.1.1, as mosquitto's are."""
@@ -256,16 +228,6 @@ class TestBridges:
         bridge.subscribe("t", qos=1)
         bridge.publish("t", b"x", 1)
         assert bridge.payloads() == [b"x"]
-
-    def test_other_levels_are_refused(self) -> None:
-        """The bit is known with 3.1 and 3.1.1 alone [MQTT-3.1.2-2]."""
-        network = named()
-        client = network.idle("b")
-        client.dial()
-        client.raw(b"\x10\x0d\x00\x04MQTT\x85\x02\x00\x00\x00\x01a")
-        assert client.connack.reason_code == 0x84
-        assert client.closed
-        assert not network.router.sessions
 
     def test_a_link_needs_no_bit(self) -> None:
         """5.0 says for each subscription what a bridge says once."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.properties import decode_forward, encode_forward
-from canopy_mqtt.core.routing.links import LINK, VIA, has_looped, visited, with_hop
+from canopy_mqtt.core.routing.links import LINK, VIA, visited, with_hop
 from tests.core import strategies
 
 ids = st.text("abcdef0123456789-_", min_size=0, max_size=32)
@@ -16,35 +16,6 @@ ids = st.text("abcdef0123456789-_", min_size=0, max_size=32)
 def test_the_names() -> None:
     """They are part of what brokers say to each other, and stay."""
     assert (LINK, VIA) == ("canopy-link", "canopy-via")
-
-
-def test_no_path() -> None:
-    """Most messages have none."""
-    assert visited(b"") == []
-    assert visited(encode_forward(0, "text/plain", "r/1", b"\x00\x0a", [("a", "b"), ("via", "x")])) == []
-
-
-def test_in_order() -> None:
-    """Ids come in the order in which they were appended, also when one comes twice."""
-    properties = b""
-    for broker_id in ("a", "b", "", "a"):
-        properties = with_hop(properties, broker_id)
-    assert visited(properties) == ["a", "b", "", "a"]
-
-
-@pytest.mark.parametrize(
-    ("path", "broker_id", "hop_limit", "looped"),
-    [
-        ([], "a", 1, False),
-        ([""], "", 0, False),
-        (["b", "a"], "a", 0, True),
-        (["b", "a"], "c", 3, False),
-        (["b", "a"], "c", 2, True),
-    ],
-)
-def test_what_has_looped(path: list[str], broker_id: str, hop_limit: int, looped: bool) -> None:
-    """It has been here before, or came over more links than it may."""
-    assert has_looped(path, broker_id, hop_limit) is looped
 
 
 @pytest.mark.parametrize(
@@ -95,9 +66,3 @@ def test_cut_off() -> None:
     first = len(with_hop(b"", "one"))
     for at in range(len(whole)):
         assert visited(whole[:at]) == (["one"] if at >= first else [])
-
-
-def test_too_long() -> None:
-    """An id that no property can hold is an error at once."""
-    with pytest.raises(ValueError, match="65"):
-        with_hop(b"", "x" * 65_536)

@@ -77,24 +77,6 @@ class TestEvents:
         network.settle()
         assert client.end == 0x8E
 
-    def test_nothing_changes_before_drain(self) -> None:
-        """An event takes effect when events are drained, in order."""
-        router, notes = watched()
-        state = router.peers
-        session, send_buffer = peer(router, "a")
-        state.events.append(PeerConnected(session, send_buffer))
-        seen = [(session.send_buffer, dict(state.send_buffers))]
-        state.drain(router, 1.0)
-        seen.append((session.send_buffer, dict(state.send_buffers)))
-        state.events.append(PeerDisconnected(session, send_buffer, "stalled"))
-        seen.append((session.send_buffer, dict(state.send_buffers)))
-        assert notes.left == []
-        state.drain(router, 1.0)
-        seen.append((session.send_buffer, dict(state.send_buffers)))
-        there = {session: send_buffer}
-        assert seen == [(None, {}), (send_buffer, there), (send_buffer, there), (None, {})]
-        assert notes.left == ["a"]
-
     def test_old_news(self) -> None:
         """A disconnect of a connection that was replaced, or told twice, says nothing new."""
         router, notes = watched()

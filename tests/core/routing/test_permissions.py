@@ -95,17 +95,6 @@ class TestPublish:
         burst(writer, "t", 5, qos)
         assert len(reader.payloads()) == 5
 
-    def test_another_client_is_asked_about_for_itself(self, version: int, qos: int) -> None:
-        network, rules = ruled()
-        reader = network.client("r", version)
-        reader.subscribe("#", qos=qos)
-        rules.no_publish.add(("b", "t"))
-        a, b = network.client("a", version), network.client("b", version)
-        for _ in range(3):
-            a.publish("t", b"a", qos)
-            b.publish("t", b"b", qos)
-        assert set(reader.payloads()) == {b"a"}
-
     def test_many_publishers_of_many_topics(self, version: int, qos: int) -> None:
         """Neither the topic nor the connection remembers more than one: then it is asked, and the answer is right."""
         network, rules = ruled()

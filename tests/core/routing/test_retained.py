@@ -72,16 +72,6 @@ def test_one_message_of_each_client_may_always_be_retained() -> None:
     assert kept(network.router) == {"large of another"}
 
 
-def test_what_another_replaces_is_the_others() -> None:
-    network = Network(limits(max_retained_bytes_per_client=SHARE))
-    one, other = network.client("one"), network.client("other")
-    one.publish("a/b/c", b"x" * 100, retain=True)
-    before = network.router.retained_store.shares.of("one")
-    other.publish("a/b/c", b"x" * 100, retain=True)
-    shares = network.router.retained_store.shares
-    assert (shares.of("one"), shares.of("other")) == (0, before)
-
-
 def test_links_are_excepted() -> None:
     """They publish what many clients have published elsewhere."""
     network = Network(limits(max_retained_bytes_per_client=SHARE))
@@ -177,3 +167,26 @@ def test_the_time_of_one_that_expires_counts() -> None:
         assert router.retained_store.shares.of("p") == router.retained_bytes
     router.retain(Message(b"a/topic", b"", 0, True, b"", 0.0, "p"))
     assert (router.retained_bytes, router.retained_store.shares.of("p")) == (0, 0)
+
+
+def test_the_brokers_own_topics_take_no_room() -> None:
+    """The broker's own retained messages neither use up the clients' limits nor are refused because of them."""
+    network = Network(limits(max_retained_messages=2, max_retained_bytes=1_000 + 2 * RETAINED_BYTES))
+    router = network.router
+    publisher = network.client("p")
+    for number in range(50):
+        assert router.retain(Message(b"$SYS/broker/%d/x" % number, b"1" * 100, 0, True, b"", 0.0, ""))
+    assert router.retain(Message(b"$SYS", b"1", 0, True, b"", 0.0, ""))
+    assert (len(router.retained), router.retained_bytes) == (51, 0)
+    for topic in ("a", "b", "c"):
+        publisher.publish(topic, b"x", retain=True)
+    assert router.retained.get("b") is not None
+    assert router.retained.get("c") is None
+    assert router.counters.retained_refused == 1
+    assert router.retained_bytes == 2 * (NODE_BYTES + RETAINED_BYTES + 3 + 1)
+    for number in range(50):
+        assert router.retain(Message(b"$SYS/broker/%d/x" % number, b"2" * 100, 0, True, b"", 0.0, ""))
+    assert router.counters.retained_refused == 1
+    for name in (b"$SYS", *(b"$SYS/broker/%d/x" % number for number in range(50)), b"a", b"b"):
+        router.retain(Message(name, b"", 0, True, b"", 0.0, ""))
+    assert (len(router.retained), router.retained_bytes, router.retained_store.system_count) == (0, 0, 0)

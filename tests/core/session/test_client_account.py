@@ -111,53 +111,6 @@ def test_messages_have_room_whatever_else_there_is() -> None:
 
 
 @pytest.mark.crowd
-def test_what_goes_makes_room() -> None:
-    """Filters and retained messages that go leave what they took to the others."""
-    network = Network(core_limits(SETTINGS))
-    client = network.client("c")
-    count = fill_filters(client)
-    client.publish("r", bytes(900_000), retain=True)
-    client.publish("s", bytes(900_000), retain=True)
-    client.publish("t", bytes(900_000), retain=True)
-    assert network.router.counters.retained_refused > 0
-    for number in range(count):
-        client.unsubscribe(deep(number))
-    assert client.session.account.filters == 0
-    fill_retained(client)
-    assert client.session.account.retained > MOST - 3 * MIB
-    for number in range(400):
-        client.publish(f"r/{number}", b"", retain=True)
-    for name in "rst":
-        client.publish(name, b"", retain=True)
-    assert client.session.account.retained == 0
-    assert fill_filters(client) == count
-
-
-@pytest.mark.crowd
-def test_what_it_retained_counts_when_it_comes_again() -> None:
-    """Also in a new session."""
-    network = Network(core_limits(SETTINGS))
-    client = network.client("c")
-    count = fill_filters(client)
-    client.disconnect()
-    client = network.client("c")
-    fill_retained(client)
-    client.disconnect()
-    client = network.client("c")
-    assert client.session.account.retained == network.router.retained_store.shares.of("c") > 0
-    assert fill_filters(client) < count // 4
-
-
-def test_another_client_s_message_in_its_place_gives_the_room_back() -> None:
-    network = Network(core_limits(SETTINGS))
-    client, other = network.client("c"), network.client("other")
-    client.publish("r", bytes(100_000), retain=True)
-    taken = client.session.account.retained
-    other.publish("r", bytes(100_000), retain=True)
-    assert (client.session.account.retained, other.session.account.retained) == (0, taken)
-
-
-@pytest.mark.crowd
 @pytest.mark.parametrize(
     ("name", "value"), [("session_bytes", 64 * MIB), ("max_filter_bytes_per_client", 0), ("max_client_bytes", 0)]
 )
@@ -222,10 +175,12 @@ class Machine(RuleBasedStateMachine):
             self.client.answer(100)
         self.network.settle()
 
-    @rule()
-    def comes_again(self) -> None:
+    @rule(clean=st.booleans())
+    def comes_again(self, clean: bool) -> None:
+        """What it retained counts in a new session, too."""
         self.client.disconnect()
-        self.client.connect(clean=False)
+        self.client.connect(clean=clean)
+        self.client.subscribe("q", qos=1)
 
     @invariant()
     def holds(self) -> None:

@@ -1,4 +1,4 @@
-"""Sessions: what expired goes bit by bit, what is too large on return, and what a client of QoS 0 does without."""
+"""Sessions: what expired goes bit by bit, and what a client of QoS 0 does without."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OL
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.session.shedding import AHEAD, PART, PIECE, RETRY, ROUND_SECONDS, GlobalLimiter
 from tests.core.harness import Client, Network, limits
-from tests.core.recount import Found, ask, burst, check, losses, numbers, user_wish
+from tests.core.recount import burst, check, losses, numbers
 from tests.support.runs import examples
 
 HOUR = 3_600
@@ -139,26 +139,6 @@ class TestLevel:
         assert got == numbers(100)[-len(got) :]
         assert 32 - 32 // PART - 1 <= len(got) <= 32
         assert losses(client.session) == {"global": 100 - len(got)}
-
-    def test_with_accounts_and_a_store(self) -> None:
-        """Lanes are told of what is shed from them, and under `latest` the topic may wait again."""
-        network = Network()
-        publisher = network.client("p")
-        clients = []
-        for number, policy in enumerate(("latest", "drop-oldest", "drop-newest")):
-            client = network.client(f"c{number}", clean=False, expiry=HOUR)
-            ask(client, "t/#", qos=1, user=user_wish(policy, "50", "30"))
-            clients.append(client)
-            client.wire.frozen = True
-        clients[1].cut()
-        for number in range(20):
-            publisher.publish(f"t/{number}", b"old", number % 2)
-        load = network.router.counters.load
-        load.max_messages = load.messages
-        for number in range(40):
-            publisher.publish(f"t/{number % 20}", b"new", number // 20 % 2)
-            check(network, network.router.sessions.values())
-            assert load.messages <= load.max_messages
 
 
 class TestInFlight:
@@ -529,59 +509,6 @@ class TestRetained:
         reader.subscribe("r/#", qos=qos)
         assert len(reader.take()) == 12
         assert waiting(network, full) == 6
-
-    @pytest.mark.parametrize("qos", [0, 1, 2])
-    def test_each_has_one_beyond_the_bound(self, qos: int) -> None:
-        """One message for each client, whether it does not read or does not acknowledge."""
-        network = Network(limits(total_messages=6))
-        publisher = network.client("p")
-        for number in range(30):
-            publisher.publish(f"r/{number}", b"retained", qos, retain=True)
-        for number in range(3):
-            reader = network.client(f"reader{number}", receive_maximum=20)
-            reader.answering = False
-            if number == 2:
-                reader.wire.frozen = True
-                reader.raw(b"\x82\x09\x00\x07\x00\x00\x03r/#" + bytes((qos,)))
-            else:
-                reader.subscribe("r/#", qos=qos)
-        load = network.router.counters.load
-        assert load.messages <= 6 + 3
-        check(network, network.router.sessions.values())
-
-
-class TestEnds:
-    """Whoever goes gives all back."""
-
-    @given(
-        ends=st.lists(st.sampled_from(("cut", "clean", "expire", "thaw", "disconnect")), min_size=4, max_size=4),
-        fill=st.integers(0, 12),
-    )
-    @settings(max_examples=examples(30), deadline=None)
-    def test_the_sum_returns_to_nothing(self, ends: list[str], fill: int) -> None:
-        network = Network(limits(total_messages=25, total_bytes=4_000))
-        clients = receivers(network, [fill] * 4)
-        publisher = network.client("p")
-        burst(publisher, "all", numbers(fill, 30), 1)
-        known = set(network.router.sessions.values())
-        for client, end in zip(clients, ends, strict=True):
-            if end == "cut":
-                client.cut()
-            elif end == "clean":
-                client.connect(clean=True)
-            elif end == "disconnect":
-                client.disconnect()
-            elif end == "thaw":
-                client.wire.frozen = False
-                network.settle()
-            known.update(network.router.sessions.values())
-            check(network, known)
-        network.advance(2 * HOUR)
-        for client in clients:
-            client.connect(clean=True)
-        load = network.router.counters.load
-        assert (load.messages, load.bytes) == (0, 0)
-        assert all(Found(session).messages == 0 for session in network.router.sessions.values())
 
 
 def test_who_has_nothing_waiting_gets_the_next_message_in_any_case() -> None:

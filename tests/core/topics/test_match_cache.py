@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 
 import pytest
 from hypothesis import given
@@ -61,71 +60,7 @@ def names(route: Route) -> list[str]:
 # Remembering.
 
 
-def test_topics_are_utf8() -> None:
-    cache = make()
-    insert(cache, "é/+")
-    insert(cache, "é/ü")
-    topic = "é/ü".encode()
-    assert names(cache.route(topic)) == ["é/+", "é/ü"]
-    remove(cache, "é/ü")
-    new = insert(cache, "é/ü")
-    assert new in cache.route(topic).entries
-    insert(cache, "é/#")
-    assert names(cache.route(topic)) == ["é/#", "é/+", "é/ü"]
-
-
-def test_off() -> None:
-    cache = make(0)
-    insert(cache, "a")
-    assert names(cache.route(b"a")) == ["a"]
-    assert cache.lookup(b"a") is None
-    assert len(cache) == 0
-    insert(cache, "#")
-    assert names(cache.route(b"a")) == ["#", "a"]
-
-
 # What changes a route.
-
-
-def test_subscribers_that_come_and_go_change_no_route() -> None:
-    """The route holds the live entry: its version says that what was computed from it is stale."""
-    cache = make()
-    entry = insert(cache, "a/+")
-    route = cache.route(b"a/b")
-    versions = [version(cache, route)]
-    crowd = [Subscription(any_session(), "a/+") for _ in range(5)]
-    for one in crowd:
-        assert insert(cache, "a/+") is entry
-        cache.add(entry.topic_filter, one)
-        versions.append(version(cache, route))
-    for one in crowd:
-        cache.discard(entry, one)
-        versions.append(version(cache, route))
-    assert versions == sorted(set(versions))
-    assert cache.lookup(b"a/b") is route
-    assert route.entries == [entry]
-    assert cache.extended == 0
-
-
-def test_each_change_is_counted_once() -> None:
-    """What a route of thousands of filters costs while no client subscribes: one comparison with the count."""
-    cache = make()
-    entry, other = insert(cache, "a"), insert(cache, "b")
-    one, two = Subscription(any_session(), "a"), Subscription(any_session(), "b")
-    changes = cache.changes
-    route = cache.route(b"a")
-    before = version(cache, route)
-    assert changes.since(changes.count) == -1
-    changes.keep()
-    start = changes.count
-    cache.add(entry.topic_filter, one)
-    cache.add(other.topic_filter, two)
-    cache.touch(entry, one)
-    assert version(cache, route) == before + 2
-    assert changes.count == start + 3
-    assert changes.sessions[changes.since(start) :] == [one.session, two.session, one.session]
-    cache.discard(entry, one)
-    assert version(cache, route) == before + 3
 
 
 def test_changes_that_are_remembered_are_bounded() -> None:
@@ -207,23 +142,6 @@ def test_unrelated_churn_looks_at_a_few_topics_only(new: str) -> None:
 # Bounds.
 
 
-@for_each("size", [1, 2, 10, 100])
-def test_never_more_routes_than_allowed(size: int) -> None:
-    cache = make(size)
-    chance = random.Random(size)
-    for turn in range(2_000):
-        cache.route(f"t/{chance.randrange(3 * size)}".encode())
-        assert len(cache) <= size
-        if turn % 50 == 0:
-            insert(cache, f"t/{chance.randrange(3 * size)}")
-    assert len(cache) > 0
-    assert cache.hits > 0
-    assert cache.evicted > 0
-    cache.clear()
-    assert len(cache) == 0
-    assert cache.weight == 0
-
-
 def test_forgotten_routes_are_given_back() -> None:
     def alive() -> int:
         gc.collect()
@@ -303,68 +221,6 @@ def test_weight_of_entries_is_bounded() -> None:
     insert(cache, "x/#")  # each of the ten grows by one, so that one must go
     assert cache.weight <= most
     assert len(cache) == 9
-
-
-def test_a_route_beyond_the_whole_weight_is_not_kept() -> None:
-    cache = make(1000, weight=5 + 5 * NODE_WEIGHT)
-    for n in range(5):
-        insert(cache, "+/" * n + "#")
-    cache.route(b"a")
-    assert len(cache) == 1
-    cache.route(b"a/b/c/d/e")
-    assert cache.lookup(b"a/b/c/d/e") is None
-    assert cache.weight == 3 + NODE_WEIGHT
-
-
-def test_plans_are_charged() -> None:
-    each = 1 + NODE_WEIGHT
-    most = NODE_WEIGHT + 40 * each
-    cache = make(1000, most)
-    for n in range(20):
-        cache.route(f"t/{n}".encode())
-    assert cache.weight == NODE_WEIGHT + 20 * each
-    heavy = cache.route(b"t/0")
-    cache.charge(heavy, 30 * each)
-    assert heavy.weight == 1 + 30 * each
-    assert cache.weight == most
-    assert cache.lookup(b"t/0") is heavy
-    assert len(cache) == 10
-    cache.charge(heavy, 10)
-    assert cache.weight == NODE_WEIGHT + 10 * each + 10
-    cache.charge(heavy, 40 * each)
-    assert cache.lookup(b"t/0") is None
-    assert cache.weight == NODE_WEIGHT + 9 * each
-    cache.charge(heavy, 50)
-    assert cache.weight == NODE_WEIGHT + 9 * each
-
-
-def test_a_route_that_was_forgotten_is_charged_nothing() -> None:
-    cache = make()
-    route = cache.route(b"t")
-    cache.clear()
-    cache.charge(route, 10)
-    assert (len(cache), cache.weight) == (0, 0)
-    other = cache.route(b"t")
-    cache.charge(route, 10)
-    assert cache.lookup(b"t") is other
-    assert cache.weight == 1 + NODE_WEIGHT
-
-
-def test_levels_of_topics_weigh() -> None:
-    """Deep topics that share nothing fill the cache long before there are as many as it takes of others."""
-    cache = make(1000, 1000 * (1 + NODE_WEIGHT))
-    depth = 30
-    for n in range(1000):
-        cache.route((f"{n}" + "/x" * (depth - 1)).encode())
-        assert cache.weight <= cache.max_weight
-    assert cache.weight == len(cache) * (1 + depth * NODE_WEIGHT)
-    assert len(cache) == 1000 * (1 + NODE_WEIGHT) // (1 + depth * NODE_WEIGHT) == 34
-    assert cache.evicted == 966
-    cache.clear()
-    for n in range(1000):
-        cache.route(f"{n}".encode())
-    assert len(cache) == 1000
-    assert cache.weight == cache.max_weight
 
 
 @given(st.lists(st.tuples(naive.topic_names, st.integers(0, 100)), max_size=40), st.integers(0, 400))

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.queues.queue_terms import LATEST, MessageTerms
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import (
@@ -88,18 +87,6 @@ def test_company_that_leaves_leaves_nothing(visitors: tuple[str, ...]) -> None:
     assert sole(entry) is other
     entry.discard(other)
     assert is_empty(entry)
-
-
-def test_those_who_are_slow_are_no_more_than_there_are() -> None:
-    entry = FilterEntry("a")
-    many = [subscription() for _ in range(10)]
-    for one in many:
-        entry.add(one)
-    entry.set_slow(9)
-    assert entry.slow == 9
-    for one in many[:8]:
-        entry.discard(one)
-    assert entry.slow == 2
 
 
 def test_turns_are_for_those_who_are_connected() -> None:
@@ -216,18 +203,3 @@ def test_any_order_of_changes(changes: list[tuple[str, int, bool]]) -> None:
                 assert [one.slot for one in here] == list(range(len(here)))
         assert is_empty(entry) is (not model)
         assert subscriber_count(entry) == len(model)
-
-
-def test_terms_of_its_own() -> None:
-    """None until somebody gives some; they are the subscription's, and change nothing for others at its filter."""
-    entry = FilterEntry("a/+")
-    one, other = subscription(), subscription()
-    assert (one.message_terms, one.plain) == (None, True)
-    message_terms = MessageTerms(one.session, LATEST, 0.0, 0)
-    one.set_message_terms(message_terms)
-    entry.add(one)
-    entry.add(other)
-    assert [(each.message_terms, each.plain) for each in entry.subscriptions] == [(message_terms, False), (None, True)]
-    entry.discard(other)
-    assert one.message_terms is message_terms
-    assert message_terms.session is one.session

@@ -16,7 +16,6 @@ from canopy_mqtt.core.topics.subscription import FilterEntry, Subscription
 from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODES, UNCOMPACTED, NodeTrie, Trie, create
 from canopy_mqtt.core.topics.trie_compact import CompactTrie
 from tests.core import naive
-from tests.core.codec.test_topic_names import EXAMPLES
 from tests.support.runs import examples, for_each
 from tests.support.sessions import any_session, members
 
@@ -66,12 +65,16 @@ def cost(trie: Trie, topic: str) -> int:
 # What matches.
 
 
-@for_each(("topic_filter", "topic", "expected"), EXAMPLES)
-def test_examples(make: Make, topic_filter: str, topic: str, expected: bool) -> None:
-    """The specification's examples, each alone in the trie and then in the company of all others."""
-    assert names(filled(make, [topic_filter]).match(topic)) == ([topic_filter] if expected else [])
-    everybody = filled(make, [one for one, _, _ in EXAMPLES])
-    assert (topic_filter in names(everybody.match(topic))) is expected
+def test_every_filter_and_topic_of_few_levels(make: Make) -> None:
+    """Each filter alone in the trie, and then in the company of all others."""
+    for topic_filter in naive.FILTERS:
+        alone = filled(make, [topic_filter])
+        assert {topic for topic in naive.NAMES if alone.match(topic)} == naive.MATCHED[topic_filter], topic_filter
+    everybody = filled(make, naive.FILTERS)
+    for topic in naive.NAMES:
+        assert names(everybody.match(topic)) == sorted(one for one in naive.FILTERS if topic in naive.MATCHED[one]), (
+            topic
+        )
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
@@ -112,37 +115,6 @@ def test_removal_leaves_what_was_never_there(make: Make, filters: list[str], dat
     assert trie.filters() == []
 
 
-def test_an_entry_is_made_once(make: Make) -> None:
-    trie = make()
-    for topic_filter in ("a/b", "a/+", "a/#", "+/b", "#", "+", "a/+/b", "a/+/b/#", "a/+/b/c"):
-        entry = trie.insert(topic_filter)
-        assert entry.topic_filter == topic_filter
-        assert trie.insert(topic_filter) is entry
-    for topic_filter in trie.filters():
-        found = trie.find(topic_filter)
-        assert found is not None
-        assert found.topic_filter == topic_filter
-        assert trie.insert(topic_filter) is found
-
-
-def test_finding_is_not_matching(make: Make) -> None:
-    trie = filled(make, ["a/+", "b/#", "+/c/d"])
-    for absent in ("a/b", "a", "b", "b/+", "b/c", "+/c", "+/c/d/e", "+/+/d", "#", "+", "x/c/d", "+/c/d/#"):
-        assert trie.find(absent) is None
-        assert not remove(trie, absent)
-    assert len(trie) == 3
-
-
-def test_a_filter_that_comes_back_is_a_new_one(make: Make) -> None:
-    trie = make()
-    first = trie.insert("a/+/b")
-    remove(trie, "a/+/b")
-    assert first.retired
-    second = trie.insert("a/+/b")
-    assert second is not first
-    assert trie.match("a/x/b") == [second]
-
-
 @pytest.mark.parametrize("topic_filter", ["a/b", "a/+", "a/+/b", "a/+/b/#", "#"])
 def test_a_filter_that_somebody_listens_at_stays(make: Make, topic_filter: str) -> None:
     trie = make()
@@ -156,13 +128,6 @@ def test_a_filter_that_somebody_listens_at_stays(make: Make, topic_filter: str) 
     assert (len(trie), trie.nodes) == (1, records)
     entry.discard(subscription)
     assert remove(trie, topic_filter)
-
-
-def test_each_match_is_a_list_of_its_own(make: Make) -> None:
-    trie = filled(make, ["a", "+"])
-    found = trie.match("a")
-    found.clear()
-    assert names(trie.match("a")) == ["+", "a"]
 
 
 def test_everything_is_given_back(make: Make) -> None:

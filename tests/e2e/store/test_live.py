@@ -150,6 +150,29 @@ async def test_what_waits_for_a_client_that_is_away(house: House, version: int, 
     assert await subscriber.fence() == []
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_what_waits_for_a_share_group_is_for_whoever_connects_first(house: House, qos: int) -> None:
+    """Killed before, and again when it has taken some: all of it comes, in order, and nothing of it to the other."""
+    for name in ("a", "b"):
+        await house.away(name, ("$share/g/t", qos))
+    publisher = await house.peer("p", clean=True)
+    for number in range(20):
+        await publisher.publish("t", b"%d" % number, qos=qos)
+    await house.again()
+    first = await house.peer("b", present=True, props=((RECEIVE_MAXIMUM, 3),))
+    received = [await first.message() for _ in range(5)]
+    # What was acknowledged is so in the store, too.
+    await first.subscribe(("x", 1))
+    await house.again()
+    first = await house.peer("b", present=True)
+    # Of QoS 2 some was sent and not acknowledged; of QoS 1 that has gone back to the queue of the group.
+    received += [await first.message() for _ in range(20 - len(received))]
+    assert [one.payload for one in received] == [b"%d" % number for number in range(20)]
+    assert await first.fence() == []
+    second = await house.peer("a", present=True)
+    assert await second.fence() == []
+
+
 async def test_suback_and_unsuback(house: House) -> None:
     peer = await house.peer("s")
     await peer.subscribe(("a", 1), ("b", 1), ("$share/g/c", 1))

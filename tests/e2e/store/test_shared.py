@@ -9,7 +9,7 @@ import asyncio
 import random
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -167,6 +167,26 @@ async def share(house: House, qos: int, kills: int, seed: int) -> None:
     hold(publisher, (), tuple(group.members.values()))
 
 
+async def waits(house: House, qos: int, kills: int, seed: int) -> None:
+    """A publisher while no member is there; then one of them takes some, and the broker is killed anywhere."""
+    chance = random.Random(seed)
+    publisher, group = Publisher(qos), Group()
+    await group.join(house, qos)
+    for round_ in range(kills):
+        sender = await house.peer("p", present=round_ > 0)
+        await publisher.run(sender, chance.randrange(50, 200), END)
+        name = chance.choice(group.NAMES)
+        member = await house.peer(name, present=True)
+        with suppress(*GONE):
+            await group.members[name].some(member, chance.randrange(1, 60))
+        house.kill()
+        await publisher.drain(sender)
+        await house.again()
+    await see_through(house, publisher)
+    await group.see_through(house, publisher.count)
+    hold(publisher, (), tuple(group.members.values()))
+
+
 async def taken_over(house: House, qos: int, kills: int, seed: int) -> None:
     """Publisher and subscriber are taken over in full flight, by themselves; the broker is killed anywhere."""
     chance = random.Random(seed)
@@ -225,6 +245,12 @@ async def see_through(house: House, publisher: Publisher) -> None:
 async def test_a_share_group_has_what_was_acknowledged(house: House, seed: int) -> None:
     """A QoS 1 message in flight to a member that leaves goes to the other one, and is not lost on the way."""
     await share(house, 1 + seed % 2, kills=times(10, 1), seed=seed)
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+async def test_what_waits_for_a_share_group_is_kept(house: House, seed: int) -> None:
+    """It moves from the queue of the group to a member in one transaction, wherever the broker is killed."""
+    await waits(house, 2 - seed % 2, kills=times(10), seed=seed)
 
 
 @pytest.mark.parametrize("seed", seeds(10))

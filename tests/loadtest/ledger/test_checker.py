@@ -337,6 +337,31 @@ def test_a_group_is_given_again_what_a_member_did_not_acknowledge() -> None:
     assert story.broken() == []
 
 
+@for_each(
+    ("taken", "first_stays", "broken", "unjudged"),
+    [("a", True, [], 0), ("b", True, ["first of a group"], 0), ("b", False, [], 1)],
+)
+def test_what_waits_for_a_group_is_for_the_member_that_connects_first(
+    taken: str, first_stays: bool, broken: list[str], unjudged: int
+) -> None:
+    story = subscribed("a", "b", topic_filter="$share/g/t/#")
+    for client in ("a", "b"):
+        story.ends(client)
+    story.time += 3.0  # the broker has seen it
+    message = story.publish()
+    story.connect("a", present=True)
+    if not first_stays:
+        story.ends("a")
+    story.connect("b", present=True)
+    if not first_stays:
+        story.connect("a", present=True)
+    story.comes(taken, message)
+    verdict = story.judged()
+    assert story.broken() == broken
+    assert verdict.unjudged["first of a group"] == unjudged
+    assert verdict.checked["first of a group"] == 1 - unjudged
+
+
 def test_what_went_to_a_member_whose_session_ended_is_unjudged() -> None:
     story = subscribed("a", "b", topic_filter="$share/g/t/#")
     story.publish(qos=2)

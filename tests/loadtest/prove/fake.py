@@ -60,6 +60,7 @@ class Planted(StrEnum):
     TWICE = "sends every 20th message with QoS 2 twice"
     GROUP_TO_TWO = "sends every 10th message of a share group to two members"
     GROUP_TO_NOBODY = "loses what waits for a member of a share group"
+    WAITS_FOR_ONE_MEMBER = "keeps what comes while no member is connected for the member whose turn it is"
     OLD_RETAINED = "keeps the first retained message of each topic"
     NO_RETAINED = "forgets every second retained topic"
     KEEPS_CLEARED = "keeps retained messages that an empty payload removes"
@@ -222,6 +223,7 @@ class FakeBroker:
         self.stopped: list[tuple[Peer, bytes]] | None = None
         self._counts: Counter[str] = Counter()
         self._turns: Counter[str] = Counter()
+        self._groups: dict[str, list[tuple[Waiting, int]]] = {}  # what waits for the member that connects first
         self._delays: dict[str, asyncio.TimerHandle] = {}
         self._unwritten: list[tuple[Session, Waiting]] = []
         self.grants = Properties()
@@ -368,8 +370,10 @@ class FakeBroker:
             present = False
         if Planted.PRESENT_AFTER_CLEAN in self.planted and packet.version != V5:
             present = True
+        waiting = [each for name in session.filters for each in self._groups.pop(name, ())]
         if Planted.GROUP_TO_NOBODY in self.planted and any(name.startswith("$share/") for name in session.filters):
             session.queue.clear()
+            waiting.clear()
         peer.send(Connack(present, 0, self.grants if peer.version == V5 else None))
         if Planted.REORDERS in self.planted:
             fresh = [each for each in session.queue if not each.sent]
@@ -383,6 +387,8 @@ class FakeBroker:
                     continue
                 again, each.sent = each.sent, True
                 peer.publish(each, dup=again and Planted.NEVER_DUP not in self.planted)
+        for message, most in waiting:
+            self._copy(session, message, most)
 
     def _take_over(self, session: Session, old: Peer, node: int) -> None:
         old.session = None
@@ -537,6 +543,9 @@ class FakeBroker:
             if len(here) > 1 and Planted.STARVES_A_MEMBER in self.planted:
                 here = here[:-1]
             chosen = self._turns[name] % len(here)
+            if here[chosen][0].peer is None and Planted.WAITS_FOR_ONE_MEMBER not in self.planted:
+                self._groups.setdefault(name, []).append((message, here[chosen][1]))
+                continue
             self._copy(*self._of(here[chosen], message))
             if len(here) > 1 and self.every(Planted.GROUP_TO_TWO, 10):
                 self._copy(*self._of(here[chosen - 1], message))

@@ -78,7 +78,7 @@ def proof(
 
 def proven(*planted: Planted, recovery: float = 0.0, **options: Any) -> Judgement:
     """Play a plan against a fake broker with these faults, and judge it. `recovery`: see `Durability`."""
-    return judge(proof(*planted, **options), Durability(recovery=recovery))
+    return judge(proof(*planted, **options), Durability(recovery=recovery, share_queue=True))
 
 
 def reported(judgement: Judgement, again: str = "canopy prove") -> Summary:

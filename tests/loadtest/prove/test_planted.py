@@ -24,6 +24,7 @@ FOUND = [
     (Planted.TWICE, "twice", CLIENT_FAULTS),
     (Planted.GROUP_TO_TWO, "to two members", CLIENT_FAULTS),
     (Planted.GROUP_TO_NOBODY, "lost to a group", CLIENT_FAULTS),
+    (Planted.WAITS_FOR_ONE_MEMBER, "first of a group", CLIENT_FAULTS),
     (Planted.OLD_RETAINED, "retained, the last", CLIENT_FAULTS),
     (Planted.NO_RETAINED, "retained, the last", CLIENT_FAULTS),
     (Planted.KEEPS_CLEARED, "retained, the last", CLIENT_FAULTS),

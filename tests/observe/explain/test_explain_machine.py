@@ -265,7 +265,8 @@ class Explained(Receivers):
         self.number += 1
         payload = b"%08d" % self.number
         payload += b"p" * (size - len(payload))
-        sessions = dict(router.sessions)
+        # The queue of a group may be made for the message: it is looked at by itself.
+        sessions = {name: session for name, session in router.sessions.items() if not name.startswith("$share/")}
         offered = {name: session.offered for name, session in sessions.items()}
         send_buffers = {name: session.send_buffer for name, session in sessions.items()}
         lost = {name: dropped_by_cause(session) for name, session in sessions.items()}
@@ -283,6 +284,12 @@ class Explained(Receivers):
                 assert ack.reason_code == answer.publisher.reason_code
             return
         chosen = [group.next for group in answer.groups if group.next is not None]
+        for receiver in chosen:
+            queue = router.sessions.get(receiver.client_id)
+            if receiver.client_id.startswith("$share/") and receiver.certain:
+                found = [] if queue is None else copies(queue, payload)
+                assert found == ([(receiver.qos, receiver.retain)] if receiver.gets else [])
+        chosen = [receiver for receiver in chosen if not receiver.client_id.startswith("$share/")]
         doubtful: set[str] = set()
         if not all(receiver.certain for receiver in chosen):
             # What comes to it before may have the turn be another member's.

@@ -155,6 +155,22 @@ def test_a_member_of_a_group_is_told_of_the_group_and_not_of_others() -> None:
     assert [group.name for group in answer.groups] == ["g"]
 
 
+def test_a_group_with_nobody_connected_has_a_queue() -> None:
+    network = Network()
+    member = network.client("w1", clean=False, expiry=100)
+    member.subscribe("$share/g/t", qos=1)
+    member.disconnect()
+    publisher = network.client("publisher")
+    for waiting in (0, 1):
+        before = traces(network.router)
+        [group] = explain(network.router, network.now, "t", qos=1).groups
+        assert traces(network.router) == before
+        assert group.next is not None
+        assert (group.next.client_id, group.next.outcome, group.waiting) == ("$share/g/t", "waits", waiting)
+        assert "waits in the queue of the group" in group.sentence
+        publisher.publish("t", b"x", qos=1)
+
+
 def test_no_local_and_offline_and_away() -> None:
     network = Network()
     own = network.client("own")

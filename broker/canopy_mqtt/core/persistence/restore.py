@@ -4,8 +4,9 @@ Subscriptions, queues in their order, deliveries in flight, packet identifiers o
 expiry and delayed wills are as before, minus the time that has passed: exactly-once delivery continues (section 4.3.3).
 A session whose client was connected counts as disconnected now; its will waits for its delay, and `will_grace` at
 least. The present limits apply: what no longer fits into a queue is dropped and counted. What has become due meanwhile
-is left to `Router.tick`, which runs when the receivers of the wills exist, and broadcasts that were in progress
-continue there. The sessions of links are made by the links.
+is left to `Router.tick`, which runs when the receivers of the wills exist; broadcasts that were in progress continue
+there, and what members of share groups did not finish goes to the queues of the groups. The sessions of links are made
+by the links.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.packets import NEVER
-from canopy_mqtt.core.codec.topic_names import parse_shared
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, parse_shared
 from canopy_mqtt.core.persistence.journal import (
     UNBOUNDED,
     WAITING,
@@ -38,6 +39,7 @@ from canopy_mqtt.core.routing.broadcast import Interrupted
 from canopy_mqtt.core.routing.links import UPLINKS, announced
 from canopy_mqtt.core.routing.nodes import new_session
 from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.routing.share_queues import ShareQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
 
@@ -73,6 +75,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     if router.sessions or len(router.retained):
         raise RuntimeError("only a new router can be restored")
     messages: dict[MessageRecord, Message] = {}
+    groups: list[SessionRecord] = []  # the queues of share groups, whose members come before them
     steps = _Steps()
     # Before the sessions: an interrupted stream of retained messages begins again, over the whole tree. Each record is
     # freed once it is put back, so that a million of them do not stand in memory twice.
@@ -90,9 +93,17 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
         if record.client_id.startswith(UPLINKS):
             links.append(record)
             continue
+        if record.client_id.startswith(SHARE_PREFIX):
+            groups.append(record)
+            continue
         yield from _session(router, record, messages, now, steps)
         if steps.over():
             yield
+    for record in groups:
+        yield from _share_queue(router, record, messages, now, steps)
+    router.unfinished.restored(
+        [each for each in router.sessions.values() if each.memberships is not None and each.has_messages()]
+    )
     for alone in saved.wills:
         _lone_will(router, alone, now)
         if steps.over():
@@ -158,6 +169,23 @@ def _session(
         if journal is not None:
             journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
     _times(router, session, record, gone_for, now)
+
+
+def _share_queue(
+    router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float, steps: _Steps
+) -> Iterator[None]:
+    """The queue of a share group; it is gone if the group is, as with a file that another program has changed."""
+    group = router.share_queues.find(record.client_id)
+    if group is None:
+        if router.journal is not None:
+            router.journal.session_gone(record.client_id)
+        return
+    queue = router.share_queues.make(group, record.principal)
+    yield from _fill(router, queue, record, messages, now, steps)
+    if queue.has_messages():
+        router.session_table.count(queue)
+    else:
+        router.end_session(queue, now)
 
 
 def _made(router: Router, record: SessionRecord) -> Session:
@@ -278,7 +306,11 @@ def _delivery(session: Session, record: DeliveryRecord, messages: dict[MessageRe
     message = Message(b"", b"", record.qos, False, b"", 0.0, "") if kept is None else _message(kept, messages, now)
     subscription = session.subscriptions.get(record.share) if record.share else None
     group = subscription.group if subscription is not None else None
+    if isinstance(session, ShareQueue):
+        group = session.group
     delivery = Delivery(message, record.qos, record.retain, record.identifiers, group)
+    if group is not None:
+        delivery.order = record.number
     delivery.packet_id = record.packet_id
     delivery.state = record.state
     delivery.attempts = record.attempts

@@ -30,7 +30,7 @@ from canopy_mqtt.core.codec.properties import (
     TOPIC_ALIAS_MAXIMUM,
 )
 from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolViolation, Refused
-from canopy_mqtt.core.codec.topic_names import has_control, is_system, validate_topic
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, has_control, is_system, validate_topic
 from canopy_mqtt.core.hooks import LATER, AccessControl, Origin, Ticket
 from canopy_mqtt.core.jobs import CONNECT_WORK
 from canopy_mqtt.core.ledger import ACCESS_CONTROL, MOUNT, WILL
@@ -52,7 +52,7 @@ from canopy_mqtt.core.session.session import Session
 if TYPE_CHECKING:
     from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 
-RESERVED: Final = (UPLINKS, PROGRAM, WAITING, NODES)
+RESERVED: Final = (UPLINKS, PROGRAM, WAITING, SHARE_PREFIX, NODES)
 """Client identifiers that begin so are the broker's own."""
 
 MAX_BROKER_ID: Final = 64

@@ -458,7 +458,7 @@ class FilterPacket(Job):
 
 def _lower(session: Session, subscription: Subscription, qos: int, router: Router) -> None:
     """Give a subscription a lower QoS: no more is allowed by now."""
-    subscription.qos = qos
+    subscription.grant(qos)
     router.table.touch(subscription)
     session.keep_subscription(subscription)
 

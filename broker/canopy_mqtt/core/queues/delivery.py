@@ -91,6 +91,8 @@ class Delivery:
         self.turn: i64 = 0
         # The name that a store gave it; 0: none.
         self.record: i64 = 0
+        # Of a shared subscription: its place among the messages of the group (`QueueTotals.place`).
+        self.order: i64 = 0
         self.packet_id: i32 = 0
         # How often it was handed to a transport; from the second time on it carries DUP [MQTT-3.3.1-1].
         self.attempts: i32 = 0
@@ -353,3 +355,8 @@ def write_identifiers(deliveries: list[Delivery], frames: bytearray, id_at: i64)
 
 def _turn(delivery: Delivery) -> int:
     return delivery.turn
+
+
+def order_of(delivery: Delivery) -> int:
+    """Return the place of a delivery of a share group among those of the group."""
+    return delivery.order

@@ -30,7 +30,7 @@ from canopy_mqtt.core.ledger import (
 )
 from canopy_mqtt.core.persistence.journal import FETCHED_BYTES, PAGE_BYTES, DeliveryRecord, Fetch, Journal, Page, Pages
 from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.core.queues.delivery import DROPPED, Delivery
+from canopy_mqtt.core.queues.delivery import DROPPED, Delivery, order_of
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, MessageTerms
 from canopy_mqtt.core.queues.requests import RequestMessage
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 STALE: Final = 64
 """Messages that are too old and are dropped at most when another one comes: more than come, and never long."""
+
+MERGE_SHIFT: Final = 2
+"""Four messages that wait count for one unit of work when others are put between them."""
 
 GAPS: Final = 64
 """Gaps that are not worth closing."""
@@ -330,6 +333,51 @@ class MessageQueue:
         self._unqueue(delivery)
         if delivery.message_terms is not None:
             delivery.message_terms.leave(delivery)
+
+    def merge(self, some: list[Delivery]) -> None:
+        """Take in messages of a share group, in their order, each at its place in it, whatever the bounds are.
+
+        They were let in long ago: callers keep to the bounds. The queue has no others, and none on disk alone.
+        """
+        if not some:
+            return
+        load = self.load
+        pending = self.pending
+        if self.messages == 0:
+            self._taken_at = load.now
+            load.queue_begins(self.owner)
+        if pending is None or self.messages == 0:
+            self.pending = deque(some)
+            self._gaps = 0
+        elif pending[-1].order < some[0].order:
+            pending.extend(some)
+        else:
+            load.budget.used += int(self.messages) >> MERGE_SHIFT
+            merged = self.waiting() + some
+            merged.sort(key=order_of)
+            self.pending = deque(merged)
+            self._gaps = 0
+        for delivery in some:
+            size: i64 = delivery.message.size
+            delivery.since = load.now
+            self.messages += 1
+            self.bytes += size
+            self.owner.queued += size
+            load.messages += 1
+            load.bytes += size
+            if delivery.qos == 0:
+                self.qos0 += 1
+            if self.journal is not None:
+                self.journal.placed(delivery.order)
+                self.journal.queued(self.client_id, delivery)
+                self.journal.placed(0)
+            if delivery.message_terms is not None:
+                self.enter(delivery.message_terms, delivery)
+
+    def crowd(self) -> None:
+        """A message has come for clients that are connected: tell routing if more than half of what may wait does."""
+        if self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes:
+            self._tell()
 
     def waiting(self) -> list[Delivery]:
         """Return the messages that wait in memory, in their order: a copy."""

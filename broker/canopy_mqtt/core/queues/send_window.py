@@ -264,6 +264,17 @@ class SendWindow:
         self.push(delivery, send_buffer)
         return True
 
+    def takes(self, size: i64) -> bool:
+        """Return whether `send` would put a new message of this size in flight now, and nothing goes before it."""
+        count: i64 = self.inflight.count
+        if self.quota <= 0 or self.resend is not None or count >= self.inflight.largest_id:
+            return False
+        load = self._load
+        return count == 0 or (
+            self.bytes + size <= self.max_bytes
+            and (load.in_flight_room(size) or load.is_little(count + 1, self.bytes + size))
+        )
+
     def push(self, delivery: Delivery, send_buffer: SendBuffer) -> None:
         """Hand a delivery in flight to the buffer; of QoS 2 when that is committed, if it is kept."""
         journal, commits, new = self.journal, self.commits, delivery.attempts == 0

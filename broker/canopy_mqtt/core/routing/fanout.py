@@ -8,7 +8,6 @@ among them and every subscription identifier [MQTT-3.3.4-2] [MQTT-3.3.4-3]; each
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -21,7 +20,6 @@ from canopy_mqtt.core.jobs import (
     MISS_LEVEL_WORK,
     MISS_WORK,
     OBJECT_WORK,
-    REASSIGNING,
     WAITING_OBJECTS,
     Budget,
     Job,
@@ -34,10 +32,7 @@ from canopy_mqtt.core.ledger import (
     FULL_MESSAGES,
     GLOBAL,
     NO_QUOTA,
-    NOT_AUTHORIZED,
-    SESSION_ENDED,
 )
-from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import NEAR_MAX_SIZE, Message
 from canopy_mqtt.core.queues.requests import RequestMessage
 from canopy_mqtt.core.routing.broadcast import (
@@ -62,6 +57,7 @@ from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.routing.bursts import Run
+    from canopy_mqtt.core.routing.share_queues import ShareQueues
 
 FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
 """The causes of a drop that say that a queue was full."""
@@ -76,8 +72,8 @@ MAX_BROADCASTS: Final = 8
 """Messages that are on their way to very many, each with a list of them. Clients wait before they publish another;
 links and the broker itself do not: for one more of theirs, the first in line goes at once to all who wait for it."""
 
-AT_ONCE: Final = 512
-"""Unfinished messages that other members get in the call in which one leaves: half a millisecond."""
+UNQUEUED: Final = -6
+"""Answer in place of a cause: a message does not wait in the queue of its group, but is for a member."""
 
 MAX_MEMBERS_TRIED: Final = 16
 """Connected members of a share group that are asked whether they have room, for one message."""
@@ -103,6 +99,7 @@ class Fanout(Job):
         self.broadcasting = False
         self.at_once: i64 = MAX_DIRECT_SUBSCRIPTIONS
         self.barred = BarredList()  # deliveries that access control has not allowed
+        self.share_queues: ShareQueues | None = None  # the router's
 
     # -- routes --------------------------------------------------------------------------------------------------------
 
@@ -399,7 +396,7 @@ class Fanout(Job):
         """Return the member of a share group that is to have a message; None: none may, or there is none.
 
         The next that is connected and has room, else connected, else any, of those who may have it. No more than
-        `MAX_MEMBERS_TRIED` are asked for room.
+        `MAX_MEMBERS_TRIED` are asked for room. Where no member is connected, the message is for the queue of the group.
 
         [MQTT-4.8.2-3]
         """
@@ -418,13 +415,33 @@ class Fanout(Job):
         return chosen
 
     def _give(self, member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> int:
-        """Deliver a message to the chosen member of a share group. Return how its session answered."""
+        """Deliver a message to the chosen member of a share group, or to the queue of the group. Return the answer.
+
+        To the queue where no member is connected, and behind what waits there.
+        """
+        queues = self.share_queues
+        if queues is not None and (group.queue is not None or not (member.present or group.connected.count > 0)):
+            answer = queues.add(group, member, message)
+            if answer != UNQUEUED:
+                if self._telling is not None:
+                    self._tell_queued(answer, group, message)
+                return answer
         qos, session = share_qos(message, member, verdicts), member.session
         retain = message.retain and member.retain_as_published
         answer = session.deliver(message, qos, retain, subscription_identifiers(member), group, member.message_terms)
         if self._telling is not None:
             self._tell(answer, session, qos, retain, member.topic_filter)
         return answer
+
+    def _tell_queued(self, answer: int, group: SharedGroup, message: Message) -> None:
+        """Record how the queue of a group answered."""
+        tap, name = self._telling, group.full_name
+        if tap is None:
+            return
+        if answer == ACCEPTED:
+            tap.delivered(name, min(message.qos, group.highest_qos), False, name)
+        else:
+            tap.refused(name, answer, name)
 
     def _count_barred(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> None:
         """Count a delivery as refused to the member whose turn it is: access control allows it to none of them."""
@@ -477,112 +494,3 @@ def _has_none_queued(session: Session) -> bool:
 def _connected(group: SharedGroup, verdicts: Verdicts) -> Subscription | None:
     """Return the member whose turn it is, of the connected ones that may have the message."""
     return None if group.connected.count == 0 else verdicts.permitted(group, group.connected).next_member(verdicts)
-
-
-class Unfinished(Job):
-    """Gives the unfinished messages of a leaving member of shared subscriptions to other members (section 4.8.2).
-
-    A few are given at once, the rest in turns, while they count as waiting. With a store, all are given at once: each
-    message always has an owner.
-    """
-
-    def __init__(self, fanout: Fanout, totals: QueueTotals, jobs: Scheduler) -> None:
-        """`fanout` knows which member is next."""
-        self._fanout = fanout
-        self._totals = totals
-        self._jobs = jobs
-        # What waits for another member, and whose it was.
-        self._line: deque[tuple[Session, Delivery]] = deque()
-        self.at_once: i64 = AT_ONCE
-
-    def share_out(self, session: Session) -> None:
-        """Give what a leaving member of shared subscriptions did not finish to another member that is connected.
-
-        Where there is none it stays: the client may come back for it.
-        """
-        groups: set[SharedGroup] = set()
-        for group in _groups(session):
-            if self._present(group).has_connected():
-                groups.add(group)
-        self._take(session, groups)
-
-    def end(self, session: Session) -> None:
-        """Give the unfinished messages of a session that is over to other members, connected or not."""
-        groups: set[SharedGroup] = set()
-        for group in _groups(session):
-            if self._present(group).has_member():
-                groups.add(group)
-        self._take(session, groups)
-
-    def _take(self, session: Session, groups: set[SharedGroup]) -> None:
-        if not groups:
-            return
-        totals = self._totals
-        deliveries = session.take_shared(groups)
-        most: i64 = len(deliveries)
-        if most > self.at_once and totals.journal is None:
-            most = self.at_once
-        for delivery in deliveries[:most]:
-            self._hand_on(delivery, session)
-        for delivery in deliveries[most:]:
-            totals.messages += 1
-            totals.bytes += delivery.message.size
-            self._line.append((session, delivery))
-        if self._line:
-            self._jobs.submit(REASSIGNING, self)
-
-    def step(self, budget: Budget) -> bool:
-        """Hand on messages, those of the members that left first before others."""
-        line = self._line
-        totals = self._totals
-        while line and not budget.spent():
-            session, delivery = line.popleft()
-            totals.messages -= 1
-            totals.bytes -= delivery.message.size
-            self._hand_on(delivery, session)
-        return not line
-
-    def _hand_on(self, delivery: Delivery, session: Session) -> None:
-        """Give one message to a member; if there is none who may have it, back to whose it was, or count it as lost."""
-        fanout = self._fanout
-        fanout.budget.used += OBJECT_WORK
-        message = delivery.message
-        assert delivery.group is not None
-        group = self._present(delivery.group)
-        verdicts = fanout.verdicts(message.topic)
-        chosen = fanout.choose(group, message, verdicts)
-        if chosen is not None:
-            other = chosen.session
-            # As this member's subscription has it, and not as that of the member who left it behind [MQTT-3.3.1-12].
-            retain = message.retain and chosen.retain_as_published
-            other.deliver(
-                message,
-                share_qos(message, chosen, verdicts),
-                retain,
-                subscription_identifiers(chosen),
-                group,
-                chosen.message_terms,
-            )
-        elif session.ended:
-            session.offered += 1
-            session.drop(NOT_AUTHORIZED if group.has_member() else SESSION_ENDED)
-        elif verdicts is not None and not verdicts.may(session):
-            session.offered += 1
-            session.drop(NOT_AUTHORIZED)
-        else:
-            qos = delivery.qos if verdicts is None else verdicts.lowered_qos(session, delivery.qos)
-            session.deliver(message, qos, delivery.retain, delivery.identifiers, group, delivery.message_terms)
-
-    def _present(self, group: SharedGroup) -> SharedGroup:
-        """The group of that name at that filter now: it may have lost all its members and come back since."""
-        if group.size > 0:
-            return group
-        entry = self._fanout.table.trie.find(group.topic_filter)
-        found = None if entry is None else entry.groups.get(group.name)
-        return group if found is None else found
-
-
-def _groups(session: Session) -> list[SharedGroup]:
-    """The share groups of which a message is not finished in a session, also those that it has left since."""
-    unfinished = session.inflight.values() + session.queue.waiting()
-    return list({each.group: None for each in unfinished if each.group is not None})

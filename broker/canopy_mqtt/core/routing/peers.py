@@ -24,6 +24,7 @@ from canopy_mqtt.core.topics.subscription import DELAY_BYTES, Subscription
 if TYPE_CHECKING:
     from canopy_mqtt.core.limits import Limits
     from canopy_mqtt.core.routing.router import Router
+    from canopy_mqtt.core.routing.share_queues import ShareQueues
 
 PLACES: Final = 1_024
 """Shared subscriptions of a session that are placed at once, when it comes or goes, and in a tick: 0.1 milliseconds."""
@@ -69,6 +70,7 @@ class ConnectedPeers(Job):
         self.delays: i64 = 0
         self.delays_version: i64 = 0
         self._set_delays: i64 = 0
+        self.share_queues: ShareQueues | None = None  # the router's
 
     def set_delays(self, limits: Limits) -> None:
         """Apply changed settings to the delays of all peers."""
@@ -171,3 +173,5 @@ class ConnectedPeers(Job):
         group = subscription.group
         if group is not None:
             group.place(subscription)
+            if group.queue is not None and self.share_queues is not None:
+                self.share_queues.attach(subscription)

@@ -100,6 +100,14 @@ class QueueLimits:
             send_buffer.tells = session.v5 and self._limits.tell_loss
             send_buffer.low_latency(message_terms is not None or session.fresh_terms > 0)
 
+    def apply_to_group(self, queue: Session, topic_filter: str) -> None:
+        """Give the queue of a share group the terms of a session, and those that the rules have for its filter."""
+        self.apply(queue)
+        if queue.rules:
+            terms = self.subscription_terms(queue, topic_filter, None)
+            if not _has_terms(queue, terms):
+                queue.message_terms = MessageTerms(queue, terms.policy, terms.max_age, terms.depth)
+
     def renew_terms(self, session: Session, subscription: Subscription) -> None:
         """The rules are about another user than before: give a subscription the queue that it has now."""
         message_terms = subscription.message_terms

@@ -38,12 +38,13 @@ from canopy_mqtt.core.queues.queue_terms import UNSET, RequestedTerms, Subscript
 from canopy_mqtt.core.queues.requests import Request, RequestMessage, WaitingRequests
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.bursts import RunFinder
-from canopy_mqtt.core.routing.fanout import Fanout, Unfinished
+from canopy_mqtt.core.routing.fanout import Fanout
 from canopy_mqtt.core.routing.links import BridgeStates
 from canopy_mqtt.core.routing.peers import ConnectedPeers, PeerConnected, PeerDisconnected
 from canopy_mqtt.core.routing.queue_limits import QueueLimits
 from canopy_mqtt.core.routing.retained import RetainedStore
 from canopy_mqtt.core.routing.session_table import SessionTable
+from canopy_mqtt.core.routing.share_queues import ShareQueue, ShareQueues, Unfinished
 from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
 from canopy_mqtt.core.routing.wills import LoneWill, WillQueue
 from canopy_mqtt.core.session.session import Session
@@ -86,7 +87,9 @@ class Router:
         self.retained = self.retained_store.tree
         self.bridge_states = BridgeStates(self.retained, self.sessions)
         self.wills = WillQueue(self)
-        self.unfinished = Unfinished(self.fanout, load, self.jobs)
+        self.share_queues = self.fanout.share_queues = self.table.share_queues = ShareQueues(self)
+        self.peers.share_queues = self.share_queues
+        self.unfinished = Unfinished(self.fanout, self.share_queues, load, self.jobs)
         self.queue_limits = QueueLimits(limits, self.fanout)
         load.reliever = GlobalLimiter(self.sessions, load)
         self.alias_bytes: i64 = 0  # that the topic aliases of all clients take
@@ -255,6 +258,9 @@ class Router:
         wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
         if wanted and not group_name and self.retained.leads_to(topic_filter):
             session.start_stream(subscription, self.retained)
+        group = subscription.group
+        if group is not None and group.queue is not None:
+            self.share_queues.attach(subscription)
         if session.journal is not None:
             session.keep_subscription(subscription)
         if self.event_listener is not None:
@@ -272,7 +278,10 @@ class Router:
         if subscription is None:
             return False
         session.stop_stream(name)
+        group = subscription.group
         self.budget.used += self.table.drop(subscription) >> NODE_SHIFT
+        if group is not None:
+            self.unfinished.unsubscribed(session, group)
         message_terms = subscription.message_terms
         if message_terms is not None and message_terms.fresh:
             self.queue_limits.count_fresh(session, -1)
@@ -422,7 +431,9 @@ class Router:
             self.deadlines.cancel(session)
         self.session_table.remove(session)
         self.table.end(session)
-        if self.event_listener is not None:
+        if isinstance(session, ShareQueue):
+            session.group.queue = None
+        elif self.event_listener is not None:
             self.event_listener.session_ended(session.client_id)
 
     # -- time ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ first removes two of them, so that they do not accumulate.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -28,6 +28,9 @@ from canopy_mqtt.core.topics.subscription import (
     group_bytes,
 )
 from canopy_mqtt.core.topics.trie import create
+
+if TYPE_CHECKING:
+    from canopy_mqtt.core.routing.share_queues import ShareQueues
 
 DROPS: Final = 512
 """Subscriptions that are taken away in one call: half a millisecond, or one."""
@@ -56,6 +59,7 @@ class SubscriptionTable(Job):
         # Who wants to know what is asked for here; None: there is no listener.
         self.listener: SubscriptionListener | None = None
         self.tap: Recorder | None = None
+        self.share_queues: ShareQueues | None = None  # the router's
         # How many go in one call.
         self.drops: i64 = DROPS
         self._totals = totals
@@ -158,9 +162,12 @@ class SubscriptionTable(Job):
         entry = subscription.entry
         assert entry is not None
         topic_filter = entry.topic_filter
+        group = subscription.group
         self._account(subscription, entry.cost, -1)
         held: i64 = self.trie.bytes
         self.cache.discard(entry, subscription)
+        if group is not None and group.queue is not None and self.share_queues is not None:
+            self.share_queues.left(group, subscription.session)
         if self.listener is not None and not subscription.session.upstream:
             self.listener.unwanted(topic_filter)
         return held - self.trie.bytes

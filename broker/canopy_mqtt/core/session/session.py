@@ -307,6 +307,8 @@ class Session:
             if answer != GO_ON:
                 return answer if answer == ACCEPTED else self._missed(message, answer)
         delivery = Delivery(message, qos, retain, identifiers, group)
+        if group is not None:
+            delivery.order = self.totals.place()
         if message_terms is not None:
             delivery.message_terms = message_terms
             delivery.since = self.totals.now
@@ -495,6 +497,14 @@ class Session:
             self.streams = RetainedStreams()
         self.streams.streams[subscription.topic_filter] = RetainedStream(subscription, tree, self.totals.permissions)
 
+    def stop_source(self) -> None:
+        """Take nothing more from the queues of its share groups: its connection is over."""
+        streams = self.streams
+        if streams is not None:
+            streams.source = None
+            if not streams.streams:
+                self.streams = None
+
     def stop_stream(self, topic_filter: str) -> None:
         """The subscription ended: remove the retained messages that it still waits for."""
         if self.streams is not None:
@@ -526,13 +536,13 @@ class Session:
 
     # -- shared subscriptions and the end ------------------------------------------------------------------------------
 
-    def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
+    def take_shared(self, groups: set[SharedGroup], waiting_only: bool = False) -> list[Delivery]:
         """Remove the messages for this member of some shared subscriptions, so that other members can get them.
 
-        That is everything that waits, and QoS 1 in flight; QoS 2 that was sent stays [MQTT-4.8.2-4], and is given to
-        no member when the session ends [MQTT-4.8.2-5].
+        That is everything that waits and, unless `waiting_only`, QoS 1 in flight; QoS 2 that was sent stays
+        [MQTT-4.8.2-4], and is given to no member when the session ends [MQTT-4.8.2-5].
         """
-        taken = [] if self.made_window is None else self.made_window.take_shared(groups)
+        taken = [] if self.made_window is None or waiting_only else self.made_window.take_shared(groups)
         self.offered -= sum([delivery.attempts == 0 for delivery in taken])
         waiting = [] if self.made_queue is None else self.made_queue.take_shared(groups)
         self.offered -= i64(len(waiting))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i32, i64, u8
 
 from canopy_mqtt.core.codec.packets import SubscriptionRequest
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.core.topics.route import Recipient
 
 if TYPE_CHECKING:
@@ -95,12 +96,19 @@ class Subscription(Recipient):
 
     def agree(self, request: SubscriptionRequest, identifier: int, max_qos: int) -> None:
         """Take the options of a SUBSCRIBE, with no higher QoS than `max_qos`."""
-        self.qos = request.qos if request.qos < max_qos else max_qos
+        self.grant(request.qos if request.qos < max_qos else max_qos)
         self.no_local = request.no_local
         self.retain_as_published = request.retain_as_published
         self.retain_handling = request.retain_handling
         self.identifier = identifier
         self.plain = identifier == 0 and self.message_terms is None
+
+    def grant(self, qos: u8) -> None:
+        """Have another QoS granted."""
+        if self.group is not None:
+            self.group.count_qos(i64(self.qos), -1)
+            self.group.count_qos(i64(qos), 1)
+        self.qos = qos
 
     def request(self) -> SubscriptionRequest:
         """Return what its client would ask for to have it again, without the identifier."""
@@ -192,6 +200,28 @@ class SharedGroup:
         self.away = Turns()
         # That hang here, also of members that have left since their sessions are over: the group goes with the last.
         self.subscriptions: int = 0
+        # Those of them with QoS 1, and with QoS 2.
+        self.with_qos1: i64 = 0
+        self.with_qos2: i64 = 0
+        # What waits for the member that connects first (`routing.share_queues`); None: nothing does.
+        self.queue: Session | None = None
+
+    @property
+    def full_name(self) -> str:
+        """Return its name with its topic filter, as a client writes it."""
+        return f"{SHARE_PREFIX}{self.name}/{self.topic_filter}"
+
+    @property
+    def highest_qos(self) -> int:
+        """Return the highest QoS that was granted to one of its subscriptions."""
+        return 2 if self.with_qos2 > 0 else 1 if self.with_qos1 > 0 else 0
+
+    def count_qos(self, qos: i64, change: i64) -> None:
+        """Count a subscription with this QoS that comes (1) or goes (-1)."""
+        if qos == 1:
+            self.with_qos1 += change
+        elif qos == 2:
+            self.with_qos2 += change
 
     @property
     def size(self) -> int:
@@ -223,14 +253,16 @@ class SharedGroup:
 
     def has_member(self) -> bool:
         """Return whether there is a member whose session is not over."""
+        return self.any_member() is not None
+
+    def any_member(self) -> Subscription | None:
+        """Return a member whose session is not over, a connected one if there is one. It uses no turn."""
         if self.has_connected():
-            return True
+            return self.connected.current()
         while True:
             member = self.away.current()
-            if member is None:
-                return False
-            if not member.session.ended:
-                return True
+            if member is None or not member.session.ended:
+                return member
             self.in_place(member)
 
     def in_place(self, member: Subscription) -> bool:
@@ -362,6 +394,7 @@ class FilterEntry:
                 many.groups[group_name] = group
             subscription.group = group
             group.subscriptions += 1
+            group.count_qos(i64(subscription.qos), 1)
             group.add(subscription)
             session = subscription.session
             session.shared += 1
@@ -395,6 +428,7 @@ class FilterEntry:
                 if session.memberships is not None:
                     del session.memberships[subscription]
                 group.subscriptions -= 1
+                group.count_qos(i64(subscription.qos), -1)
                 if group.subscriptions == 0:
                     del many.groups[group.name]
             else:

@@ -133,7 +133,10 @@ class Group(Part):
     connected: int
     away: int
     next: Receiver | None = None
-    """The member that would get the message; null: there is no member, or none may have it."""
+    """The member that would get the message, or the queue of the group, whose name is `$share/NAME/FILTER`; null: there
+    is no member, or none may have it."""
+    waiting: int = 0
+    """Messages in the queue of the group."""
     sentence: str = ""
 
 

@@ -23,6 +23,7 @@ from canopy_mqtt.core.routing.broadcast import MAX_DIRECT_QOS0_SUBSCRIPTIONS, MA
 from canopy_mqtt.core.routing.fanout import share_qos
 from canopy_mqtt.core.routing.recipients import Verdicts, matching, merge
 from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.routing.share_queues import ShareQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.route import Recipient, without_own
 from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
@@ -256,6 +257,8 @@ class Explainer:
     ) -> Receiver:
         """Return the effect on the session of a recipient. `group`: the share group that it is chosen for."""
         session, message, verdicts = recipient.session, case.message, case.verdicts
+        if isinstance(session, ShareQueue):
+            verdicts = None  # asked about the members
         made = _begin(session, message)
         made.group = group
         made.subscriptions = [Matching.model_validate(each, from_attributes=True) for each in subscriptions[:MAX_SHOWN]]
@@ -305,7 +308,15 @@ class Explainer:
                 # A member whose session was over was let go, and its slot with it.
                 each.cursor = min(cursor, len(each.slots))
                 each.takers = [member for member in takers if member in each.slots]
-        if member is not None:
+        if group.queue is not None:
+            made.waiting = int(group.queue.waiting_messages())
+        work = fanout.budget.used
+        queue = None if member is None else self._router.share_queues.would_take(group, member, message)
+        fanout.budget.used = work
+        if queue is not None:
+            made.next = receiver = self._delivery(queue, [], case, group.name)
+            receiver.sentence = sentences.group(made, False)
+        elif member is not None:
             made.next = receiver = self._delivery(member, [member], case, group.name)
             if matching(member.session, case.entries) or len(await self._memberships(member.session, case)) > 1:
                 # The member has that one before this.

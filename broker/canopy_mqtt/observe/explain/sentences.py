@@ -117,6 +117,12 @@ def group(made: Group, present: bool) -> str:
     name = f"$share/{made.name}/{made.topic_filter}"
     if made.next is None:
         return f"{name}: nobody gets it: no member may receive it"
+    if made.next.client_id == name and made.next.gets:
+        if made.connected == 0:
+            return f"{name}: it waits in the queue of the group for the member that connects first"
+        return f"{name}: it waits in the queue of the group, behind {made.waiting} that its members have no room for"
+    if made.next.client_id == name:
+        return f"{name}: the queue of the group does not take it"
     why = "it is the next connected member with room" if present else "it is next; no member is connected"
     return f"{name}: {made.next.client_id} is chosen, since {why}"
 

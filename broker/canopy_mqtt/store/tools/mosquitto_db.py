@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 from canopy_mqtt.core.codec.packets import PUBLISH
 from canopy_mqtt.core.codec.properties import ForwardScan
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
-from canopy_mqtt.core.codec.topic_names import validate_filter
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, validate_filter
 from canopy_mqtt.core.queues.delivery import QUEUED, RELEASED, SENT
 from canopy_mqtt.core.routing import nodes
 from canopy_mqtt.core.routing.links import UPLINKS
@@ -132,8 +132,8 @@ class Saved:
         if version > 5:
             name = fields.take(_CLIENT_NAME.unpack_from(part, 16)[1])
             user_name = self._user_name(client_id, name) if name else None
-        if client_id.startswith((UPLINKS, nodes.NODES)):
-            # The session of a link or a node here, and nothing that a client of mosquitto may bring about.
+        if client_id.startswith((UPLINKS, nodes.NODES, SHARE_PREFIX)):
+            # The session of a link, a node or a share group here: nothing that a client of mosquitto may bring about.
             begin = client_id[: client_id.index("/") + 1]
             self._leave(client_id, f"sessions whose client identifiers begin with {begin}")
         elif interval == 0:

@@ -62,6 +62,7 @@ class Driver:
     says: str = ""
     recovery: float = 0.0
     volatile: bool = False
+    share_queue: bool = False
     """What it promises: see `Durability`."""
     store: bool = False
     """True if it writes its data to {store}."""
@@ -82,7 +83,7 @@ class Driver:
 
     @property
     def durability(self) -> Durability:
-        return Durability(self.window, self.says, self.recovery, self.volatile)
+        return Durability(self.window, self.says, self.recovery, self.volatile, self.share_queue)
 
     @property
     def missing(self) -> str | None:

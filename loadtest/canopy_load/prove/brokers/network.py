@@ -147,9 +147,8 @@ class Namespaces:
         """Return where a node listens for other nodes."""
         return f"{SUBNET}.{node + 1}", self.PORT
 
-    def way(self, node: int, to: int) -> tuple[str, int]:
+    def way(self, _: int, to: int) -> tuple[str, int]:
         """Return where a node reaches another one."""
-        del node
         return self.address(to)
 
     def within(self, node: int, command: list[str]) -> list[str]:
@@ -199,12 +198,10 @@ class Loopback:
     def way(self, node: int, to: int) -> tuple[str, int]:
         return HOST, self._proxies[node, to].port
 
-    def within(self, node: int, command: list[str]) -> list[str]:
-        del node
+    def within(self, _: int, command: list[str]) -> list[str]:
         return command
 
-    def socket(self, node: int) -> socket.socket:
-        del node
+    def socket(self, _: int) -> socket.socket:
         return socket.socket()
 
     def lose(self, sender: int, receiver: int, on: bool) -> None:

@@ -1,0 +1,468 @@
+"""The queue of a share group: what waits for whoever connects first, and what a member that leaves gives back."""
+
+from __future__ import annotations
+
+import pytest
+
+from canopy_mqtt.core.codec import packets as p
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.ledger import EXPIRED, FULL_MESSAGES, NOT_AUTHORIZED, SESSION_ENDED
+from canopy_mqtt.core.persistence.journal import Journal
+from canopy_mqtt.core.queues.queue_terms import LATEST, QueueRule
+from canopy_mqtt.store.memory import MemoryStore
+from tests.core.harness import Client, Network, limits, total_ledger
+from tests.core.recount import losses
+from tests.core.routing.test_permissions import Rules
+from tests.support.losses import dropped_by_cause
+from tests.support.restored import restore
+
+HOUR = 3_600
+SHARED = "$share/g/t"
+
+
+def durable(network: Network, name: str, qos: int = 2, topic_filter: str = SHARED) -> Client:
+    """A member whose session stays; it is connected."""
+    member = network.client(name, clean=False, expiry=HOUR)
+    member.subscribe(topic_filter, qos=qos)
+    # The judge awaits everything again that was in flight: here the first member that connects gets it.
+    member.judge.enabled = False
+    return member
+
+
+def away(network: Network, *names: str) -> list[Client]:
+    """Members whose sessions stay, and who have left."""
+    members = [durable(network, name) for name in names]
+    for member in members:
+        member.disconnect()
+    return members
+
+
+def back(member: Client, receive_maximum: int | None = None, expiry: int = HOUR) -> None:
+    assert member.connect(clean=False, expiry=expiry, receive_maximum=receive_maximum).session_present
+
+
+def publish(network: Network, numbers: range, qos: int = 1, topic: str = "t") -> None:
+    publisher = network.client("p")
+    for number in numbers:
+        publisher.publish(topic, b"%d" % number, qos)
+
+
+def numbers(client: Client) -> list[int]:
+    return [int(each.payload) for each in client.inbox]
+
+
+def ledgers(network: Network) -> None:
+    """All accounts are right."""
+    assert total_ledger(network.router.sessions.values()) == []
+    sessions = network.router.sessions.values()
+    assert network.router.counters.load.messages == sum(
+        each.waiting_messages() + each.in_flight_messages() for each in sessions
+    )
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_whoever_connects_first_has_all(qos: int) -> None:
+    network = Network()
+    first, second = away(network, "a", "b")
+    publish(network, range(5), qos)
+    queue = network.session(SHARED)
+    assert (queue.waiting_messages(), first.session.queued(), second.session.queued()) == (5, 0, 0)
+    back(second)
+    assert numbers(second) == [0, 1, 2, 3, 4]
+    assert SHARED not in network.router.sessions
+    back(first)
+    assert first.payloads() == []
+    ledgers(network)
+
+
+def test_a_member_takes_what_it_has_room_for_and_what_comes_stays_behind() -> None:
+    network = Network()
+    (member,) = away(network, "a")
+    publish(network, range(3))
+    member.answering = False
+    back(member, receive_maximum=2)
+    assert numbers(member) == [0, 1]
+    publish(network, range(3, 5))
+    assert network.session(SHARED).waiting_messages() == 3
+    member.answer(1)
+    assert numbers(member) == [0, 1, 2]
+    member.answering = True
+    member.answer()
+    assert numbers(member) == [0, 1, 2, 3, 4]
+    publish(network, range(5, 6))
+    assert numbers(member)[-1] == 5
+    assert SHARED not in network.router.sessions
+    ledgers(network)
+
+
+def test_members_that_are_connected_share_it() -> None:
+    network = Network()
+    members = away(network, "a", "b")
+    publish(network, range(6))
+    for member in members:
+        member.answering = False
+        back(member, receive_maximum=2)
+    assert [numbers(member) for member in members] == [[0, 1], [2, 3]]
+    for member in members:
+        member.answering = True
+        member.answer()
+    assert sorted(numbers(members[0]) + numbers(members[1])) == list(range(6))
+    ledgers(network)
+
+
+def test_a_new_subscription_takes_from_it() -> None:
+    """Also of a clean session, and only what its QoS allows."""
+    network = Network()
+    away(network, "a")
+    publish(network, range(3), 2)
+    guest = network.client("guest")
+    guest.subscribe(SHARED, qos=1, identifier=7)
+    assert [(one.payload, one.qos) for one in guest.inbox] == [(b"0", 1), (b"1", 1), (b"2", 1)]
+    assert SHARED not in network.router.sessions
+
+
+def test_retained_messages_of_other_subscriptions_come_before() -> None:
+    network = Network()
+    away(network, "a")
+    publish(network, range(2))
+    network.client("p2").publish("r", b"kept", 1, retain=True)
+    guest = network.client("guest")
+    guest.subscribe("r", SHARED, qos=1)
+    assert guest.payloads() == [b"kept", b"0", b"1"]
+
+
+def test_nothing_waits_for_a_group_of_clean_members() -> None:
+    network = Network()
+    member = network.client("a")
+    member.subscribe(SHARED, qos=1)
+    member.cut()
+    publish(network, range(3))
+    assert SHARED not in network.router.sessions
+
+
+@pytest.mark.parametrize("ends", ["clean start", "expiry", "unsubscribe"])
+def test_it_ends_with_the_last_member(ends: str) -> None:
+    """What waits is lost then, and counted as with a session that ends."""
+    network = Network()
+    first, second = away(network, "a", "b")
+    publish(network, range(4))
+    queue = network.session(SHARED)
+    second.connect(clean=True)  # its session is over, and it is no member
+    assert network.session(SHARED) is queue
+    if ends == "clean start":
+        first.connect(clean=True)
+    elif ends == "expiry":
+        network.advance(HOUR + 1)
+    else:
+        first.answering = False
+        back(first, receive_maximum=1)
+        first.unsubscribe(SHARED)
+    assert SHARED not in network.router.sessions
+    assert queue.ended
+    assert losses(queue) == {"session-ended": 3 if ends == "unsubscribe" else 4}
+    assert dropped_by_cause(queue)[SESSION_ENDED] > 0
+    network.advance(1)
+    publish(network, range(4, 5))
+    assert SHARED not in network.router.sessions
+
+
+def test_its_bounds_are_those_of_a_session() -> None:
+    network = Network(limits(session_messages=3, tell_publisher=True))
+    (member,) = away(network, "a")
+    publisher = network.client("p")
+    codes = []
+    for number in range(5):
+        publisher.publish("t", b"%d" % number, 1)
+        codes.append(publisher.got(p.Ack)[-1].reason_code)
+    queue = network.session(SHARED)
+    assert dropped_by_cause(queue)[FULL_MESSAGES] == 2
+    assert codes == [0, 0, 0, 0x97, 0x97]
+    back(member)
+    assert numbers(member) == [0, 1, 2]
+
+
+def test_messages_expire_in_it() -> None:
+    network = Network()
+    (member,) = away(network, "a")
+    publisher = network.client("p")
+    publisher.publish("t", b"0", 1, expiry=5)
+    publisher.publish("t", b"1", 1)
+    queue = network.session(SHARED)
+    network.advance(6)
+    back(member)
+    assert numbers(member) == [1]
+    assert dropped_by_cause(queue)[EXPIRED] == 1
+    ledgers(network)
+
+
+def test_a_rule_about_its_filter_holds() -> None:
+    """With `latest` a newer message takes the place of the older one of its topic."""
+    network = Network()
+    network.router.limits.rules = (QueueRule(topic_filter="t", policy=LATEST),)
+    (member,) = away(network, "a")
+    publish(network, range(4))
+    assert network.session(SHARED).waiting_messages() == 1
+    back(member)
+    assert numbers(member) == [3]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_qos_0_is_queued_where_sessions_queue_it(kept: bool) -> None:
+    network = Network(limits(queue_qos0=kept))
+    (member,) = away(network, "a")
+    publish(network, range(2), 0)
+    assert (SHARED in network.router.sessions) is kept
+    back(member)
+    assert numbers(member) == ([0, 1] if kept else [])
+    ledgers(network)
+
+
+def test_a_group_that_was_granted_qos_0_queues_nothing() -> None:
+    network = Network()
+    durable(network, "a", qos=0).disconnect()
+    publish(network, range(2), 1)
+    assert SHARED not in network.router.sessions
+
+
+# -- members that leave ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_member_leaves_goes_back_in_order() -> None:
+    """QoS 1 that was not acknowledged, what was not sent, and what other members gave back before."""
+    network = Network()
+    first, second, third = away(network, "a", "b", "c")
+    publish(network, range(6))
+    for member in (first, second):
+        member.answering = False
+        back(member, receive_maximum=2)
+    second.cut()
+    first.cut()
+    network.settle()
+    assert [int(each.message.payload()) for each in network.session(SHARED).queue.waiting()] == list(range(6))
+    back(third)
+    assert [(one.payload, one.dup) for one in third.inbox] == [(b"%d" % number, False) for number in range(6)]
+    ledgers(network)
+
+
+def test_qos_2_that_was_sent_stays_with_its_member() -> None:
+    """[MQTT-4.8.2-4] What was not sent goes."""
+    network = Network()
+    first, second = away(network, "a", "b")
+    publish(network, range(4), 2)
+    first.answering = False
+    back(first, receive_maximum=2)
+    first.cut()
+    back(second)
+    assert numbers(second) == [2, 3]
+    first.answering = True
+    back(first)
+    assert [(one.payload, one.dup) for one in first.got(p.Publish)] == [(b"0", True), (b"1", True)]
+    ledgers(network)
+
+
+def test_unsubscribing_gives_back_what_was_not_sent() -> None:
+    """And what is in flight is completed [MQTT-3.10.4-3]."""
+    network = Network()
+    first, second = durable(network, "a"), durable(network, "b")
+    second.disconnect()
+    first.answering = False
+    first.disconnect()
+    back(first, receive_maximum=1)
+    publish(network, range(3))
+    assert first.session.waiting_messages() == 2
+    first.unsubscribe(SHARED)
+    assert (first.session.waiting_messages(), network.session(SHARED).waiting_messages()) == (0, 2)
+    first.answer()
+    assert first.session.in_flight_messages() == 0
+    back(second)
+    assert numbers(second) == [1, 2]
+    ledgers(network)
+
+
+def test_what_has_no_room_stays_with_the_member() -> None:
+    """No message is dropped since its member leaves; the member has it again when it is back."""
+    network = Network(limits(session_messages=4))
+    (member,) = away(network, "a")
+    publish(network, range(4))
+    member.answering = False
+    back(member, receive_maximum=2)
+    publish(network, range(4, 6))
+    assert network.session(SHARED).waiting_messages() == 4
+    member.cut()
+    network.settle()
+    assert (network.session(SHARED).waiting_messages(), member.session.queued()) == (4, 2)
+    member.answering = True
+    back(member)
+    assert sorted(set(numbers(member))) == list(range(6))
+    ledgers(network)
+
+
+# -- whose it is -------------------------------------------------------------------------------------------------------
+
+
+def test_an_account_of_a_member_answers_for_it() -> None:
+    """When that member goes, that of another one does."""
+    network = Network()
+    members = [network.idle(name) for name in ("a", "b")]
+    for member in members:
+        member.host = f"192.0.2.{len(member.client_id) + ord(member.client_id)}"
+        member.connect(clean=False, expiry=HOUR)
+        member.subscribe(SHARED, qos=1)
+        member.disconnect()
+    publish(network, range(3))
+    queue = network.session(SHARED)
+    owner = queue.account.owner
+    [owning] = [each for each in members if each.session.account.owner is owner]
+    [other] = [each for each in members if each is not owning]
+    held = owner.queued
+    assert held > 0
+    network.router.end_session(owning.session, network.now)
+    assert queue.account.owner is other.session.account.owner
+    assert (owner.queued, queue.account.owner.queued) == (0, held)
+    assert queue.principal.client_id == SHARED
+
+
+def test_without_room_for_another_session_a_member_has_it() -> None:
+    """As many groups as a client may have make no more sessions than the settings allow."""
+    network = Network(limits(max_sessions=2))
+    (member,) = away(network, "a")
+    publish(network, range(2))
+    assert SHARED not in network.router.sessions
+    assert member.session.waiting_messages() == 2
+    back(member)
+    assert numbers(member) == [0, 1]
+
+
+def test_no_client_can_connect_as_it() -> None:
+    network = Network()
+    away(network, "a")
+    publish(network, range(1))
+    assert network.idle(SHARED).connect(clean=False).reason_code == 0x85
+    assert network.session(SHARED).waiting_messages() == 1
+
+
+# -- access control ----------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_the_first_member_may_not_have_holds_up_no_other() -> None:
+    """It is for a member that may have it, also one that is away; where there is none it is refused, and counted."""
+    network, rules = Network(), Rules()
+    network.router.access_control = rules
+    first, second = (durable(network, name, topic_filter="$share/g/#") for name in "ab")
+    for member in (first, second):
+        member.disconnect()
+    rules.no_receive.update({("a", "b"), ("a", "none"), ("b", "none")})
+    publisher = network.client("p")
+    for topic in ("b", "a", "b", "a"):
+        publisher.publish(topic, topic.encode(), 1)
+    assert network.session("$share/g/#").waiting_messages() == 4
+    publisher.publish("none", b"none", 1)
+    back(first)
+    assert first.payloads() == [b"a", b"a"]
+    assert second.session.waiting_messages() == 2
+    assert "$share/g/#" not in network.router.sessions
+    back(second)
+    assert second.payloads() == [b"b", b"b"]
+    ledgers(network)
+
+
+def test_rules_that_have_changed_hold_for_what_waits() -> None:
+    network, rules = Network(), Rules()
+    network.router.access_control = rules
+    (member,) = away(network, "a")
+    publish(network, range(3))
+    queue = network.session(SHARED)
+    rules.no_receive.add(("a", "t"))
+    rules.change()
+    back(member)
+    assert member.payloads() == []
+    assert dropped_by_cause(queue)[NOT_AUTHORIZED] == 3
+    assert SHARED not in network.router.sessions
+    ledgers(network)
+
+
+# -- stores ------------------------------------------------------------------------------------------------------------
+
+
+async def restarted(store: MemoryStore, network: Network) -> Network:
+    made = Network(network.router.limits)
+    made.now = network.now
+    made.router.journal = store.journal
+    restore(made.router, await store.load(), made.now)
+    made.settle()
+    return made
+
+
+async def test_it_is_back_after_a_restart() -> None:
+    """With what members had in flight, QoS 1, and each message at its place."""
+    store, network = MemoryStore(), Network()
+    await store.open(lambda: network.now)
+    network.router.journal = store.journal
+    first, _ = away(network, "a", "b")
+    publish(network, range(4))
+    first.answering = False
+    back(first, receive_maximum=2)
+    assert len(first.inbox) == 2
+    again = await restarted(store, network)
+    queue = again.session(SHARED)
+    assert [int(each.message.payload()) for each in queue.queue.waiting()] == [0, 1, 2, 3]
+    member = again.idle("b")
+    back(member)
+    assert numbers(member) == [0, 1, 2, 3]
+    assert [(each.client_id, each.deliveries) for each in (await store.load()).sessions] == [("a", []), ("b", [])]
+    assert SHARED not in again.router.sessions
+    ledgers(again)
+
+
+async def test_a_queue_without_its_group_is_gone() -> None:
+    """As in a file that another program has changed."""
+    store, network = MemoryStore(), Network()
+    await store.open(lambda: network.now)
+    network.router.journal = store.journal
+    away(network, "a")
+    publish(network, range(2))
+    store.journal.unsubscribed("a", SHARED)
+    again = await restarted(store, network)
+    assert SHARED not in again.router.sessions
+    assert [each.client_id for each in (await store.load()).sessions] == ["a"]
+
+
+def test_a_message_is_nobodys_at_no_moment() -> None:
+    """A move ends one delivery and begins another in the same call: the journal hears of nothing in between."""
+    network, heard = Network(), Heard()
+    (member,) = away(network, "a")
+    network.router.journal = heard
+    network.router.session_table.sessions["a"].keep_in(heard)
+    publish(network, range(2))
+    heard.notes.clear()
+    back(member)
+    names = [note for note in heard.notes if note[0] in ("finished", "in_flight")]
+    assert names[:4] == [("finished", SHARED), ("in_flight", "a"), ("finished", SHARED), ("in_flight", "a")]
+
+
+class Heard(Journal):
+    """Writes down who was named."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[tuple[str, str]] = []
+
+    def finished(self, client_id: str, delivery: object) -> None:
+        del delivery
+        self.notes.append(("finished", client_id))
+
+    def in_flight(self, client_id: str, delivery: object) -> None:
+        del delivery
+        self.notes.append(("in_flight", client_id))
+
+
+def test_options_of_the_member_hold() -> None:
+    """Retain As Published and subscription identifiers are those of the one who takes it."""
+    network = Network()
+    away(network, "a")
+    network.client("p").publish("t", b"x", 1, retain=True)
+    guest = network.client("guest")
+    guest.subscribe(Request(SHARED, 1, False, True, 2), identifier=9)
+    [came] = guest.inbox
+    assert came.retain
+    assert tuple(came.subscription_ids) == (9,)
