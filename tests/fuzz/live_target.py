@@ -25,6 +25,7 @@ from typing import Any, Final, cast
 from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.routing.share_queues import ShareQueue
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.settings import Settings
 from tests.e2e import wire
@@ -477,7 +478,7 @@ def _unaccounted(broker: Broker) -> str:
         quota = session.window.quota + sum(1 for delivery in session.inflight.values() if delivery.counted)
         if session.send_buffer is not None and quota != session.window.limit:
             return f"a window of {session.window.limit} and a quota of {quota} for {session.client_id!r}"
-        if session.send_buffer is None and session.expires_at == 0.0:
+        if session.send_buffer is None and session.expires_at == 0.0 and not isinstance(session, ShareQueue):
             return f"{session.client_id!r} is away and never expires"
     if subscriptions != router.subscription_count:
         return f"{subscriptions} subscriptions, counted as {router.subscription_count}"

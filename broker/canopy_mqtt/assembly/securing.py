@@ -19,6 +19,7 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.jobs import STEP_WORK
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol.subscribe import SubscriptionReview
+from canopy_mqtt.core.routing.share_queues import ShareQueue
 from canopy_mqtt.core.routing.wills import LoneWill
 from canopy_mqtt.guards import hook_guards
 from canopy_mqtt.net.connections.connection import Connection
@@ -170,6 +171,9 @@ class Securing:
         router, wills = server.router, server.router.wills
         ended = dropped = 0
         for at, session in enumerate(list(router.sessions.values())):
+            if isinstance(session, ShareQueue):
+                # It ends with its last member, or belongs to another one then.
+                continue
             if session.send_buffer is None and not session.ended and self._lost_access(session.principal):
                 if session.will is not None:
                     wills.forget(session)

@@ -303,7 +303,9 @@ class _Player:
             for each in events
             if isinstance(each, Publish) and each.topic.startswith("t/") and each.qos and each.outcome == "ok"
         }
-        members = [each.plan for each in self._clients.values() if each.plan.kind == "member" and each.connected]
+        members = [
+            each.plan for each in self._clients.values() if each.plan.kind in ("member", "pair") and each.connected
+        ]
         came: dict[str, set[tuple[Stream, int]]] = {each.filters[0].topic_filter: set() for each in members}
         for delivery in (each for each in events if isinstance(each, Delivery)):
             for asked in self._plan.clients[delivery.client].filters:

@@ -127,6 +127,19 @@ def test_a_run_of_publishes_waits_as_one(house: House, qos: int) -> None:
         assert _kinds(client)[41:] == [(PUBCOMP, 2 + number) for number in range(40)]
 
 
+def test_a_member_that_is_not_kept_gets_qos_2_of_its_group_when_the_queue_has_given_it_up(house: House) -> None:
+    """Else a broker that dies in between would find it in the queue, and give it to another member, too."""
+    house.away(topic_filter="$share/g/t")
+    house.client("pub").publish("t", b"1", 2)
+    house.commit()
+    passing = house.client("passing")
+    passing.send(p.Subscribe(passing.take_id(), [Request("$share/g/t", 2)]))
+    house.network.settle()
+    assert passing.got(Publish) == []
+    house.commit()
+    assert [each.payload for each in passing.got(Publish)] == [b"1"]
+
+
 def test_only_what_is_committed_leaves(house: House) -> None:
     """One group is being written, and the next one fills."""
     house.away()

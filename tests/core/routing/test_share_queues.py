@@ -290,10 +290,26 @@ def test_what_has_no_room_stays_with_the_member() -> None:
     assert network.session(SHARED).waiting_messages() == 4
     member.cut()
     network.settle()
-    assert (network.session(SHARED).waiting_messages(), member.session.queued()) == (4, 2)
+    assert (network.session(SHARED).waiting_messages(), member.session.in_flight_messages()) == (4, 2)
     member.answering = True
     back(member)
     assert sorted(set(numbers(member))) == list(range(6))
+    ledgers(network)
+
+
+def test_what_is_in_flight_and_has_no_room_elsewhere_is_not_lost_with_the_connection() -> None:
+    """Also where the member's own queue has room for less than its window has."""
+    network = Network(limits(session_messages=4))
+    member = durable(network, "a")
+    member.answering = False
+    publish(network, range(20))
+    member.cut()
+    network.settle()
+    assert (network.session(SHARED).waiting_messages(), member.session.in_flight_messages()) == (4, 16)
+    member.answering = True
+    back(member)
+    assert set(numbers(member)) == set(range(20))
+    assert losses(member.session) == {}
     ledgers(network)
 
 

@@ -383,9 +383,9 @@ class MessageQueue:
         """Return the messages that wait in memory, in their order: a copy."""
         return [] if self.pending is None else [each for each in self.pending if each.state != DROPPED]
 
-    def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
-        """Take out all that was chosen for this member of some shared subscriptions."""
-        taken = [each for each in self.waiting() if each.group in groups]
+    def take_shared(self, groups: set[SharedGroup], kept: set[Delivery]) -> list[Delivery]:
+        """Take out what was chosen for this member of some shared subscriptions, but for what is kept."""
+        taken = [each for each in self.waiting() if each.group in groups and each not in kept]
         self.take_out(taken)
         load = self.load
         for delivery in taken:

@@ -190,7 +190,7 @@ class SendWindow:
     def room(self, count: i64, size: i64, send_buffer: SendBuffer) -> i64:
         """Return how many messages of `size` bytes, at most `count`, `send_now` or `send_run` would send now."""
         load = self._load
-        if self.resend is not None:
+        if self.resend is not None or (self.held is not None and self.held.count > 0):
             return 0
         if count > self.quota:
             count = self.quota if self.quota > 0 else 0
@@ -280,10 +280,13 @@ class SendWindow:
         journal, commits, new = self.journal, self.commits, delivery.attempts == 0
         if journal is not None and new:
             journal.in_flight(self._client_id, delivery)
-        if commits is None or delivery.qos < 2:
+        held = self.held
+        if delivery.qos < 2 or (commits is None and (held is None or held.count == 0)):
             send_buffer.push(delivery)
             return
-        self.held = held = self.held or HeldDeliveries(self.inflight, commits)
+        if held is None:
+            assert commits is not None
+            self.held = held = HeldDeliveries(self.inflight, commits)
         held.push(delivery, send_buffer, new and journal is not None)
 
     def full_of_own(self, send_buffer: SendBuffer) -> bool:
@@ -294,6 +297,25 @@ class SendWindow:
         """`send` for one that nothing is held for yet."""
         if not self.send(delivery, send_buffer):
             return False
+        load = self._load
+        load.messages += 1
+        load.bytes += delivery.message.size
+        return True
+
+    def send_taken(self, delivery: Delivery, send_buffer: SendBuffer, commits: Commits | None) -> bool:
+        """`send_new` for one that a queue has given up, whose journal has these `commits`; None: no store keeps it.
+
+        One of QoS 2 goes when that is committed, also where this session is not kept: else a broker that dies before
+        would find it in the queue again.
+        """
+        if commits is None or self.journal is not None or delivery.qos < 2:
+            return self.send_new(delivery, send_buffer)
+        if not self.put(delivery):
+            return False
+        self.quota -= 1
+        delivery.counted = True
+        self.held = held = self.held or HeldDeliveries(self.inflight, commits)
+        held.push(delivery, send_buffer, True)
         load = self._load
         load.messages += 1
         load.bytes += delivery.message.size
@@ -407,13 +429,19 @@ class SendWindow:
                 delivery.settle()
                 self.finish(delivery)
 
-    def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
-        """Take out what was chosen for this member of some shared subscriptions: QoS 1, and QoS 2 never sent."""
-        taken: list[Delivery] = []
-        for delivery in self.inflight.values():
-            if delivery.group in groups and delivery.state == SENT and (delivery.qos == 1 or delivery.attempts == 0):
-                self._remove(delivery)
-                taken.append(delivery)
+    def shareable(self, groups: set[SharedGroup]) -> list[Delivery]:
+        """Return what others may have of some shared subscriptions: QoS 1, and QoS 2 never sent."""
+        return [
+            each
+            for each in self.inflight.values()
+            if each.group in groups and each.state == SENT and (each.qos == 1 or each.attempts == 0)
+        ]
+
+    def take_shared(self, groups: set[SharedGroup], kept: set[Delivery]) -> list[Delivery]:
+        """Take out what others may have of some shared subscriptions, but for what is kept."""
+        taken = [each for each in self.shareable(groups) if each not in kept]
+        for delivery in taken:
+            self._remove(delivery)
         return taken
 
     # -- acknowledgements from the client ------------------------------------------------------------------------------

@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 TURN: Final = 256
 """Messages that a member takes at most before others have their turn."""
 
+MAX_MADE: Final = 64
+"""Queues that are made in one batch, in 3 milliseconds: a message may be for very many groups. What is for others waits
+in the session of a member."""
+
 AT_ONCE: Final = 512
 """Unfinished messages that other members get in the call in which one leaves: half a millisecond."""
 
@@ -127,6 +131,9 @@ class ShareQueues:
         self._load = router.counters.load
         # Queues that have dropped all that they had: they may be about to take a message.
         self._emptied: dict[Session, None] = {}
+        # When queues were made last, and how many.
+        self._made_at = 0.0
+        self._made: i64 = 0
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -149,7 +156,9 @@ class ShareQueues:
         return answer
 
     def of(self, group: SharedGroup, session: Session) -> Session | None:
-        """Return the queue of a group; a new one belongs to the principal of `session`. None: there is no room for it.
+        """Return the queue of a group; a new one belongs to the principal of `session`.
+
+        None: there is no room for it, or `MAX_MADE` are new.
 
         Callers put something into a new one at once, and call nothing else before.
         """
@@ -157,8 +166,12 @@ class ShareQueues:
         if queue is not None:
             return queue
         principal = _as_owner(session.principal, group)
-        if self._lacks_room(group, principal):
+        if self._made_at != self._load.now:
+            self._made_at = self._load.now
+            self._made = 0
+        if self._made >= MAX_MADE or self._lacks_room(group, principal):
             return None
+        self._made += 1
         made = self.make(group, principal)
         journal = self._router.journal
         if journal is not None:
@@ -229,21 +242,29 @@ class ShareQueues:
             if not queue.ended:
                 self._settle(queue)
 
+    def room(self, queue: Session, deliveries: list[Delivery]) -> int:
+        """Return how many of these deliveries, from the first on, a queue has room for."""
+        waiting = queue.queue
+        queue.account.fit()
+        messages: i64 = waiting.messages
+        size: i64 = waiting.bytes
+        for at, delivery in enumerate(deliveries):
+            more: i64 = delivery.message.size
+            if messages >= waiting.max_messages or (messages > 0 and size + more > waiting.max_bytes):
+                return at
+            messages += 1
+            size += more
+        return len(deliveries)
+
     def take_back(self, queue: Session, group: SharedGroup, deliveries: list[Delivery]) -> list[Delivery]:
         """Put into a queue, each at its place, what a member had and others are to get. Return what has no room."""
         waiting = queue.queue
         terms = queue.message_terms
-        queue.account.fit()
-        messages: i64 = waiting.messages
-        size: i64 = waiting.bytes
         self._router.budget.used += OBJECT_WORK * len(deliveries)
         some: list[Delivery] = []
-        taken = 0
-        for delivery in deliveries:
+        taken = self.room(queue, deliveries)
+        for delivery in deliveries[:taken]:
             message = delivery.message
-            if messages >= waiting.max_messages or (messages > 0 and size + message.size > waiting.max_bytes):
-                break
-            taken += 1
             queue.offered += 1
             if terms is not None and terms.of_topic(message.topic) is not None:
                 queue.drop(REPLACED)  # by what came later
@@ -252,8 +273,6 @@ class ShareQueues:
             made.order = delivery.order
             made.message_terms = terms
             some.append(made)
-            messages += 1
-            size += message.size
         waiting.merge(some)
         queue.update_fast_path()
         self._router.session_table.count(queue)
@@ -325,6 +344,8 @@ class ShareQueues:
             return False
         if qos > 0 and (not window.takes(message.size) or (terms is not None and window.full_of_own(send_buffer))):
             return False
+        # Before the queue ends with its last message.
+        commits = None if queue.journal is None else queue.journal.commits
         self._take(queue, delivery)
         if qos == 0 or session.upstream or send_buffer.refusal(message, qos, identifiers) != ACCEPTED:
             # Converted for the upstream, or one that never fits: the session does it all.
@@ -339,7 +360,7 @@ class ShareQueues:
         if journal is not None:
             # Nothing waits in the session: the number stands before all that will.
             journal.placed(made.order)
-        sent = window.send_new(made, send_buffer)
+        sent = window.send_taken(made, send_buffer, commits)
         if journal is not None:
             journal.placed(0)
         assert sent
@@ -493,13 +514,22 @@ class Unfinished(Job):
             return
         others: list[Delivery] = []
         parts: dict[SharedGroup, list[Delivery]] = {group: [] for group in queues}
-        for delivery in sorted(session.take_shared(groups, waiting_only), key=order_of):
+        kept: set[Delivery] = set()
+        if not session.ended and not waiting_only:
+            for group, queue in queues.items():
+                kept |= self._without_room(session, group, queue)
+        for delivery in sorted(session.take_shared(groups, kept, waiting_only), key=order_of):
             assert delivery.group is not None
             parts.get(delivery.group, others).append(delivery)
         for group, queue in queues.items():
             for delivery in self._queues.take_back(queue, self._present(group), parts[group]):
                 self._return(delivery, session, FULL_MESSAGES)
         self._hand_on_all(others, session)
+
+    def _without_room(self, session: Session, group: SharedGroup, queue: Session) -> set[Delivery]:
+        """Return what a member has of a group and the queue has no room for: it stays where it is, also in flight."""
+        deliveries = sorted(session.shareable({group}), key=order_of)
+        return set(deliveries[self._queues.room(queue, deliveries) :])
 
     def _hand_on_all(self, deliveries: list[Delivery], session: Session) -> None:
         totals = self._totals

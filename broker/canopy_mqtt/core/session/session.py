@@ -536,15 +536,23 @@ class Session:
 
     # -- shared subscriptions and the end ------------------------------------------------------------------------------
 
-    def take_shared(self, groups: set[SharedGroup], waiting_only: bool = False) -> list[Delivery]:
-        """Remove the messages for this member of some shared subscriptions, so that other members can get them.
+    def shareable(self, groups: set[SharedGroup]) -> list[Delivery]:
+        """Return the messages for this member of some shared subscriptions that other members may have."""
+        found = [] if self.made_window is None else self.made_window.shareable(groups)
+        if self.made_queue is not None:
+            found += [each for each in self.made_queue.waiting() if each.group in groups]
+        return found
+
+    def take_shared(self, groups: set[SharedGroup], kept: set[Delivery], waiting_only: bool = False) -> list[Delivery]:
+        """Remove the messages for this member of some shared subscriptions, so that other members can get them; `kept`
+        stay as they are.
 
         That is everything that waits and, unless `waiting_only`, QoS 1 in flight; QoS 2 that was sent stays
         [MQTT-4.8.2-4], and is given to no member when the session ends [MQTT-4.8.2-5].
         """
-        taken = [] if self.made_window is None or waiting_only else self.made_window.take_shared(groups)
+        taken = [] if self.made_window is None or waiting_only else self.made_window.take_shared(groups, kept)
         self.offered -= sum([delivery.attempts == 0 for delivery in taken])
-        waiting = [] if self.made_queue is None else self.made_queue.take_shared(groups)
+        waiting = [] if self.made_queue is None else self.made_queue.take_shared(groups, kept)
         self.offered -= i64(len(waiting))
         self.update_fast_path()
         taken += waiting

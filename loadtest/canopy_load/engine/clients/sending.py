@@ -253,7 +253,9 @@ class Sender(Schedule):
             back: i64 = self.returned
             if self.pardoned > back:
                 back = self.pardoned
-            away: i64 = int(float(self.expected - back) / self.fan)
+            # A message of which one copy is still to come is under way.
+            rest = self.fan - 1.0 if self.fan > 1.0 else 0.0
+            away: i64 = int((float(self.expected - back) + rest) / self.fan)
             free = self.window - away
             # A quarter at a time: a burst costs little more than a message.
             if free * 4 < self.window:

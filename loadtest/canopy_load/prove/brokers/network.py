@@ -190,7 +190,7 @@ class Loopback:
 
     async def open(self) -> None:
         for proxy in self._proxies.values():
-            await proxy.open()
+            proxy.open()
 
     def address(self, node: int) -> tuple[str, int]:
         return HOST, self._ports[node]

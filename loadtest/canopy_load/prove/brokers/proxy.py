@@ -44,8 +44,6 @@ class _Side(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self._proxy.sides.add(self)
         self.regulate()
-        if self._up:
-            self._proxy.dial(self)
 
     def data_received(self, data: bytes) -> None:
         delay = self._proxy.delay
@@ -149,20 +147,34 @@ class Proxy:
         self.sides: set[_Side] = set()
         self._make = make
         self._to = to
-        self._server: asyncio.Server | None = None
-        self._dials: set[asyncio.Task[None]] = set()
+        self._listening: socket.socket | None = None
+        self._beginning: set[asyncio.Task[None]] = set()
 
-    async def open(self) -> None:
+    def open(self) -> None:
         """Accept connections."""
-        if self._server is None:
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(lambda: _Side(self, True), HOST, self.port, backlog=1_024)
+        # No `asyncio.Server`: while it closes it forgets the connections that it has just accepted, and their ends are
+        # never told. https://github.com/python/cpython/issues/109564
+        if self._listening is None:
+            self._listening = socket.create_server((HOST, self.port), backlog=1_024)
+            self._listening.setblocking(False)
+            asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
 
     def refuse(self) -> None:
         """Accept no connections until it is opened again."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listening is not None:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            self._listening.close()
+            self._listening = None
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            sock, _ = listening.accept()
+        except OSError:
+            # It was reset before it was accepted, or there are no descriptors left: it is asked again.
+            return
+        task = asyncio.get_running_loop().create_task(self._begin(sock))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
 
     def hold(self, up: bool, down: bool) -> None:
         """Let nothing pass in these directions."""
@@ -175,14 +187,11 @@ class Proxy:
         for each in list(self.sides):
             each.abort()
 
-    def dial(self, side: _Side) -> None:
-        """Connect one that has come with the port behind the proxy."""
-        task = asyncio.get_running_loop().create_task(self._dial(side))
-        self._dials.add(task)
-        task.add_done_callback(self._dials.discard)
-
-    async def _dial(self, side: _Side) -> None:
+    async def _begin(self, sock: socket.socket) -> None:
+        """Make a connection of one that was accepted, and connect it with the port behind the proxy."""
         loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        _, side = await loop.connect_accepted_socket(lambda: _Side(self, True), sock)
         sock = self._make()
         try:
             sock.setblocking(False)
@@ -206,7 +215,9 @@ class Proxy:
     async def close(self) -> None:
         """End all connections, and accept no more."""
         self.refuse()
-        for task in list(self._dials):
+        # Those that were accepted last begin first: a task that is cancelled before leaves its socket open.
+        await asyncio.sleep(0)
+        for task in list(self._beginning):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task

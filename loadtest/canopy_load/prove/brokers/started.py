@@ -89,21 +89,18 @@ class _Node:
         self.process: BrokerProcess | None = None
         self.begun = False
         self.severed = False
-        self._admitting = asyncio.Lock()
         self.command: list[str] = []
         self.entrance: Proxy
         self.disk: Disk | None = None
         self.clock: Clock | None = None
         folder.mkdir()
 
-    async def admit(self) -> None:
+    def admit(self) -> None:
         """Accept clients, or refuse them."""
-        # Faults overlap: whoever comes second looks again when the port has been opened.
-        async with self._admitting:
-            if self.begun and not self.severed:
-                await self.entrance.open()
-            else:
-                self.entrance.refuse()
+        if self.begun and not self.severed:
+            self.entrance.open()
+        else:
+            self.entrance.refuse()
 
 
 class Started:
@@ -208,7 +205,7 @@ class Started:
 
     async def _begin(self, node: _Node) -> None:
         node.begun = True
-        await node.admit()
+        node.admit()
         process = BrokerProcess(node.command, node.entrance.port, None, self.driver.patience)
         await asyncio.to_thread(process.__enter__)
         node.process = process
@@ -311,7 +308,7 @@ class Started:
                 node.entrance.delay = fault.amount if on else 0.0
             case Fault.SEVER:
                 node.severed = on
-                await node.admit()
+                node.admit()
                 if on:
                     node.entrance.cut()
             case Fault.STORE_RESTART:
@@ -351,7 +348,7 @@ class Started:
         """End a node; its clients are refused then. Raises BrokerFailed: it took SIGKILL where there was patience."""
         by_itself = await self._end(node, patience)
         node.begun = False
-        await node.admit()
+        node.admit()
         if patience is not None and not by_itself:
             raise BrokerFailed(f"the broker had not ended {patience:g} s after SIGTERM")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 import pytest
 
@@ -42,7 +42,7 @@ async def proxied() -> AsyncIterator[tuple[Proxy, Far, asyncio.StreamReader, asy
     far = Far()
     server = await asyncio.start_server(far.serve, HOST, 0)
     proxy = Proxy(lambda: socket.socket(), server.sockets[0].getsockname()[1])
-    await proxy.open()
+    proxy.open()
     reader, writer = await asyncio.open_connection(HOST, proxy.port)
     try:
         yield proxy, far, reader, writer
@@ -134,7 +134,7 @@ def test_a_cut_ends_connections_and_a_refusal_new_ones() -> None:
             await far.over.wait()
             with pytest.raises(OSError, match="Connect"):
                 await asyncio.open_connection(HOST, proxy.port)
-            await proxy.open()
+            proxy.open()
             _, again = await asyncio.open_connection(HOST, proxy.port)
             again.close()
 
@@ -146,11 +146,33 @@ def test_a_port_where_nobody_listens_ends_the_connection() -> None:
         with socket.socket() as unused:
             unused.bind((HOST, 0))
             proxy = Proxy(lambda: socket.socket(), unused.getsockname()[1])
-            await proxy.open()
+            proxy.open()
             reader, writer = await asyncio.open_connection(HOST, proxy.port)
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await reader.readexactly(1)
             writer.close()
             await proxy.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_connections_that_come_just_before_a_refusal_are_told_their_end(steps: int) -> None:
+    async def test() -> None:
+        async with proxied() as (proxy, _, _, _):
+            loop = asyncio.get_running_loop()
+            with ExitStack() as stack:
+                comers = [stack.enter_context(socket.create_connection((HOST, proxy.port))) for _ in range(8)]
+                for each in comers:
+                    each.setblocking(False)
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                proxy.refuse()
+                proxy.cut()
+                await asyncio.sleep(0)
+                await proxy.close()
+                for each in comers:
+                    with suppress(ConnectionError):
+                        assert await asyncio.wait_for(loop.sock_recv(each, 1), LONG) == b""
 
     run(test)
