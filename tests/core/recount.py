@@ -208,9 +208,13 @@ def check_accounts(router: Router) -> None:
     assert table.empty_bytes == sum(map(bytes_of, empty))
     shares = router.retained_store.shares
     shelves: Counter[str] = Counter()
-    for each, some in (*shares._giving.items(), *shares._clearings.items()):
+    for each, some in shares._giving.items():
         assert some
         shelves[each.name] += len(some)
+    for each, by_client in shares._clearings.items():
+        assert by_client
+        assert all(by_client.values())
+        shelves[each.name] += sum(map(len, by_client.values()))
     assert shelves == +giving
 
 

@@ -132,6 +132,33 @@ def test_another_accounts_messages_make_them_give_way() -> None:
     check_accounts(router)
 
 
+def test_what_one_client_has_cleared_does_not_bound_another_one_of_its_address() -> None:
+    network = node(max_retained_bytes_per_client=8_000)
+    router = network.router
+    first, second = network.client("first"), network.client("second")
+    first.publish("first", b"", qos=1, retain=True)
+    for number in range(20):
+        second.publish(f"second/{number}", b"", qos=1, retain=True)
+    for number in range(5):
+        second.publish(f"kept/{number}", b"x", qos=1, retain=True)
+    assert (len(router.retained), "first" in cleared(router)) == (5, True)
+    check_accounts(router)
+
+
+def test_what_the_broker_itself_has_cleared_takes_no_room_from_clients() -> None:
+    """With presence it clears a topic for each client that leaves."""
+    network = node(max_retained_messages=10)
+    router = network.router
+    for number in range(50):
+        router.retain(Message(b"presence/%d" % number, b"", 1, True, b"", 0.0, ""))
+    assert len(cleared(router)) == 10
+    client = network.client("c")
+    for number in range(8):
+        client.publish(f"kept/{number}", b"x", qos=1, retain=True)
+    assert len(router.retained) == 8
+    check_accounts(router)
+
+
 def test_a_clearing_without_room_still_clears() -> None:
     network = node(max_retained_messages=1)
     router = network.router

@@ -253,10 +253,12 @@ class RetainedStore:
                 lacking = self._lacking(old, account, size)
                 if lacking < 0:
                     return ""
-            # What is known to have been cleared goes first; for the bounds of one client, what that one has cleared.
-            giving = self.shares.oldest_clearing(account)
-            if setting and setting != MAX_USER_BYTES and giving is not None and giving.publisher != message.publisher:
-                break
+            # What is known to have been cleared goes first: that of the account, and what is the broker's own, which
+            # presence leaves for each client. For the bounds of one client, what that one has cleared.
+            of_client = bool(setting) and setting != MAX_USER_BYTES
+            giving = self.shares.oldest_clearing(account, message.publisher if of_client else "")
+            if giving is None and not setting:
+                giving = self.shares.oldest_clearing(accounts.internal)
             if giving is None and not setting:
                 giving = self._giver(lacking, account, self._needed(old, account, size), old)
                 if acts and giving is not None and giving.account is not None:
@@ -470,10 +472,10 @@ class RetainedShares:
         self.most: i64 = most
         self._sessions = sessions
         self._bytes: dict[str, int] = {}
-        # The messages of each account that may give way to other accounts, and what it has cleared, which gives way to
-        # its own messages as well.
+        # The messages of each account that may give way to other accounts, and what each of its clients has cleared,
+        # which gives way to its own messages as well.
         self._giving: dict[Account, ByAge] = {}
-        self._clearings: dict[Account, ByAge] = {}
+        self._clearings: dict[Account, dict[str, ByAge]] = {}
         self._number: Room = accounts.rooms[RETAINED]
         self._size: Room = accounts.rooms[RETAINED_SIZE]
 
@@ -508,13 +510,13 @@ class RetainedShares:
         message.account = account
         self._number.change(account, 1)
         self._size.change(account, size)
-        cleared = len(message.payload()) == 0
-        if cleared or (message.qos == 0 and not account.internal):
-            by_account = self._clearings if cleared else self._giving
-            giving = by_account.get(account)
+        if len(message.payload()) == 0:
+            self._clearings.setdefault(account, {}).setdefault(message.publisher, ByAge()).add(message)
+        elif message.qos == 0 and not account.internal:
+            giving = self._giving.get(account)
             if giving is None:
                 giving = ByAge()
-                by_account[account] = giving
+                self._giving[account] = giving
             giving.add(message)
         message.shared = not link and not _nobodys(message.publisher)
         if message.shared:
@@ -529,12 +531,18 @@ class RetainedShares:
             return
         if message.shared:
             self._change(message.publisher, -message.charge)
-        if message.place >= 0:
-            by_account = self._giving if len(message.payload()) > 0 else self._clearings
-            giving = by_account[account]
+        if len(message.payload()) == 0:
+            by_client = self._clearings[account]
+            by_client[message.publisher].remove(message)
+            if not by_client[message.publisher]:
+                del by_client[message.publisher]
+                if not by_client:
+                    del self._clearings[account]
+        elif message.place >= 0:
+            giving = self._giving[account]
             giving.remove(message)
             if not giving:
-                del by_account[account]
+                del self._giving[account]
         self._number.change(account, -1)
         self._size.change(account, -int(message.charge))
         message.account = None
@@ -554,9 +562,13 @@ class RetainedShares:
                 return message
         return None
 
-    def oldest_clearing(self, account: Account) -> RetainedMessage | None:
-        """What an account has cleared first, as far as it is remembered; None: nothing."""
-        clearings = self._clearings.get(account)
+    def oldest_clearing(self, account: Account, client_id: str = "") -> RetainedMessage | None:
+        """What a client of an account has cleared first, as far as it is remembered; None: nothing. Without a client
+        identifier: the client that was the first to clear something."""
+        by_client = self._clearings.get(account)
+        if by_client is None:
+            return None
+        clearings = by_client.get(client_id) if client_id else next(iter(by_client.values()))
         return None if clearings is None else clearings.oldest(None)
 
     def _change(self, client_id: str, change: int) -> None:
