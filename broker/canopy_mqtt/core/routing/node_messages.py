@@ -1,4 +1,4 @@
-"""What nodes of a cluster tell each other of a message: its mark, the last of its user properties.
+"""The mark of a message between nodes of a cluster: the last of its user properties.
 
 Only nodes write and read marks. A node marks what has something to be said about it, and each message whose bytes hold
 the name of the mark already: so of what a client, an upstream broker or a bridge has written nothing is ever last, and
@@ -34,7 +34,7 @@ MARK_SIZE: Final = len(_HEAD) + VALUE_SIZE
 
 
 class Mark:
-    """What a node says of a message.
+    """The facts that a node tells of a message.
 
     `qos`: 1 of a message with QoS 1, which goes with QoS 2 between nodes: one that came twice would come twice to
     subscribers with QoS 0, and to two members of a share group. `at`: the time at which its node retained it, in

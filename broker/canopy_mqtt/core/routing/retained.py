@@ -4,12 +4,7 @@ Owns the tree of retained messages, and what each client and each account takes 
 limited in number and bytes, including the levels of their topics; one that does not fit is delivered, counted, and not
 retained. The broker's own (`$SYS`) do not count against the clients' limits; the states of bridges do, which bridges
 publish there. Those of QoS 0 may give way to others', in the order in which they were set (`ByAge`): a server may
-discard them at any time, while one of QoS 1 or 2 was acknowledged.
-
-Where the broker has nodes, all of them keep the newest message of each topic, by the times at which it was retained. A
-topic that was cleared is remembered with its time for a day (`cleared`): an older message of another node may still be
-on its way, or come back with that node. It counts as a retained message without payload, on the account of its
-publisher; it is in the store, and no subscriber or list sees it. It gives way to whatever else its account retains.
+discard them at any time, while one of QoS 1 or 2 was acknowledged. All nodes of a cluster keep the newest (`cleared`).
 """
 
 from __future__ import annotations
@@ -87,7 +82,10 @@ class RetainedStore:
         self._accounts = accounts
         # The client identifiers of the other nodes of the cluster.
         self.nodes: tuple[str, ...] = ()
-        # The topics that were cleared, where there are nodes: messages without payload.
+        # The topics that were cleared, where there are nodes, each with its time for a day: an older message of another
+        # node may still be on its way, or come back with that node. They count as retained messages without payload, on
+        # the accounts of those who cleared them, and are in the store; no subscriber or list sees them. They give way
+        # to whatever else their accounts retain.
         self.cleared = RetainedTree()
         # What each client takes of them, and each account.
         self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions, accounts)
@@ -563,8 +561,10 @@ class RetainedShares:
         return None
 
     def oldest_clearing(self, account: Account, client_id: str = "") -> RetainedMessage | None:
-        """What a client of an account has cleared first, as far as it is remembered; None: nothing. Without a client
-        identifier: the client that was the first to clear something."""
+        """Return the clearing by a client of an account that is remembered for longest; None: there is none.
+
+        Without a client identifier: that of the client that was the first to clear something.
+        """
         by_client = self._clearings.get(account)
         if by_client is None:
             return None
