@@ -40,6 +40,9 @@ class Links:
         self.access_control.set()
         self.failure: Exception | None = None
 
+    def other_nodes(self) -> list[Any]:
+        return []
+
     def prepare(self, records: list[SessionRecord]) -> Sequence[None]:
         assert records == []
         return ()

@@ -174,8 +174,17 @@ async def test_a_reload_leads_where_a_start_does(broker: Broker) -> None:
         assert broker.settings == fresh.settings
 
 
+async def test_a_cluster_takes_a_restart(broker: Broker) -> None:
+    cluster = {"name": "plant", "node": "a", "listen": "mqtt+unix:///run/a.sock"}
+    lines = await broker.reload(with_values({f"cluster.{key}": value for key, value in cluster.items()}))
+    assert [line.partition(":")[0] for line in lines] == [f"cluster.{key}" for key in cluster]
+    assert broker.cluster is None
+
+
 async def test_every_other_setting_takes_a_restart_and_says_so(broker: Broker) -> None:
-    tables = {"listen", "upstream", "authenticator", "listener", "rule"}
+    # Those of a cluster that make one belong together.
+    together = {f"cluster.{key}" for key in ("name", "node", "listen", "nodes", "ca_file", "cert_file", "key_file")}
+    tables = {"listen", "upstream", "authenticator", "listener", "rule", *together}
     for name in flatten(broker.settings):
         if name in TAKEN or name in tables or name.partition(".")[0] in (*TABLES, "http"):
             continue

@@ -225,7 +225,7 @@ def test_workers_are_refused_with_what_to_do_instead(stand_in: type[StandIn]) ->
     assert (result.exit_code, result.stdout, stand_in.made) == (2, "", [])
     (line,) = result.stderr.splitlines()
     assert line.startswith("canopy: --workers: Canopy runs as one process")
-    assert "join them by links (docs/cluster.md)" in line
+    assert "as nodes of a [cluster] (docs/cluster.md)" in line
 
 
 class TestCheckConfig:

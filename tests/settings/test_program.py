@@ -41,7 +41,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"mesh": {"name": "a"}},
-        "mesh.name: Canopy has no clusters; join two brokers by links (docs/cluster.md); remove the section [mesh]",
+        "mesh.name: nodes of a cluster stand in [cluster] (docs/cluster.md); remove the section [mesh]",
     ),
 ]
 

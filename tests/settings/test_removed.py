@@ -14,9 +14,13 @@ from tests.support.runs import for_each
 @for_each(
     ("text", "where", "advice"),
     [
-        ('[mesh]\nname = "one"\nnode = "a"\n', "line 2: mesh.name", "join two brokers by links (docs/cluster.md)"),
+        (
+            '[mesh]\nname = "one"\nnode = "a"\n',
+            "line 2: mesh.name",
+            "stand in [cluster] (docs/cluster.md)",
+        ),
         ("[mesh]\n", "line 1: mesh", "remove the section [mesh]"),
-        ('[workers]\ncount = "auto"\n', "line 2: workers.count", "join them by links (docs/cluster.md)"),
+        ('[workers]\ncount = "auto"\n', "line 2: workers.count", "as nodes of a [cluster] (docs/cluster.md)"),
     ],
 )
 def test_in_a_file(tmp_path: Path, text: str, where: str, advice: str) -> None:
@@ -33,5 +37,5 @@ def test_elsewhere() -> None:
     with pytest.raises(SettingsError) as raised:
         load_settings(sets=["workers.count=2"], environ={"CANOPY_MESH__NAME": "one"})
     first, second = raised.value.problems
-    assert first.startswith("environment variable CANOPY_MESH__NAME: mesh.name: Canopy has no clusters")
+    assert first.startswith("environment variable CANOPY_MESH__NAME: mesh.name: nodes of a cluster stand in [cluster]")
     assert second.startswith("--set workers.count=2: workers.count: Canopy runs as one process")

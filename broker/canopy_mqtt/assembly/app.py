@@ -58,6 +58,7 @@ from canopy_mqtt.words import counted
 
 if TYPE_CHECKING:
     from canopy_mqtt.admin.server import AdminServer
+    from canopy_mqtt.cluster.cluster import Cluster
     from canopy_mqtt.net.connections.connection import Connection
     from canopy_mqtt.record.recorder import Recorder
 
@@ -77,6 +78,8 @@ class Broker(Server):
     """Records the traffic, if the settings name a folder; from `start` on."""
     links: LinkManager | None = None
     """The links to upstream brokers; from `start` on."""
+    cluster: Cluster | None = None
+    """The other nodes of its cluster, if the settings name one; from `start` on."""
     bans: Bans
     """The bans of operators."""
     securing: Securing | None = None
@@ -214,6 +217,8 @@ class Broker(Server):
         try:
             self._reloading = Reloading(self)
             assert self.links is not None
+            if self.cluster is not None:
+                await self.cluster.start()
             self.links.start()
             self.figures = Sources(self, self.recorder, self.links, self.securing, self.store_watch)
             self.figures.monitor = self.monitor
@@ -295,7 +300,13 @@ class Broker(Server):
         """End the sessions and wills of removed users, and make the links. `records`: what the store has of these."""
         if self.securing is not None and self.store is not None:
             await self.securing.dismiss_restored()
-        self.links = LinkManager(self)
+        self.cluster = None
+        if self.settings.cluster.name:
+            # Not before: most brokers have no cluster.
+            from canopy_mqtt.cluster.cluster import Cluster
+
+            self.cluster = Cluster(self)
+        self.links = LinkManager(self) if self.cluster is None else self.cluster.links
         await in_turns(self.links.prepare(records))
 
     async def close_state(self) -> None:
@@ -354,6 +365,8 @@ class Broker(Server):
                 await self.presence.stop()
             except Exception as error:
                 self.faults.broke("presence", error)
+        if self.cluster is not None:
+            await self.cluster.stop()
         await super()._stop()
 
     async def emptied(self) -> None:
@@ -492,6 +505,8 @@ class Broker(Server):
     def report_open(self, connection: Connection) -> None:
         """Report an accepted client."""
         super().report_open(connection)
+        if connection.protocol.node:
+            return
         if self.presence is not None:
             self.presence.came(connection.protocol.client_id)
         self.hooks.opened(connection)
@@ -499,6 +514,8 @@ class Broker(Server):
     def report_end(self, connection: Connection) -> None:
         """Report the end of a connection, with the cause that its protocol names."""
         super().report_end(connection)
+        if connection.protocol.node:
+            return
         if self.presence is not None and connection.protocol.accepted:
             self.presence.gone(connection.protocol.client_id)
         self.hooks.ended(connection)

@@ -51,6 +51,10 @@ class QueueTotals:
     def __init__(self) -> None:
         # When the present batch began. Each call of the core with a `now` writes it.
         self.now: float = 0.0
+        # What makes a time of that clock one since 1970; set where nodes of a cluster compare times.
+        self.epoch: float = 0.0
+        # The last time by its clock that was given to a retained message of this node, in microseconds since 1970.
+        self.retained_at: i64 = 0
         self.budget: Final = Budget()
         # The round of the event loop, as the shell counts those in which much is done: a bound on work holds for one.
         self.round: i64 = 0

@@ -86,6 +86,9 @@ class Origin:
         self.max_delay = -1.0
         # The mount of the listener, with placeholders (`protocol.identity`); empty: none.
         self.mount = ""
+        # Of the listener for other nodes: who decides about a CONNECT in place of access control. None: it is for
+        # clients.
+        self.door: NodeDoor | None = None
 
     @property
     def address(self) -> str:
@@ -406,6 +409,29 @@ class SubscriptionListener:
 
     def unwanted(self, topic_filter: str) -> None:
         """Called when a subscription to a topic filter has ended: by UNSUBSCRIBE, or with its session."""
+
+    def waits(self, told: Confirmed) -> bool:
+        """Return True if a SUBACK has to wait for other brokers, for what was wanted since the last call: `told` hears
+        once when it may go."""
+        del told
+        return False
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Confirmed:
+    """One who waits for other brokers to know a subscription."""
+
+    def confirmed(self) -> None:
+        """Called once: they know it, or are not waited for any longer."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class NodeDoor:
+    """Decides who comes in at the listener for the other nodes of a cluster."""
+
+    def check(self, connect: Connect, origin: Origin) -> str:
+        """Return the value of the user property `canopy-node` for the CONNACK of a node. Raises Refused."""
+        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

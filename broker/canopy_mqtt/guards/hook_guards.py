@@ -20,6 +20,7 @@ from canopy_mqtt.core.hooks import (
     AccessControl,
     AuthExchange,
     AuthMethod,
+    Confirmed,
     EventListener,
     Origin,
     SubscriptionListener,
@@ -177,6 +178,13 @@ class GuardedSubscriptionListener(SubscriptionListener):
 
     def unwanted(self, topic_filter: str) -> None:
         _tell(self._reporter, SUBSCRIPTION_LISTENER, self._hook.unwanted, topic_filter)
+
+    def waits(self, told: Confirmed) -> bool:
+        try:
+            return self._hook.waits(told)
+        except Exception as error:
+            self._reporter.failed(SUBSCRIPTION_LISTENER, error)
+            return False
 
 
 class GuardedAuthMethod(AuthMethod):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import ssl
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -33,7 +34,7 @@ from canopy_mqtt.links.filters.mapping import Mapping
 from canopy_mqtt.links.protocol.connection import Owner, UpstreamConnection
 from canopy_mqtt.links.protocol.link_state import LinkState
 from canopy_mqtt.links.protocol.session import UplinkSession
-from canopy_mqtt.links.protocol.uplink import Uplink
+from canopy_mqtt.links.protocol.uplink import ConnectTerms, Uplink
 from canopy_mqtt.links.subscriber import LOOK, UpstreamSubscriber
 from canopy_mqtt.settings import Upstream, parse_upstream
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from canopy_mqtt.net.server import Server
 
 PATIENCE: Final = 10.0
-"""Seconds for the network connection, and again for the CONNACK."""
+"""Seconds for each step of a connection: `UpstreamLink.patience`."""
 
 STEADY: Final = 5.0
 """Seconds that a connection has to last for the next attempt to come soon."""
@@ -78,6 +79,8 @@ class UpstreamLink(Owner):
         self.name = settings.name
         self.log: Any = server.log
         self.loop = server.loop
+        self.patience = PATIENCE
+        """Seconds for the network connection, and again for the CONNACK."""
         router = server.router
         self.mapping = Mapping(settings.local_prefix, settings.remote_prefix)
         # A broker that was stopped and is started again goes on with what waited; so does a link that was gone.
@@ -218,7 +221,7 @@ class UpstreamLink(Owner):
         if connection is not None and not connection.over:
             over = self._done = self.loop.create_future()
             connection.close("the link was stopped", forget or self.settings.clean_start)
-            await asyncio.wait([over], timeout=PATIENCE)
+            await asyncio.wait([over], timeout=self.patience)
         self.subscriber.stop()
         self._connect(None)
         self._become("stopped")
@@ -310,10 +313,10 @@ class UpstreamLink(Owner):
         version, bridge = way
         clean = settings.clean_start and not self._known
         try:
-            terms = parameters.connect_terms(settings, self.server.settings, self.server.router.limits, self._broker_id)
-            context = parameters.tls(settings)
+            terms = self.connect_terms()
+            context = self.tls()
         except ValueError as error:
-            self._failed(str(error))
+            self.failed(str(error))
             return None
         router = self.server.router
         send_buffer = SendBuffer(router.peers.touched, router.counters, terms.live_messages, terms.live_bytes)
@@ -324,26 +327,20 @@ class UpstreamLink(Owner):
             uplink.stale = parameters.may_be_stale(settings, self.mapping)
         if version == V311 and settings.session_expiry == 0:
             clean = True
-        connection = UpstreamConnection(self.server.rounds, uplink, self, clean, PATIENCE)
+        connection = UpstreamConnection(self.server.rounds, uplink, self, clean, self.patience)
         uplink.session_reset = self._only_resets_session(connection)
-        remote = parse_upstream(settings.url)
         self._done = self.loop.create_future()
         self._connect(connection)
         try:
-            async with asyncio.timeout(PATIENCE):
-                transport, _ = await self.loop.create_connection(
-                    lambda: cast(asyncio.Protocol, connection),
-                    remote.host,
-                    remote.port,
-                    ssl=context,
-                )
+            async with asyncio.timeout(self.patience):
+                transport = await self.reach(lambda: cast(asyncio.Protocol, connection), context)
             sockets.tune(transport.get_extra_info("socket"), self.server.settings)
         except TimeoutError:
-            self._failed(f"no network connection to {remote.host}:{remote.port} within {PATIENCE:g} s")
+            self.failed(f"no network connection to {self.place} within {self.patience:g} s")
             self._connect(None)
             return None
         except (OSError, UnicodeError) as error:
-            self._failed(f"no network connection to {remote.host}:{remote.port}: {describe(error)}")
+            self.failed(f"no network connection to {self.place}: {describe(error)}")
             self._connect(None)
             return None
         except asyncio.CancelledError:
@@ -352,8 +349,30 @@ class UpstreamLink(Owner):
         await self._done
         self._connect(None)
         if not (uplink.session_reset and connection.was_open):
-            self._failed(uplink.close_text)
+            self.failed(uplink.close_text)
         return connection
+
+    def connect_terms(self) -> ConnectTerms:
+        """Return the terms of the next CONNECT. Raises ValueError: a file cannot be read."""
+        return parameters.connect_terms(self.settings, self.server.settings, self.server.router.limits, self._broker_id)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the TLS context of the next connection; None: it has no TLS. Raises ValueError."""
+        return parameters.tls(self.settings)
+
+    @property
+    def place(self) -> str:
+        """The other end of the network connection, for people."""
+        remote = parse_upstream(self.settings.url)
+        return f"{remote.host}:{remote.port}"
+
+    async def reach(
+        self, factory: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None
+    ) -> asyncio.BaseTransport:
+        """Make the network connection. Raises OSError, UnicodeError."""
+        remote = parse_upstream(self.settings.url)
+        transport, _ = await self.loop.create_connection(factory, remote.host, remote.port, ssl=context)
+        return transport
 
     def _connect(self, connection: UpstreamConnection | None) -> None:
         """Set the link's present connection; None: there is none."""
@@ -383,6 +402,11 @@ class UpstreamLink(Owner):
         self.trouble = self._told = ""
         self.connects += 1
         self._become("connected")
+        self.tell_connected(uplink)
+        self.subscriber.tick_soon(LOOK)
+
+    def tell_connected(self, uplink: Uplink) -> None:
+        """Log that the link is up."""
         self.log.info(
             "upstream connected",
             upstream=self.name,
@@ -391,7 +415,6 @@ class UpstreamLink(Owner):
             session_present=uplink.session_present,
             filters=len(self.declarer.wanted),
         )
-        self.subscriber.tick_soon(LOOK)
 
     def ended(self) -> None:
         """Called when the connection is over, or an earlier one that was given up before it was made."""
@@ -420,12 +443,16 @@ class UpstreamLink(Owner):
     def broke(self, error: Exception) -> None:
         self.server.faults.broke("upstream", error, upstream=self.name)
 
-    def _failed(self, why: str) -> None:
+    def failed(self, why: str) -> None:
         """Note that there is no connection. The log has the reason once, and again when it changes."""
         self.trouble = why
         if why != self._told and not self._stopping:
             self._told = why
-            self.log.warning("upstream not connected", upstream=self.name, url=self.settings.url, why=why)
+            self.tell_failed(why)
+
+    def tell_failed(self, why: str) -> None:
+        """Log that the link is not up."""
+        self.log.warning("upstream not connected", upstream=self.name, url=self.settings.url, why=why)
 
     # -- what is asked for ---------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from canopy_mqtt.core.codec.packets import NEVER
 from canopy_mqtt.core.hooks import SubscriptionListener
@@ -31,11 +31,20 @@ if TYPE_CHECKING:
     from canopy_mqtt.net.server import Server
 
 
+class NodeState(NamedTuple):
+    """Another node: whether the link to it is up, what waits here for it, and what was dropped for it."""
+
+    name: str
+    up: bool
+    waiting_bytes: int
+    dropped: int
+
+
 class LinkManager(SubscriptionListener):
     """The links of one server. For a server that has been started."""
 
     def __init__(self, server: Server) -> None:
-        self._server = server
+        self.server = server
         self.links: dict[str, UpstreamLink] = {}
         self._demanding: list[UpstreamLink] = []
         # Sessions of links that are in the settings no more; some may be over, or have their link again.
@@ -49,11 +58,11 @@ class LinkManager(SubscriptionListener):
 
         Whatever a client publishes waits for them from then on. In steps of bounded work.
         """
-        for session in self._server.router.sessions.values():
+        for session in self.server.router.sessions.values():
             if isinstance(session, UplinkSession) and session.abandoned:
                 self._abandoned.append(session)
         kept = {record.client_id: record for record in records}
-        for settings in self._server.settings.upstream:
+        for settings in self.wanted_links(self.server.settings):
             yield from self._make(settings).prepare(kept.pop(UPLINKS + settings.name, None))
         for record in kept.values():
             yield from self._abandon(record)
@@ -68,10 +77,14 @@ class LinkManager(SubscriptionListener):
         """The number of the router's sessions that belong to links, and to no client."""
         return len(self.links) + sum(1 for each in self._abandoned if each.abandoned and not each.ended)
 
+    def other_nodes(self) -> list[NodeState]:
+        """Return the state of each other node of the cluster; without a cluster there is none."""
+        return []
+
     async def stop(self) -> None:
-        self._server.router.table.listener = None
+        self.server.router.table.listener = None
         self._demanding = []
-        flush = self._server.settings.shutdown.flush_timeout
+        flush = self.server.settings.shutdown.flush_timeout
         links = list(self.links.values())
         ends = await asyncio.gather(*(link.stop(flush, False) for link in links), return_exceptions=True)
         for link, error in zip(links, ends, strict=True):
@@ -79,8 +92,8 @@ class LinkManager(SubscriptionListener):
                 link.broke(error)
 
     async def apply(self, settings: Settings) -> None:
-        flush = self._server.settings.shutdown.flush_timeout
-        wanted = {each.name: each for each in settings.upstream}
+        flush = self.server.settings.shutdown.flush_timeout
+        wanted = {each.name: each for each in self.wanted_links(settings)}
         for name, link in list(self.links.items()):
             if name not in wanted:
                 await self._remove(link, flush)
@@ -93,7 +106,7 @@ class LinkManager(SubscriptionListener):
             elif not old.change(each):
                 await self._remove(old, flush)
                 self._add(each)
-            self._server.log.info("upstream changed" if old else "upstream added", upstream=name)
+            self.server.log.info("upstream changed" if old else "upstream added", upstream=name)
         self._find_demanding()
 
     # -- demand --------------------------------------------------------------------------------------------------------
@@ -106,11 +119,21 @@ class LinkManager(SubscriptionListener):
         for link in self._demanding:
             link.subscriber.unwanted(topic_filter)
 
+    # -- which links ---------------------------------------------------------------------------------------------------
+
+    def wanted_links(self, settings: Settings) -> Sequence[Upstream]:
+        """Return the settings of all links that there are to be."""
+        return settings.upstream
+
+    def link_of(self, settings: Upstream) -> UpstreamLink:
+        """Make a link."""
+        router = self.server.router
+        return UpstreamLink(self.server, settings, router.broker_id, router.limits.hop_limit)
+
     # -- one link ------------------------------------------------------------------------------------------------------
 
     def _make(self, settings: Upstream) -> UpstreamLink:
-        router = self._server.router
-        link = UpstreamLink(self._server, settings, router.broker_id, router.limits.hop_limit)
+        link = self.link_of(settings)
         link.state_changed = self.state_changed
         self.links[link.name] = link
         return link
@@ -123,11 +146,11 @@ class LinkManager(SubscriptionListener):
 
     def _abandon(self, record: SessionRecord) -> Iterator[None]:
         """Restore the session that a store kept for a link that is no longer in the settings."""
-        router = self._server.router
+        router = self.server.router
         name = record.client_id.removeprefix(UPLINKS)
         session = UplinkSession(name, Mapping("", ""), router.broker_id, 0, router.counters, router.sessions)
         router.adopt(session)
-        yield from refill(router, session, record, self._server.loop.time())
+        yield from refill(router, session, record, self.server.loop.time())
         # While its link is there, a session is told of as connected.
         self._set_aside(session, record.disconnected_for or 0.0)
 
@@ -137,7 +160,7 @@ class LinkManager(SubscriptionListener):
 
         Without a store the queued messages are dropped, and counted.
         """
-        server = self._server
+        server = self.server
         router, now = server.router, server.loop.time()
         journal = router.journal
         for topic_filter in list(session.subscriptions):
@@ -169,10 +192,10 @@ class LinkManager(SubscriptionListener):
         await link.stop(flush, True)
         self._set_aside(link.session, 0.0)
         await link.forget_retained()
-        self._server.log.info("upstream removed", upstream=link.name)
+        self.server.log.info("upstream removed", upstream=link.name)
 
     def _find_demanding(self) -> None:
         """Find the links that the router tells of its clients' subscriptions; without any, the router gets no
         listener."""
         self._demanding = [link for link in self.links.values() if link.demanding]
-        self._server.router.table.listener = self._guarded if self._demanding else None
+        self.server.router.table.listener = self._guarded if self._demanding else None

@@ -21,6 +21,7 @@ from canopy_mqtt.settings.access.authenticators import (
 from canopy_mqtt.settings.access.rules import Access, Rule
 from canopy_mqtt.settings.access.security import Security
 from canopy_mqtt.settings.access.tokens import HttpTable, JwtTable, ScramTable
+from canopy_mqtt.settings.brokers.cluster import Cluster, ClusterNode
 from canopy_mqtt.settings.brokers.upstream import Federation, Presence, Remote, Upstream, parse_upstream
 from canopy_mqtt.settings.http import Http, is_loopback, parse_http
 from canopy_mqtt.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
@@ -72,6 +73,8 @@ __all__ = [
     "AuthenticatorTable",
     "Certificate",
     "CertificateTable",
+    "Cluster",
+    "ClusterNode",
     "Endpoint",
     "Federation",
     "Http",

@@ -20,6 +20,8 @@ from pydantic.fields import FieldInfo
 
 from canopy_mqtt.settings.access.authenticators import TYPES
 from canopy_mqtt.settings.access.rules import Rule
+from canopy_mqtt.settings.brokers.cluster import FORMS as NODE_FORMS
+from canopy_mqtt.settings.brokers.cluster import ClusterNode
 from canopy_mqtt.settings.brokers.upstream import Upstream
 from canopy_mqtt.settings.listeners import FORMS, Listener
 from canopy_mqtt.settings.root import AllSettings
@@ -35,6 +37,7 @@ MAX_SHOWN_LENGTH: Final = 80
 
 TABLES: Final[Mapping[str, type[Section] | Mapping[str, type[Section]]]] = {
     "queue.rules": QueueRuleSettings,
+    "cluster.nodes": ClusterNode,
     "listener": Listener,
     "upstream": Upstream,
     "authenticator": TYPES,
@@ -54,6 +57,10 @@ A_LINK: Final = '{name = "cloud", url = "mqtt://broker.example.org"}'
 AN_AUTHENTICATOR: Final = '{type = "password-file", path = "/etc/canopy/passwd"}'
 
 AN_ACCESS_RULE: Final = '{user = "sensor-*", action = "publish", filters = ["sensors/{user}/#"]}'
+
+A_NODE: Final = '{name = "b", address = "mqtts://b.example.org:8884"}'
+
+A_NAME: Final = '1 to 64 letters, digits, "_" and "-", like '
 
 A_FILE: Final = 'a file, like "/etc/canopy/'
 A_PATTERN: Final = "a shell pattern or a list of them, like "
@@ -182,6 +189,16 @@ ALLOWED: Final = {
     "federation.link_client_ids[]": 'a shell pattern, like "site-*"',
     "mqtt.auto_id_prefix": 'text of at most 200 bytes, like "canopy-", or "" for none',
     "mqtt.versions": 'a list of versions, like ["3.1.1", "5.0"]',
+    "cluster.name": A_NAME + '"plant", or "" for no cluster',
+    "cluster.node": A_NAME + '"a"',
+    "cluster.listen": f"{NODE_FORMS}",
+    "cluster.nodes": f"[[cluster.nodes]] tables, or a list of them, like [{A_NODE}]",
+    "cluster.nodes[]": f"a table, like {A_NODE}",
+    "cluster.nodes[].name": A_NAME + '"b"',
+    "cluster.nodes[].address": f"{NODE_FORMS}",
+    "cluster.ca_file": A_FILE + 'cluster-ca.pem", or "" for none',
+    "cluster.cert_file": A_FILE + 'node-a.pem", or "" for none',
+    "cluster.key_file": A_FILE + 'node-a.key", or "" for none',
     "presence.topic": 'a topic name, like "canopy/presence", or "" for none',
 }
 

@@ -41,6 +41,9 @@ def _needed(settings: Settings) -> Iterator[tuple[str, str]]:
                 if file:
                     yield file, f'the key to the tokens of the authenticator "{called(table)}"'
     yield from _of_http(settings.http)
+    for file in (settings.cluster.ca_file, settings.cluster.cert_file, settings.cluster.key_file):
+        if file:
+            yield file, PEM
     if settings.access.acl_file:
         yield settings.access.acl_file, "access rules as mosquitto's acl_file: docs/rules.md"
 

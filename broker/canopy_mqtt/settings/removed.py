@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-ONE_PROCESS: Final = "Canopy runs as one process; to serve more clients, start several brokers and join them by links"
-ONE_BROKER: Final = "Canopy has no clusters; join two brokers by links"
+ONE_PROCESS: Final = "Canopy runs as one process; to serve more clients, start several brokers as nodes of a [cluster]"
+ONE_BROKER: Final = "nodes of a cluster stand in [cluster]"
 WHERE: Final = "(docs/cluster.md)"
 
 REMOVED: Final = {

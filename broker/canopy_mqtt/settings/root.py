@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from canopy_mqtt.settings.access.authenticators import AuthenticatorList
 from canopy_mqtt.settings.access.rules import Access, Rules
 from canopy_mqtt.settings.access.security import Security
+from canopy_mqtt.settings.brokers.cluster import Cluster
 from canopy_mqtt.settings.brokers.upstream import Federation, Presence, Upstream
 from canopy_mqtt.settings.http import Http
 from canopy_mqtt.settings.listeners import Endpoint, Listener
@@ -113,6 +114,7 @@ class AllSettings(BaseModel):
     store: Store = Store()
     routing: Routing = Routing()
     federation: Federation = Federation()
+    cluster: Cluster = Cluster()
     presence: Presence = Presence()
     sys: Sys = Sys()
     http: Http = Http()

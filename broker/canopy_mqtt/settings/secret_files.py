@@ -76,6 +76,8 @@ def _named(settings: Settings) -> Iterator[tuple[str, bool]]:
         yield link.password_file, True
         yield link.key_file, True
         yield link.ca_file, False
+    yield settings.cluster.key_file, True
+    yield settings.cluster.ca_file, False
 
 
 def _holds_secrets(settings: Settings) -> bool:

@@ -55,8 +55,8 @@ def _connect_size(value: int) -> int:
 
 
 def _id_prefix(value: str) -> str:
-    if len(value.encode()) > MAX_ID_PREFIX_BYTES or value.startswith("$upstream/"):
-        raise wrong(f"text of at most {MAX_ID_PREFIX_BYTES} bytes that does not begin with $upstream/")
+    if len(value.encode()) > MAX_ID_PREFIX_BYTES or value.startswith(("$upstream/", "$node/")):
+        raise wrong(f"text of at most {MAX_ID_PREFIX_BYTES} bytes that does not begin with $upstream/ or $node/")
     if not value.isprintable():
         raise wrong("printable text")
     return value

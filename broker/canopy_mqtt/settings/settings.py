@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from canopy_mqtt.settings.access.authenticator_table import AuthenticatorTable
     from canopy_mqtt.settings.access.rules import Access, Rule
     from canopy_mqtt.settings.access.security import Security
+    from canopy_mqtt.settings.brokers.cluster import Cluster
     from canopy_mqtt.settings.brokers.upstream import Federation, Presence, Upstream
     from canopy_mqtt.settings.http import Http
     from canopy_mqtt.settings.listeners import Listener
@@ -71,6 +72,7 @@ class Settings(AllSettings):
             store: Store | Mapping[str, Any] = ...,
             routing: Routing | Mapping[str, Any] = ...,
             federation: Federation | Mapping[str, Any] = ...,
+            cluster: Cluster | Mapping[str, Any] = ...,
             presence: Presence | Mapping[str, Any] = ...,
             sys: Sys | Mapping[str, Any] = ...,
             http: Http | Mapping[str, Any] = ...,

@@ -26,7 +26,7 @@ from canopy_mqtt.core.persistence.journal import (
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import RELEASED, SENT, Delivery
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.retained import account_name
+from canopy_mqtt.core.routing.retained import account_name, stored_properties
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.store.base import IN_USE, Store, StoreError
 from canopy_mqtt.store.times import Clocks, Times
@@ -146,7 +146,10 @@ class _MemoryJournal(Journal):
         self.sessions[client_id].subscriptions[subscription.topic_filter] = _Subscription(subscription, streaming)
 
     def streamed(self, client_id: str, topic_filter: str) -> None:
-        self.sessions[client_id].subscriptions[topic_filter].streaming = False
+        # A node of the cluster has a stream without a subscription.
+        subscription = self.sessions[client_id].subscriptions.get(topic_filter)
+        if subscription is not None:
+            subscription.streaming = False
 
     def unsubscribed(self, client_id: str, topic_filter: str) -> None:
         del self.sessions[client_id].subscriptions[topic_filter]
@@ -235,7 +238,9 @@ class _MemoryJournal(Journal):
             self.sessions[client_id].will = None
 
     def retained_set(self, message: Message) -> None:
-        self.retained[message.topic.decode()] = self._record(message)
+        record = self._record(message)
+        record.properties = stored_properties(message)
+        self.retained[message.topic.decode()] = record
 
     def retained_cleared(self, topic: str) -> None:
         del self.retained[topic]

@@ -15,7 +15,9 @@ from tests.e2e.links.network import before, pairs
 from tests.e2e.wire import SESSION_EXPIRY, Peer
 from tests.support.daemon import Daemon
 
-SITE_A, SITE_B = (block.text for block in BLOCKS if block.page == "cluster" and block.language == "toml")
+SITE_A, SITE_B = (
+    block.text for block in BLOCKS if block.page == "cluster" and block.language == "toml" and "site-" in block.text
+)
 REMOTE: Final = "mqtt://site-b.example.org:1883"
 FOLDER: Final = "/var/lib/canopy/store"
 STAYS: Final[dict[str, Any]] = {"clean": False, "props": ((SESSION_EXPIRY, 3_600),)}

@@ -38,6 +38,7 @@ from canopy_mqtt.core.queues.delivery import QUEUED, Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.broadcast import Interrupted
 from canopy_mqtt.core.routing.links import UPLINKS, announced
+from canopy_mqtt.core.routing.nodes import new_session
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.share_queues import ShareQueue
 from canopy_mqtt.core.session.session import Session
@@ -83,7 +84,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     while saved.retained:
         kept = saved.retained.pop()
         message = _new_message(kept, now)
-        router.retained_store.put(message.topic.decode(), message, router.accounts.named(kept.account))
+        router.retained_store.restored(message, router.accounts.named(kept.account))
         if steps.over():
             yield
     # The client that has been away for longest comes first, as where room is made (`routing.session_table`).
@@ -192,10 +193,7 @@ def _share_queue(
 
 
 def _made(router: Router, record: SessionRecord) -> Session:
-    limits = router.limits
-    session = Session(record.client_id, limits.session_messages, limits.session_bytes, router.counters)
-    session.queue_qos0 = limits.queue_qos0
-    session.principal = record.principal
+    session = new_session(record.client_id, router.limits, router.counters, record.principal)
     session.expiry_interval = record.expiry_interval
     session.account.retained = router.retained_store.shares.of(record.client_id)
     router.queue_limits.apply(session)

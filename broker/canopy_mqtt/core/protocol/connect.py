@@ -44,6 +44,7 @@ from canopy_mqtt.core.queues.delivery import MAX_ID, OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import UNSET, BadQueueOptions, granted_delay, read_delay
 from canopy_mqtt.core.queues.requests import AskedLink
 from canopy_mqtt.core.routing.links import ANOTHER, LINK, ONLY_BRIDGES, PROGRAM, UPLINKS, announced
+from canopy_mqtt.core.routing.nodes import NODE, NODES, NodeSession
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import lacking_session_room
 from canopy_mqtt.core.session.session import Session
@@ -51,7 +52,7 @@ from canopy_mqtt.core.session.session import Session
 if TYPE_CHECKING:
     from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 
-RESERVED: Final = (UPLINKS, PROGRAM, WAITING, SHARE_PREFIX)
+RESERVED: Final = (UPLINKS, PROGRAM, WAITING, SHARE_PREFIX, NODES)
 """Client identifiers that begin so are the broker's own."""
 
 MAX_BROKER_ID: Final = 64
@@ -81,6 +82,13 @@ def on_connect(protocol: ServerProtocol, connect: Connect, now: float) -> None:
     integers = connect.properties.integers
     protocol.wants_problems = integers.get(REQUEST_PROBLEM_INFORMATION, 1) != 0
     protocol.send_buffer.max_packet = integers.get(MAXIMUM_PACKET_SIZE, MAX_PACKET)
+    door = protocol.origin.door
+    if door is not None:
+        # Another node of the cluster: neither access control nor a limit is about it.
+        protocol.node = door.check(connect, protocol.origin)
+        protocol.decoder.undecided()
+        admit(protocol, reason_codes.SUCCESS, now)
+        return
     _check(connect, protocol.refused, protocol.origin.host, router, now)
     protocol.decoder.undecided()
     authentication = identity.begin_exchange(connect, protocol.origin, router)
@@ -235,7 +243,8 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
     principal = _identify(protocol, connect, now)
     will = connect.will
     left_out = leave_will_out(connect, principal, router)
-    check_client(connect, principal, router)
+    if not protocol.node:
+        check_client(connect, principal, router)
     session, present = _open_session(protocol, connect, principal, expiry, now)
     if left_out and will is not None:
         session.refused(WILL, will.topic, reason_codes.NOT_AUTHORIZED, left_out, will.qos, will.retain)
@@ -309,9 +318,11 @@ def _open_session(
     integers = connect.properties.integers
     earlier = router.sessions.get(client_id)
     identity.check_owner(earlier, principal.user_name, limits, now)
-    check_session(connect, client_id, principal, router, now)
+    if not protocol.node:
+        check_session(connect, client_id, principal, router, now)
     if earlier is None or earlier.send_buffer is None:
-        check_room(router)
+        if not protocol.node:
+            check_room(router)
     else:
         peer = earlier.send_buffer.peer
         assert peer is not None
@@ -336,6 +347,8 @@ def _open_session(
     )
     if present:
         identity.become(session, principal, router)
+    if isinstance(session, NodeSession):
+        session.stream_all(router.retained, router.retained_store.cleared)
     session.link_peer = link_peer(connect)
     session.is_link = identity.is_link(client_id, principal.user_name, limits)
     router.queue_limits.apply(session)
@@ -410,6 +423,8 @@ def _connack(protocol: ServerProtocol, connect: Connect, expiry: int, delay: int
         integers[SERVER_KEEP_ALIVE] = limit  # [MQTT-3.2.2-21]
     if router.broker_id and link_peer(connect):
         connack.properties.user.append((LINK, router.broker_id))
+    if protocol.node:
+        connack.properties.user.append((NODE, protocol.node))
     if delay != UNSET:
         connack.properties.user.append(granted_delay(delay / 1_000))
     authentication = protocol.authentication
@@ -592,7 +607,8 @@ def check_session(connect: Connect, client_id: str, principal: Principal, router
 def check_room(router: Router) -> None:
     """Check a client that is not connected yet against the limit of connections. Raises Refused."""
     limits = router.limits
-    if 0 < limits.max_connections <= len(router.peers.send_buffers):
+    peers = router.peers
+    if 0 < limits.max_connections <= len(peers.send_buffers) - peers.internal:
         raise Refused("the broker has no room for another connection", reason_codes.SERVER_BUSY)
 
 

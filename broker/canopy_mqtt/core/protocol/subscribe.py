@@ -18,7 +18,7 @@ from canopy_mqtt.core.codec.packets import SubscriptionRequest
 from canopy_mqtt.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPTION_IDENTIFIER, Properties
 from canopy_mqtt.core.codec.reason_codes import ProtocolError, Refused
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, level_count, mount_filter, parse_shared
-from canopy_mqtt.core.hooks import UNSTEADY, AccessControl
+from canopy_mqtt.core.hooks import UNSTEADY, AccessControl, Confirmed
 from canopy_mqtt.core.jobs import (
     ASK_FILTER_WORK,
     CHECK_WORK,
@@ -84,7 +84,7 @@ def renewed(protocol: ServerProtocol) -> None:
 def _begin_review(protocol: ServerProtocol, session: Session) -> bool:
     """Begin to check the subscriptions of a session. Return False if there is nothing to check."""
     access_control = protocol.router.access_control
-    if access_control is None and not session.others_terms:
+    if session.internal or (access_control is None and not session.others_terms):
         return False
     protocol.review = SubscriptionReview(session, access_control, protocol.router)
     protocol.filters_busy = True
@@ -124,7 +124,14 @@ def step(protocol: ServerProtocol, now: float) -> None:
         return
     protocol.filter_packet = None
     protocol.filters_busy = False
-    packet.answer(protocol)
+    listener = protocol.router.table.listener
+    if (
+        listener is None
+        or not packet.subscribes
+        or session.internal
+        or not listener.waits(LateSuback(protocol, packet))
+    ):
+        packet.answer(protocol)
     send_buffer = protocol.send_buffer
     if session.streams is None or not packet.subscribes:
         return
@@ -137,6 +144,22 @@ def step(protocol: ServerProtocol, now: float) -> None:
         if not again:
             return
     send_buffer.schedule_flush()
+
+
+class LateSuback(Confirmed):
+    """Sends a SUBACK once the other nodes of the cluster know the filters, or are not waited for any longer."""
+
+    def __init__(self, protocol: ServerProtocol, packet: FilterPacket) -> None:
+        self._protocol = protocol
+        self._session = protocol.session
+        self._packet = packet
+        packet.acted()
+
+    def confirmed(self) -> None:
+        """Send it, if its connection still exists."""
+        protocol = self._protocol
+        if self._session is not None and protocol.session is self._session:
+            self._packet.answer(protocol)
 
 
 class FilterPacket(Job):
@@ -280,7 +303,8 @@ class FilterPacket(Job):
         if not self._filters.plain and name.startswith(SHARE_PREFIX):
             group, topic_filter = parse_shared(name)
         code = self._judge(request, group, topic_filter)
-        if code == 0 and not self._roomy and not self._has_room(name, group, topic_filter):
+        roomy = self._roomy or session.internal
+        if code == 0 and not roomy and not self._has_room(name, group, topic_filter):
             code = reason_codes.QUOTA_EXCEEDED
         if code == 0:
             if session.bridge:
@@ -327,6 +351,9 @@ class FilterPacket(Job):
         if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
             self._why = "limits.max_topic_levels"
             return reason_codes.TOPIC_FILTER_INVALID
+        if session.internal:
+            # Another node: what it asks for is what clients may have there.
+            return 0
         subscriptions = session.subscriptions
         if 0 < limits.max_subscriptions_per_client <= len(subscriptions) and name not in subscriptions:
             self._why = "limits.max_subscriptions_per_client"
@@ -376,6 +403,10 @@ class FilterPacket(Job):
             told.append(granted)
         if granted != told[0]:
             self._alike = False
+
+    def acted(self) -> None:
+        """Keep only what the answer needs, which has to wait."""
+        self._filters.release()
 
     def answer(self, protocol: ServerProtocol) -> None:
         """Send the one SUBACK or UNSUBACK [MQTT-3.10.4-6], with the packet identifier [MQTT-2.2.1-6] [MQTT-3.8.4-2].

@@ -55,6 +55,8 @@ class ConnectedPeers(Job):
         self._table = table
         self._jobs = jobs
         self.send_buffers: dict[Session, SendBuffer] = {}
+        # How many of them are the broker's own: links, nodes of the cluster, subscriptions of the program.
+        self.internal: i64 = 0
         # Send buffers that got something since the shell last looked: it wakes their writers once for each read.
         self.touched: list[SendBuffer] = []
         # Shared subscriptions of those who came with very many, which are still to be placed: of each once, however
@@ -114,12 +116,16 @@ class ConnectedPeers(Job):
                         session.send_buffer = send_buffer
                         send_buffer.ledger = session.ledger
                         self.send_buffers[session] = send_buffer
+                        if session.internal:
+                            self.internal += 1
                         if session.memberships is not None:
                             self._place_shared(session)
                     elif session.send_buffer is send_buffer:  # else it was replaced, or is gone
                         session.detach(send_buffer)
                         session.send_buffer = None
                         del self.send_buffers[session]
+                        if session.internal:
+                            self.internal -= 1
                         if session.requested_delays is not None:
                             self._table.charge(session, -DELAY_BYTES * len(session.requested_delays.of_filters))
                             session.requested_delays = None

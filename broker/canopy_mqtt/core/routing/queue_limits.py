@@ -24,6 +24,7 @@ from canopy_mqtt.core.queues.queue_terms import (
     subscription_terms,
 )
 from canopy_mqtt.core.routing.fanout import Fanout
+from canopy_mqtt.core.routing.nodes import NodeSession
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
 
@@ -66,6 +67,9 @@ class QueueLimits:
         What waits already stays where it is.
         """
         limits = self._limits
+        if isinstance(session, NodeSession):
+            session.bound(limits)
+            return
         terms = self._terms
         if terms is None or limits.rules:
             terms = queue_terms(limits, session.client_id, session.user_name)

@@ -17,6 +17,7 @@ from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.jobs import END_SESSION_WORK, STEP_WORK
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.routing.nodes import new_session
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import text_bytes
 
@@ -50,8 +51,7 @@ class SessionTable:
 
     def make(self, client_id: str, limits: Limits, counters: Counters, principal: Principal | None) -> Session:
         """Make a session and take it in; `count` is still to be told of it."""
-        session = Session(client_id, limits.session_messages, limits.session_bytes, counters, principal)
-        session.queue_qos0 = limits.queue_qos0
+        session = new_session(client_id, limits, counters, principal)
         self._enter(session)
         return session
 

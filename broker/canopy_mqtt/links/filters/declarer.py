@@ -88,6 +88,8 @@ class Declarer(UpstreamSubscriptions):
     def __init__(self, qos: int, packet_filters: int = PACKET_FILTERS) -> None:
         self.qos = qos
         self.packet_filters = packet_filters
+        # 0: what is retained comes each time; the replays see that it is told once. 2: it does not come.
+        self.retain_handling = 0
         # The declared filters, in the order of the calls.
         self.wanted: dict[str, None] = {}
         # What the upstream has, or may have, with its subscription identifier (0: none); and what it has refused.
@@ -218,6 +220,16 @@ class Declarer(UpstreamSubscriptions):
         self._came.clear()
         self._due = dict.fromkeys(self.wanted, True)
 
+    def withdraw_others(self, topic_filters: list[str]) -> None:
+        """Withdraw what is not wanted of these filters, which the upstream's session holds from an earlier time."""
+        for topic_filter in topic_filters:
+            if topic_filter not in self.wanted and topic_filter not in self.held:
+                self._due[topic_filter] = False
+
+    def is_confirmed(self, topic_filter: str) -> bool:
+        """Return whether no SUBSCRIBE for a filter waits to be sent or to be acknowledged."""
+        return topic_filter not in self._due and not self._asked_again(topic_filter)
+
     def renew(self) -> None:
         """Ask for all filters again, since the terms have changed."""
         for topic_filter in self.wanted:
@@ -300,8 +312,7 @@ class Declarer(UpstreamSubscriptions):
             identifier = self._next_identifier
         packet = Subscribe(packet_id)
         for topic_filter in chosen:
-            # Retain Handling 0: what is retained comes each time; the replays see that it is told once.
-            packet.requests.append(SubscriptionRequest(topic_filter, self.qos, True, True, 0))
+            packet.requests.append(SubscriptionRequest(topic_filter, self.qos, True, True, self.retain_handling))
             self._hold(topic_filter, identifier)
         asked.extend(chosen)
         if identifier > 0:

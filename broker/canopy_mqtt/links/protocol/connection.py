@@ -27,7 +27,8 @@ LOOK: Final = 5.0
 """Seconds between two looks at whether a doubtful message is to be tried again."""
 
 PING_AT: Final = 0.75
-"""The part of the keep alive time after which a PINGREQ goes, whatever else does: it asks as well as it tells."""
+"""The part of the time within which a PINGREQ has to be answered after which one goes, whatever else does: it asks as
+well as it tells."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -39,6 +40,11 @@ class Owner:
 
     def ended(self) -> None:
         """Called when the connection is over; its `uplink` tells why."""
+
+    def mistrusts(self, transport: asyncio.BaseTransport) -> str:
+        """Return why the other end is not the upstream, before anything is sent; empty: it is."""
+        del transport
+        return ""
 
     def moved(self) -> None:
         """Called after a batch: what the upstream holds or refuses may have changed."""
@@ -81,6 +87,10 @@ class UpstreamConnection(Endpoint):
         self.uplink.send_buffer.owner = self
         if self._over:
             self.stream.transport.abort()
+            return
+        wrong = self.owner.mistrusts(transport)
+        if wrong:
+            self.abort(wrong)
             return
         self.stream.write(self.uplink.hello(self.clean_start))
         self.rounds.wheel.add(self, self._opened_at + self.timeout)
@@ -266,9 +276,9 @@ class UpstreamConnection(Endpoint):
 
     def _due(self, now: float) -> float:
         due = 0.0
-        keep_alive = self.uplink.keep_alive
-        if keep_alive > 0:
-            due = now + keep_alive * PING_AT / STALL_LOOKS
+        within = self.uplink.answer_within
+        if within > 0.0:
+            due = now + within * PING_AT / STALL_LOOKS
         if self.stream.full and self.rounds.stall_timeout > 0.0:
             stall = now + self.rounds.stall_timeout / STALL_LOOKS
             if due == 0.0 or stall < due:
@@ -300,12 +310,12 @@ class UpstreamConnection(Endpoint):
         if uplink.looks:
             uplink.look(now)
             self.rounds.after_batch()
-        keep_alive = uplink.keep_alive
-        if keep_alive > 0:
-            if uplink.ping_sent > 0.0 and now >= max(uplink.ping_sent, uplink.last_received) + keep_alive:
-                self.abort(f"the upstream did not answer a PINGREQ within {keep_alive} s")
+        within = uplink.answer_within
+        if within > 0.0:
+            if uplink.ping_sent > 0.0 and now >= max(uplink.ping_sent, uplink.last_received) + within:
+                self.abort(f"the upstream did not answer a PINGREQ within {within:g} s")
                 return 0.0
-            if uplink.ping_sent == 0.0 and now >= self._pinged_at + keep_alive * PING_AT:
+            if uplink.ping_sent == 0.0 and now >= self._pinged_at + within * PING_AT:
                 self._pinged_at = now
                 uplink.ping(now)
                 self.rounds.after_batch()

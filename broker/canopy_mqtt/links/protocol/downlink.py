@@ -20,6 +20,8 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.requests import Peer, Request
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import has_looped, visited, with_hop
+from canopy_mqtt.core.routing.node_messages import MARK_SIZE, Mark, NodeMessage, read_mark
+from canopy_mqtt.core.routing.nodes import HELD
 from canopy_mqtt.links.filters.declarer import COPY, OUTSIDE
 from canopy_mqtt.links.protocol.link_state import LinkState
 from canopy_mqtt.links.protocol.session import renamed
@@ -114,10 +116,14 @@ class Downlink(Peer):
                     self._requests[packet_id] = request
                     self.acknowledge(kind, packet_id, UNANSWERED, now)
                     return
+            elif packet.retain and isinstance(message, NodeMessage):
+                count = 1
+                if not router.publish_again(message, session):
+                    figures.replayed += 1
             else:
                 count = router.publish(message, session)
             reached = count != 0
-            if not reached:
+            if not reached and not (session.node and message.retain):
                 figures.unmatched += 1
         if packet.qos > 0:
             # Only a broker that knows what a link is takes this from a client: the code is a server's.
@@ -130,6 +136,9 @@ class Downlink(Peer):
         figures = self._figures
         if packet.topic_alias > 0:
             raise ProtocolViolation("a topic alias, and none was allowed")  # [MQTT-3.1.2-27]
+        if session.node and packet.topic == HELD:
+            self._declarer.withdraw_others(packet.payload.decode(errors="replace").split("\n"))
+            return None
         verdict = self._declarer.verdict(packet.topic, packet.subscription_ids)
         if verdict == COPY:
             figures.copies += 1
@@ -139,7 +148,19 @@ class Downlink(Peer):
         if topic is None or topic_refusal(self._router, topic, True)[0] > 0:
             figures.nameless += 1
             return None
-        if verdict == OUTSIDE and not session.mapping.within_roots(topic):
+        properties, qos = packet.properties, packet.qos
+        mark: Mark | None = None
+        if session.node:
+            mark = read_mark(properties)
+            if mark is not None:
+                properties = properties[:-MARK_SIZE]
+                if qos == 2 and mark.qos == 1:
+                    qos = 1
+            elif packet.retain:
+                mark = Mark(0, 0, False)
+        # Of a node, with RETAIN: it was sent because the link is new. Others come as they are published.
+        kept_anyway = mark is not None and (packet.retain or mark.at > 0)
+        if verdict == OUTSIDE and not kept_anyway and not session.mapping.within_roots(topic):
             # Nobody has asked for it, and no access rule is about a link.
             figures.outside += 1
             self.outside_topic = topic
@@ -147,7 +168,6 @@ class Downlink(Peer):
         if 0 < limits.max_payload_size < len(packet.payload):
             self._router.counters.oversized += 1
             return None
-        properties = packet.properties
         if self._version == V5:
             been = visited(properties) if properties else []
             if has_looped(been, session.broker_id, session.hop_limit):
@@ -158,12 +178,12 @@ class Downlink(Peer):
             if packet.properties and not session.mapping.plain:
                 properties = renamed(properties, session.mapping, False)
         expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
-        retain = packet.retain and limits.retain_available
-        message = Message(topic, packet.payload, packet.qos, retain, properties, expires_at, session.client_id)
-        if packet.retain and self._replays.knows(message, packet.topic, now):
+        retain = (packet.retain or kept_anyway) and limits.retain_available
+        message = Message(topic, packet.payload, qos, retain, properties, expires_at, session.client_id)
+        if packet.retain and (self._replays.knows(message, packet.topic, now) or (session.node and not retain)):
             figures.replayed += 1
             return None
-        return message
+        return NodeMessage(message, mark) if retain and mark is not None else message
 
     def acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
         """Send a PUBACK, PUBREC or PUBCOMP, after the earlier ones; UNANSWERED: once `answer` has come."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.links.filters.declarer import Declarer
-from canopy_mqtt.links.protocol.replays import Replays
+from canopy_mqtt.links.protocol.replays import NoReplays, Replays
 from canopy_mqtt.links.protocol.session import UplinkSession
 
 
@@ -37,5 +37,8 @@ class LinkState:
         self.router = router
         self.session = session
         self.declarer = declarer
-        self.replays = Replays(router, session)
+        # A node sends what is retained with each connection, and says of what age it is.
+        self.replays = NoReplays(router, session) if session.node else Replays(router, session)
+        if session.node:
+            declarer.retain_handling = 2
         self.figures = LinkStats()

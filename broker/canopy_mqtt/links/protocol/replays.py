@@ -276,3 +276,21 @@ class Replays:
     def _walk(self, topic_filter: str) -> RetainedCursor:
         mapping = self._session.mapping
         return self._router.retained.walk(mapping.local + topic_filter[len(mapping.remote) :])
+
+
+class NoReplays(Replays):
+    """Those of a link to another node of the cluster: it expects none, and keeps what has come whatever is wanted."""
+
+    def open(self, session_present: bool, identifies: bool, now: float) -> None:
+        """Expect nothing."""
+
+    def expect(self, topic_filter: str, now: float) -> None:
+        """Expect nothing."""
+
+    def knows(self, message: Message, remote: bytes, now: float) -> bool:
+        """Leave it to the times of the messages (`Downlink`)."""
+        del message, remote, now
+        return False
+
+    def withdrawn(self, topic_filters: list[str]) -> None:
+        """Forget nothing."""

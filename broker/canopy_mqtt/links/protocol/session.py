@@ -23,6 +23,7 @@ from canopy_mqtt.core.queues.queue_terms import MessageTerms
 from canopy_mqtt.core.queues.requests import RequestMessage
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import UPLINKS, has_looped, visited, with_hop
+from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import SharedGroup
 from canopy_mqtt.core.topics.topic_tree import RetainedTree
@@ -63,6 +64,8 @@ class UplinkSession(Session):
         self.broker_id = broker_id
         self.hop_limit = hop_limit
         self.upstream = self.internal = True
+        # The other broker is a node of the same cluster.
+        self.node = name.startswith(NODES)
         self.expiry_interval = NEVER
         # Its link is not in the settings any more; what waited is kept for a while, should it come back.
         self.abandoned = False

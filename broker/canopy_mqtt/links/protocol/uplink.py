@@ -7,6 +7,7 @@ has sockets and timers, and `link` decides when to connect. An invalid packet en
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.client.failures import V3_REASONS
@@ -49,6 +50,7 @@ from canopy_mqtt.core.queues.delivery import DONE, Delivery
 from canopy_mqtt.core.queues.requests import AskedLink, Peer
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import LINK
+from canopy_mqtt.core.routing.nodes import NODE
 from canopy_mqtt.core.routing.peers import PeerConnected, PeerDisconnected
 from canopy_mqtt.links.protocol.downlink import Downlink
 from canopy_mqtt.links.protocol.link_state import LinkState
@@ -80,6 +82,13 @@ class ConnectTerms:
         self.queue_policy = 0
         self.live_messages = 0
         self.live_bytes = 0
+        # Whether overlapping filters get identifiers of their own: not where the upstream sends one copy for all.
+        self.identifies = True
+        # Seconds within which a PINGREQ has to be answered; 0.0: the keep alive.
+        self.answer_within = 0.0
+        # To another node: who we are, and what is said of its answer (empty: it is the right one).
+        self.node = ""
+        self.judge_node: Callable[[str], str] | None = None
 
 
 class Uplink(Peer):
@@ -146,6 +155,11 @@ class Uplink(Peer):
         return "3.1.1 bridge" if self.bridge else "3.1.1"
 
     @property
+    def answer_within(self) -> float:
+        """Seconds within which the upstream has to answer a PINGREQ; 0.0: none is sent."""
+        return self.terms.answer_within or float(self.keep_alive)
+
+    @property
     def outside_topic(self) -> bytes:
         """The topic of the last message that no filter or root of the link matches; empty: there was none."""
         return self._downlink.outside_topic
@@ -171,6 +185,8 @@ class Uplink(Peer):
             if terms.max_packet_size < MAX_PACKET:
                 integers[MAXIMUM_PACKET_SIZE] = terms.max_packet_size
             packet.properties.user.append((LINK, self.session.broker_id))
+            if terms.node:
+                packet.properties.user.append((NODE, terms.node))
         return encode(packet, self.version)
 
     def receive(self, data: bytes, now: float, work: i64 = TURN_WORK) -> None:
@@ -392,9 +408,17 @@ class Uplink(Peer):
         if packet.session_present and self.clean_start:
             # What it has is not what we know of [MQTT-3.2.2-2] [MQTT-3.2.2-4].
             raise ProtocolViolation("a session is present after a clean start")
+        node = ""
         for name, value in packet.properties.user:
             if name == LINK:
                 self._downlink.peer_id = value
+            elif name == NODE:
+                node = value
+        wrong = "" if self.terms.judge_node is None else self.terms.judge_node(node)
+        if wrong:
+            self.final_packet = encode(Disconnect(reason_codes.SUCCESS), self.version)
+            self.end(reason_codes.IMPLEMENTATION_SPECIFIC_ERROR, wrong)
+            return
         if self._downlink.peer_id == self.session.broker_id:
             self.final_packet = encode(Disconnect(reason_codes.SUCCESS), self.version)
             self.end(
@@ -434,7 +458,7 @@ class Uplink(Peer):
         if not packet.session_present:
             session.begin_anew(router.retained)
         session.lower()
-        identifies = self.v5 and integers.get(SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1) == 1
+        identifies = self.v5 and terms.identifies and integers.get(SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1) == 1
         self.replays.open(packet.session_present, identifies, now)
         gone = self.declarer.open(self.version, packet.session_present, identifies, send_buffer.max_packet, self.stale)
         self.replays.withdrawn(gone)

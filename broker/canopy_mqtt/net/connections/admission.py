@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.hooks import Origin
+from canopy_mqtt.core.hooks import NodeDoor, Origin
 from canopy_mqtt.core.principal import network
 from canopy_mqtt.core.protocol.backpressure import TokenBucket
 
@@ -174,7 +174,8 @@ class ListenerTerms:
     """The settings of a connection that come from its listener.
 
     `admission` are limits of that listener's own, if any; `tls` says whether a connection began with a handshake.
-    `max_packet_size`, `mount` and `max_delay` are those of `Origin`.
+    `max_packet_size`, `mount`, `max_delay` and `door` are those of `Origin`. With a door, connections count against no
+    limit of clients.
     """
 
     def __init__(
@@ -185,6 +186,7 @@ class ListenerTerms:
         mount: str,
         admission: Admission | None,
         max_delay: float = -1.0,
+        door: NodeDoor | None = None,
     ) -> None:
         self.name = name
         self.tls = tls
@@ -192,6 +194,7 @@ class ListenerTerms:
         self.mount = mount
         self.admission = admission
         self.max_delay = max_delay
+        self.door = door
 
     def origin(self) -> Origin:
         """Make the origin of a connection, whose address is not known yet."""
@@ -199,6 +202,7 @@ class ListenerTerms:
         origin.max_packet_size = self.max_packet_size
         origin.mount = self.mount
         origin.max_delay = self.max_delay
+        origin.door = self.door
         return origin
 
 

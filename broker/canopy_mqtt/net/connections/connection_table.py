@@ -86,6 +86,11 @@ class PartialPackets:
         return oldest
 
 
+MAX_AT_DOOR: Final = 32
+"""Connections at the listener for other nodes that are not accepted yet: nodes send their CONNECT at once, and silent
+strangers take no more file descriptors than these."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ConnectionObserver:
     """Observes every connection, from its first moment to its last. Its methods must not raise."""
@@ -135,17 +140,28 @@ class ConnectionTable:
         self.emptied: Callable[[], None] | None = None
         # Connections that have not been accepted yet, the oldest first; where connections are limited.
         self._unaccepted: dict[Connection, None] = {}
+        # Connections at the listener for other nodes that have not been accepted yet, the oldest first.
+        self._at_door: dict[Connection, None] = {}
         # Connections whose protocol is over and whose sockets are not closed, the oldest first; where they are limited.
         self._closing: dict[Connection, None] = {}
 
     def counted(self) -> list[str]:
         """Return the addresses of the connections that count against the limits now."""
-        return [each.origin.host for each in self.connections if each.state == OPEN and not each.protocol.refused]
+        return [
+            each.origin.host
+            for each in self.connections
+            if each.state == OPEN and not each.protocol.refused and each.terms.door is None
+        ]
 
     def joined(self, connection: Connection) -> bool:
         """Add a new connection. Returns False if it has to be closed at once; else its CONNECT decides."""
         admission = self._admission
-        admitted = not self.closed and (admission is None or self._admit(connection, admission))
+        if connection.terms.door is not None:
+            admitted = not self.closed
+            if admitted:
+                self._make_room_at_door(connection)
+        else:
+            admitted = not self.closed and (admission is None or self._admit(connection, admission))
         self.connections.add(connection)
         if not admitted:
             return False
@@ -183,6 +199,15 @@ class ConnectionTable:
             admission.turned_away += 1
             next(iter(self._unaccepted)).end(ABORT, causes.CONNECTION_LOST)
 
+    def _make_room_at_door(self, connection: Connection) -> None:
+        """Count a connection at the listener for other nodes until it is accepted, or its socket is closed.
+
+        None takes the place of a client: where there are too many, the oldest is closed.
+        """
+        if len(self._at_door) >= MAX_AT_DOOR:
+            next(iter(self._at_door)).end(ABORT, causes.CONNECTION_LOST)
+        self._at_door[connection] = None
+
     def _readmit(self, connection: Connection) -> bool:
         """Admit a refused connection that took over another of its address. False if there is still no room for it."""
         # The core has ended the other one, which may have to leave this table first.
@@ -198,7 +223,9 @@ class ConnectionTable:
         if connection.protocol.refused != 0 and not self._readmit(connection):
             connection.end(CLOSE, causes.REFUSED, reason_codes.QUOTA_EXCEEDED, "too many connections from this address")
             return False
-        if self._admission is not None:
+        if connection.terms.door is not None:
+            self._at_door.pop(connection, None)
+        elif self._admission is not None:
             self._unaccepted.pop(connection, None)
         if self.reporting:
             try:
@@ -221,7 +248,7 @@ class ConnectionTable:
         cause = protocol.close_cause
         self.ends[cause] = self.ends.get(cause, 0) + 1
         admission = self._admission
-        if admission is not None:
+        if admission is not None and connection.terms.door is None:
             self._unaccepted.pop(connection, None)
             if protocol.refused:
                 admission.leave_refused()
@@ -243,7 +270,9 @@ class ConnectionTable:
             if self.observer is not None:
                 self.observer.left(connection)
             admission = self._admission
-            if admission is not None:
+            if connection.terms.door is not None:
+                self._at_door.pop(connection, None)
+            elif admission is not None:
                 self._closing.pop(connection, None)
                 if connection.protocol.refused:
                     admission.refused_gone()

@@ -109,6 +109,8 @@ class Listener:
         self._trusted: TrustedProxies | None = None
         if settings.proxy_protocol != "none":
             self._trusted = TrustedProxies(settings.proxy_from)
+        # The handshakes in progress; None: they are among those of all listeners.
+        self.handshakes: Handshakes | None = None
         # With TLS, from `open` on: those for new connections.
         self.certificates: certificates.Loaded | None = None
         self._server: asyncio.Server | None = None
@@ -224,7 +226,8 @@ class Listener:
         at once: a connection counts from its arrival, or from the end of its PROXY header.
         """
         server = self.server
-        wheel, handshakes = server.rounds.wheel, server.handshakes
+        wheel = server.rounds.wheel
+        handshakes = server.handshakes if self.handshakes is None else self.handshakes
         connection = Connection(server.connection_table, self.terms)
         lowest: object = connection
         if self._upgrades is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from canopy_mqtt.core.counters import UNLIMITED, Counters
 from canopy_mqtt.core.ledger import AGE, EXPIRED, REPLACED
+from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.observe.room import rooms
 from canopy_mqtt.settings import Alarms
 
@@ -27,6 +28,7 @@ KINDS: Final = {
     "disk-space": "a disk is nearly full",
     "certificate": "a certificate has expired or will expire soon",
     "upstream-down": "an upstream broker is unreachable",
+    "link-down": "another node of the cluster is unreachable",
     "drop-rate": "messages are dropped",
     "authentication-failures": "clients send wrong credentials",
     "store-failing": "the store cannot be written",
@@ -191,7 +193,8 @@ class Observer:
         for name, link in links.links.items():
             bounds = Bounds(limit, limit, 0.0, CLEAR_TIMES * self.settings.raise_after)
             seconds = 0.0 if link.connected else now - link.down_since
-            yield Observation("upstream-down", name, seconds, "s", bounds, link.trouble)
+            kind = "link-down" if name.startswith(NODES) else "upstream-down"
+            yield Observation(kind, name.removeprefix(NODES), seconds, "s", bounds, link.trouble)
 
     def _store(self) -> Iterator[Observation]:
         watch = self._sources.store

@@ -182,6 +182,27 @@ UPSTREAM: Final = (
     _upstream("messages/dropped", COUNTER, "Messages that were to go up and were dropped"),
 )
 
+# -- nodes of a cluster ------------------------------------------------------------------------------------------------
+
+
+def _node(name: str, kind: Kind, field: str, text: str, unit: str = "") -> Figure:
+    """Make a figure about each other node of the cluster."""
+
+    def samples(reading: Reading) -> Iterator[Sample]:
+        links = reading.sources.links
+        for node in () if links is None else links.other_nodes():
+            yield (node.name,), int(getattr(node, field))
+
+    topics = (Topic(f"cluster/{{node}}/{field.replace('_', ' ')}"),)
+    return Figure(f"cluster_link_{name}", kind, text, samples, unit=unit, labels=("node",), topics=topics)
+
+
+CLUSTER: Final = (
+    _node("up", GAUGE, "up", "1 while the link to another node is up, else 0"),
+    _node("waiting", GAUGE, "waiting_bytes", "What waits here for another node", "bytes"),
+    _node("dropped", COUNTER, "dropped", "Messages for another node that were dropped here"),
+)
+
 # -- HTTP --------------------------------------------------------------------------------------------------------------
 
 

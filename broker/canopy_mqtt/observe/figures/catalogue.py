@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from canopy_mqtt.observe.figures.broker import BROKER, HTTP, OTHER, PROCESS, RECORDER, STORE, UPSTREAM
+from canopy_mqtt.observe.figures.broker import BROKER, CLUSTER, HTTP, OTHER, PROCESS, RECORDER, STORE, UPSTREAM
 from canopy_mqtt.observe.figures.clients import CLIENTS
 from canopy_mqtt.observe.figures.figure import Figure, Sample, Topic
 from canopy_mqtt.observe.figures.sources import Reading
@@ -22,6 +22,7 @@ GROUPS: Final[dict[str, tuple[Figure, ...]]] = {
     "The store": STORE + OTHER,
     "The recorder": RECORDER,
     "Links to upstream brokers": UPSTREAM,
+    "The other nodes of the cluster": CLUSTER,
     "HTTP": HTTP,
     "The process": PROCESS,
 }

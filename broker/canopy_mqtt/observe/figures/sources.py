@@ -96,10 +96,8 @@ class Reading:
 
     @cached_property
     def connected(self) -> int:
-        """The number of connected clients, without links and the embedding program."""
-        links = () if self.sources.links is None else self.sources.links.links.values()
-        found = len(self.router.peers.send_buffers) - sum(1 for link in links if link.connected)
-        found -= self.sources.of_program()
+        """The number of connected clients, without links, other nodes and the embedding program."""
+        found = len(self.router.peers.send_buffers) - int(self.router.peers.internal)
         self.sources.most_clients = max(self.sources.most_clients, found)
         return found
 

@@ -21,6 +21,7 @@ from canopy_mqtt.core.codec.properties import ForwardScan
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, validate_filter
 from canopy_mqtt.core.queues.delivery import QUEUED, RELEASED, SENT
+from canopy_mqtt.core.routing import nodes
 from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.topics.trie import NODES, Trie, create
 from canopy_mqtt.store.base import StoreError
@@ -131,11 +132,10 @@ class Saved:
         if version > 5:
             name = fields.take(_CLIENT_NAME.unpack_from(part, 16)[1])
             user_name = self._user_name(client_id, name) if name else None
-        if client_id.startswith(UPLINKS):
-            # The session of a link here, and nothing that a client of mosquitto may bring about.
-            self._leave(client_id, f"sessions whose client identifiers begin with {UPLINKS}")
-        elif client_id.startswith(SHARE_PREFIX):
-            self._leave(client_id, f"sessions whose client identifiers begin with {SHARE_PREFIX}")
+        if client_id.startswith((UPLINKS, nodes.NODES, SHARE_PREFIX)):
+            # The session of a link, a node or a share group here: nothing that a client of mosquitto may bring about.
+            begin = client_id[: client_id.index("/") + 1]
+            self._leave(client_id, f"sessions whose client identifiers begin with {begin}")
         elif interval == 0:
             self._leave(client_id, "sessions that end with their connection")
         elif interval != NEVER and 0 < expires_at <= self.now:

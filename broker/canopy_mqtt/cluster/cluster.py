@@ -1,0 +1,39 @@
+"""This broker as a node of a cluster: its links to the other nodes, and its listener for theirs.
+
+Owns the incarnation of this run. Times of retained messages are compared by the clocks of the nodes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from canopy_mqtt.cluster.door import Door
+from canopy_mqtt.cluster.greeting import Greeting
+from canopy_mqtt.cluster.listener import ClusterListener
+from canopy_mqtt.cluster.node_links import NodeLinks
+from canopy_mqtt.core.routing.nodes import NODES
+
+if TYPE_CHECKING:
+    from canopy_mqtt.net.server import Server
+
+
+class Cluster:
+    """The part of a node that the cluster adds. Made and started on the event loop."""
+
+    def __init__(self, server: Server) -> None:
+        settings = server.settings.cluster
+        server.router.counters.load.epoch = time.time() - server.loop.time()
+        own = Greeting(settings.name, settings.node, secrets.token_hex(8))
+        self.links = NodeLinks(server, settings, own)
+        server.router.retained_store.nodes = tuple(NODES + name for name in self.links.nodes)
+        self.listener = ClusterListener(server, settings, Door(server.router, own, list(self.links.nodes)))
+
+    async def start(self) -> None:
+        """Let the other nodes in. Raises StartupError."""
+        await self.listener.open()
+
+    async def stop(self) -> None:
+        """Let no other node in any more. The links end later, when the clients have gone (`LinkManager.stop`)."""
+        await self.listener.close()

@@ -1,0 +1,187 @@
+"""The other nodes of a cluster as clients of this broker: their sessions, and what goes to them.
+
+A node subscribes here to what its own clients want, as the client `$node/NAME`. Messages go one hop: what a link to a
+node has brought is sent to no other node. So a message comes to each node once, and never goes round, however the nodes
+are linked. What is to be retained goes to all nodes, whether their clients want it now or later. Which of two retained
+messages of a topic is newer is said by the time at which the publisher's node retained it (`node_messages`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from canopy_mqtt.core.codec.topic_names import is_system
+from canopy_mqtt.core.counters import Counters
+from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST, MessageTerms
+from canopy_mqtt.core.routing.links import UPLINKS
+from canopy_mqtt.core.routing.node_messages import TimedMessage, marked
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
+from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
+from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree
+
+NODES: Final = "$node/"
+"""The client identifiers of other nodes begin so; a client's may not."""
+
+NODE_LINKS: Final = UPLINKS + NODES
+"""The client identifiers of the links to other nodes begin so: they are the publishers of what comes from there."""
+
+NODE: Final = "canopy-node"
+"""The user property of CONNECT and CONNACK between nodes: cluster/node/incarnation/versions (`cluster.wire`)."""
+
+HELD: Final = b"$node/held"
+"""The topic of a message to a node that has started again: the filters that its session holds here, a line each."""
+
+EVERYTHING: Final = "#"
+
+ALL_RETAINED: Final = "#/retained"
+ALL_CLEARED: Final = "#/cleared"
+"""The names of the streams of all retained messages, and of all clearings. No topic filter is called so."""
+
+_OWN: Final = NODES.encode()
+
+
+def for_nodes(message: Message, at: int, clears: bool) -> Message:
+    """Return a message that is retained at this time as other nodes get it: without RETAIN, which means an older one.
+
+    `clears`: it is not retained here, and its topic has been cleared.
+    """
+    return Message(
+        message.topic,
+        message.payload(),
+        message.qos,
+        False,
+        marked(message.properties, message.qos, at, clears),
+        message.expires_at,
+        message.publisher,
+    )
+
+
+def crosses(message: Message) -> bool:
+    """Return whether a message may go to another node: what came from a node does not, and what nodes say to each other
+    is only a node's to say.
+    """
+    publisher = message.publisher
+    if message.topic.startswith(_OWN) and not publisher.startswith(NODES):
+        return False
+    return not publisher.startswith(NODE_LINKS)
+
+
+class NodeSession(Session):
+    """The session of another node here.
+
+    Promises:
+    - A message that came from a node is not sent to another one, nor what a client publishes below `$node/`.
+    - No publisher waits for a node: beyond `link_bytes` the queue drops, and counts it. A single larger message passes.
+    - A message with QoS 1 or 2 comes once.
+    - A message that is to be retained comes once, with or without a filter, and says when it was retained. With each
+      connection all comes that is retained here, with RETAIN, and what was cleared here: what was missed meanwhile is
+      among it.
+    - What a client has written into a message says nothing to a node.
+    - No access rule, and no limit of a client, holds for it: what it asks for is what clients of its node may have.
+    """
+
+    def __init__(self, client_id: str, counters: Counters, who: Principal | None = None) -> None:
+        super().__init__(client_id, 0, 0, counters, who)
+        self.upstream = self.internal = True
+        self.queue.holds = False
+
+    def bound(self, limits: Limits) -> None:
+        """Apply the limits of a link's queue, and of the connection's."""
+        policy = DROP_OLDEST if limits.queue_policy == DROP_OLDEST else DROP_NEWEST
+        self.limit(policy, None, 0, limits.link_bytes)
+        send_buffer = self.send_buffer
+        if send_buffer is not None:
+            send_buffer.limit(policy, 0, limits.link_bytes)
+            send_buffer.holds = False
+
+    def update_fast_path(self) -> None:
+        """Look at each message: where it comes from decides."""
+        super().update_fast_path()
+        self.fast_path = False
+
+    def deliver(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        group: SharedGroup | None,
+        message_terms: MessageTerms | None = None,
+    ) -> int:
+        """Offer a message to the node: as `Session.deliver`; EXCLUDED: it does not cross.
+
+        One that is to be retained comes by `RetainedStore.retain`, to all nodes.
+        """
+        del retain
+        if not crosses(message):
+            return EXCLUDED
+        if message.retain:
+            return ACCEPTED
+        properties = message.properties
+        if qos == 1 or properties:
+            properties = marked(properties, qos)
+            if properties is not message.properties:
+                message = Message(
+                    message.topic, message.payload(), qos, False, properties, message.expires_at, message.publisher
+                )
+        return super().deliver(message, _between_nodes(qos), False, identifiers, group, message_terms)
+
+    def send(self, message: Message) -> None:
+        """Offer a message that is marked already (`for_nodes`)."""
+        super().deliver(message, _between_nodes(message.qos), False, NO_IDENTIFIERS, None)
+
+    def stream_all(self, retained: RetainedTree, cleared: RetainedTree) -> None:
+        """Begin to send all retained messages, and which topics were cleared."""
+        self._stream(ALL_RETAINED, retained)
+        self._stream(ALL_CLEARED, cleared)
+
+    def _stream(self, name: str, tree: RetainedTree) -> None:
+        subscription = Subscription(self, name, 2)
+        subscription.entry = FilterEntry(EVERYTHING)
+        self.start_stream(subscription, tree)
+        assert self.streams is not None
+        stream = self.streams.streams[name]
+        stream.walk = RetainedCursor(tree, EVERYTHING, tree.youngest, True)
+        # The other node tells by the times what it has.
+        stream.send_live()
+
+    def adapt_retained(self, delivery: Delivery) -> bool:
+        """Mark a retained message of this node's own, or a clearing; False: it does not cross."""
+        message = delivery.message
+        if is_system(message.topic) or not crosses(message):
+            return False
+        at = message.at if isinstance(message, TimedMessage) else 0
+        payload = message.payload()
+        delivery.message = Message(
+            message.topic,
+            payload,
+            message.qos,
+            True,
+            marked(message.properties, 0, at),
+            # When a clearing is forgotten is said by its time.
+            message.expires_at if payload else 0.0,
+            message.publisher,
+        )
+        return True
+
+
+def _between_nodes(qos: int) -> int:
+    """Return the QoS with which a message of some QoS goes to another node: see `Mark`."""
+    return 2 if qos == 1 else qos
+
+
+def new_session(client_id: str, limits: Limits, counters: Counters, principal: Principal | None) -> Session:
+    """Make the session of a client, or of another node."""
+    if client_id.startswith(NODES):
+        node = NodeSession(client_id, counters, principal)
+        node.bound(limits)
+        return node
+    session = Session(client_id, limits.session_messages, limits.session_bytes, counters, principal)
+    session.queue_qos0 = limits.queue_qos0
+    return session

@@ -1,0 +1,300 @@
+"""Who comes in at the listener for other nodes, and what those cost who do not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from canopy_load.brokers.process import free_port
+from canopy_mqtt.assembly.app import Broker
+from canopy_mqtt.cluster.greeting import Greeting, read
+from canopy_mqtt.cluster.listener import MAX_HANDSHAKES
+from canopy_mqtt.net.connections.connection_table import MAX_AT_DOOR
+from canopy_mqtt.settings import Settings
+from tests.cluster.nodes import TIMEOUT, Nodes
+from tests.e2e import wire
+from tests.e2e.wire import Peer
+from tests.support.certificates import Authority
+from tests.support.waiting import until
+
+NOT_AUTHORIZED: Final = 0x87
+IDENTIFIER_NOT_VALID: Final = 0x85
+STRANGERS: Final = 200
+
+
+async def knock(port: int, client_id: str, said: str | None, **options: Any) -> wire.Packet:
+    """The CONNACK for a CONNECT at a port."""
+    peer = await Peer.open("127.0.0.1", port)
+    props = [] if said is None else [(wire.USER_PROPERTY, ("canopy-node", said))]
+    await peer.send(wire.connect(client_id, props=props, **options))
+    found = await peer.expect(wire.CONNACK)
+    peer.abort()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("client_id", "said"),
+    [
+        ("client", None),
+        ("", None),
+        ("$node/b", None),
+        ("$node/b", "plant/b"),
+        ("$node/b", "other/b/1/1"),
+        ("$node/b", "plant/c/1/1"),
+        ("$node/b", "plant/b/1/2,3"),
+        ("$node/b", "plant/b/1/x"),
+        ("$node/a", "plant/a/1/1"),
+        ("$node/x", "plant/x/1/1"),
+    ],
+    ids=["client", "empty", "nothing", "short", "cluster", "another", "version", "no version", "itself", "unknown"],
+)
+async def test_only_the_nodes_of_the_settings_come_in(nodes: Nodes, client_id: str, said: str | None) -> None:
+    await nodes.start("a", "b")
+    port = nodes.wires["b", "a"]._to
+    assert (await knock(port, client_id, said)).code == NOT_AUTHORIZED
+    assert nodes.link("b", "a").connected
+
+
+async def test_a_node_with_a_will_or_of_3_1_1_is_refused(nodes: Nodes) -> None:
+    await nodes.start("a", "b")
+    port = nodes.wires["b", "a"]._to
+    assert (await knock(port, "$node/b", "plant/b/1/1", will=wire.Will("t"))).code == NOT_AUTHORIZED
+    peer = await Peer.open("127.0.0.1", port, 4)
+    await peer.send(wire.connect("$node/b", version=4))
+    assert (await peer.expect(wire.CONNACK)).code == 5
+    peer.abort()
+
+
+@pytest.mark.parametrize("client_id", ["$node/b", "$node/x", "$node/"])
+async def test_no_client_may_call_itself_a_node(nodes: Nodes, client_id: str) -> None:
+    await nodes.start("a", "b")
+    port = nodes.brokers["a"].ports[0]
+    assert (await knock(port, client_id, "plant/b/1/1")).code == IDENTIFIER_NOT_VALID
+
+
+async def test_a_node_says_who_it_is(nodes: Nodes) -> None:
+    await nodes.start("a", "b")
+    await nodes.stop("b")
+    connack = await knock(free_of(nodes, "a"), "$node/b", "plant/b/1/1")
+    assert connack.code == 0
+    said = dict(each for each in connack.all(wire.USER_PROPERTY) if isinstance(each, tuple))["canopy-node"]
+    greeting = read(said)
+    assert greeting is not None
+    assert (greeting.cluster, greeting.node, greeting.versions) == ("plant", "a", (1,))
+
+
+async def test_a_link_to_another_node_than_meant_is_refused(stack: AsyncExitStack, tmp_path: Path) -> None:
+    nodes = Nodes(stack, tmp_path)
+    await nodes.start("a", "b")
+    port = nodes.wires["b", "a"]._to
+    settings = one("c", f"mqtt://127.0.0.1:{free_port()}", "b", f"mqtt://127.0.0.1:{port}")
+    broker = await stack.enter_async_context(Broker(settings))
+    assert broker.links is not None
+    # It reaches a, which does not know it, in place of b.
+    await until(lambda: broker.links is not None and "cluster.nodes" in broker.links.links["$node/b"].trouble)
+
+
+async def test_access_rules_and_limits_are_not_about_nodes(nodes: Nodes) -> None:
+    await nodes.start(
+        "a",
+        "b",
+        access={"default": "deny"},
+        rule=[{"user": ["alice"], "action": "all", "filters": ["#"]}],
+        authenticator=[{"type": "trust"}],
+        mqtt={"allow_anonymous": False},
+        limits={"max_subscriptions_per_client": 1, "max_connections": 2},
+    )
+    subscriber = await nodes.join("b", "s", ("t/1", 1), user="alice")
+    await nodes.join("b", "s2", ("t/2", 1), user="alice")
+    assert len(nodes.session("a", "b").subscriptions) == 2
+    publisher = await nodes.join("a", "p", user="alice")
+    await publisher.publish("t/1", b"x", qos=1)
+    assert (await subscriber.message()).payload == b"x"
+    # The links have taken no client's place.
+    await nodes.join("a", "another", user="alice")
+
+
+async def test_nodes_are_no_clients_in_the_figures(nodes: Nodes) -> None:
+    await nodes.start("a", "b", presence={"topic": "here"})
+    await nodes.join("a", "client")
+    reading = nodes.brokers["a"].figures.read()
+    assert (reading.connected, reading.sessions) == (1, 1)
+    watcher = await nodes.join("a", "watcher", ("here/#", 1))
+    found = {(await watcher.message()).topic for _ in range(2)}
+    assert found == {"here/client", "here/watcher"}
+
+
+async def test_silent_strangers_take_few_descriptors_and_no_client_s_place(nodes: Nodes) -> None:
+    await nodes.start("a", "b", limits={"max_connections": 10, "connect_timeout": 0.0})
+    broker = nodes.brokers["a"]
+    port = free_of(nodes, "a")
+    strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(STRANGERS)]
+    await until(lambda: len(broker.connections) <= MAX_AT_DOOR + 1, "the oldest are closed")
+    for number in range(10):
+        await nodes.join("a", f"client-{number}")
+    # A node that comes now gets in as well.
+    nodes.link("b", "a").reset()
+    await nodes.linked()
+    for _, writer in strangers:
+        writer.transport.abort()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def secure(
+    name: str, authority: Authority, port: int, other: str, other_port: int, common_name: str = "", ca: str = ""
+) -> Settings:
+    """A node over TLS, whose certificate has this common name (its own)."""
+    certificate, key = authority.issue("127.0.0.1", common_name=common_name or name, file=f"{name}-{port}")
+    files = {"ca_file": ca or authority.file, "cert_file": certificate, "key_file": key}
+    return one(name, f"mqtts://127.0.0.1:{port}", other, f"mqtts://127.0.0.1:{other_port}", **files)
+
+
+async def test_nodes_on_machines_show_their_certificates(stack: AsyncExitStack, authority: Authority) -> None:
+    ports = free_port(), free_port()
+    a = await stack.enter_async_context(Broker(secure("a", authority, ports[0], "b", ports[1])))
+    b = await stack.enter_async_context(Broker(secure("b", authority, ports[1], "a", ports[0])))
+    await both_linked(a, b)
+    subscriber = await Peer.join(a.ports[0], "subscriber", ("t", 1))
+    publisher = await Peer.join(b.ports[0], "publisher")
+    await publisher.publish("t", b"x", qos=1)
+    assert (await subscriber.message()).payload == b"x"
+    subscriber.abort()
+    publisher.abort()
+
+
+async def test_a_certificate_of_another_name_is_refused_on_both_sides(
+    stack: AsyncExitStack, authority: Authority
+) -> None:
+    ports = free_port(), free_port()
+    a = await stack.enter_async_context(Broker(secure("a", authority, ports[0], "b", ports[1])))
+    wrong = await stack.enter_async_context(Broker(secure("b", authority, ports[1], "a", ports[0], common_name="x")))
+    await until(lambda: 'certificate is that of "x"' in trouble(a, "b"), "a has looked at the certificate of b")
+    await until(lambda: trouble(wrong, "a"), "b is refused")
+    assert not connected(a, "b")
+    assert not connected(wrong, "a")
+
+
+async def test_a_certificate_of_another_authority_is_refused(
+    stack: AsyncExitStack, authority: Authority, tmp_path: Path
+) -> None:
+    ports = free_port(), free_port()
+    other = Authority(tmp_path, "other")
+    a = await stack.enter_async_context(Broker(secure("a", authority, ports[0], "b", ports[1])))
+    # It trusts the authority of a, and shows a certificate of another one.
+    b = await stack.enter_async_context(Broker(secure("b", other, ports[1], "a", ports[0], ca=authority.file)))
+    await until(lambda: trouble(a, "b") and trouble(b, "a"), "both are refused")
+    assert not connected(a, "b")
+    assert not connected(b, "a")
+
+
+async def test_silent_strangers_at_a_tls_port_keep_no_node_out(stack: AsyncExitStack, authority: Authority) -> None:
+    ports = free_port(), free_port()
+    a = await stack.enter_async_context(Broker(secure("a", authority, ports[0], "b", ports[1])))
+    strangers = [await asyncio.open_connection("127.0.0.1", ports[0]) for _ in range(STRANGERS)]
+    assert a.cluster is not None
+    handshakes = a.cluster.listener.handshakes
+    assert handshakes is not None
+    await until(lambda: len(handshakes) == MAX_HANDSHAKES, "as many as there may be")
+    b = await stack.enter_async_context(Broker(secure("b", authority, ports[1], "a", ports[0])))
+    await both_linked(a, b)
+    for _, writer in strangers:
+        writer.transport.abort()
+
+
+async def test_processes_of_one_machine_are_linked_by_unix_sockets(stack: AsyncExitStack, tmp_path: Path) -> None:
+    paths = {name: tmp_path / f"{name}.sock" for name in "ab"}
+    urls = {name: f"mqtt+unix://{path}" for name, path in paths.items()}
+    a = await stack.enter_async_context(Broker(one("a", urls["a"], "b", urls["b"])))
+    b = await stack.enter_async_context(Broker(one("b", urls["b"], "a", urls["a"])))
+    await both_linked(a, b)
+    assert stat.S_IMODE(paths["a"].stat().st_mode) == 0o600
+    subscriber = await Peer.join(a.ports[0], "subscriber", ("t", 1))
+    publisher = await Peer.join(b.ports[0], "publisher")
+    await publisher.publish("t", b"x", qos=1)
+    assert (await subscriber.message()).payload == b"x"
+    subscriber.abort()
+    publisher.abort()
+    await b.stop()
+    assert not paths["b"].exists()
+
+
+async def test_a_cluster_address_that_is_in_use_stops_the_start() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        broker = Broker(one("a", f"mqtt://127.0.0.1:{taken.getsockname()[1]}", "b", "mqtt://127.0.0.1:1"))
+        with pytest.raises(Exception, match="in use"):
+            await broker.start()
+    await broker.stop()
+
+
+async def test_a_client_cannot_speak_for_a_node(nodes: Nodes) -> None:
+    """What a node says of the filters that it holds would have the other one unsubscribe from anything."""
+    await nodes.start("a", "b")
+    subscriber = await nodes.join("a", "subscriber", ("$node/#", 1), ("t", 1))
+    publisher = await nodes.join("b", "publisher")
+    for retain in (False, True):
+        await publisher.publish("$node/held", b"a/#/not a filter", qos=1, retain=retain)
+    await publisher.publish("t", b"fence", qos=1)
+    assert (await subscriber.message()).payload == b"fence"
+    late = await nodes.join("a", "late", ("$node/held", 1))
+    await publisher.publish("t", b"fence", qos=1)
+    assert (await subscriber.message()).payload == b"fence"
+    assert await late.fence() == []
+    assert nodes.link("a", "b").connects == 1
+
+
+def test_a_greeting_is_read_as_it_was_written() -> None:
+    greeting = Greeting("plant", "a", "12ab", (1, 2))
+    assert read(greeting.text()) == greeting
+    assert greeting.refusal(Greeting("plant", "b", "1", (2, 3))) == ""
+    assert "versions 3" in greeting.refusal(Greeting("plant", "b", "1", (3,)))
+    assert read("plant/a/1") is None
+    assert read("plant//1/1") is None
+    assert read("plant/a/1/1,²") is None
+
+
+def one(name: str, listen: str, other: str, address: str, **cluster: Any) -> Settings:
+    """A node that knows one other."""
+    return Settings.model_validate(
+        {
+            "listen": ("mqtt://127.0.0.1:0",),
+            "sys": {"interval": 0},
+            "shutdown": {"flush_timeout": 0.2},
+            "cluster": {
+                "name": "plant",
+                "node": name,
+                "listen": listen,
+                "nodes": [{"name": other, "address": address}],
+                "link_timeout": 4 * TIMEOUT,
+                **cluster,
+            },
+        }
+    )
+
+
+def free_of(nodes: Nodes, name: str) -> int:
+    """The port at which a node listens for others, without a proxy before it."""
+    return nodes._ports[name]
+
+
+def trouble(broker: Broker, other: str) -> str:
+    return "" if broker.links is None else broker.links.links[f"$node/{other}"].trouble
+
+
+def connected(broker: Broker, other: str) -> bool:
+    return broker.links is not None and broker.links.links[f"$node/{other}"].connected
+
+
+async def both_linked(a: Broker, b: Broker) -> None:
+    await until(lambda: connected(a, "b") and connected(b, "a"), "both are linked")
