@@ -110,7 +110,7 @@ class RetainedStore:
             self._forget_clearing(topic)
         account = self._account_of(message, origin)
         refused_by = "" if clears else self._find_room(topic, message, old, account, True)
-        if shared and crosses(message):
+        if shared and crosses(message, self._limits.presence_topic):
             self._tell_nodes(for_nodes(message, at, refused_by != ""))
         if clears or refused_by:
             # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
