@@ -18,6 +18,7 @@
 #   make docs     the documentation as a site, in site/; a dead link is an error
 #   make deb     a Debian package of the broker as a service, in dist/, for the Debian or Ubuntu that builds it
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what the pipeline makes of it   ARGS="--scale 2"
+#   make pictures  the screenshots of the documentation, by Chromium
 #   make pages   docs/settings.md, docs/commands.md and the figures of docs/sys.md, from the code
 #   make fuzz    random and mutated packets, and hostile settings, for FUZZ_SECONDS (default 60)
 #   make setup   only the environment, in .venv, with everything the tests need
@@ -35,7 +36,7 @@ PY := $(VENV)/bin/python -P
 # `tests` and `benchmarks` are importable from here. Canopy is the installed one: its sources lie a folder deeper.
 TESTS := PYTHONPATH="$(CURDIR)"
 
-.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pages fuzz packages setup clean
+.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pictures pages fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -153,6 +154,9 @@ deb:
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)
+
+pictures: setup
+	@PYTHONPATH=. $(PY) -m tools.pictures
 
 # The variable silences an advertisement of the theme.
 docs: setup
