@@ -2,7 +2,7 @@
 #
 #   make run     start the broker on 127.0.0.1:1883, interpreted at first: `make setup` compiles it
 #                                                              ARGS="--listen mqtt://0.0.0.0:1883"
-#   make quick   tests/core, interpreted from the source: no build, a minute   ARGS="-k retained -x"
+#   make quick   tests/core, interpreted from the source: no build, a minute   ARGS="-k retained -x" or ROOM=settings
 #   make test    lint, beside the tests that protect           ARGS="-k retained -x"
 #   make test-long  the other tests: all examples of every property, Spark, fuzz, benches
 #   make test-pythons  tests/core and a running broker on Python 3.11, 3.12, 3.13
@@ -73,9 +73,10 @@ SOURCES := $(CURDIR)/broker:$(CURDIR)/loadtest:$(CURDIR)/pipeline:$(CURDIR)
 INTERPRETED := PYTHONPATH="$(SOURCES)" PYTHONSAFEPATH=1 CANOPY_EXPECT=interpreted
 INSTALLED := CANOPY_EXPECT="$$($(PY) -m canopy_mqtt.buildinfo)" PYTHONSAFEPATH=1 $(TESTS)
 
+ROOM ?= core
 quick:
 	@.ci/environment quick
-	@$(INTERPRETED) $(PYTEST) tests/core -q -m "not long" $(ARGS)
+	@$(INTERPRETED) $(PYTEST) tests/$(ROOM) -q -m "not long" $(ARGS)
 
 # The linters need nothing that is built, and tests wait for something half of the time: they run side by side, and the
 # tests go first. `CHECKS=` leaves the linters out, where they have run already.
