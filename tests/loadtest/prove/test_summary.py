@@ -46,7 +46,7 @@ def test_what_is_no_report_is_refused(text: str) -> None:
         (("promises", 0, "checked"), "3", "promises.0.checked: Input should be a valid integer"),
         (("promises", 0, "findings"), 3, "promises.0.findings: Input should be a valid array"),
         (("promises", 0), 3, "it is no report of canopy prove"),
-        (("promises", 0, "findings", 0, "packets"), [1], "promises.0.findings.0.packets.0: Input should be a valid string"),
+        (("promises", 0, "findings", 0, "packets"), [1], "findings.0.packets.0: Input should be a valid string"),
         (("counts", "published"), None, "counts.published: Input should be a valid integer"),
         (("seconds",), math.inf, "not JSON compliant"),
         (("rounds",), True, "rounds: Input should be a valid integer"),
