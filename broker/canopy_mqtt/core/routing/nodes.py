@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from canopy_mqtt.core.codec.topic_names import is_system
+from canopy_mqtt.core.codec.topic_names import is_system, is_within
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED
 from canopy_mqtt.core.limits import Limits
@@ -32,10 +32,10 @@ NODE_LINKS: Final = UPLINKS + NODES
 """The client identifiers of the links to other nodes begin so: they are the publishers of what comes from there."""
 
 NODE: Final = "canopy-node"
-"""The user property of CONNECT and CONNACK between nodes: cluster/node/incarnation/versions (`cluster.wire`)."""
+"""The user property of CONNECT and CONNACK between nodes (`cluster.greeting`)."""
 
-HELD: Final = b"$node/held"
-"""The topic of a message to a node that has started again: the filters that its session holds here, a line each."""
+HELD: Final = "canopy-held"
+"""The user property of the CONNACK for a node that asks: a filter that its session holds here, one for each."""
 
 EVERYTHING: Final = "#"
 
@@ -62,11 +62,13 @@ def for_nodes(message: Message, at: int, clears: bool) -> Message:
     )
 
 
-def crosses(message: Message) -> bool:
-    """Return whether a message may go to another node: what came from a node does not, and what nodes say to each other
-    is only a node's to say.
+def crosses(message: Message, presence: bytes) -> bool:
+    """Return whether a message may go to another node: what came from a node does not, nor which clients are connected
+    (`presence`: the topic, empty: none), and what nodes say to each other is only a node's to say.
     """
     publisher = message.publisher
+    if presence and is_within(message.topic, presence):
+        return False
     if message.topic.startswith(_OWN) and not publisher.startswith(NODES):
         return False
     return not publisher.startswith(NODE_LINKS)
@@ -76,7 +78,8 @@ class NodeSession(Session):
     """The session of another node here.
 
     Promises:
-    - A message that came from a node is not sent to another one, nor what a client publishes below `$node/`.
+    - A message that came from a node is not sent to another one, nor what a client publishes below `$node/`, nor which
+      clients are connected (`presence.topic`).
     - No publisher waits for a node: beyond `link_bytes` the queue drops, and counts it. A single larger message passes.
     - A message with QoS 1 or 2 comes once.
     - A message that is to be retained comes once, with or without a filter, and says when it was retained. With each
@@ -90,11 +93,13 @@ class NodeSession(Session):
         super().__init__(client_id, 0, 0, counters, who)
         self.upstream = self.internal = True
         self.queue.holds = False
+        self._presence = b""
 
     def bound(self, limits: Limits) -> None:
         """Apply the limits of a link's queue, and of the connection's."""
         policy = DROP_OLDEST if limits.queue_policy == DROP_OLDEST else DROP_NEWEST
         self.limit(policy, None, 0, limits.link_bytes)
+        self._presence = limits.presence_topic
         send_buffer = self.send_buffer
         if send_buffer is not None:
             send_buffer.limit(policy, 0, limits.link_bytes)
@@ -119,7 +124,7 @@ class NodeSession(Session):
         One that is to be retained comes by `RetainedStore.retain`, to all nodes.
         """
         del retain
-        if not crosses(message):
+        if not crosses(message, self._presence):
             return EXCLUDED
         if message.retain:
             return ACCEPTED
@@ -154,7 +159,7 @@ class NodeSession(Session):
     def adapt_retained(self, delivery: Delivery) -> bool:
         """Mark a retained message of this node's own, or a clearing; False: it does not cross."""
         message = delivery.message
-        if is_system(message.topic) or not crosses(message):
+        if is_system(message.topic) or not crosses(message, self._presence):
             return False
         at = message.at if isinstance(message, TimedMessage) else 0
         payload = message.payload()
