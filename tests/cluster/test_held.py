@@ -101,3 +101,19 @@ async def test_a_node_s_session_outlives_the_sessions_of_clients(nodes: Nodes) -
     await nodes.linked()
     again = await nodes.join("b", "durable", clean=False, props=[(0x11, 60)])
     assert await payloads(again, b"missed") == [b"missed"]
+
+
+async def test_a_long_answer_is_waited_for_as_long_as_parts_of_it_come(nodes: Nodes) -> None:
+    """It is a CONNACK, with each filter that the session holds: of very many it takes longer than another one may."""
+    await nodes.start("a", "b")
+    connection = nodes.link("a", "b").connection
+    assert connection is not None
+    now = connection.loop.time()
+    # As if it had begun long ago, and the last part had just come.
+    connection.was_open = False
+    connection._opened_at = now - 100.0
+    connection.uplink.last_received = now
+    assert connection.check(now) == now + connection.timeout
+    assert connection.uplink.close_text == ""
+    assert connection.check(now + connection.timeout) == 0.0
+    assert "CONNACK" in connection.uplink.close_text
