@@ -146,11 +146,10 @@ def test_what_one_client_has_cleared_does_not_bound_another_one_of_its_address()
 
 
 def test_what_the_broker_itself_has_cleared_takes_no_room_from_clients() -> None:
-    """With presence it clears a topic for each client that leaves."""
     network = node(max_retained_messages=10)
     router = network.router
     for number in range(50):
-        router.retain(Message(b"presence/%d" % number, b"", 1, True, b"", 0.0, ""))
+        router.retain(Message(b"own/%d" % number, b"", 1, True, b"", 0.0, ""))
     assert len(cleared(router)) == 10
     client = network.client("c")
     for number in range(8):

@@ -23,7 +23,7 @@ from canopy_mqtt.core.accounts import (
     Room,
 )
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.topic_names import is_system
+from canopy_mqtt.core.codec.topic_names import is_system, is_within
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.jobs import EXPIRY_WORK, LEVEL_WORK, RETAIN_WORK
@@ -101,7 +101,13 @@ class RetainedStore:
         old = cast("Message | None", self.tree.get(topic))
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
         clears = empty or (isinstance(message, NodeMessage) and message.clears)
-        shared = len(self.nodes) > 0 and not is_system(message.topic)
+        presence = self._limits.presence_topic
+        # `$SYS` and presence are each node's own.
+        shared = (
+            len(self.nodes) > 0
+            and not is_system(message.topic)
+            and not (presence and is_within(message.topic, presence))
+        )
         at: i64 = 0
         if shared:
             at = self._time(topic, message)
@@ -110,7 +116,7 @@ class RetainedStore:
             self._forget_clearing(topic)
         account = self._account_of(message, origin)
         refused_by = "" if clears else self._find_room(topic, message, old, account, True)
-        if shared and crosses(message, self._limits.presence_topic):
+        if shared and crosses(message, presence):
             self._tell_nodes(for_nodes(message, at, refused_by != ""))
         if clears or refused_by:
             # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
@@ -251,8 +257,8 @@ class RetainedStore:
                 lacking = self._lacking(old, account, size)
                 if lacking < 0:
                     return ""
-            # What is known to have been cleared goes first: that of the account, and what is the broker's own, which
-            # presence leaves for each client. For the bounds of one client, what that one has cleared.
+            # What is known to have been cleared goes first: that of the account, and what is the broker's own. For the
+            # bounds of one client, what that one has cleared.
             of_client = bool(setting) and setting != MAX_USER_BYTES
             giving = self.shares.oldest_clearing(account, message.publisher if of_client else "")
             if giving is None and not setting:
