@@ -108,7 +108,8 @@ class Downlink(Peer):
         reached = figures.looped == looped
         if message is not None:
             router = self._router
-            if packet.request and packet.qos > 0 and self.peer_id:
+            # No node asks whom a message reaches that is to be retained: it goes to all of them.
+            if packet.request and packet.qos > 0 and self.peer_id and not isinstance(message, NodeMessage):
                 request = Request(packet_id, packet.qos)
                 count = router.ask(message, session, request)
                 if request.waits(self, count):
