@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from canopy_mqtt.core.jobs import RETAIN_WORK
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.node_messages import Mark, NodeMessage
@@ -142,6 +143,31 @@ def test_what_one_client_has_cleared_does_not_bound_another_one_of_its_address()
     for number in range(5):
         second.publish(f"kept/{number}", b"x", qos=1, retain=True)
     assert (len(router.retained), "first" in cleared(router)) == (5, True)
+    check_accounts(router)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [{"max_retained_bytes": 400_000}, {"max_retained_bytes_per_client": 300_000}, {"max_user_bytes": 300_000}],
+    ids=lambda bounds: next(iter(bounds)),
+)
+def test_any_number_of_cleared_topics_gives_way_to_a_large_message(bounds: dict[str, int]) -> None:
+    """And no more than it takes, each charged to the one that publishes it."""
+    network = node(**bounds)
+    router = network.router
+    client = network.client("c")
+    client.publish("image", b"x", qos=1, retain=True)
+    for number in range(1_000):
+        client.publish(f"no/{number}", b"", retain=True)
+    before = len(cleared(router))
+    router.budget.used = 0
+    client.publish("image", b"y" * 200_000, qos=1, retain=True)
+    found = router.retained.get("image")
+    assert len(found.payload()) == 200_000  # type: ignore[attr-defined]
+    gone = before - len(cleared(router))
+    assert 64 < gone < before
+    assert router.budget.used > gone * RETAIN_WORK
+    assert router.counters.retained_refused == 0
     check_accounts(router)
 
 

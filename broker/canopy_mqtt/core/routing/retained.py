@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 MAX_GIVEN: Final = 64
-"""Retained messages that go for one that comes: one of 64 KB takes the room of all these small ones."""
+"""Retained messages that go for one that comes: one of 64 KB takes the room of all these small ones. Beside them go as
+many topics that were cleared as it takes to give the bytes that it needs.
+"""
 
 DAY: Final = 86_400_000_000
 """Microseconds for which a topic is known to have been cleared, and by which the time of another node's message may lie
@@ -252,7 +254,9 @@ class RetainedStore:
         accounts = self._accounts
         setting = self._refused_alone(message, old, account, size)
         lacking = -1
-        for _ in range(MAX_GIVEN):
+        given: i64 = 0
+        cleared_bytes: i64 = 0
+        while given < MAX_GIVEN:
             if not setting:
                 lacking = self._lacking(old, account, size)
                 if lacking < 0:
@@ -272,6 +276,10 @@ class RetainedStore:
             if not acts:
                 return ""
             self._budget.used += RETAIN_WORK
+            if len(giving.payload()) == 0 and cleared_bytes < self._needed(old, account, size):
+                cleared_bytes += giving.charge
+            else:
+                given += 1
             self._clear(giving.topic.decode(), giving)
             # Levels may have gone with it that this topic shares.
             size = self._size(topic, message, old)
