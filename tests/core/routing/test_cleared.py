@@ -253,6 +253,30 @@ def test_an_older_message_of_a_node_does_not_undo_a_clearing_and_a_newer_one_doe
         assert (None if found is None else found.payload()) == expected  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("known", [b"on", b""])
+def test_nothing_older_comes_back_after_a_message_of_a_node_that_had_no_room(known: bytes) -> None:
+    """Neither than the topic's message nor than its clearing; the refused message may come again."""
+    network = node(max_retained_bytes=5_000)
+    router = network.router
+    client = network.client("c")
+    client.publish("other", b"x", qos=1, retain=True)
+    client.publish("t", known, qos=1, retain=True)
+    now = int(network.now * 1e6)
+    assert not retained_from_node(router, b"y" * 6_000, now + 1_000_000)
+    assert (router.retained.get("t"), cleared(router)) == (None, ["t"])
+    check_accounts(router)
+    assert not retained_from_node(router, b"ancient", now - 1_000_000)
+    router.limits.max_retained_bytes = 50_000
+    assert retained_from_node(router, b"y" * 6_000, now + 1_000_000)
+    assert cleared(router) == []
+    check_accounts(router)
+
+
+def retained_from_node(router: Router, payload: bytes, at: int) -> bool:
+    """Whether a message that another node retained at a time, in microseconds, is retained here as well."""
+    return router.retain(NodeMessage(Message(b"t", payload, 1, True, b"", 0.0, LINK), Mark(0, at, False)))
+
+
 def test_the_stream_of_all_is_no_subscription_to_all() -> None:
     network = node()
     router = network.router

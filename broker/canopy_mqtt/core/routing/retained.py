@@ -111,10 +111,14 @@ class RetainedStore:
             and not (presence and is_within(message.topic, presence))
         )
         at: i64 = 0
+        known: Message | None = None
+        known_account: Account | None = None
         if shared:
             at = self._time(topic, message)
             if at < 0:
                 return False
+            known = old if old is not None else cast("Message | None", self.cleared.get(topic))
+            known_account = known.account if isinstance(known, RetainedMessage) else None
             self._forget_clearing(topic)
         account = self._account_of(message, origin)
         refused_by = "" if clears else self._find_room(topic, message, old, account, True)
@@ -128,6 +132,9 @@ class RetainedStore:
                 remembered = self._remember_clearing(topic, message, account, at)
                 if clears and not remembered:
                     self._counters.retained_refused += 1
+            elif isinstance(known, TimedMessage) and known_account is not None:
+                # With its own time: the message that was refused may come again, and nothing that is older.
+                self._remember_clearing(topic, known, known_account, known.at)
             self._budget.used += RETAIN_WORK + LEVEL_WORK * topic.count("/")
             if clears:
                 if old is not None and self._load.message_hook is not None and not is_system(message.topic):
