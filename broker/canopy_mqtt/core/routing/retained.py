@@ -492,9 +492,10 @@ class RetainedShares:
         self._sessions = sessions
         self._bytes: dict[str, int] = {}
         # The messages of each account that may give way to other accounts, and what each of its clients has cleared,
-        # which gives way to its own messages as well.
+        # which gives way to its own messages as well. Those that go are the first: a dict would look for them past all
+        # that have gone before.
         self._giving: dict[Account, ByAge] = {}
-        self._clearings: dict[Account, dict[str, ByAge]] = {}
+        self._clearings: dict[Account, OrderedDict[str, ByAge]] = {}
         self._number: Room = accounts.rooms[RETAINED]
         self._size: Room = accounts.rooms[RETAINED_SIZE]
 
@@ -530,7 +531,7 @@ class RetainedShares:
         self._number.change(account, 1)
         self._size.change(account, size)
         if len(message.payload()) == 0:
-            self._clearings.setdefault(account, {}).setdefault(message.publisher, ByAge()).add(message)
+            self._clearings.setdefault(account, OrderedDict()).setdefault(message.publisher, ByAge()).add(message)
         elif message.qos == 0 and not account.internal:
             giving = self._giving.get(account)
             if giving is None:
