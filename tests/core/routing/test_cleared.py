@@ -253,6 +253,31 @@ def test_an_older_message_of_a_node_does_not_undo_a_clearing_and_a_newer_one_doe
         assert (None if found is None else found.payload()) == expected  # type: ignore[attr-defined]
 
 
+def test_nothing_older_comes_back_after_a_message_that_has_expired() -> None:
+    """It is known as cleared for the rest of its day, and then nothing is."""
+    network = node()
+    router = network.router
+    client = network.client("c")
+    router.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
+    now = int(network.now * 1e6)
+    forget(router, network.now + 61.0)
+    assert (len(router.retained), cleared(router)) == (0, ["t"])
+    assert router.retained_store.shares.of("c") == router.retained_bytes > 0
+    check_accounts(router)
+    assert not retained_from_node(router, b"older", now - 1_000_000)
+    assert retained_from_node(router, b"newer", now + 1_000_000)
+    client.publish("t", b"", retain=True)
+    forget(router, network.now + DAY + 61.0)
+    assert is_empty(router)
+
+
+def test_what_expires_leaves_nothing_where_no_other_node_keeps_it() -> None:
+    network = Network()
+    network.router.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
+    forget(network.router, network.now + 61.0)
+    assert is_empty(network.router)
+
+
 @pytest.mark.parametrize("known", [b"on", b""])
 def test_nothing_older_comes_back_after_a_message_of_a_node_that_had_no_room(known: bytes) -> None:
     """Neither than the topic's message nor than its clearing; the refused message may come again."""

@@ -103,13 +103,7 @@ class RetainedStore:
         old = cast("Message | None", self.tree.get(topic))
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
         clears = empty or (isinstance(message, NodeMessage) and message.clears)
-        presence = self._limits.presence_topic
-        # `$SYS` and presence are each node's own.
-        shared = (
-            len(self.nodes) > 0
-            and not is_system(message.topic)
-            and not (presence and is_within(message.topic, presence))
-        )
+        shared = self._is_shared(message)
         at: i64 = 0
         known: Message | None = None
         known_account: Account | None = None
@@ -122,7 +116,7 @@ class RetainedStore:
             self._forget_clearing(topic)
         account = self._account_of(message, origin)
         refused_by = "" if clears else self._find_room(topic, message, old, account, True)
-        if shared and crosses(message, presence):
+        if shared and crosses(message, self._limits.presence_topic):
             self._tell_nodes(for_nodes(message, at, refused_by != ""))
         if clears or refused_by:
             # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
@@ -157,6 +151,15 @@ class RetainedStore:
             session.refused(RETAIN, topic, reason_codes.QUOTA_EXCEEDED, refused_by, message.qos, True)
 
     # -- the nodes of a cluster ----------------------------------------------------------------------------------------
+
+    def _is_shared(self, message: Message) -> bool:
+        """Return whether all nodes keep a message: `$SYS` and presence are each node's own."""
+        presence = self._limits.presence_topic
+        return (
+            len(self.nodes) > 0
+            and not is_system(message.topic)
+            and not (presence and is_within(message.topic, presence))
+        )
 
     def _clock(self) -> i64:
         """Return the time of the present batch, in microseconds since 1970."""
@@ -420,12 +423,24 @@ class RetainedStore:
             self._clear(topic, message)
 
     def expire(self, topic: str, now: float) -> None:
-        """The time of a topic's retained message has come, if it still is the one."""
+        """The time of a topic's retained message has come, if it still is the one.
+
+        Where there are nodes its topic is known as cleared from then on: an older message of another node does not
+        come back.
+        """
         message = self.tree.get(topic)
         if message is None:
             message = self.cleared.get(topic)
         if isinstance(message, Message) and 0.0 < message.expires_at <= now:
+            account = message.account if isinstance(message, RetainedMessage) else None
             self._clear(topic, message)
+            if (
+                isinstance(message, TimedMessage)
+                and len(message.payload()) > 0
+                and account is not None
+                and self._is_shared(message)
+            ):
+                self._remember_clearing(topic, message, account, message.at)
 
     # -- its publisher's right to the topic ----------------------------------------------------------------------------
 
