@@ -453,7 +453,7 @@ class RetainedStore:
         """
         permissions = self._load.permissions
         account = account_name(message)
-        if permissions is None or not account or len(message.payload()) == 0:
+        if permissions is None or not account or message.publisher.startswith(UPLINKS) or len(message.payload()) == 0:
             return True
         principal = self._publisher(message.publisher, account)
         return permissions.asked.may_publish(principal, message.topic.decode(), message.qos, True)

@@ -165,7 +165,8 @@ class Downlink(Peer):
         if 0 < limits.max_payload_size < len(packet.payload):
             self._router.counters.oversized += 1
             return None
-        if self._version == V5:
+        if self._version == V5 and not session.node:
+            # Between nodes a message goes one hop, whatever a client has written into it.
             been = visited(properties) if properties else []
             if has_looped(been, session.broker_id, session.hop_limit):
                 figures.looped += 1
