@@ -75,7 +75,7 @@ class Batches:
     def __init__(self, plans: Sequence[Plan], births: Births) -> None:
         self.plans = plans
         self._tables = [_Table(plan, decoder(plan, births)) for plan in plans]
-        self._matches: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+        self._matches: dict[str, list[tuple[str, ...] | None]] = {}
 
     def tables(self, batch: Any) -> Iterator[tuple[str, Any]]:
         """Yield tables and their rows, as `decode` returns them, a part of the batch at a time, so that the rows of a
@@ -86,30 +86,26 @@ class Batches:
     def decode(self, batch: Any) -> dict[str, Any]:
         """A record batch for each table that has rows of it, and for the dead letters: publishes, with the columns of
         `plans.NEEDED`."""
-        matched: list[tuple[list[int], list[tuple[str, ...]]]] = [([], []) for _ in self.plans]
-        for row, topic in enumerate(batch.column("topic").to_pylist()):
-            for number, levels in () if topic is None else self._matching(topic):
-                matched[number][0].append(row)
-                matched[number][1].append(levels)
+        encoded = batch.column("topic").dictionary_encode()
+        topics, indices = encoded.dictionary.to_pylist(), encoded.indices
         found: dict[str, Any] = {}
         dead: list[tuple[Any, ...]] = []
-        for table, (rows, named) in zip(self._tables, matched, strict=True):
-            if rows and (made := table.decode(batch.take(pa.array(rows, pa.int32())), named, dead)) is not None:
+        for number, table in enumerate(self._tables):
+            levels = [self._levels(topic)[number] for topic in topics]
+            mine = pa.array([each is not None for each in levels], pa.bool_()).take(indices)
+            taken = batch.filter(mine)
+            if taken.num_rows and (made := table.decode(taken, levels, indices.filter(mine), dead)) is not None:
                 found[table.plan.name] = made
         if dead:
             columns = zip(*sorted(dead, key=lambda each: each[0]), strict=True)
             found[DEAD_LETTERS] = _batch([*columns], DEAD)
         return found
 
-    def _matching(self, topic: str) -> list[tuple[int, tuple[str, ...]]]:
-        """Return the tables of a topic, and its named levels in each."""
+    def _levels(self, topic: str) -> list[tuple[str, ...] | None]:
+        """Return the named levels of a topic in each table; None of a table that it is not in."""
         found = self._matches.get(topic)
         if found is None:
-            found = [
-                (number, levels)
-                for number, plan in enumerate(self.plans)
-                if (levels := plan.pattern.values(topic)) is not None
-            ]
+            found = [plan.pattern.values(topic) for plan in self.plans]
             if len(topic) <= TOPIC:
                 if len(self._matches) >= TOPICS:
                     self._matches.clear()
@@ -126,10 +122,10 @@ class _Table:
         names = [each.name for each in plan.columns]
         self._time = None if plan.event_time is None else names.index(plan.event_time)
 
-    def decode(self, taken: Any, levels: list[tuple[str, ...]], dead: list[tuple[Any, ...]]) -> Any:
+    def decode(self, taken: Any, levels: list[tuple[str, ...] | None], topics: Any, dead: list[tuple[Any, ...]]) -> Any:
         """Return a record batch of the rows that are in publishes of this table; None if there are none.
 
-        `levels`: the named levels of each topic. `dead` takes the dead letters.
+        `topics`: the place in `levels` of each publish's named levels. `dead` takes the dead letters.
         """
         plan, rows_of, time, most = self.plan, self._decoder.rows, self._time, self.plan.limits.payload_bytes
         made: list[tuple[Any, ...]] = []
@@ -158,9 +154,14 @@ class _Table:
             items += range(len(rows))
         if not made:
             return None
-        whole = sources == [*range(taken.num_rows)]
-        head = taken if whole else taken.take(pa.array(sources, pa.int32()))
-        named = zip(*(levels if whole else [levels[row] for row in sources]), strict=True)
+        head = taken
+        if sources != [*range(taken.num_rows)]:
+            kept = pa.array(sources, pa.int32())
+            head, topics = taken.take(kept), topics.take(kept)
+        named = (
+            pa.array([None if each is None else each[at] for each in levels], pa.string()).take(topics)
+            for at in range(len(plan.pattern.names))
+        )
         return _batch(
             [
                 head.column(SEQ), head.column(TS), *(head.column(name) for name in plan.keep), *named, moments,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from math import isfinite
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from canopy_pipeline.tables.payloads.bad_payload import (
 )
 from canopy_pipeline.tables.payloads.column_values import value
 from canopy_pipeline.tables.payloads.plain import text_of
-from canopy_pipeline.tables.plans import Column, Limits, Plan
+from canopy_pipeline.tables.plans import Limits, Plan
 
 _TEXTS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """Each text, also one that does not end; no character is scanned twice."""
@@ -59,10 +58,13 @@ class JsonReader:
         keys = text.count('":')
         if keys <= self.limits.fields and _is_usual(text):
             # At the speed of C: no call for each object and number.
-            with suppress(ValueError, StopIteration, RecursionError):
+            try:
                 found, end = self._scan(text, 0)
                 if end == len(text) and _keys(found) == keys:
                     return found
+            except (ValueError, StopIteration, RecursionError):
+                # Whoever reads it once more says what is wrong.
+                pass
         try:
             return self._decoder.decode(text)
         except ValueError as error:
@@ -131,25 +133,23 @@ def _int(text: str) -> int:
 
 class JsonDecoder:
     def __init__(self, plan: Plan) -> None:
-        self.columns = plan.columns
         self.reader = JsonReader(plan.limits)
+        # The type that a value mostly has, and that needs no conversion.
+        self._columns = [(each, each.path[0], each.path[1:], _EXACT.get(each.type)) for each in plan.columns]
 
     def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
         del topic, seq
         found = self.reader.read(payload)
         if not isinstance(found, dict):
             raise BadPayloadError(WRONG_TYPE, f"{type(found).__name__} instead of a JSON object")
-        return [fields(found, self.columns)]
+        made = []
+        for column, key, deeper, exact in self._columns:
+            each = found.get(key)
+            for level in deeper:
+                each = each.get(level) if type(each) is dict else None
+            made.append(each if type(each) is exact else value(each, column))
+        return [tuple(made)]
 
 
-def fields(found: dict[str, Any], columns: tuple[Column, ...]) -> tuple[Any, ...]:
-    """The values of the columns, out of nested objects."""
-    made = []
-    for column in columns:
-        each: Any = found
-        for key in column.path:
-            each = each.get(key) if isinstance(each, dict) else None
-        if type(each) is not float or column.type != "float64" or not isfinite(each):
-            each = value(each, column)
-        made.append(each)
-    return tuple(made)
+_EXACT: Final = {"float64": float, "boolean": bool}
+"""The Python type of the columns whose values JSON has as they are: its numbers are finite here."""
