@@ -5,13 +5,11 @@ Promises: a mistake is one line with the file, the key and what to do. Files tha
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import tomllib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -150,11 +148,6 @@ class Mapping:
     plans: tuple[Plan, ...]
     open: dict[str, Path]
     """Tables whose columns are not known yet, and the file for them."""
-
-    def fingerprint(self) -> str:
-        """Return the identity of the tables: tables begun with another mapping are not continued."""
-        told = [repr(replace(plan, limits=Limits())) for plan in self.plans]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def load(path: str) -> Mapping:

@@ -1,6 +1,7 @@
 """The output folder: its published files, the commit of a batch, and the progress through the record.
 
-Promises: a batch is in force exactly once, from its commit on, also after a crash. What was written for it and not
+Promises: tables are those of one stream and keep what stands in them, whatever mapping comes (`evolution`). A batch is
+in force exactly once, from its commit on, also after a crash. What was written for it and not
 committed is removed by the next start; what was committed and not moved is moved by it. One process at a time writes to
 a folder of this machine.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.coverage import Coverage, Finding
 from canopy_pipeline.record.locks import alone_with
 from canopy_pipeline.runtime.storage import Storage
+from canopy_pipeline.tables.evolution import evolved, folder
+from canopy_pipeline.tables.plans import Plan
 from canopy_pipeline.tables.staged import Staged
 
 IDENTITY: Final = "_tables.json"
@@ -48,24 +51,35 @@ class Progress:
 class Sink(Protocol):
     """A sink makes the files of a committed batch part of its tables; a second call changes nothing."""
 
-    def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
-        """`files`: table, day, place of each; `about` says which batch it is."""
+    def evolve(self) -> None:
+        """Give the tables that are there the columns that they lack."""
+
+    def publish(
+        self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
+    ) -> None:
+        """`files`: table, day, place of each. `folders`: the folder of a table as it was when the batch was committed;
+        its name if it is not there. `about` says which batch it is."""
 
 
 class ParquetSink:
-    """Folders of Parquet: TABLE/date=2026-11-21/part-000000000001-00000.parquet."""
+    """Folders of Parquet: TABLE/date=2026-11-21/part-000000000001-00000.parquet, and TABLE.v2 for later columns."""
 
     def __init__(self, place: Storage) -> None:
         self.place = place
 
-    def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
+    def evolve(self) -> None:
+        """Do nothing: each version has a folder of its own."""
+
+    def publish(
+        self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
+    ) -> None:
         del about
-        folders = {staged.rpartition("/")[0] for _, _, staged in files}
-        there = {f"{folder}/{name}" for folder in folders for name in self.place.names(folder)}
+        staging = {staged.rpartition("/")[0] for _, _, staged in files}
+        there = {f"{place}/{name}" for place in staging for name in self.place.names(place)}
         for number, (table, day, staged) in enumerate(files):
             # One that is not there any more was moved before the machine stopped.
             if staged in there:
-                self.place.move(staged, f"{table}/{day}/part-{version:012d}-{number:05d}.parquet")
+                self.place.move(staged, f"{folders.get(table, table)}/{day}/part-{version:012d}-{number:05d}.parquet")
 
 
 class Output:
@@ -73,12 +87,14 @@ class Output:
         self.output = output
         self.place = place
         self.done = Progress()
+        self.tables: dict[str, Any] = {}
+        """The tables and their versions, as `evolution` has them."""
 
-    def belongs(self, about: dict[str, Any]) -> str:
-        """Check that the folder has these tables, and return their identity.
+    def belongs(self, about: dict[str, Any], plans: Sequence[Plan]) -> str:
+        """Check that the folder has these tables, or may have them from now on; return their identity.
 
         Raises:
-            MisuseError: these tables are of another mapping, or in another format.
+            MisuseError: they are in another format, or `plans` do not keep what stands in them.
         """
         try:
             text = self.place.text(IDENTITY)
@@ -88,19 +104,29 @@ class Output:
                 raise MisuseError(
                     f"--output {self.output}: something else is there; give a folder of its own"
                 ) from None
-            identity = {"format": 1, "stream": uuid.uuid4().hex, **about}
-            self.place.write(IDENTITY, f"{json.dumps(identity)}\n".encode())
-            return str(identity["stream"])
+            self.tables = evolved({}, plans)
+            return self._keep({"format": 1, "stream": uuid.uuid4().hex, **about})
         try:
             found = dict(json.loads(text))
-        except (ValueError, TypeError) as error:
+            before = dict(found["tables"])
+        except (ValueError, TypeError, KeyError) as error:
             raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
         for name, value in about.items():
             if found.get(name) != value:
                 raise MisuseError(
                     f"--output {self.output}: these tables were begun with another {name}; give another folder"
                 )
-        return str(found["stream"])
+        self.tables = evolved(before, plans)
+        return str(found["stream"]) if self.tables == before else self._keep(found)
+
+    def _keep(self, identity: dict[str, Any]) -> str:
+        self.place.write(IDENTITY, f"{json.dumps({**identity, 'tables': self.tables})}\n".encode())
+        return str(identity["stream"])
+
+    def folders(self) -> dict[str, str]:
+        """Return the folders of the tables that have had other columns, as `ParquetSink` has them."""
+        versions = {name: len(said["versions"]) for name, said in self.tables.items()}
+        return {name: folder(name, version) for name, version in versions.items() if version > 1}
 
     def load(self, sink: Sink) -> None:
         """Load the progress of the tables; publish a batch that was committed and not published.
@@ -153,6 +179,7 @@ class Output:
             "unread": done.unread,
             "lost": {"events": done.lost.missing, "findings": lost["findings"], "kinds": lost["kinds"]},
             "files": staged.files,
+            "folders": self.folders(),
         }
         self.place.write(f"{COMMITS}/{done.version:012d}.json", f"{json.dumps(said)}\n".encode())
         self.done = done
@@ -164,7 +191,7 @@ class Output:
     def _publish(self, sink: Sink, said: dict[str, Any]) -> None:
         files = [(str(table), str(day), str(place)) for table, day, place in said["files"]]
         about = {"canopy.from_seq": str(said["from"]), "canopy.to_seq": str(said.get("to", said["through"]))}
-        sink.publish(int(said["version"]), files, about)
+        sink.publish(int(said["version"]), files, said["folders"], about)
 
     def tidy(self) -> None:
         """Remove staged files: of an earlier run, or of a batch that is published."""

@@ -103,8 +103,8 @@ class Plan:
     """Microseconds that the time of an event may lie before the record's time, and after it."""
     schema: bytes = b""
     """Avro's schema, or Protobuf's descriptors."""
-    schemas: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
-    """Avro's schemas that payloads name, by their numbers. More may come: they are no part of what the tables are."""
+    schemas: tuple[tuple[int, bytes], ...] = ()
+    """Avro's schemas that payloads name, by their numbers."""
     message: str = ""
     framing: str = "none"
     limits: Limits = field(default_factory=Limits)

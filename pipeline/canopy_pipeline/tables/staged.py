@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,8 @@ class Staged:
 
 
 def rows(place: Storage, files: Sequence[tuple[str, str]], schema: Any) -> Iterator[Any]:
-    """Yield the rows of files of one table (day and place of each) as record batches, with the day as a column."""
+    """Yield the rows of files of one table (day and place of each) as record batches, with the day as a column. What a
+    file lacks, which was staged before the table had that column, is null."""
     for day, staged in files:
         with (
             place.fs.open_input_file(staged) as source,
@@ -37,6 +39,13 @@ def rows(place: Storage, files: Sequence[tuple[str, str]], schema: Any) -> Itera
         ):
             for batch in opened.iter_batches():
                 days = pa.repeat(pa.scalar(day), batch.num_rows)
-                columns = [days if each == DATE else batch.column(each) for each in schema.names]
-                cast = [column.cast(each.type) for column, each in zip(columns, schema, strict=True)]
-                yield pa.RecordBatch.from_arrays(cast, schema=schema)
+                yield filled(batch, schema, {DATE: days})
+
+
+def filled(batch: Any, schema: Any, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Return the rows of a record batch with the columns of a schema: some of `more`, and nulls for what it lacks."""
+    there = {**dict(zip(batch.schema.names, batch.columns, strict=True)), **more}
+    columns = [
+        there[each.name].cast(each.type) if each.name in there else pa.nulls(len(batch), each.type) for each in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

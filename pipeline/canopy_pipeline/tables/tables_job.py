@@ -21,6 +21,7 @@ from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.record.unread import Unread, UnreadPart, named
 from canopy_pipeline.runtime.storage import File, Local, Storage, local_path, storage
 from canopy_pipeline.tables.births import Births, newest
+from canopy_pipeline.tables.evolution import folder
 from canopy_pipeline.tables.infer import Inferred
 from canopy_pipeline.tables.local import publishes, stage
 from canopy_pipeline.tables.mapping import Mapping, load
@@ -121,10 +122,13 @@ def run(
     with alone(output, place.local):
         found = _pinned(load(mapping), Unread(source, recorded, chosen.skip_corrupt), say)
         out = Output(output, place)
-        about = {"mapping": found.fingerprint(), "table_format": chosen.format}
+        about = {"table_format": chosen.format}
         if chosen.format == ICEBERG:
             about |= {"catalog": chosen.catalog, "namespace": chosen.namespace}
-        identity = out.belongs(about)
+        try:
+            identity = out.belongs(about, found.plans)
+        except MisuseError as error:
+            raise MisuseError(f"--mapping {mapping}: {error}" if str(error).startswith("tables.") else error) from error
         begin(place)
         job = _Job(
             found,
@@ -197,6 +201,7 @@ class _Job:
 
     def go(self, say: Say) -> TablesOutcome:
         """Batch after batch; until there is no more, or for ever."""
+        self.sink.evolve()
         self.out.load(self.sink)
         try:
             while True:
@@ -301,8 +306,19 @@ class _Job:
         if isinstance(self.sink, IcebergSink):
             made = iceberg_views(self.plans, {name: self.sink.at(name) for name in written})
         else:
-            made = views(self.plans, where, self.options.format == DELTA, written)
+            made = views(self.plans, where, self.options.format == DELTA, written, self._versions(written))
         for name, text in made.items():
             self.out.place.write(name, text.encode())
         self.out.place.write(SUMMARY, f"{json.dumps(outcome.summary(), indent=2)}\n".encode())
         return outcome
+
+    def _versions(self, written: list[str]) -> dict[str, dict[str, list[list[Any]]]]:
+        """Return the folders that a table of Parquet has rows in, and their columns."""
+        if self.options.format != PARQUET:
+            return {}
+        made: dict[str, dict[str, list[list[Any]]]] = {}
+        for name in written:
+            versions = self.out.tables[name]["versions"] if name in self.out.tables else ()
+            folders = {folder(name, number): version for number, version in enumerate(versions, 1)}
+            made[name] = {each: version for each, version in folders.items() if self.out.place.names(each)}
+        return made

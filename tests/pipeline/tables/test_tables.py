@@ -253,12 +253,7 @@ def test_numbers_that_are_missing_are_named_and_stop_a_run_that_had_begun(plant:
     assert tables(plant, options=TablesOptions(allow_gaps=True)).coverage.missing == 13
 
 
-def test_output_and_mapping_belong_together(plant: Path) -> None:
-    tables(plant)
-    text = (plant / "maps/tables.toml").read_text()
-    mapping(plant / "maps", text.replace('columns.phase = "int32"', 'columns.phase = "int64"'))
-    with pytest.raises(MisuseError, match="begun with another mapping"):
-        tables(plant)
+def test_another_folder_that_is_not_empty_is_refused(plant: Path) -> None:
     (plant / "other").mkdir()
     (plant / "other/file").touch()
     with pytest.raises(MisuseError, match="something else is there"):

@@ -58,13 +58,41 @@ class IcebergSink:
         except Exception as error:
             raise self._told(f"namespace {namespace}", error) from None
 
-    def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
+    def evolve(self) -> None:
+        """A commit of metadata for each table that lacks columns, or has narrower ones.
+
+        Raises:
+            PipelineError: the catalog does not take it; the next run does it again.
+        """
+        for name in self._schemas:
+            try:
+                if self._catalog.table_exists(self._identifier(name)):
+                    self._widen(self._catalog.load_table(self._identifier(name)), _schema(self._schemas[name]))
+            except Exception as error:
+                raise self._told(f"table {self._identifier(name)}", error) from None
+
+    @staticmethod
+    def _widen(table: Any, wanted: Any) -> None:
+        there = {each.name: each.field_type for each in table.schema().fields}
+        changed = [each for each in wanted.fields if there.get(each.name) != each.field_type]
+        if changed:
+            with table.update_schema() as update:
+                for each in changed:
+                    if each.name in there:
+                        update.update_column(each.name, field_type=each.field_type)
+                    else:
+                        update.add_column(each.name, each.field_type)
+
+    def publish(
+        self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
+    ) -> None:
         """A commit for each table that the batch has rows of.
 
         Raises:
             MisuseError: a table of that name is there and is another's.
             PipelineError: the catalog does not take it; the next run does it again.
         """
+        del folders
         for name in dict.fromkeys(table for table, _, _ in files):
             mine = [(day.partition("=")[2], place) for owner, day, place in files if owner == name]
             try:

@@ -1,0 +1,79 @@
+"""The columns that tables have had, and what a later mapping may make of them.
+
+Owns the rule: what stands in a table keeps its name and its type, except that int32 may become int64. New tables and
+new columns, which are null in older rows, may come. How a payload becomes a value may change: `path`, `unit`,
+`required`, `late`, `ahead`, the schema of a payload, a topic filter with the same levels.
+
+A version is a list of columns. Folders of Parquet have one folder for each version; Delta and Iceberg change the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.tables.plans import Plan
+
+WIDER: Final = frozenset({("int32", "int64")})
+"""Types, and the ones that they may become."""
+
+Version = list[list[Any]]
+"""Name, type of Arrow's, and whether it may be null, of each column."""
+
+
+def described(schema: Any) -> Version:
+    return [[field.name, str(field.type), field.nullable] for field in schema]
+
+
+def evolved(before: dict[str, Any], plans: Sequence[Plan]) -> dict[str, Any]:
+    """Return the tables of an output folder with what a mapping makes of them, as its identity keeps them.
+
+    Raises:
+        MisuseError: a table or a column would go, or would mean something else.
+    """
+    made = dict(before)
+    for plan in plans:
+        said = before.get(plan.name)
+        now = described(plan.arrow)
+        if said is None:
+            made[plan.name] = {"event_time": plan.event_time, "versions": [now]}
+            continue
+        if said["event_time"] != plan.event_time:
+            raise _refused(f"{plan.name}.event_time", said["event_time"], plan.event_time)
+        if _check(plan.name, said["versions"][-1], now):
+            made[plan.name] = {**said, "versions": [*said["versions"], now]}
+    for name in before.keys() - {plan.name for plan in plans}:
+        raise MisuseError(f"tables.{name} is no longer in the mapping: put it back, or give another --output")
+    return made
+
+
+def _check(table: str, before: Version, now: Version) -> bool:
+    """Return True if the columns of a table have changed, which they may in this way."""
+    present = {name: (kind, nullable) for name, kind, nullable in now}
+    for name, kind, nullable in before:
+        where = f"{table}.columns.{name}"
+        if name not in present:
+            raise MisuseError(
+                f"tables.{where} is no longer in the mapping: put it back (it may be absent from payloads), or give "
+                "another --output"
+            )
+        if present[name] != (kind, nullable) and (kind, present[name][0]) not in WIDER:
+            raise _refused(where, kind, present[name][0])
+    known = {name for name, _, _ in before}
+    for name, _, nullable in now:
+        if name not in known and not nullable:
+            raise MisuseError(f"tables.{table}: its rows had no {name}; give another --output")
+    return {name: kind for name, kind, _ in before} != {name: kind for name, (kind, _) in present.items()}
+
+
+def _refused(where: str, before: str | None, now: str | None) -> MisuseError:
+    return MisuseError(
+        f"tables.{where} was {before or 'not set'} in these tables and is now {now or 'not set'}: give the new column "
+        "another name, or give another --output"
+    )
+
+
+def folder(table: str, version: int) -> str:
+    """Return the folder of a version (1, 2, …) of a table; no table has a dot in its name."""
+    return table if version == 1 else f"{table}.v{version}"

@@ -1,0 +1,204 @@
+"""A mapping that has grown: the same tables go on, their history stays, and each row is there once after a kill."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import duckdb
+import polars as pl
+import pyiceberg.catalog
+import pytest
+from pyspark.sql import SparkSession
+
+from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.tables.tables_job import DELTA, ICEBERG, PARQUET, TablesOptions, TablesOutcome, run
+from tests.pipeline.record.test_killed import killed
+from tests.pipeline.recorded import Story
+from tests.pipeline.tables.fleet import mapping
+from tests.pipeline.tables.sinks.test_iceberg import configured
+from tests.pipeline.tables.test_tables import numbers, rows
+from tests.support.runs import for_each
+
+BEFORE = """
+[tables.power]
+filter = "site/{site}/power"
+format = "json"
+columns.phase = "int32"
+columns.watts = { path = "w", type = "float64" }
+"""
+AFTER = """
+[tables.power]
+filter = "site/{site}/power"
+format = "json"
+late = "1d"
+columns.volts = "float64"
+columns.phase = "int64"
+columns.watts = { path = ["power", "watts"], type = "float64" }
+
+[tables.notes]
+filter = "site/{site}/notes"
+format = "text"
+"""
+WIDE = 1 << 40
+EXPECTED = [(1, 1.5, None), (2, 2.5, None), (WIDE, 3.5, 230.0), (1, 4.5, None)]
+"""Phase, watts and volts."""
+
+
+def begun(folder: Path, format_: str = PARQUET) -> None:
+    """Two messages in tables, and two more, by a newer firmware, in the record alone."""
+    told = Story()
+    for number in (1, 2):
+        told.publish("c", "site/a/power", b'{"phase": %d, "w": %d.5}' % (number, number))
+    told.write(folder / "record")
+    mapping(folder / "maps", BEFORE)
+    tables(folder, format_)
+    told = Story(first_seq=3)
+    told.publish("c", "site/a/power", b'{"phase": %d, "power": {"watts": 3.5}, "volts": 230}' % WIDE)
+    told.publish("c", "site/a/power", b'{"phase": 1, "power": {"watts": 4.5}}')
+    told.publish("c", "site/a/notes", b"new")
+    told.write(folder / "record", segments=3)
+    mapping(folder / "maps", AFTER)
+
+
+def tables(folder: Path, format_: str = PARQUET) -> TablesOutcome:
+    options = TablesOptions(format_, catalog="plant")
+    return run(str(folder / "record"), str(folder / "out"), str(folder / "maps/tables.toml"), options)
+
+
+def test_folders_of_parquet_have_a_new_version_and_one_view_over_all(tmp_path: Path) -> None:
+    begun(tmp_path)
+    outcome = tables(tmp_path)
+    assert outcome.rows == {"power": 4, "notes": 1}
+    out = tmp_path / "out"
+    assert sorted(path.name for path in out.iterdir() if path.is_dir() and path.name[0] != "_") == [
+        "notes", "power", "power.v2",
+    ]  # fmt: skip
+    assert rows(out, "power", "phase, watts, volts") == EXPECTED
+    assert rows(out, "notes", "value") == [("new",)]
+    read = [pl.scan_parquet(f"{out}/{each}/**/*.parquet", hive_partitioning=True) for each in ("power", "power.v2")]
+    found = pl.concat(read, how="diagonal_relaxed").sort("seq").select("phase", "watts", "volts").collect()
+    assert found.rows() == EXPECTED
+    # The same mapping again makes no version.
+    tables(tmp_path)
+    assert not (out / "power.v3").exists()
+    assert "UNION ALL" in (out / "views.trino.sql").read_text()
+
+
+def test_a_table_of_delta_has_the_new_columns(tmp_path: Path) -> None:
+    begun(tmp_path, DELTA)
+    tables(tmp_path, DELTA)
+    place = tmp_path / "out/power"
+    table = deltalake.DeltaTable(place)
+    columns = ["phase", "watts", "volts"]
+    assert pl.read_delta(str(place)).sort("seq").select(columns).rows() == EXPECTED
+    files = table.file_uris()
+    assert (
+        duckdb.execute(
+            f"select phase, watts, volts from read_parquet({files}, union_by_name = true) order by seq"
+        ).fetchall()
+        == EXPECTED
+    )
+    # A batch, the columns, a batch.
+    assert [each["operation"] for each in table.history()][::-1] == ["CREATE TABLE", "WRITE", "WRITE", "WRITE"]
+    assert table.transaction_version(f"canopy-tables-{stream(tmp_path)}") == 2
+    assert deltalake.DeltaTable(place, version=1).to_pyarrow_table().num_rows == 2
+
+
+def stream(folder: Path) -> str:
+    return str(json.loads((folder / "out/_tables.json").read_text())["stream"])
+
+
+def test_new_columns_alone_are_a_commit_of_metadata(tmp_path: Path) -> None:
+    begun(tmp_path, DELTA)
+    mapping(tmp_path / "maps", AFTER.replace("int64", "int32"))
+    tables(tmp_path, DELTA)
+    table = deltalake.DeltaTable(tmp_path / "out/power")
+    assert [each["operation"] for each in table.history()][::-1] == ["CREATE TABLE", "WRITE", "ADD COLUMN", "WRITE"]
+    assert pl.read_delta(str(tmp_path / "out/power")).height == 3
+
+
+def test_a_table_of_iceberg_has_the_new_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configured(monkeypatch, tmp_path / "lake")
+    begun(tmp_path, ICEBERG)
+    tables(tmp_path, ICEBERG)
+    with pyiceberg.catalog.load_catalog("plant") as catalog:
+        table = catalog.load_table("canopy.power")
+        found = table.scan(selected_fields=("seq", "phase", "watts", "volts")).to_arrow().sort_by("seq").to_pylist()
+        assert [(each["phase"], each["watts"], each["volts"]) for each in found] == EXPECTED
+        assert len(table.snapshots()) == 2
+        files = table.inspect.files()["file_path"].to_pylist()
+        read = f"select phase, watts, volts from read_parquet({files}, union_by_name = true) order by seq"
+        assert duckdb.execute(read).fetchall() == EXPECTED
+        lazily = pl.scan_iceberg(table, reader_override="pyiceberg")
+        assert lazily.sort("seq").select("phase", "watts", "volts").collect().rows() == EXPECTED
+
+
+@pytest.mark.long
+def test_spark_reads_all_versions_by_its_view(spark: SparkSession, tmp_path: Path) -> None:
+    begun(tmp_path)
+    tables(tmp_path)
+    for statement in (tmp_path / "out/views.spark.sql").read_text().split(";\n"):
+        if statement.strip():
+            spark.sql(statement)
+    found = [tuple(row) for row in spark.sql("select phase, watts, volts from power order by seq").collect()]
+    for name in ("power", "notes"):
+        spark.catalog.dropTempView(name)
+    assert found == EXPECTED
+
+
+@for_each(
+    ("text", "why"),
+    [
+        (
+            BEFORE.replace("int32", "int64").replace("float64", "string"),
+            r"power\.columns\.watts was double .* now string",
+        ),
+        (BEFORE.replace('columns.phase = "int32"\n', ""), r"power\.columns\.phase is no longer in the mapping: put it"),
+        (BEFORE.replace("{site}", "{plant}"), r"power\.columns\.site is no longer"),
+        (BEFORE + 'event_time = "at"\ncolumns.at = "timestamp"\n', r"power\.event_time was not set .* now at"),
+        (BEFORE.replace("tables.power", "tables.other"), r"tables\.power is no longer in the mapping"),
+    ],
+)
+def test_what_would_change_older_rows_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    begun(tmp_path)
+    mapping(tmp_path / "maps", text)
+    before = (tmp_path / "out/_tables.json").read_text()
+    with pytest.raises(MisuseError, match=why) as raised:
+        tables(tmp_path)
+    assert str(raised.value).startswith(f"--mapping {tmp_path}/maps/tables.toml: tables.")
+    assert "--output" in str(raised.value)
+    assert (tmp_path / "out/_tables.json").read_text() == before
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("job", "format_", "text"),
+    [
+        ("tables", PARQUET, AFTER),
+        ("tables-delta", DELTA, AFTER),
+        ("tables-delta", DELTA, AFTER.replace('"int64"', '"int32"')),
+    ],
+    ids=["parquet", "delta-wider", "delta-new"],
+)
+def test_killed_at_every_step_each_row_is_there_once(tmp_path: Path, job: str, format_: str, text: str) -> None:
+    whole = tmp_path / "whole"
+    begun(whole, format_)
+    mapping(whole / "maps", text)
+    expected = EXPECTED if text == AFTER else [each for each in EXPECTED if each[0] != WIDE]
+    folders, made = killed(job, whole, tmp_path)
+    assert len(made) > 20
+    assert {"open", "os.rename"} <= {each.partition(" ")[0] for each in made}
+    for folder in folders:
+        assert tables(folder, format_).rows == {"power": len(expected), "notes": 1}
+        assert found(folder / "out", format_) == expected, folder.name
+
+
+def found(out: Path, format_: str) -> list[Any]:
+    if format_ == DELTA:
+        return pl.read_delta(str(out / "power")).sort("seq").select("phase", "watts", "volts").rows()
+    assert numbers(out) == {"power": [1, 2], "power.v2": [3, 4], "notes": [5]}
+    return rows(out, "power", "phase, watts, volts")
