@@ -47,7 +47,7 @@ def doubtful(published: DataFrame, receipts: DataFrame, heard: DataFrame) -> Dat
     none = f.lit(None).cast("int")
     of_many = f.aggregate("spans", none, lambda best, span: f.greatest(best, granted(span)))
     # What stands for one span alone is compiled, and for most there is one.
-    best = f.when(f.size("spans") == 1, granted(f.col("spans")[0])).otherwise(of_many)
+    best = f.when(f.size("spans") == 1, granted(f.get("spans", f.lit(0)))).otherwise(of_many)
     expected = (
         published.join(heard, ["run_id", "topic"])
         .withColumn("best", best)
@@ -78,7 +78,7 @@ def doubtful(published: DataFrame, receipts: DataFrame, heard: DataFrame) -> Dat
 def _copy(n: Column, qos: Column) -> list[Column]:
     """Return the columns that a copy adds to its block's fingerprint; a copy without QoS adds none for the QoS."""
     who = f.xxhash64("seq", "client_id")
-    told = f.xxhash64(who, qos)
+    told = f.xxhash64(who, qos.cast("int"))
     return [
         block(),
         n.alias("n"),

@@ -17,7 +17,7 @@ from canopy_pipeline.oracle.oracle_page import page
 from canopy_pipeline.outputs import begin, check, finish
 from canopy_pipeline.record import events_schema
 from canopy_pipeline.record.segments import Choice, Say, covering, events, reading, told_before, unsaid
-from canopy_pipeline.runtime.engine import f, is_duckdb
+from canopy_pipeline.runtime.engine import f
 from canopy_pipeline.runtime.progress import progress
 from canopy_pipeline.runtime.storage import storage
 from canopy_pipeline.runtime.table_schema import Schema
@@ -173,13 +173,12 @@ def judged(
 
 def _sessions(published: DataFrame, receipts: DataFrame, matched: DataFrame, plain: DataFrame) -> DataFrame | None:
     """Return the sessions that did not get their copies; None if all did."""
-    if not is_duckdb(published.sparkSession):
-        heard = keep(agreement.audience(matched, plain))
-        few = heard.limit(agreement.SENT + 1).count() <= agreement.SENT
-        blocks = keep(agreement.doubtful(published, receipts, f.broadcast(heard) if few else heard))
-        if not blocks.limit(1).collect():
-            return None
-        published, receipts = (agreement.within(rows, blocks) for rows in (published, receipts))
+    heard = keep(agreement.audience(matched, plain))
+    few = heard.limit(agreement.SENT + 1).count() <= agreement.SENT
+    blocks = keep(agreement.doubtful(published, receipts, f.broadcast(heard) if few else heard))
+    if not blocks.limit(1).collect():
+        return None
+    published, receipts = (agreement.within(rows, blocks) for rows in (published, receipts))
     wanted = expect.for_sessions(published, matched, plain)
     return keep(expect.beside_sessions(wanted, expect.of_sessions(receipts)).where("not agrees"))
 
