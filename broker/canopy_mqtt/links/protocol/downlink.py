@@ -215,6 +215,7 @@ class Downlink(Peer):
         expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
         retain = (packet.retain or kept_anyway) and limits.retain_available
         message = Message(topic, packet.payload, qos, retain, properties, expires_at, session.client_id)
+        message.held = session.node
         if packet.retain and (self._replays.knows(message, packet.topic, now) or (session.node and not retain)):
             figures.replayed += 1
             return None
