@@ -1,8 +1,9 @@
 """The columns that tables have had, and what a later mapping may make of them.
 
-Owns the rule: what stands in a table keeps its name and its type, except that int32 may become int64. New tables and
-new columns, which are null in older rows, may come. How a payload becomes a value may change: `path`, `unit`,
-`required`, `late`, `ahead`, the schema of a payload, a topic filter with the same levels.
+Owns the rule: what stands in a table keeps its name, its type, and where it comes from: the record, a level of the
+topic, or the payload; except that int32 may become int64. New tables and new columns, which are null in older rows, may
+come. How a payload becomes a value may change: `path`, `unit`, `required`, `late`, `ahead`, the schema of a payload,
+and what a topic filter has where it has no name.
 
 A version is a list of columns. Folders of Parquet have one folder for each version; Delta and Iceberg change the table.
 """
@@ -18,12 +19,21 @@ from canopy_pipeline.tables.plans import Plan
 WIDER: Final = frozenset({("int32", "int64")})
 """Types, and the ones that they may become."""
 
+RECORD: Final = "of the record"
+
 Version = list[list[Any]]
-"""Name, type of Arrow's, and whether it may be null, of each column."""
+"""Name, type of Arrow's, whether it may be null, and what it is, of each column: the mapping's type, `level 2 of the
+topic`, or `RECORD`. Two that Arrow has as strings may differ in what they are."""
 
 
-def described(schema: Any) -> Version:
-    return [[field.name, str(field.type), field.nullable] for field in schema]
+def described(schema: Any, plan: Plan | None = None) -> Version:
+    """Return the columns of a schema, which are those of `plan`, or all of the record."""
+    what: dict[str, str] = {}
+    if plan is not None:
+        levels = zip(plan.pattern.names, plan.pattern.at, strict=True)
+        what = {name: f"level {at + 1} of the topic" for name, at in levels}
+        what |= {each.name: each.type for each in plan.columns}
+    return [[each.name, str(each.type), each.nullable, what.get(each.name, RECORD)] for each in schema]
 
 
 def evolved(before: dict[str, Any], plans: Sequence[Plan]) -> dict[str, Any]:
@@ -35,7 +45,7 @@ def evolved(before: dict[str, Any], plans: Sequence[Plan]) -> dict[str, Any]:
     made = dict(before)
     for plan in plans:
         said = before.get(plan.name)
-        now = described(plan.arrow)
+        now = described(plan.arrow, plan)
         if said is None:
             made[plan.name] = {"event_time": plan.event_time, "versions": [now]}
             continue
@@ -50,21 +60,21 @@ def evolved(before: dict[str, Any], plans: Sequence[Plan]) -> dict[str, Any]:
 
 def _check(table: str, before: Version, now: Version) -> bool:
     """Return True if the columns of a table have changed, which they may in this way."""
-    present = {name: (kind, nullable) for name, kind, nullable in now}
-    for name, kind, nullable in before:
+    present = {name: (what, nullable) for name, _, nullable, what in now}
+    for name, _, nullable, what in before:
         where = f"{table}.columns.{name}"
         if name not in present:
             raise MisuseError(
                 f"tables.{where} is no longer in the mapping: put it back (it may be absent from payloads), or give "
                 "another --output"
             )
-        if present[name] != (kind, nullable) and (kind, present[name][0]) not in WIDER:
-            raise _refused(where, kind, present[name][0])
-    known = {name for name, _, _ in before}
-    for name, _, nullable in now:
+        if present[name] != (what, nullable) and (what, present[name][0]) not in WIDER:
+            raise _refused(where, what, present[name][0])
+    known = {name: what for name, _, _, what in before}
+    for name, _, nullable, _ in now:
         if name not in known and not nullable:
             raise MisuseError(f"tables.{table}: its rows had no {name}; give another --output")
-    return {name: kind for name, kind, _ in before} != {name: kind for name, (kind, _) in present.items()}
+    return known != {name: what for name, (what, _) in present.items()}
 
 
 def _refused(where: str, before: str | None, now: str | None) -> MisuseError:

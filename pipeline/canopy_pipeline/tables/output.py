@@ -1,9 +1,9 @@
 """The output folder: its published files, the commit of a batch, and the progress through the record.
 
 Promises: tables are those of one stream and keep what stands in them, whatever mapping comes (`evolution`). A batch is
-in force exactly once, from its commit on, also after a crash. What was written for it and not
-committed is removed by the next start; what was committed and not moved is moved by it. One process at a time writes to
-a folder of this machine.
+in force exactly once, from its commit on, also after a crash; so are the columns of a table, from the first commit that
+has rows of them on. What was written for a batch and not committed is removed by the next start; what was committed and
+not moved is moved by it. One process at a time writes to a folder of this machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -29,6 +29,8 @@ IDENTITY: Final = "_tables.json"
 COMMITS: Final = "_commits"
 STAGING: Final = "_staging-"
 LOCK: Final = "_lock"
+FORMAT: Final = 2
+"""Of the identity and the commits."""
 
 
 @dataclass
@@ -51,14 +53,11 @@ class Progress:
 class Sink(Protocol):
     """A sink makes the files of a committed batch part of its tables; a second call changes nothing."""
 
-    def evolve(self) -> None:
-        """Give the tables that are there the columns that they lack."""
-
     def publish(
         self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
     ) -> None:
-        """`files`: table, day, place of each. `folders`: the folder of a table as it was when the batch was committed;
-        its name if it is not there. `about` says which batch it is."""
+        """The tables get the columns that they lack first. `files`: table, day, place of each. `folders`: the folder of
+        a table as it was when the batch was committed; its name if it is not there. `about` says which batch it is."""
 
 
 class ParquetSink:
@@ -66,9 +65,6 @@ class ParquetSink:
 
     def __init__(self, place: Storage) -> None:
         self.place = place
-
-    def evolve(self) -> None:
-        """Do nothing: each version has a folder of its own."""
 
     def publish(
         self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
@@ -87,8 +83,10 @@ class Output:
         self.output = output
         self.place = place
         self.done = Progress()
+        self.kept: dict[str, Any] = {}
+        """The tables that have rows, and their versions, as `evolution` has them: those of the last commit."""
         self.tables: dict[str, Any] = {}
-        """The tables and their versions, as `evolution` has them."""
+        """The same with what the mapping makes of them, which counts from the first rows on."""
 
     def belongs(self, about: dict[str, Any], plans: Sequence[Plan]) -> str:
         """Check that the folder has these tables, or may have them from now on; return their identity.
@@ -105,22 +103,28 @@ class Output:
                     f"--output {self.output}: something else is there; give a folder of its own"
                 ) from None
             self.tables = evolved({}, plans)
-            return self._keep({"format": 1, "stream": uuid.uuid4().hex, **about})
+            return self._keep({"format": FORMAT, "stream": uuid.uuid4().hex, **about})
         try:
             found = dict(json.loads(text))
-            before = dict(found["tables"])
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError) as error:
             raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
-        for name, value in about.items():
-            if found.get(name) != value:
-                raise MisuseError(
-                    f"--output {self.output}: these tables were begun with another {name}; give another folder"
-                )
-        self.tables = evolved(before, plans)
-        return str(found["stream"]) if self.tables == before else self._keep(found)
+        if found.get("format") != FORMAT:
+            raise PipelineError(f"{self.output}: these tables were made by an earlier Canopy; give another --output")
+        last = self._last()
+        self.kept = last["tables"] if last else {}
+        self.tables = evolved(self.kept, plans)
+        other = [name for name, value in about.items() if found.get(name) != value]
+        if not other:
+            return str(found["stream"])
+        if self.place.names(COMMITS):
+            raise MisuseError(
+                f"--output {self.output}: these tables were begun with another {other[0]}; give another folder"
+            )
+        # Nothing is in them yet: what a run was given that failed does not bind the next one.
+        return self._keep({"format": FORMAT, "stream": found["stream"], **about})
 
     def _keep(self, identity: dict[str, Any]) -> str:
-        self.place.write(IDENTITY, f"{json.dumps({**identity, 'tables': self.tables})}\n".encode())
+        self.place.write(IDENTITY, f"{json.dumps(identity)}\n".encode())
         return str(identity["stream"])
 
     def folders(self) -> dict[str, str]:
@@ -134,13 +138,8 @@ class Output:
         Raises:
             PipelineError: no commit can be read, and rows are in the tables.
         """
-        names = sorted(self.place.names(COMMITS), reverse=True)
-        for name in names:
-            try:
-                said = json.loads(self.place.text(f"{COMMITS}/{name}"))
-            except ValueError:
-                # On some storages the last may be half written.
-                continue
+        said = self._last()
+        if said is not None:
             lost = said["lost"]
             self.done = Progress(
                 int(said["version"]), int(said["through"]), int(said["read"]), Counter(said["rows"]),
@@ -152,21 +151,32 @@ class Output:
                 ),
                 [(int(first), int(last)) for first, last in said.get("unread", ())],
             )  # fmt: skip
+            self.kept = said["tables"]
             self._publish(sink, said)
-            break
-        else:
-            # The first may be half written: nothing is in the tables then.
-            if any(name.endswith(".json") and name != f"{1:012d}.json" for name in names):
-                raise PipelineError(f"{self.output}/{COMMITS}: no commit can be read; give another --output")
+        # The first may be half written: nothing is in the tables then.
+        elif any(name.endswith(".json") and name != f"{1:012d}.json" for name in self.place.names(COMMITS)):
+            raise PipelineError(f"{self.output}/{COMMITS}: no commit can be read; give another --output")
         self.tidy()
+
+    def _last(self) -> dict[str, Any] | None:
+        """Return the newest commit; None if there is none, or none can be read."""
+        for name in sorted(self.place.names(COMMITS), reverse=True):
+            # On some storages the last may be half written.
+            with suppress(ValueError):
+                return dict(json.loads(self.place.text(f"{COMMITS}/{name}")))
+        return None
 
     def staging(self) -> str:
         """Return a folder for a new batch, under the output."""
         return f"{STAGING}{uuid.uuid4().hex[:8]}"
 
-    def commit(self, sink: Sink, staged: Staged, done: Progress, first: int, last: int) -> None:
-        """Put a batch in force; it is of the numbers `first` to `last`."""
+    def commit(self, sink: Sink, staged: Staged, done: Progress, first: int, last: int) -> list[str]:
+        """Put a batch in force; it is of the numbers `first` to `last`. Return the tables that have other columns since
+        then."""
         lost = done.lost.summary()
+        # A table without rows in this batch may still be given other columns.
+        kept = {**self.kept, **{name: said for name, said in self.tables.items() if staged.rows[name]}}
+        changed = [name for name, said in self.kept.items() if said != kept[name]]
         said = {
             "version": done.version,
             "from": first,
@@ -180,13 +190,15 @@ class Output:
             "lost": {"events": done.lost.missing, "findings": lost["findings"], "kinds": lost["kinds"]},
             "files": staged.files,
             "folders": self.folders(),
+            "tables": kept,
         }
         self.place.write(f"{COMMITS}/{done.version:012d}.json", f"{json.dumps(said)}\n".encode())
-        self.done = done
+        self.done, self.kept = done, kept
         self._publish(sink, said)
         # The one before stays, where this one should not be whole.
         self.place.remove(f"{COMMITS}/{done.version - 2:012d}.json")
         self.tidy()
+        return changed
 
     def _publish(self, sink: Sink, said: dict[str, Any]) -> None:
         files = [(str(table), str(day), str(place)) for table, day, place in said["files"]]

@@ -201,7 +201,6 @@ class _Job:
 
     def go(self, say: Say) -> TablesOutcome:
         """Batch after batch; until there is no more, or for ever."""
-        self.sink.evolve()
         self.out.load(self.sink)
         try:
             while True:
@@ -239,7 +238,7 @@ class _Job:
                 for part in ((begin, min(end, first - 1)), (max(begin, last + 1), end))
                 if part[0] <= part[1]
             ]
-            self.out.commit(self.sink, staged, now, first, last)
+            self._commit(staged, now, first, last, say)
             read = counted(staged.read, "publish", "publishes")
             say(f"batch {now.version}: {read}, numbers {first:,} to {last:,} that were missing")
 
@@ -253,6 +252,17 @@ class _Job:
         rows.update(staged.rows)
         dead.update(staged.dead)
         return replace(done, version=done.version + 1, read=done.read + staged.read, rows=rows, dead=dead)
+
+    def _commit(self, staged: Staged, now: Progress, first: int, last: int, say: Say) -> None:
+        changed = self.out.commit(self.sink, staged, now, first, last)
+        if self.options.format != PARQUET:
+            return
+        for name in changed:
+            place = folder(name, len(self.out.kept[name]["versions"]))
+            say(
+                f"{name}: its columns have changed, and its rows from number {first:,} on are in {place}: readers that "
+                "keep a view of it (DuckDB's files, Trino) need the new one of views.*.sql"
+            )
 
     def _batch(self, say: Say) -> bool:
         """Read new events, up to a batch; return True if there were any."""
@@ -281,7 +291,7 @@ class _Job:
         now = self._added(staged)
         now.through, now.births, now.lost = look.to, births.state(), lost
         now.unread = [*done.unread, *look.unread][-LISTED:]
-        self.out.commit(self.sink, staged, now, done.through + 1, look.to)
+        self._commit(staged, now, done.through + 1, look.to, say)
         say(f"batch {now.version}: {counted(staged.read, 'publish', 'publishes')}, up to number {look.to:,}")
         return True
 
@@ -304,21 +314,22 @@ class _Job:
         written = [name for name, rows in self.out.done.rows.items() if rows]
         where = self.out.output.rstrip("/") if place is None else str(place.absolute())
         if isinstance(self.sink, IcebergSink):
-            made = iceberg_views(self.plans, {name: self.sink.at(name) for name in written})
+            made = iceberg_views(self.plans, {name: self.sink.at(name) for name in written}, self._versions())
         else:
-            made = views(self.plans, where, self.options.format == DELTA, written, self._versions(written))
+            made = views(self.plans, where, self.options.format == DELTA, written, self._versions())
         for name, text in made.items():
             self.out.place.write(name, text.encode())
         self.out.place.write(SUMMARY, f"{json.dumps(outcome.summary(), indent=2)}\n".encode())
         return outcome
 
-    def _versions(self, written: list[str]) -> dict[str, dict[str, list[list[Any]]]]:
-        """Return the folders that a table of Parquet has rows in, and their columns."""
-        if self.options.format != PARQUET:
-            return {}
+    def _versions(self) -> dict[str, dict[str, list[list[Any]]]]:
+        """Return the folders of each table that has rows, and their columns: several for Parquet alone."""
         made: dict[str, dict[str, list[list[Any]]]] = {}
-        for name in written:
-            versions = self.out.tables[name]["versions"] if name in self.out.tables else ()
-            folders = {folder(name, number): version for number, version in enumerate(versions, 1)}
-            made[name] = {each: version for each, version in folders.items() if self.out.place.names(each)}
+        for name, said in self.out.kept.items():
+            folders = {folder(name, number): version for number, version in enumerate(said["versions"], 1)}
+            if self.options.format == PARQUET:
+                # Old days may have been removed.
+                made[name] = {each: version for each, version in folders.items() if self.out.place.names(each)}
+            else:
+                made[name] = {name: said["versions"][-1]}
         return made

@@ -22,7 +22,7 @@ _SPARK: Final = {**_TRINO, "int32": "int", "string": "string", "varchar": "strin
     "timestamp[us, tz=UTC]": "timestamp"}  # fmt: skip
 
 Versions = Mapping[str, Mapping[str, Sequence[Sequence[Any]]]]
-"""Of tables of Parquet that have had other columns: their folders, and the columns in each (`evolution.Version`)."""
+"""Of each table: its folders, and the columns in each (`evolution.Version`)."""
 
 
 def views(
@@ -38,10 +38,12 @@ def views(
     return {f"views.{reader}.sql": text for reader, text in made.items()}
 
 
-def iceberg_views(plans: Sequence[Plan], written: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+def iceberg_views(plans: Sequence[Plan], written: Mapping[str, tuple[str, str]], versions: Versions) -> dict[str, str]:
     """The same of tables of Iceberg: by their quoted names in the catalog, for DuckDB by the file of their metadata."""
     there, head = _written(plans, written)
-    names = {name: _names(schema, described(schema), {}) for name, schema in there.items()}
+    parts = {name: versions.get(name, {name: described(schema)})[name] for name, schema in there.items()}
+    duckdb = {name: _names(schema, parts[name], _DUCKDB) for name, schema in there.items()}
+    names = {name: _names(schema, parts[name], _SPARK) for name, schema in there.items()}
     catalog = "-- For a catalog of the name that pyiceberg has for it; put your own in its place.\n"
     spark = "".join(
         f'CREATE OR REPLACE TEMPORARY VIEW "{name}" AS SELECT {each} FROM {written[name][0]};\n'
@@ -52,7 +54,7 @@ def iceberg_views(plans: Sequence[Plan], written: Mapping[str, tuple[str, str]])
         + head
         + "".join(
             f"CREATE OR REPLACE VIEW \"{name}\" AS SELECT {each} FROM iceberg_scan('{_text(written[name][1])}');\n"
-            for name, each in names.items()
+            for name, each in duckdb.items()
         ),
         "views.spark.sql": catalog + head + spark.replace('"', "`"),
         # With the same names and types: a view would be another name for the table.
@@ -70,7 +72,7 @@ def _written(plans: Sequence[Plan], written: Collection[str]) -> tuple[dict[str,
 
 def _names(schema: Any, version: Sequence[Sequence[Any]], types: Mapping[str, str]) -> str:
     """The columns of a table, out of a version of it; `types`: Arrow's, in the reader's words."""
-    there = {name: kind for name, kind, _ in version}
+    there = {each[0]: each[1] for each in version}
     made = []
     for field in schema:
         name, kind = _quoted(field.name), str(field.type)
@@ -117,13 +119,12 @@ def _head(delta: bool) -> str:
 def _trino(name: str, schema: Any, versions: Mapping[str, Any], output: str, delta: bool) -> str:
     if delta:
         return f"CALL delta.system.register_table('default', '{name}', '{_text(f'{output}/{name}')}');\n"
-    if len(versions) == 1:
-        [(folder, version)] = versions.items()
-        return _trino_table(name, version, f"{output}/{folder}")
     tables, selects = [], []
-    for number, (folder, version) in enumerate(versions.items(), 1):
-        tables.append(_trino_table(f"{name}__{number}", version, f"{output}/{folder}"))
-        selects.append(f"SELECT {_names(schema, version, _TRINO)} FROM hive.default.{_quoted(f'{name}__{number}')}")
+    for folder, version in versions.items():
+        # A view from the first folder on, since none can take the place of a table. No table of a mapping begins so.
+        part = f"{folder.partition('.v')[2] or 1}_{name}"
+        tables.append(_trino_table(part, version, f"{output}/{folder}"))
+        selects.append(f"SELECT {_names(schema, version, _TRINO)} FROM hive.default.{_quoted(part)}")
     return "".join(tables) + f"CREATE OR REPLACE VIEW hive.default.{_quoted(name)} AS {' UNION ALL '.join(selects)};\n"
 
 
@@ -131,7 +132,7 @@ def _trino_table(name: str, version: Sequence[Sequence[Any]], place: str) -> str
     # Hive's partition column comes last, and has the type of its folder's name.
     columns = ", ".join(
         f"{_quoted(each)} {'varchar' if each == DATE else _TRINO[kind]}"
-        for each, kind, _ in sorted(version, key=lambda column: column[0] == DATE)
+        for each, kind, *_ in sorted(version, key=lambda column: column[0] == DATE)
     )
     return (
         f"CREATE TABLE IF NOT EXISTS hive.default.{_quoted(name)} ({columns}) "

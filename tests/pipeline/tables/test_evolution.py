@@ -9,11 +9,13 @@ from typing import Any
 import deltalake
 import duckdb
 import polars as pl
+import pyarrow as pa
 import pyiceberg.catalog
 import pytest
 from pyspark.sql import SparkSession
 
-from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.tables.tables_job import DELTA, ICEBERG, PARQUET, TablesOptions, TablesOutcome, run
 from tests.pipeline.record.test_killed import killed
 from tests.pipeline.recorded import Story
@@ -28,6 +30,7 @@ filter = "site/{site}/power"
 format = "json"
 columns.phase = "int32"
 columns.watts = { path = "w", type = "float64" }
+columns.more = "json"
 """
 AFTER = """
 [tables.power]
@@ -37,6 +40,7 @@ late = "1d"
 columns.volts = "float64"
 columns.phase = "int64"
 columns.watts = { path = ["power", "watts"], type = "float64" }
+columns.more = "json"
 
 [tables.notes]
 filter = "site/{site}/notes"
@@ -47,14 +51,19 @@ EXPECTED = [(1, 1.5, None), (2, 2.5, None), (WIDE, 3.5, 230.0), (1, 4.5, None)]
 """Phase, watts and volts."""
 
 
-def begun(folder: Path, format_: str = PARQUET) -> None:
-    """Two messages in tables, and two more, by a newer firmware, in the record alone."""
+def first(folder: Path, format_: str = PARQUET) -> None:
+    """Two messages in tables."""
     told = Story()
     for number in (1, 2):
         told.publish("c", "site/a/power", b'{"phase": %d, "w": %d.5}' % (number, number))
     told.write(folder / "record")
     mapping(folder / "maps", BEFORE)
     tables(folder, format_)
+
+
+def begun(folder: Path, format_: str = PARQUET) -> None:
+    """Two messages in tables, and two more, by a newer firmware, in the record alone."""
+    first(folder, format_)
     told = Story(first_seq=3)
     told.publish("c", "site/a/power", b'{"phase": %d, "power": {"watts": 3.5}, "volts": 230}' % WIDE)
     told.publish("c", "site/a/power", b'{"phase": 1, "power": {"watts": 4.5}}')
@@ -64,9 +73,9 @@ def begun(folder: Path, format_: str = PARQUET) -> None:
     mapping(folder / "maps", AFTER)
 
 
-def tables(folder: Path, format_: str = PARQUET) -> TablesOutcome:
+def tables(folder: Path, format_: str = PARQUET, out: str = "out", say: Say = unsaid) -> TablesOutcome:
     options = TablesOptions(format_, catalog="plant")
-    return run(str(folder / "record"), str(folder / "out"), str(folder / "maps/tables.toml"), options)
+    return run(str(folder / "record"), str(folder / out), str(folder / "maps/tables.toml"), options, say)
 
 
 def test_folders_of_parquet_have_a_new_version_and_one_view_over_all(tmp_path: Path) -> None:
@@ -85,7 +94,95 @@ def test_folders_of_parquet_have_a_new_version_and_one_view_over_all(tmp_path: P
     # The same mapping again makes no version.
     tables(tmp_path)
     assert not (out / "power.v3").exists()
-    assert "UNION ALL" in (out / "views.trino.sql").read_text()
+
+
+def test_a_table_in_a_new_folder_is_told_once(tmp_path: Path) -> None:
+    begun(tmp_path)
+    said: list[str] = []
+    for _ in range(2):
+        tables(tmp_path, say=said.append)
+    [line] = [line for line in said if "views" in line]
+    assert line.startswith("power: its columns have changed, and its rows from number 3 on are in power.v2: ")
+
+
+def test_trino_has_a_view_from_the_first_day_on(tmp_path: Path) -> None:
+    """None can take the place of a table."""
+    begun(tmp_path)
+    text = (tmp_path / "out/views.trino.sql").read_text()
+    assert 'TABLE IF NOT EXISTS hive.default."1_power" (' in text
+    assert 'CREATE OR REPLACE VIEW hive.default."power" AS SELECT "seq"' in text
+    tables(tmp_path)
+    text = (tmp_path / "out/views.trino.sql").read_text()
+    assert 'FROM hive.default."1_power" UNION ALL SELECT' in text
+    assert '"2_power" ("seq" bigint' in text
+    assert "CALL hive.system.sync_partition_metadata('default', '2_power', 'FULL');" in text
+
+
+@pytest.mark.parametrize("format_", [PARQUET, DELTA])
+def test_a_mistake_can_be_taken_back_until_a_row_has_its_columns(tmp_path: Path, format_: str) -> None:
+    first(tmp_path, format_)
+    wrong = BEFORE.replace("int32", "int64") + 'columns.voltz = "float64"\n'
+    mapping(tmp_path / "maps", wrong + '[tables.typo]\nfilter = "typo"\nformat = "text"\n')
+    told = Story(first_seq=3)
+    told.publish("c", "elsewhere", b"")
+    told.write(tmp_path / "record", segments=3)
+    assert tables(tmp_path, format_).done.through == 3
+    view = (tmp_path / "out/views.duckdb.sql").read_text()
+    assert 'cast("phase" as bigint) as "phase", ' in view
+    assert 'cast(null as double) as "voltz"' in view
+    mapping(tmp_path / "maps", BEFORE)
+    told = Story(first_seq=4)
+    told.publish("c", "site/a/power", b'{"phase": 3, "w": 3.5}')
+    told.write(tmp_path / "record", segments=4)
+    assert tables(tmp_path, format_).rows == {"power": 3}
+    assert not (tmp_path / "out/power.v2").exists()
+    if format_ == DELTA:
+        found = pl.read_delta(str(tmp_path / "out/power"))
+        assert (found.schema["phase"], "voltz" in found.columns) == (pl.Int32, False)
+
+
+def test_a_run_that_failed_before_its_first_commit_binds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured(monkeypatch, tmp_path / "lake", uri="sqlite:////no/such/folder/catalog.db")
+    with pytest.raises(PipelineError, match="--catalog plant"):
+        first(tmp_path, ICEBERG)
+    mapping(tmp_path / "maps", BEFORE.replace("int32", "string").replace("tables.power", "tables.other"))
+    assert tables(tmp_path).done.dead == {("other", "wrong-type"): 2}
+    mapping(tmp_path / "maps", BEFORE)
+    assert tables(tmp_path).done.through == 2
+
+
+def test_tables_of_an_earlier_format_are_a_line(tmp_path: Path) -> None:
+    first(tmp_path)
+    place = tmp_path / "out/_tables.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), "format": 1}))
+    with pytest.raises(PipelineError, match="made by an earlier Canopy; give another --output"):
+        tables(tmp_path)
+
+
+@for_each("text", [AFTER, AFTER.replace("int64", "int32")], ids=["wider", "new columns"])
+def test_a_column_that_somebody_added_to_a_table_of_delta_stays(tmp_path: Path, text: str) -> None:
+    begun(tmp_path, DELTA)
+    place = tmp_path / "out/power"
+    deltalake.DeltaTable(place).alter.add_columns([deltalake.Field("checked", "string")])
+    deltalake.DeltaTable(place).update(updates={"checked": "'yes'"})
+    mapping(tmp_path / "maps", text)
+    tables(tmp_path, DELTA)
+    found = pl.read_delta(str(place)).sort("seq").select("seq", "checked", "volts").rows()
+    later = [(3, None, 230.0)] if text == AFTER else []
+    assert found == [(1, "yes", None), (2, "yes", None), *later, (4, None, None)]
+
+
+def test_rows_that_a_table_of_delta_does_not_take_are_a_line(tmp_path: Path) -> None:
+    begun(tmp_path, DELTA)
+    place = tmp_path / "out/power"
+    deltalake.DeltaTable(place).alter.add_constraint({"small": "watts < 3"})
+    with pytest.raises(PipelineError, match=rf"{place}: .*not in the table yet comes with the next run"):
+        tables(tmp_path, DELTA)
+    deltalake.DeltaTable(place).alter.drop_constraint("small")
+    tables(tmp_path, DELTA)
+    assert found(tmp_path / "out", DELTA) == EXPECTED
 
 
 def test_a_table_of_delta_has_the_new_columns(tmp_path: Path) -> None:
@@ -137,6 +234,23 @@ def test_a_table_of_iceberg_has_the_new_columns(tmp_path: Path, monkeypatch: pyt
         assert lazily.sort("seq").select("phase", "watts", "volts").collect().rows() == EXPECTED
 
 
+@for_each("owner", ["canopy", "somebody else"])
+def test_a_table_of_iceberg_that_is_anothers_is_not_altered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
+) -> None:
+    configured(monkeypatch, tmp_path / "lake")
+    begun(tmp_path, ICEBERG)
+    with pyiceberg.catalog.load_catalog("plant") as catalog:
+        if owner == "somebody else":
+            catalog.drop_table("canopy.power")
+            catalog.create_table("canopy.power", pa.schema([("x", pa.int32())]))
+        before = catalog.load_table("canopy.power").metadata
+        with pytest.raises(MisuseError, match="--namespace canopy: its table power is not of these tables"):
+            tables(tmp_path, ICEBERG, "other")
+        assert catalog.load_table("canopy.power").metadata == before
+    assert not (tmp_path / "other/_commits").exists()
+
+
 @pytest.mark.long
 def test_spark_reads_all_versions_by_its_view(spark: SparkSession, tmp_path: Path) -> None:
     begun(tmp_path)
@@ -155,10 +269,19 @@ def test_spark_reads_all_versions_by_its_view(spark: SparkSession, tmp_path: Pat
     [
         (
             BEFORE.replace("int32", "int64").replace("float64", "string"),
-            r"power\.columns\.watts was double .* now string",
+            r"power\.columns\.watts was float64 .* now string",
         ),
         (BEFORE.replace('columns.phase = "int32"\n', ""), r"power\.columns\.phase is no longer in the mapping: put it"),
         (BEFORE.replace("{site}", "{plant}"), r"power\.columns\.site is no longer"),
+        (BEFORE.replace('more = "json"', 'more = "string"'), r"power\.columns\.more was json .* now string"),
+        (
+            BEFORE.replace("site/{site}/power", "{site}/+/power"),
+            r"power\.columns\.site was level 2 of the topic .* now level 1 of the topic",
+        ),
+        (
+            BEFORE.replace("{site}", "+") + 'columns.site = "string"\n',
+            r"power\.columns\.site was level 2 of the topic .* now string",
+        ),
         (BEFORE + 'event_time = "at"\ncolumns.at = "timestamp"\n', r"power\.event_time was not set .* now at"),
         (BEFORE.replace("tables.power", "tables.other"), r"tables\.power is no longer in the mapping"),
     ],

@@ -3,7 +3,7 @@
 Promises: a batch is in a table once: its commit carries the number of the batch as a transaction of Delta's, and one
 that is there already is not made again. The commit's metadata say which sequence numbers it stands for. New columns are
 one commit of metadata; a column of int32 that becomes int64 is one commit that writes the table anew, since Delta's
-writer widens no type.
+writer widens no type. Columns that somebody else added stay, and are null in new rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.runtime.storage import Local
 from canopy_pipeline.tables.plans import DATE, DEAD, DEAD_LETTERS, Plan
 from canopy_pipeline.tables.staged import filled, rows
@@ -40,19 +40,17 @@ class DeltaSink:
         self._stream = f"canopy-tables-{stream}"
         self._schemas = {plan.name: plan.arrow for plan in plans} | {DEAD_LETTERS: DEAD}
 
-    def evolve(self) -> None:
-        """A commit for each table that lacks columns, or has narrower ones."""
-        lake = self._lake
-        for name, schema in self._schemas.items():
-            where = str(self._place.local / name)
-            if not lake.DeltaTable.is_deltatable(where):
-                continue
-            table = lake.DeltaTable(where)
-            there = {field.name: field.type.type for field in table.schema().fields}
-            if any(there.get(each.name, _DELTA[str(each.type)]) != _DELTA[str(each.type)] for each in schema):
-                self._rewrite(table, schema)
-            elif new := [lake.Field(each.name, _DELTA[str(each.type)]) for each in schema if each.name not in there]:
-                table.alter.add_columns(new)
+    def _widen(self, table: Any, wanted: Any) -> None:
+        """Add the columns that a table lacks, and widen those that are narrower. One that is wider already stays so."""
+        there = pa.schema(table.schema().to_arrow())
+        kinds = {each.name: each.type for each in there}
+        wider = {each.name for each in wanted if each.type == pa.int64() and kinds.get(each.name) == pa.int32()}
+        new = [each for each in wanted if each.name not in kinds]
+        if wider:
+            fields = [each.with_type(pa.int64()) if each.name in wider else each for each in there]
+            self._rewrite(table, pa.schema([*fields, *new]))
+        elif new:
+            table.alter.add_columns([self._lake.Field(each.name, _DELTA[str(each.type)]) for each in new])
 
     def _rewrite(self, table: Any, schema: Any) -> None:
         batches = (filled(each, schema) for each in table.to_pyarrow_dataset().to_batches())
@@ -67,22 +65,37 @@ class DeltaSink:
     def publish(
         self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
     ) -> None:
-        """A commit for each table that the batch has rows of."""
+        """A commit for each table that the batch has rows of, after one for its columns if they have changed.
+
+        Raises:
+            PipelineError: Delta does not take it; the next run does it again.
+        """
         del folders
-        lake = self._lake
         for name in dict.fromkeys(table for table, _, _ in files):
-            schema = self._schemas[name]
-            table = lake.DeltaTable.create(self._place.local / name, schema, mode="ignore", partition_by=[DATE])
-            if (table.transaction_version(self._stream) or 0) >= version:
-                continue
-            schema = pa.schema([schema.field(field.name) for field in table.schema().fields])
             mine = [(day.partition("=")[2], place) for owner, day, place in files if owner == name]
-            lake.write_deltalake(
-                table,
-                pa.RecordBatchReader.from_batches(schema, rows(self._place, mine, schema)),
-                mode="append",
-                commit_properties=lake.CommitProperties(
-                    custom_metadata={**about, "canopy.batch": str(version)},
-                    app_transactions=[lake.Transaction(self._stream, version)],
-                ),
-            )
+            try:
+                self._commit(name, version, mine, about)
+            except (self._lake.exceptions.DeltaError, pa.ArrowException) as error:
+                # Its other lines may be the rows.
+                why = str(error).partition("\n")[0]
+                raise PipelineError(
+                    f"{self._place.local / name}: {why}; what is not in the table yet comes with the next run"
+                ) from error
+
+    def _commit(self, name: str, version: int, files: list[tuple[str, str]], about: dict[str, str]) -> None:
+        lake, wanted = self._lake, self._schemas[name]
+        table = lake.DeltaTable.create(self._place.local / name, wanted, mode="ignore", partition_by=[DATE])
+        if (table.transaction_version(self._stream) or 0) >= version:
+            return
+        self._widen(table, wanted)
+        table.update_incremental()
+        schema = pa.schema(table.schema().to_arrow())
+        lake.write_deltalake(
+            table,
+            pa.RecordBatchReader.from_batches(schema, rows(self._place, files, schema)),
+            mode="append",
+            commit_properties=lake.CommitProperties(
+                custom_metadata={**about, "canopy.batch": str(version)},
+                app_transactions=[lake.Transaction(self._stream, version)],
+            ),
+        )

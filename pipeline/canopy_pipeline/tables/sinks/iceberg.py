@@ -32,7 +32,7 @@ class IcebergSink:
         """`catalog`: its name in pyiceberg's own configuration.
 
         Raises:
-            MisuseError: pyiceberg is not there, or has no such catalog.
+            MisuseError: pyiceberg is not there, or has no such catalog; a table of that name is another's.
             PipelineError: the catalog does not answer.
         """
         try:
@@ -58,35 +58,47 @@ class IcebergSink:
         except Exception as error:
             raise self._told(f"namespace {namespace}", error) from None
 
-    def evolve(self) -> None:
-        """A commit of metadata for each table that lacks columns, or has narrower ones.
-
-        Raises:
-            PipelineError: the catalog does not take it; the next run does it again.
-        """
+        # Before anything is written or committed.
         for name in self._schemas:
             try:
+                table = None
                 if self._catalog.table_exists(self._identifier(name)):
-                    self._widen(self._catalog.load_table(self._identifier(name)), _schema(self._schemas[name]))
+                    table = self._catalog.load_table(self._identifier(name))
             except Exception as error:
                 raise self._told(f"table {self._identifier(name)}", error) from None
+            if table is not None:
+                self._check(name, table)
+
+    def _check(self, name: str, table: Any) -> None:
+        if table.properties.get(STREAM) != self._stream:
+            raise MisuseError(
+                f"--namespace {self._namespace}: its table {name} is not of these tables; give a namespace of its own"
+            )
 
     @staticmethod
     def _widen(table: Any, wanted: Any) -> None:
+        """Add the columns that a table lacks, and widen those that are narrower: a commit of metadata. A column that is
+        wider already stays so."""
+        from pyiceberg import types as t
+
         there = {each.name: each.field_type for each in table.schema().fields}
-        changed = [each for each in wanted.fields if there.get(each.name) != each.field_type]
-        if changed:
+        new = [each for each in wanted.fields if each.name not in there]
+        wider = [
+            each
+            for each in wanted.fields
+            if isinstance(there.get(each.name), t.IntegerType) and isinstance(each.field_type, t.LongType)
+        ]
+        if new or wider:
             with table.update_schema() as update:
-                for each in changed:
-                    if each.name in there:
-                        update.update_column(each.name, field_type=each.field_type)
-                    else:
-                        update.add_column(each.name, each.field_type)
+                for each in wider:
+                    update.update_column(each.name, field_type=each.field_type)
+                for each in new:
+                    update.add_column(each.name, each.field_type)
 
     def publish(
         self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
     ) -> None:
-        """A commit for each table that the batch has rows of.
+        """A commit for each table that the batch has rows of, after one of metadata if its columns have changed.
 
         Raises:
             MisuseError: a table of that name is there and is another's.
@@ -111,6 +123,7 @@ class IcebergSink:
             if int(table.properties.get(BATCH, 0)) >= version:
                 return
             try:
+                self._widen(table, _schema(self._schemas[name]))
                 with table.transaction() as changes:
                     for part in self._parts(files, table.schema().as_arrow()):
                         changes.append(part, snapshot_properties=about)
@@ -130,10 +143,7 @@ class IcebergSink:
         table = self._catalog.create_table_if_not_exists(
             self._identifier(name), schema, partition_spec=PartitionSpec(by_day), properties={STREAM: self._stream}
         )
-        if table.properties.get(STREAM) != self._stream:
-            raise MisuseError(
-                f"--namespace {self._namespace}: its table {name} is not of these tables; give a namespace of its own"
-            )
+        self._check(name, table)
         return table
 
     def _parts(self, files: list[tuple[str, str]], schema: Any) -> Iterator[Any]:
