@@ -67,6 +67,7 @@ def limits(settings: Settings) -> Limits:
     made.link_users = tuple(settings.federation.link_users)
     made.link_client_ids = tuple(settings.federation.link_client_ids)
     made.link_bytes = settings.cluster.link_bytes
+    made.shared_available = settings.workers.count == 1
     made.presence_topic = settings.presence.topic.encode()
     made.max_session_bytes = settings.session.max_bytes
     made.max_empty_sessions = settings.session.max_sessions // EMPTY_PART

@@ -60,9 +60,10 @@ def check_config(
         *faults,
         *socket_files(settings),
         *unusable,
-        *store_unusable(settings),
+        *(store_unusable(settings) if settings.workers.count == 1 else ()),
         *_http(settings),
         *hooks_unusable(settings.hooks),
+        *_workers(settings),
     ]
     folders = {"recorder.directory": settings.recorder.directory, "tracing.directory": settings.tracing.directory}
     # Without these the broker goes on, and says so.
@@ -99,6 +100,15 @@ def check_config(
         typer.echo(f"  cannot be used: {line}")
     if broken:
         raise typer.Exit(MISUSED)
+
+
+def _workers(settings: Settings) -> list[str]:
+    """Return why the settings are not for several workers."""
+    if settings.workers.count == 1:
+        return []
+    from canopy_mqtt.workers.plan import unusable
+
+    return unusable(settings)
 
 
 def _http(settings: Settings) -> list[str]:

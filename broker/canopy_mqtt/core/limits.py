@@ -52,6 +52,8 @@ class Limits:
         self.auto_id_prefix = "canopy-"
         self.control_characters = False
         self.retain_available = True
+        # False among several workers, where no process has all members of a group.
+        self.shared_available = True
         self.allow_anonymous = True
         self.allow_empty_client_id = True
         self.max_session_expiry = NEVER

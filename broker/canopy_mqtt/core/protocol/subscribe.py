@@ -354,6 +354,9 @@ class FilterPacket(Job):
         if session.internal:
             # Another node: what it asks for is what clients may have there.
             return 0
+        if group and not limits.shared_available:
+            self._why = "workers.count"
+            return reason_codes.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         subscriptions = session.subscriptions
         if 0 < limits.max_subscriptions_per_client <= len(subscriptions) and name not in subscriptions:
             self._why = "limits.max_subscriptions_per_client"

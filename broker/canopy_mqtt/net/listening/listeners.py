@@ -294,9 +294,11 @@ class Renewal(NamedTuple):
 class Listeners:
     """All places where one broker listens."""
 
-    def __init__(self, server: ListenerHost) -> None:
+    def __init__(
+        self, server: ListenerHost, make: Callable[[ListenerHost, ListenerSettings], Listener] = Listener
+    ) -> None:
         self._server = server
-        self.all: list[Listener] = [Listener(server, each) for each in server.settings.listeners]
+        self.all: list[Listener] = [make(server, each) for each in server.settings.listeners]
         # Those that are open, in the order of the settings.
         self.open: list[Listener] = []
 

@@ -1,0 +1,262 @@
+"""Where the supervisor lets clients in: it accepts connections, and finds the worker that each is for.
+
+Owns the listening sockets, and the connections of which it has not read enough. Promises: it listens on all places of
+the settings or on none; it reads of a connection only what its client identifier needs, and waits for that no longer
+than `limits.connect_timeout`; where too many send nothing, the oldest is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from canopy_mqtt import sockets
+from canopy_mqtt.core.codec.framing import MAX_PACKET
+from canopy_mqtt.net.listening.listeners import BACKLOG, PROXY_VERSIONS, StartupError
+from canopy_mqtt.settings import Endpoint, Listener, Settings
+from canopy_mqtt.workers.first_packet import First, read
+from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
+
+ACCEPTS: Final = 64
+"""Connections that are accepted in one turn of the event loop."""
+
+MAX_PARTIAL: Final = 268_435_456
+"""Bytes of all incomplete CONNECTs together where no limit is set."""
+
+FIRST_READ: Final = 4_096
+READ: Final = 65_536
+"""Bytes of the first read of a connection, and of each further one."""
+
+PAUSE: Final = 1.0
+"""Seconds for which nothing is accepted where the system has no descriptor left."""
+
+
+class Place:
+    """One listener of the settings, with its listening sockets."""
+
+    def __init__(self, number: int, listener: Listener) -> None:
+        self.number = number
+        self.listener = listener
+        self.endpoint: Endpoint = listener.endpoint
+        """With its real port, once it is bound."""
+        self.proxy = PROXY_VERSIONS.get(listener.proxy_protocol, 0)
+        self.sockets: list[socket.socket] = []
+        self._file: sockets.SocketFile | None = None
+
+    @property
+    def told(self) -> str:
+        """The name of the listener for messages."""
+        url = self.listener.endpoint.url()
+        return f'{url} (listener "{self.listener.name}")' if self.listener.name else url
+
+    async def bind(self, settings: Settings) -> None:
+        """Take the address. Raises StartupError, in one line."""
+        try:
+            if self.endpoint.path:
+                mode = int(self.listener.mode, 8)
+                sock, self._file = await asyncio.to_thread(
+                    sockets.bind_unix, self.endpoint.path, mode, self.listener.group
+                )
+                self.sockets.append(sock)
+            else:
+                await self._bind_tcp(settings)
+        except sockets.SocketFileError as error:
+            raise StartupError(f"cannot listen on {self.told}: {error}") from error
+        except OSError as error:
+            raise StartupError(sockets.why_not_listening(self.told, self.endpoint.host, error)) from error
+
+    async def _bind_tcp(self, settings: Settings) -> None:
+        port = self.endpoint.port
+        found = await asyncio.get_running_loop().getaddrinfo(
+            self.endpoint.bind_host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, _, _, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            self.sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], port, *address[2:]))
+            # A free port is the same at each address of a host.
+            port = sock.getsockname()[1]
+            sockets.tune(sock, settings)
+        self.endpoint = self.endpoint._replace(port=port)
+
+    def listen(self) -> None:
+        """Have the system take connections. Raises StartupError, in one line."""
+        try:
+            for sock in self.sockets:
+                sock.listen(BACKLOG)
+        except OSError as error:
+            raise StartupError(sockets.why_not_listening(self.told, self.endpoint.host, error)) from error
+
+    async def close(self) -> None:
+        for sock in self.sockets:
+            sock.close()
+        self.sockets.clear()
+        file, self._file = self._file, None
+        if file is not None:
+            await asyncio.to_thread(file.remove)
+
+
+class _Unread:
+    """A connection of which not enough is read."""
+
+    def __init__(self, place: Place, sock: socket.socket, until: float) -> None:
+        self.place = place
+        self.sock = sock
+        self.until = until
+        self.data = b""
+        # Bytes that count among those of all.
+        self.held = 0
+
+
+class Entrance:
+    """All places where clients come in. `arrived` is called with each connection and what its first bytes say."""
+
+    def __init__(self, settings: Settings, log: Any, most: int, arrived: Callable[[Newcomer, First], None]) -> None:
+        """`most`: connections of which not enough is read, at a time."""
+        self.places = [Place(number, each) for number, each in enumerate(settings.listeners)]
+        self._settings = settings
+        self._log = log
+        self._most = most
+        self._arrived = arrived
+        limits = settings.limits
+        self._largest = limits.max_connect_size or limits.max_packet_size or MAX_PACKET
+        self._patience = limits.connect_timeout or MAX_WAIT
+        self._most_bytes = limits.max_partial_bytes or MAX_PARTIAL
+        self._bytes = 0
+        self._loop = asyncio.get_running_loop()
+        # The oldest first.
+        self._unread: dict[socket.socket, _Unread] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause: asyncio.TimerHandle | None = None
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs of all places, with their real ports."""
+        return [place.endpoint.url() for place in self.places]
+
+    async def bind(self) -> None:
+        """Take all addresses; no client can connect yet. Raises StartupError, in one line: then none is taken."""
+        try:
+            for place in self.places:
+                await place.bind(self._settings)
+        except BaseException:
+            await self.close()
+            raise
+
+    def open(self) -> None:
+        """Let clients in. Raises StartupError, in one line."""
+        for place in self.places:
+            place.listen()
+        self._resume()
+
+    async def close(self) -> None:
+        """Let nobody in any more; those of whom not enough is read are gone."""
+        self._rest()
+        for timer in (self._timer, self._pause):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._pause = None
+        for place in self.places:
+            await place.close()
+        for unread in list(self._unread.values()):
+            self._drop(unread)
+
+    def _listening(self) -> Sequence[tuple[Place, socket.socket]]:
+        return [(place, sock) for place in self.places for sock in place.sockets]
+
+    def _resume(self) -> None:
+        self._pause = None
+        for place, sock in self._listening():
+            self._loop.add_reader(sock.fileno(), self._accept, place, sock)
+
+    def _rest(self) -> None:
+        for _, sock in self._listening():
+            self._loop.remove_reader(sock.fileno())
+
+    def _accept(self, place: Place, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                sock, _ = listening.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:
+                self._log.error("connections cannot be accepted", reason=str(error), seconds=PAUSE)
+                self._rest()
+                self._pause = self._loop.call_later(PAUSE, self._resume)
+                return
+            sock.setblocking(False)
+            if not sockets.INHERITED:
+                sockets.tune(sock, self._settings)
+            unread = _Unread(place, sock, self._loop.time() + self._patience)
+            self._read_first(unread)
+
+    def _read_first(self, unread: _Unread) -> None:
+        """Read what is there already, which mostly is enough; else wait for more."""
+        if not self._feed(unread, FIRST_READ):
+            if len(self._unread) >= self._most:
+                self._drop(next(iter(self._unread.values())))
+            self._unread[unread.sock] = unread
+            self._loop.add_reader(unread.sock.fileno(), self._more, unread)
+            self._count(unread)
+            if self._timer is None:
+                self._timer = self._loop.call_at(unread.until, self._look)
+
+    def _more(self, unread: _Unread) -> None:
+        if not self._feed(unread, READ):
+            self._count(unread)
+
+    def _count(self, unread: _Unread) -> None:
+        """Count what was read of a connection; where all hold too much, the oldest is closed."""
+        self._bytes += len(unread.data) - unread.held
+        unread.held = len(unread.data)
+        while self._bytes > self._most_bytes:
+            self._drop(next(iter(self._unread.values())))
+
+    def _feed(self, unread: _Unread, size: int) -> bool:
+        """Read a piece. Returns True once nothing more is to be read here: it has arrived, or is over."""
+        try:
+            data = unread.sock.recv(size)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._forget(unread)
+            unread.sock.close()
+            return True
+        unread.data += data
+        first = read(unread.data, unread.place.proxy, self._largest)
+        if first is None:
+            return False
+        self._forget(unread)
+        self._arrive(unread, first)
+        return True
+
+    def _arrive(self, unread: _Unread, first: First) -> None:
+        self._arrived(Newcomer(unread.place.number, unread.sock, unread.data, first.version, unread.until), first)
+
+    def _forget(self, unread: _Unread) -> None:
+        if self._unread.pop(unread.sock, None) is not None:
+            self._loop.remove_reader(unread.sock.fileno())
+            self._bytes -= unread.held
+
+    def _drop(self, unread: _Unread) -> None:
+        self._forget(unread)
+        unread.sock.close()
+
+    def _look(self) -> None:
+        """Close those that have had their time."""
+        self._timer = None
+        now = self._loop.time()
+        while self._unread:
+            oldest = next(iter(self._unread.values()))
+            if oldest.until > now:
+                self._timer = self._loop.call_at(oldest.until, self._look)
+                return
+            self._drop(oldest)

@@ -1,0 +1,246 @@
+"""One worker: a whole broker in a process of its own, which gets its connections from the supervisor.
+
+Owns the worker's side of the conversation. It is run as `python -m canopy_mqtt.workers.worker DESCRIPTOR`, with the
+descriptor of the socket to the supervisor. Promises: it ends in order when the supervisor says so, or is gone; no
+signal but SIGKILL ends it, since systemd sends them to all processes of a service at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from typing import Any, Final, cast
+
+import structlog
+
+from canopy_mqtt.assembly import daemon, logs
+from canopy_mqtt.assembly.app import Broker, StartupError
+from canopy_mqtt.assembly.logwriter import BackgroundWriter
+from canopy_mqtt.assembly.process import Process
+from canopy_mqtt.cluster.node_link import NodeLink
+from canopy_mqtt.core.persistence.journal import SessionRecord
+from canopy_mqtt.core.routing.nodes import NODES
+from canopy_mqtt.net.listening.listeners import Listener, ListenerHost, Listeners
+from canopy_mqtt.settings import Listener as ListenerSettings
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.workers.placing import worker_of
+from canopy_mqtt.workers.plan import name_of
+from canopy_mqtt.workers.process import Start
+from canopy_mqtt.workers.wire import CONNECTION, LISTENER, SAYS, TAKEN, Channel, Frame, Said, encoded, first_frame, says
+
+LOOK: Final = 0.02
+"""Seconds between two looks whether a link that the supervisor asked for is there."""
+
+
+class PassedOnListener(Listener):
+    """A listener whose connections the supervisor accepts and passes on."""
+
+    async def _open_tcp(self) -> None:
+        """Do nothing: the supervisor listens."""
+
+    async def _open_unix(self) -> None:
+        """Do nothing: the supervisor listens."""
+
+    def begin(self, data: bytes) -> asyncio.Protocol:
+        """Make the protocol of a connection of which these bytes were read before."""
+        protocol = self._factory()
+        return protocol if not data else cast(asyncio.Protocol, _Begun(protocol, data))
+
+
+class _Begun:
+    """The protocol of a connection until it is made: those above get what was read before first."""
+
+    def __init__(self, upper: asyncio.Protocol, data: bytes) -> None:
+        self._upper = upper
+        self._data = data
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        raw = cast(asyncio.Transport, transport)
+        raw.set_protocol(self._upper)
+        self._upper.connection_made(raw)
+        if not raw.is_closing():
+            # Another may have taken its place.
+            cast(asyncio.Protocol, raw.get_protocol()).data_received(self._data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass it on: another protocol takes this one's place while it is made."""
+        self._upper.connection_lost(exc)
+
+
+class WorkerBroker(Broker):
+    """The broker of a worker."""
+
+    def __init__(self, start: Start, bound: Callable[[], Awaitable[None]]) -> None:
+        """`bound` is awaited once the other workers can reach this one."""
+        super().__init__(start.settings)
+        self._worker = start.worker
+        self._when_bound = bound
+        workers = start.settings.workers.count
+        ports = iter(start.ports)
+
+        def make(server: ListenerHost, settings: ListenerSettings) -> Listener:
+            listener = PassedOnListener(server, settings)
+            listener.endpoint = listener.endpoint._replace(port=next(ports))
+            return listener
+
+        self.listeners = Listeners(self, make)
+        self.router.keeps = lambda client_id: worker_of(client_id.encode(), workers) == start.worker
+
+    async def prepare_links(self, records: list[SessionRecord]) -> None:
+        """Make the links to the other workers, which connect once all can be reached."""
+        await super().prepare_links(records)
+        assert self.cluster is not None
+        self.cluster.opened = self._when_bound
+
+    def suspicious(self, settings: Settings) -> list[str]:
+        """Return warnings about settings, at the first worker: they are the same at all."""
+        return super().suspicious(settings) if self._worker == 0 else []
+
+    def warn(self, settings: Settings) -> None:
+        """Log warnings about links, at the first worker."""
+        if self._worker == 0:
+            super().warn(settings)
+
+
+class Worker:
+    """The broker of this process, and its conversation with the supervisor."""
+
+    def __init__(self, start: Start, sock: socket.socket) -> None:
+        self._broker = WorkerBroker(start, self._wait_for_others)
+        self._broker.process = Process(None, logs.set_level)
+        self._broker.process.changed = self._broker.log_changed
+        self._broker.connection_log.write = logs.json_write()
+        self._sock = sock
+        self._stopping = asyncio.Event()
+        self._others_there = asyncio.Event()
+        self._works: set[asyncio.Task[None]] = set()
+        # From `run` on.
+        self._channel: Channel
+
+    async def run(self) -> str:
+        """Serve until the supervisor has it stop, or is gone; or return why it stops by itself. Raises StartupError."""
+        broker = self._broker
+        loop = asyncio.get_running_loop()
+        gc.collect()
+        broker.before_listening = gc.freeze
+        broker.suspended = daemon.Suspends(loop).look
+        self._channel = Channel(self._sock, self._received, self._gone)
+        await broker.start()
+        gc.freeze()
+        gc.set_threshold(*daemon.GC_THRESHOLDS)
+        self._channel.send(says({"say": "open"}))
+        asked, broken = loop.create_task(self._stopping.wait()), loop.create_task(broker.broken())
+        try:
+            await asyncio.wait((asked, broken), return_when=asyncio.FIRST_COMPLETED)
+            return "" if asked.done() else broken.result()
+        finally:
+            asked.cancel()
+            broken.cancel()
+            for work in self._works:
+                work.cancel()
+            await broker.stop()
+            self._channel.close()
+
+    async def _wait_for_others(self) -> None:
+        """Tell the supervisor that others can reach this worker, and wait until it says that all can be reached."""
+        self._channel.send(says({"say": "bound"}))
+        await self._others_there.wait()
+        if self._stopping.is_set():
+            raise StartupError("the broker was stopped before it had started")
+
+    def _gone(self) -> None:
+        """End in order: the supervisor says so, or has gone."""
+        self._stopping.set()
+        self._others_there.set()
+
+    def _received(self, frame: Frame) -> None:
+        if frame.kind == CONNECTION and frame.sock is not None:
+            # Before anything is done with it: what was not taken, another process gets.
+            self._channel.send(Frame(TAKEN, b""))
+            self._begin(self._connect(frame.body, frame.sock))
+        elif frame.kind == SAYS:
+            said = frame.said()
+            if said["do"] == "stop":
+                self._gone()
+            elif said["do"] == "go on":
+                self._others_there.set()
+            else:
+                self._begin(self._link(said))
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
+
+    async def _connect(self, body: bytes, sock: socket.socket) -> None:
+        (number,) = LISTENER.unpack_from(body)
+        listener = cast(PassedOnListener, self._broker.listeners.all[number])
+        make: Callable[[], asyncio.Protocol] = lambda: listener.begin(body[LISTENER.size :])  # noqa: E731
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(make, sock)
+        except OSError:
+            # Its client has gone.
+            sock.close()
+
+    async def _link(self, said: Said) -> None:
+        """Say when the link to another worker is up, and that one knows all that is wanted here."""
+        links = self._broker.links
+        assert links is not None
+        link = links.links[NODES + name_of(said["to"])]
+        assert isinstance(link, NodeLink)
+        link.hurry()
+        while not (link.connected and link.declarer.settled):  # noqa: ASYNC110 (nothing tells when)
+            await asyncio.sleep(LOOK)
+        self._channel.send(says({"say": "linked", "to": said["to"]}))
+
+
+def main() -> int:
+    """Run a worker, and return its exit code."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    daemon.ignore_signals()
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.set_inheritable(False)
+    try:
+        # Made by the process that started this one.
+        start: Start = pickle.loads(first_frame(sock).body)
+    except EOFError:
+        return 1
+    settings = start.settings
+    with closing(BackgroundWriter(sys.stderr)) as writer:
+        logs.configure(settings.log.level, settings.log.format, writer)
+        try:
+            with asyncio.Runner(loop_factory=daemon.loop_factory()) as runner:
+                why = runner.run(_serve(start, sock))
+        except (StartupError, StoreError, daemon.DaemonError) as error:
+            _say_why(sock, str(error))
+            return 1
+        except Exception as error:
+            log: Any = structlog.get_logger("canopy")
+            log.error("worker failed", exc_info=error)
+            _say_why(sock, f"a fault of Canopy: {type(error).__name__}: {error}")
+            return 1
+    return 1 if why else 0
+
+
+async def _serve(start: Start, sock: socket.socket) -> str:
+    return await Worker(start, sock).run()
+
+
+def _say_why(sock: socket.socket, why: str) -> None:
+    """Tell the supervisor why it does not start. It blocks."""
+    with contextlib.suppress(OSError):
+        sock.setblocking(True)
+        sock.sendall(encoded(says({"say": "failed", "why": why})))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Where clients come in: Unix sockets, the PROXY protocol, several listeners, and the store's folder."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.division import divide, division
+from tests.e2e import wire
+from tests.e2e.wire import Peer, connect
+from tests.support.daemon import Daemon, canopy
+from tests.workers.crew import Crew, accepted
+
+
+async def test_unix_sockets_and_proxies(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """Each client is found at its worker, by whichever listener it comes."""
+    path = tmp_path / "mqtt.sock"
+    crew = Crew(stack, 2)
+    listeners = (
+        f'[{{url = "mqtt+unix://{path}", mode = "0600"}}, '
+        '{url = "mqtt://127.0.0.1:0", name = "proxied", proxy_protocol = "v1", proxy_from = ["127.0.0.1/32"]}]'
+    )
+    await crew.start("--set", f"listener={listeners}", "--set", "log.level=info")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for worker in range(2):
+        name = next(crew.names(worker))
+        first = await crew.stay(name)
+        await first.disconnect()
+        peer = Peer(*await asyncio.open_unix_connection(path), version=5)
+        stack.callback(peer.abort)
+        await peer.send(connect(name, clean=False))
+        assert (await accepted(peer)).session_present
+        await peer.disconnect()
+        peer = await Peer.open("127.0.0.1", crew.daemon.ports[2])
+        stack.callback(peer.abort)
+        await peer.send(b"PROXY TCP4 192.0.2.7 192.0.2.1 4000 1883\r\n" + connect(name + "-b") + wire.PING)
+        await accepted(peer)
+        await peer.expect(wire.PINGRESP)
+        line = await crew.line("client connected", client_id=name + "-b")
+        assert line["address"] == "192.0.2.7:4000"
+        assert line["listener"] == "proxied"
+    assert await crew.stop() == 0
+    assert not path.exists()
+
+
+async def test_sessions_are_kept(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """Over a stop, and over kill -9 of a worker and of all processes."""
+    crew = Crew(stack, 2)
+    store = str(tmp_path / "store")
+    await crew.start("--store", store)
+    names = [next(crew.names(worker)) for worker in range(2)]
+    for name in names:
+        await (await crew.stay(name, ("q/#", 2))).disconnect()
+    sender = await crew.join("sender")
+    await sender.publish("q/1", b"1", qos=1)
+    assert await crew.stop() == 0
+
+    await crew.start("--store", store)
+    sender = await crew.join("sender")
+    await crew.kill(1)
+    # The worker that is away has it later.
+    await sender.publish("q/1", b"2", qos=2)
+    for name in names:
+        peer = await crew.stay(name, present=True)
+        assert [(await peer.message()).payload for _ in range(2)] == [b"1", b"2"]
+        await peer.disconnect()
+    crew.daemon.process.kill()
+    await crew.gone()
+
+    await crew.start("--store", store)
+    for name in names:
+        peer = await crew.stay(name, present=True)
+        assert await peer.fence() == []
+
+
+def test_a_store_of_another_number_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    divide(store, 3)
+    for arguments in (["--workers", "2"], []):
+        result = canopy("serve", "--port", "0", "--store", str(store), *arguments)
+        assert result.returncode == 1
+        last = result.stderr.splitlines()[-1]
+        assert last.startswith(
+            f"canopy: {store} has the sessions of a broker with workers.count = 3: start it with that"
+        )
+    assert division(store) == 3
+
+
+def test_workers_do_not_take_the_store_of_one_process(tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    with Daemon("--store", store) as daemon:
+        daemon.end()
+    result = canopy("serve", "--port", "0", "--store", store, "--workers", "2")
+    assert result.returncode == 1
+    assert "has the sessions of a broker with workers.count = 1" in result.stderr.splitlines()[-1]
+
+
+async def test_a_store_has_one_supervisor(stack: AsyncExitStack, tmp_path: Path) -> None:
+    crew = Crew(stack, 2)
+    await crew.start("--store", str(tmp_path / "store"))
+    result = await asyncio.to_thread(
+        canopy, "serve", "--port", "0", "--store", str(tmp_path / "store"), "--workers", "2"
+    )
+    assert result.returncode == 1
+    assert "is in use by process" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("text", ["", "many", "-3", "2 3"])
+def test_a_number_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "workers").write_text(text)
+    with pytest.raises(StoreError, match="should have the number of workers"):
+        division(tmp_path)
