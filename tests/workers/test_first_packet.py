@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from canopy_mqtt.workers.first_packet import First, read
+from canopy_mqtt.net.websocket.upgrade import UpgradeTerms
+from canopy_mqtt.workers.first_packet import First, Opening
 from tests.e2e import wire
 from tests.e2e.wire import USER_PROPERTY, Will, connect
+from tests.net.websocket.framing import CLOSE, frame, request
 
 MOST = 100_000
 V1_HEADER = b"PROXY TCP4 192.0.2.7 192.0.2.1 4000 1883\r\n"
 V2_HEADER = b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + bytes(12)
+
+
+def read(data: bytes, proxy: int, most: int) -> First | None:
+    return Opening(proxy, None, most).feed(data)
 
 
 @pytest.mark.parametrize(
@@ -66,3 +72,33 @@ def test_without_an_identifier() -> None:
 @pytest.mark.parametrize("proxy", [1, 2])
 def test_a_header_that_is_none_is_for_any_worker(proxy: int) -> None:
     assert read(connect("a"), proxy, MOST) == First(b"", 0)
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+@pytest.mark.parametrize("header", [b"", V1_HEADER])
+def test_in_a_websocket(header: bytes, step: int) -> None:
+    """The request is answered, and the worker gets the frames as they came."""
+    opening = Opening(1 if header else 0, UpgradeTerms("", (), 4_096), MOST)
+    packet = connect("sensor-17")
+    sent = frame(packet[:5]) + frame(packet[5:] + wire.PING)
+    asked = header + request()
+    for at in range(0, len(asked), step):
+        assert opening.feed(asked[at : at + step]) is None
+    assert opening.answer.startswith(b"HTTP/1.1 101 ")
+    assert opening.upgraded
+    found = [opening.feed(sent[at : at + step]) for at in range(0, len(sent), step)]
+    first = next(number for number, each in enumerate(found) if each is not None)
+    assert found[first] == First(b"sensor-17", 5)
+    assert opening.data == header + sent
+
+
+@pytest.mark.parametrize("asked", [request(protocols="other"), connect("a"), b"GET / HTTP/1.1\r\n\r\n"])
+def test_a_request_that_is_refused_is_for_any_worker_as_it_came(asked: bytes) -> None:
+    opening = Opening(0, UpgradeTerms("", (), 4_096), MOST)
+    assert opening.feed(asked) == First(b"", 0)
+    assert (opening.answer, opening.upgraded, opening.data) == (b"", False, asked)
+
+
+def test_a_websocket_that_is_closed_is_for_any_worker() -> None:
+    opening = Opening(0, UpgradeTerms("", (), 4_096), MOST)
+    assert opening.feed(request() + frame(b"", CLOSE)) == First(b"", 0)

@@ -10,7 +10,7 @@ import pytest
 
 from canopy_mqtt.workers import lines
 from canopy_mqtt.workers.lines import UNAVAILABLE_V5, UNTAKEN, Line, Newcomer, Room
-from canopy_mqtt.workers.wire import CONNECTION, TAKEN, Channel, Frame
+from canopy_mqtt.workers.wire import CONNECTION, TAKEN, Arrival, Channel, Frame, arrival
 from tests.support.waiting import until
 
 
@@ -28,7 +28,7 @@ class Ends:
         client.setblocking(False)
         accepted.setblocking(False)
         self.clients.append(client)
-        return Newcomer(0, accepted, data, version, until)
+        return Newcomer(Arrival(0, 0, version, False, b"", data), accepted, until)
 
     async def answer(self, number: int) -> bytes:
         """All that a client gets."""
@@ -48,7 +48,7 @@ class Ends:
             assert frame.sock is not None
             if self.takes:
                 self.other.send(Frame(TAKEN, b""))
-                self.got.append(frame.body[2:])
+                self.got.append(arrival(frame.body).data)
                 frame.sock.setblocking(False)
                 frame.sock.send(b"served")
             frame.sock.close()

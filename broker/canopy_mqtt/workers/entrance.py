@@ -14,10 +14,12 @@ from typing import Any, Final
 
 from canopy_mqtt import sockets
 from canopy_mqtt.core.codec.framing import MAX_PACKET
-from canopy_mqtt.net.listening.listeners import BACKLOG, PROXY_VERSIONS, StartupError
-from canopy_mqtt.settings import Endpoint, Listener, Settings
-from canopy_mqtt.workers.first_packet import First, read
+from canopy_mqtt.net.listening.listeners import BACKLOG, PROXY_VERSIONS, StartupError, request_bytes
+from canopy_mqtt.net.websocket.upgrade import UpgradeTerms
+from canopy_mqtt.settings import Endpoint, Limits, Listener, Settings
+from canopy_mqtt.workers.first_packet import NOTHING, First, Opening
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
+from canopy_mqtt.workers.wire import Arrival
 
 ACCEPTS: Final = 64
 """Connections that are accepted in one turn of the event loop."""
@@ -36,12 +38,16 @@ PAUSE: Final = 1.0
 class Place:
     """One listener of the settings, with its listening sockets."""
 
-    def __init__(self, number: int, listener: Listener) -> None:
+    def __init__(self, number: int, listener: Listener, limits: Limits) -> None:
         self.number = number
         self.listener = listener
         self.endpoint: Endpoint = listener.endpoint
         """With its real port, once it is bound."""
         self.proxy = PROXY_VERSIONS.get(listener.proxy_protocol, 0)
+        self.upgrade: UpgradeTerms | None = None
+        """The requirements on a request for a WebSocket; None: there is none that can be read here."""
+        if self.endpoint.scheme == "ws":
+            self.upgrade = UpgradeTerms(listener.path, tuple(listener.origins), request_bytes(limits))
         self.sockets: list[socket.socket] = []
         self._file: sockets.SocketFile | None = None
 
@@ -105,21 +111,21 @@ class Place:
 class _Unread:
     """A connection of which not enough is read."""
 
-    def __init__(self, place: Place, sock: socket.socket, until: float) -> None:
+    def __init__(self, place: Place, sock: socket.socket, until: float, most: int) -> None:
         self.place = place
         self.sock = sock
         self.until = until
-        self.data = b""
+        self.opening = Opening(place.proxy, place.upgrade, most)
         # Bytes that count among those of all.
         self.held = 0
 
 
 class Entrance:
-    """All places where clients come in. `arrived` is called with each connection and what its first bytes say."""
+    """All places where clients come in. `arrived` is called with each connection, and its client identifier."""
 
-    def __init__(self, settings: Settings, log: Any, most: int, arrived: Callable[[Newcomer, First], None]) -> None:
+    def __init__(self, settings: Settings, log: Any, most: int, arrived: Callable[[Newcomer, bytes], None]) -> None:
         """`most`: connections of which not enough is read, at a time."""
-        self.places = [Place(number, each) for number, each in enumerate(settings.listeners)]
+        self.places = [Place(number, each, settings.limits) for number, each in enumerate(settings.listeners)]
         self._settings = settings
         self._log = log
         self._most = most
@@ -193,8 +199,12 @@ class Entrance:
             sock.setblocking(False)
             if not sockets.INHERITED:
                 sockets.tune(sock, self._settings)
-            unread = _Unread(place, sock, self._loop.time() + self._patience)
-            self._read_first(unread)
+            unread = _Unread(place, sock, self._loop.time() + self._patience, self._largest)
+            if place.endpoint.tls:
+                # Its worker has to make the handshake before anybody knows the client.
+                self._arrive(unread, NOTHING)
+            else:
+                self._read_first(unread)
 
     def _read_first(self, unread: _Unread) -> None:
         """Read what is there already, which mostly is enough; else wait for more."""
@@ -213,25 +223,28 @@ class Entrance:
 
     def _count(self, unread: _Unread) -> None:
         """Count what was read of a connection; where all hold too much, the oldest is closed."""
-        self._bytes += len(unread.data) - unread.held
-        unread.held = len(unread.data)
+        held = len(unread.opening.data)
+        self._bytes += held - unread.held
+        unread.held = held
         while self._bytes > self._most_bytes:
             self._drop(next(iter(self._unread.values())))
 
     def _feed(self, unread: _Unread, size: int) -> bool:
         """Read a piece. Returns True once nothing more is to be read here: it has arrived, or is over."""
+        opening = unread.opening
         try:
             data = unread.sock.recv(size)
+            first = opening.feed(data) if data else None
+            if opening.answer:
+                unread.sock.send(opening.answer)
+                opening.answer = b""
         except BlockingIOError:
             return False
         except OSError:
             data = b""
         if not data:
-            self._forget(unread)
-            unread.sock.close()
+            self._drop(unread)
             return True
-        unread.data += data
-        first = read(unread.data, unread.place.proxy, self._largest)
         if first is None:
             return False
         self._forget(unread)
@@ -239,7 +252,9 @@ class Entrance:
         return True
 
     def _arrive(self, unread: _Unread, first: First) -> None:
-        self._arrived(Newcomer(unread.place.number, unread.sock, unread.data, first.version, unread.until), first)
+        opening = unread.opening
+        found = Arrival(unread.place.number, 0, first.version, opening.upgraded, b"", opening.data)
+        self._arrived(Newcomer(found, unread.sock, unread.until), first.client_id)
 
     def _forget(self, unread: _Unread) -> None:
         if self._unread.pop(unread.sock, None) is not None:

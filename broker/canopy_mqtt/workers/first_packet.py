@@ -1,8 +1,8 @@
 """Finds the client identifier in the first bytes of a connection.
 
 Sans-IO, and no decoder: it reads as much of a CONNECT as stands before the identifier (MQTT 5.0 section 3.1, 3.1.1 and
-3.1 likewise), and before it the header of a proxy. Whatever it cannot read is for the worker to refuse, whose own
-decoder reads the same bytes again: so it may be any worker.
+3.1 likewise), and before it the header of a proxy, and the request for a WebSocket, which it answers. Whatever it
+cannot read is for the worker to refuse, which reads the same bytes again: so it may be any worker.
 """
 
 from __future__ import annotations
@@ -11,10 +11,16 @@ from typing import Final, NamedTuple
 
 from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.net.listening.proxy_protocol import ProxyError, ProxyHeader
+from canopy_mqtt.net.websocket.frames import FrameReader
+from canopy_mqtt.net.websocket.transport import ROOM
+from canopy_mqtt.net.websocket.upgrade import Upgrade, UpgradeTerms
 
 CONNECT: Final = 0x10
 LENGTH_BYTES: Final = 4
 """Bytes of a length at most (section 1.5.5)."""
+
+SWITCHING: Final = 101
+"""The HTTP status of a request that is answered with a WebSocket."""
 
 BRIDGE: Final = 0x80
 """The bit with which bridges of 3.1.1 mark the protocol level."""
@@ -27,49 +33,92 @@ class First(NamedTuple):
     version: int
 
 
+NOTHING: Final = First(b"", 0)
+
+
 class IncompleteError(Exception):
     """More bytes are needed."""
 
 
-def read(data: bytes, proxy: int, most: int) -> First | None:
-    """Return what a connection's first bytes say; None: more of them are needed.
+class Opening:
+    """The first bytes of one connection, as they come."""
 
-    `proxy`: the version of the proxy's header that comes before, 0: none. `most`: bytes of a CONNECT at most.
-    """
-    start = 0
-    if proxy:
-        header = ProxyHeader(proxy)
+    def __init__(self, proxy: int, upgrade: UpgradeTerms | None, most: int) -> None:
+        """`proxy`: the version of the proxy's header that comes first, 0: none. `upgrade`: the requirements on a
+        request for a WebSocket, None: there is none. `most`: bytes of a CONNECT at most."""
+        self._header = ProxyHeader(proxy) if proxy else None
+        self._upgrade = None if upgrade is None else Upgrade(upgrade)
+        self._most = most
+        self._frames: FrameReader | None = None
+        self._connect = b""
+        self.data = b""
+        """What the worker gets: all that came, but for a request that was answered."""
+        self.answer = b""
+        """What the client has to be sent now."""
+        self.upgraded = False
+        """The request for a WebSocket was answered."""
+
+    def feed(self, data: bytes) -> First | None:
+        """Take more bytes. Return what all say, None: more of them are needed."""
+        self.data += data
+        if self._header is not None:
+            try:
+                used = self._header.feed(data)
+            except ProxyError:
+                return NOTHING
+            if not self._header.done:
+                return None
+            self._header = None
+            data = data[used:]
+            if not data:
+                return None
+        if self._upgrade is not None:
+            if not self._upgrade.feed(data):
+                return None
+            if self._upgrade.status != SWITCHING:
+                return NOTHING
+            self._open(self._upgrade)
+            data = self._upgrade.rest
+            self._upgrade = None
+        if self._frames is not None:
+            parts: list[bytes] = []
+            self._frames.read(data, 0, len(data), parts)
+            if self._frames.over:
+                return NOTHING
+            data = b"".join(parts)
+        self._connect += data
         try:
-            start = header.feed(data)
-        except ProxyError:
-            return First(b"", 0)
-        if not header.done:
+            return _connect(self._connect, self._most)
+        except IncompleteError:
             return None
-    try:
-        return _connect(data, start, most)
-    except IncompleteError:
-        return None
+
+    def _open(self, upgrade: Upgrade) -> None:
+        """Answer a request: from now on the client sends frames."""
+        self.answer = upgrade.response
+        self.upgraded = True
+        before = len(self.data) - upgrade.size - len(upgrade.rest)
+        self.data = self.data[:before] + upgrade.rest
+        self._frames = FrameReader(self._most + ROOM)
 
 
-def _connect(data: bytes, start: int, most: int) -> First:
+def _connect(data: bytes, most: int) -> First:
     """Read a CONNECT. Raises IncompleteError."""
-    nothing = First(b"", 0)
-    if _byte(data, start) != CONNECT:
-        return nothing
-    length, at = _length(data, start + 1)
+    if _byte(data, 0) != CONNECT:
+        return NOTHING
+    length, at = _length(data, 1)
     if not 0 <= length <= most:
-        return nothing
+        return NOTHING
     end = at + length
     name, at = _text(data, at, end)
     if name not in (b"MQTT", b"MQIsdp"):
-        return nothing
+        return NOTHING
     # Version, flags and keep alive: one byte, one, and two.
     version = _byte(data, at) & ~BRIDGE
     at += 4
     if version == V5:
         size, at = _length(data, at)
         if size < 0:
-            return nothing
+            return NOTHING
         at += size
     client_id, at = _text(data, at, end)
     return First(b"" if client_id is None else client_id, version)

@@ -14,7 +14,8 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from canopy_mqtt.core.codec.packets import V5
-from canopy_mqtt.workers.wire import Channel, connection
+from canopy_mqtt.net.websocket.frames import BINARY, header
+from canopy_mqtt.workers.wire import Arrival, Channel
 
 UNTAKEN: Final = 64
 """Connections that are on their way to a worker at a time. The rest stays here: the kernel passes on few more, and
@@ -32,20 +33,22 @@ UNAVAILABLE_V3: Final = b"\x20\x02\x00\x03"
 
 
 class Newcomer(NamedTuple):
-    """A connection whose worker is known. `version`: the protocol level, 0: not known. `until`: loop time."""
+    """A connection on its way. `until`: loop time."""
 
-    listener: int
+    arrival: Arrival
     sock: socket.socket
-    data: bytes
-    version: int
     until: float
 
 
 def refuse(newcomer: Newcomer) -> None:
     """Tell a client that the server is unavailable, and close its connection."""
-    if newcomer.version:
+    version = newcomer.arrival.version
+    if version:
+        answer = UNAVAILABLE_V5 if version == V5 else UNAVAILABLE_V3
+        if newcomer.arrival.upgraded:
+            answer = header(BINARY, len(answer)) + answer
         with contextlib.suppress(OSError):
-            newcomer.sock.send(UNAVAILABLE_V5 if newcomer.version == V5 else UNAVAILABLE_V3)
+            newcomer.sock.send(answer)
     newcomer.sock.close()
 
 
@@ -61,15 +64,15 @@ class Room:
 
     def takes(self, newcomer: Newcomer) -> bool:
         """Count a newcomer; False: there is no room for it."""
-        if self.count >= self.most or (self.count and self.bytes + len(newcomer.data) > MAX_BYTES):
+        if self.count >= self.most or (self.count and self.bytes + len(newcomer.arrival.data) > MAX_BYTES):
             return False
         self.count += 1
-        self.bytes += len(newcomer.data)
+        self.bytes += len(newcomer.arrival.data)
         return True
 
     def left(self, newcomer: Newcomer) -> None:
         self.count -= 1
-        self.bytes -= len(newcomer.data)
+        self.bytes -= len(newcomer.arrival.data)
 
     def refuse(self, newcomer: Newcomer) -> None:
         self.refused += 1
@@ -132,7 +135,7 @@ class Line:
         while channel is not None and self._waiting and len(self._sent) < UNTAKEN:
             newcomer = self._waiting.popleft()
             self._sent.append(newcomer)
-            channel.send(connection(newcomer.listener, newcomer.data, newcomer.sock))
+            channel.send(newcomer.arrival.frame(newcomer.sock))
         self._watch()
 
     def _give_up(self) -> None:

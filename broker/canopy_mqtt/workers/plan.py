@@ -16,9 +16,6 @@ from canopy_mqtt.store.sqlite.opening import FILE, lock_folder
 CLUSTER: Final = "workers"
 """The name of the cluster that the workers of a broker are; its sockets are in a folder of the broker's user."""
 
-PLAIN: Final = ("mqtt", "mqtt+unix")
-"""The schemes whose first bytes are MQTT, behind the header of a proxy."""
-
 MAX_PATH_BYTES: Final = 107
 """Bytes of the path of a Unix socket."""
 
@@ -36,11 +33,6 @@ def unusable(settings: Settings) -> list[str]:
     ):
         if there:
             lines.append(f"workers.count = {count} and {name}: {why}; leave one of both out")
-    for listener in settings.listeners:
-        if listener.endpoint.scheme not in PLAIN:
-            lines.append(
-                f"workers.count = {count} and the listener {listener.label}: workers serve plain MQTT alone yet"
-            )
     return lines
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from canopy_mqtt.assembly.notify import NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC
 from canopy_mqtt.settings import Settings
-from canopy_mqtt.workers.wire import SAYS, TAKEN, Channel, Frame, Said, says, starts
+from canopy_mqtt.workers.wire import CONNECTION, SAYS, TAKEN, Arrival, Channel, Frame, Said, arrival, says, starts
 
 COMMAND: Final = (sys.executable, "-P", "-m", "canopy_mqtt.workers.worker")
 """What is run, with the descriptor of its side of the conversation."""
@@ -58,12 +58,14 @@ class WorkerProcess:
         write: Callable[[str], object],
         people: bool,
         taken: Callable[[], None],
+        arrived: Callable[[Arrival, socket.socket], None],
     ) -> None:
         self.name = name
         self.pid = process.pid
         self._process = process
         self._write = write
         self._taken = taken
+        self._arrived = arrived
         self._people = people
         loop = asyncio.get_running_loop()
         # How far it has come: the others can reach it, and it serves.
@@ -79,10 +81,16 @@ class WorkerProcess:
 
     @classmethod
     async def begin(
-        cls, name: str, start: Start, write: Callable[[str], object], people: bool, taken: Callable[[], None]
+        cls,
+        name: str,
+        start: Start,
+        write: Callable[[str], object],
+        people: bool,
+        taken: Callable[[], None],
+        arrived: Callable[[Arrival, socket.socket], None],
     ) -> WorkerProcess:
         """Start a process. `write` takes lines of its log, which `people` read, or programs; `taken` is called for each
-        connection that it has.
+        connection that it has, and `arrived` with each that it has for another worker.
 
         Raises:
             WorkerError: the system starts no process.
@@ -107,7 +115,7 @@ class WorkerProcess:
             raise
         finally:
             its.close()
-        made = cls(name, process, mine, write, people, taken)
+        made = cls(name, process, mine, write, people, taken, arrived)
         made.channel.send(starts(start))
         return made
 
@@ -143,6 +151,8 @@ class WorkerProcess:
     def _received(self, frame: Frame) -> None:
         if frame.kind == TAKEN:
             self._taken()
+        elif frame.kind == CONNECTION and frame.sock is not None:
+            self._arrived(arrival(frame.body), frame.sock)
         elif frame.kind == SAYS:
             self._told(frame.said())
 

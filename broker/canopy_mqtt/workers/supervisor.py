@@ -12,6 +12,7 @@ import itertools
 import os
 import resource
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -23,17 +24,17 @@ from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.sockets import OWN_DESCRIPTORS
 from canopy_mqtt.workers.entrance import Entrance
-from canopy_mqtt.workers.first_packet import First
-from canopy_mqtt.workers.lines import Line, Newcomer, Room
+from canopy_mqtt.workers.lines import MAX_WAIT, Line, Newcomer, Room
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.plan import Plan, name_of, run_folder, take_store
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess, how_it_ended
+from canopy_mqtt.workers.wire import Arrival
 
 FIRST_PAUSE: Final = 0.5
 MAX_PAUSE: Final = 30.0
 """Seconds until a worker is started again that has ended soon, the second time in a row, and at most."""
 
-STEADY: Final = 60.0
+STEADY: Final = 5.0
 """Seconds after which a worker has served long enough to be started again at once."""
 
 LINKING: Final = 10.0
@@ -140,13 +141,19 @@ class Supervisor:
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
-    def _arrived(self, newcomer: Newcomer, first: First) -> None:
-        if first.client_id:
-            slot = self.slots[worker_of(first.client_id, len(self.slots))]
+    def _arrived(self, newcomer: Newcomer, client_id: bytes) -> None:
+        """Pass a connection on to the worker of its client, or to any, if there is no client identifier."""
+        if client_id:
+            slot = self.slots[worker_of(client_id, len(self.slots))]
         else:
             there = [slot for slot in self.slots if slot.line.open] or self.slots
             slot = there[next(self._turns) % len(there)]
         slot.line.add(newcomer)
+
+    def _relayed(self, arrival: Arrival, sock: socket.socket) -> None:
+        """Pass a connection on that a worker has for another one."""
+        until = asyncio.get_running_loop().time() + (self.settings.limits.connect_timeout or MAX_WAIT)
+        self.slots[arrival.worker].line.add(Newcomer(arrival, sock, until))
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -154,7 +161,7 @@ class Supervisor:
         """Start the process of a worker, and wait until the others can reach it. Raises WorkerError."""
         ports = [place.endpoint.port for place in self._entrance.places]
         start = Start(slot.number, self._plan.settings(slot.number), ports)
-        process = await WorkerProcess.begin(slot.name, start, self._write, self._people, slot.line.taken)
+        process = await WorkerProcess.begin(slot.name, start, self._write, self._people, slot.line.taken, self._relayed)
         slot.process = process
         await process.bound()
 

@@ -1,7 +1,8 @@
 """What the supervisor and a worker say to each other, over a pair of Unix sockets, and the descriptors that go along.
 
 A frame has a header, the length of its body and its kind, and a body. A frame of the kind `CONNECTION` comes with one
-descriptor, which travels with its first byte (SCM_RIGHTS); all others have none. Both sides are the same program: what
+descriptor, which travels with its first byte (SCM_RIGHTS); all others have none. It goes to a worker, or to the
+supervisor for another worker. Both sides are the same program: what
 cannot be read is a fault of ours, and ends the conversation.
 """
 
@@ -23,7 +24,7 @@ SAYS: Final = 0
 STARTS: Final = 1
 """The first frame, to a worker: a pickled object."""
 CONNECTION: Final = 2
-"""A connection: the number of its listener, and the bytes that were read of it."""
+"""A connection (`Arrival`)."""
 TAKEN: Final = 3
 """A worker has one more of the connections, in their order. No body: it goes before the worker touches it."""
 
@@ -33,7 +34,8 @@ READ: Final = 262_144
 MAX_DESCRIPTORS: Final = 64
 """Descriptors of one read: as many connections as are on their way to a worker at most (`lines.UNTAKEN`)."""
 
-LISTENER: Final = struct.Struct("!H")
+HEAD: Final = struct.Struct("!HBBBI")
+"""Of a connection: its listener, its worker, the protocol level, 1: it is a WebSocket, bytes of its origin."""
 
 Said: TypeAlias = dict[str, Any]
 
@@ -59,8 +61,30 @@ def starts(first: object) -> Frame:
     return Frame(STARTS, pickle.dumps(first))
 
 
-def connection(listener: int, data: bytes, sock: socket.socket) -> Frame:
-    return Frame(CONNECTION, LISTENER.pack(listener) + data, sock)
+class Arrival(NamedTuple):
+    """A connection whose worker is known, and what was read of it.
+
+    `version`: the protocol level, 0: not known. `upgraded`: the request for a WebSocket was answered, and is not among
+    the bytes. `origin`: where it comes from, if the socket does not say it; a JSON object, or empty.
+    """
+
+    listener: int
+    worker: int
+    version: int
+    upgraded: bool
+    origin: bytes
+    data: bytes
+
+    def frame(self, sock: socket.socket) -> Frame:
+        head = HEAD.pack(self.listener, self.worker, self.version, self.upgraded, len(self.origin))
+        return Frame(CONNECTION, head + self.origin + self.data, sock)
+
+
+def arrival(body: bytes) -> Arrival:
+    """Return the connection in the body of a frame."""
+    listener, worker, version, upgraded, size = HEAD.unpack_from(body)
+    end = HEAD.size + size
+    return Arrival(listener, worker, version, bool(upgraded), body[HEAD.size : end], body[end:])
 
 
 def encoded(frame: Frame) -> bytes:
@@ -128,19 +152,22 @@ class Channel:
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._frames = Frames()
-        # What is still to be sent, and the socket that goes with the first of these bytes.
-        self._out: deque[tuple[memoryview, socket.socket | None]] = deque()
+        # What is still to be sent, the socket that goes with the first of these bytes, and whether it is closed then.
+        self._out: deque[tuple[memoryview, socket.socket | None, bool]] = deque()
         self.open = True
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._read)
 
-    def send(self, frame: Frame) -> None:
-        """Send a frame. It never waits. The frame's socket has to stay open until the other side has it."""
+    def send(self, frame: Frame, closes: bool = False) -> None:
+        """Send a frame. It never waits. `closes`: close the frame's socket here once it is sent; else it has to stay
+        open until the other side has it."""
         if self.open:
             idle = not self._out
-            self._out.append((memoryview(encoded(frame)), frame.sock))
+            self._out.append((memoryview(encoded(frame)), frame.sock, closes))
             if idle:
                 self._write()
+        elif closes and frame.sock is not None:
+            frame.sock.close()
 
     def close(self) -> None:
         """End the conversation. `lost` is not called."""
@@ -150,7 +177,13 @@ class Channel:
             self._loop.remove_writer(self._sock.fileno())
             self._sock.close()
             self._frames.close()
-            self._out.clear()
+            self._drop()
+
+    def _drop(self) -> None:
+        while self._out:
+            _, sock, closes = self._out.popleft()
+            if closes and sock is not None:
+                sock.close()
 
     def _read(self) -> None:
         try:
@@ -169,11 +202,13 @@ class Channel:
     def _write(self) -> None:
         try:
             while self._out:
-                data, sock = self._out[0]
+                data, sock, closes = self._out[0]
                 descriptors = [] if sock is None else [sock.fileno()]
                 sent = socket.send_fds(self._sock, [data], descriptors)
+                if closes and sock is not None:
+                    sock.close()
                 if sent < len(data):
-                    self._out[0] = (data[sent:], None)
+                    self._out[0] = (data[sent:], None, False)
                 else:
                     self._out.popleft()
         except BlockingIOError:
@@ -181,5 +216,5 @@ class Channel:
             return
         except OSError:
             # The other side is gone: the reader tells.
-            self._out.clear()
+            self._drop()
         self._loop.remove_writer(self._sock.fileno())

@@ -25,16 +25,33 @@ from canopy_mqtt.assembly.app import Broker, StartupError
 from canopy_mqtt.assembly.logwriter import BackgroundWriter
 from canopy_mqtt.assembly.process import Process
 from canopy_mqtt.cluster.node_link import NodeLink
+from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.persistence.journal import SessionRecord
 from canopy_mqtt.core.routing.nodes import NODES
+from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.listening.listeners import Listener, ListenerHost, Listeners
+from canopy_mqtt.net.websocket.transport import WebSocketTransport
 from canopy_mqtt.settings import Listener as ListenerSettings
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.plan import name_of
 from canopy_mqtt.workers.process import Start
-from canopy_mqtt.workers.wire import CONNECTION, LISTENER, SAYS, TAKEN, Channel, Frame, Said, encoded, first_frame, says
+from canopy_mqtt.workers.relay import Chooser, Place, read_origin
+from canopy_mqtt.workers.wire import (
+    CONNECTION,
+    SAYS,
+    TAKEN,
+    Arrival,
+    Channel,
+    Frame,
+    Said,
+    arrival,
+    encoded,
+    first_frame,
+    says,
+)
 
 LOOK: Final = 0.02
 """Seconds between two looks whether a link that the supervisor asked for is there."""
@@ -49,10 +66,28 @@ class PassedOnListener(Listener):
     async def _open_unix(self) -> None:
         """Do nothing: the supervisor listens."""
 
-    def begin(self, data: bytes) -> asyncio.Protocol:
-        """Make the protocol of a connection of which these bytes were read before."""
-        protocol = self._factory()
-        return protocol if not data else cast(asyncio.Protocol, _Begun(protocol, data))
+    def begin(self, found: Arrival, place: Place) -> asyncio.Protocol:
+        """Make the protocol of a connection that was passed on."""
+        connection = Connection(self.server.connection_table, self.terms)
+        upper = cast(asyncio.Protocol, self.above(connection))
+        if found.upgraded:
+            cast(WebSocketTransport, upper).opened()
+        if found.origin:
+            # The stages below are at another worker.
+            read_origin(found.origin, connection.origin)
+            protocol = upper
+        elif self.certificates is None:
+            protocol = self.below(connection, upper)
+        else:
+            opening = Opening(0, self.upgrades, self.largest)
+            protocol = self.below(connection, Chooser(found.listener, place, connection, upper, opening))
+        return cast(asyncio.Protocol, _Begun(protocol, found.data)) if found.data else protocol
+
+    @property
+    def largest(self) -> int:
+        """Bytes of a CONNECT at most."""
+        limits = self.server.settings.limits
+        return limits.max_connect_size or limits.max_packet_size or MAX_PACKET
 
 
 class _Begun:
@@ -119,6 +154,7 @@ class Worker:
         self._broker.process.changed = self._broker.log_changed
         self._broker.connection_log.write = logs.json_write()
         self._sock = sock
+        self._place = Place(start.worker, start.settings.workers.count, self._pass_on)
         self._stopping = asyncio.Event()
         self._others_there = asyncio.Event()
         self._works: set[asyncio.Task[None]] = set()
@@ -175,17 +211,20 @@ class Worker:
             else:
                 self._begin(self._link(said))
 
+    def _pass_on(self, found: Arrival, sock: socket.socket) -> None:
+        """Have the supervisor pass a connection on to another worker."""
+        self._channel.send(found.frame(sock), closes=True)
+
     def _begin(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._works.add(task)
         task.add_done_callback(self._works.discard)
 
     async def _connect(self, body: bytes, sock: socket.socket) -> None:
-        (number,) = LISTENER.unpack_from(body)
-        listener = cast(PassedOnListener, self._broker.listeners.all[number])
-        make: Callable[[], asyncio.Protocol] = lambda: listener.begin(body[LISTENER.size :])  # noqa: E731
+        found = arrival(body)
+        listener = cast(PassedOnListener, self._broker.listeners.all[found.listener])
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(make, sock)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: listener.begin(found, self._place), sock)
         except OSError:
             # Its client has gone.
             sock.close()

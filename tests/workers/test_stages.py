@@ -1,0 +1,182 @@
+"""TLS and WebSocket: whichever worker makes the handshake, each client is served by its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from itertools import islice
+from typing import Final
+
+import pytest
+
+from tests.e2e import wire
+from tests.e2e.wire import SESSION_EXPIRY, Peer, Will, connect
+from tests.net.websocket.peer import WebPeer
+from tests.support.certificates import Authority
+from tests.support.daemon import Daemon
+from tests.support.waiting import until
+from tests.workers.crew import HOUR, Crew, accepted, pids_of, runs
+
+WAYS: Final = ("mqtts", "ws", "wss", "proxied ws", "proxied mqtts")
+HEADER: Final = b"PROXY TCP4 192.0.2.7 192.0.2.1 4000 1883\r\n"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def shared(authority: Authority) -> Iterator[Daemon]:
+    certificate, key = authority.issue("localhost")
+    tls = {
+        "certificate": certificate,
+        "key": key,
+        "client_certificates": "optional",
+        "client_ca": authority.file,
+    }
+    proxied = {"proxy_protocol": "v1", "proxy_from": ["127.0.0.1/32"]}
+    tables = [
+        {"name": "mqtts", "url": "mqtts://127.0.0.1:0", "tls": tls},
+        {"name": "ws", "url": "ws://127.0.0.1:0"},
+        {"name": "wss", "url": "wss://127.0.0.1:0", "tls": tls},
+        {"name": "proxied ws", "url": "ws://127.0.0.1:0", **proxied},
+        {"name": "proxied mqtts", "url": "mqtts://127.0.0.1:0", "tls": tls, **proxied},
+    ]
+    authenticators = [{"type": "certificate", "user": "cn"}, {"type": "anonymous"}]
+    environ = {"CANOPY_LISTENER": toml(tables), "CANOPY_AUTHENTICATOR": toml(authenticators)}
+    with Daemon("--workers", "3", environ=environ) as daemon:
+        yield daemon
+    pids = pids_of(daemon).values()
+    while any(map(runs, pids)):
+        time.sleep(0.01)
+
+
+def toml(tables: list[dict[str, object]]) -> str:
+    """Tables as an inline list."""
+
+    def value(each: object) -> str:
+        if isinstance(each, dict):
+            return "{" + ", ".join(f"{key} = {value(item)}" for key, item in each.items()) + "}"
+        return json.dumps(each)
+
+    return "[" + ", ".join(map(value, tables)) + "]"
+
+
+@pytest.fixture
+async def crew(stack: AsyncExitStack, shared: Daemon) -> Crew:
+    return Crew(stack, 3, shared)
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def dial(crew: Crew, authority: Authority, way: str) -> Callable[[], Awaitable[Peer]]:
+    return lambda: opened(crew, way, authority.client())
+
+
+async def opened(crew: Crew, way: str, context: ssl.SSLContext) -> Peer:
+    """A connection on which nothing of MQTT was sent."""
+    port = crew.daemon.ports[1 + WAYS.index(way)]
+    before = HEADER if way.startswith("proxied") else b""
+    secure = context if (way.endswith("s") and not way.endswith("ws")) or way.endswith("wss") else None
+    if way.endswith(("ws", "wss")):
+        peer: Peer = await WebPeer.over("127.0.0.1", port, context=secure, before=before)
+    else:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(before)
+        assert secure is not None
+        await writer.start_tls(secure, server_hostname="localhost")
+        peer = Peer(reader, writer, 5)
+    crew.stack.callback(peer.abort)
+    return peer
+
+
+async def joined(peer: Peer, client_id: str, clean: bool = False, **options: object) -> Peer:
+    await peer.send(connect(client_id, clean=clean, props=((SESSION_EXPIRY, HOUR),), **options))  # type: ignore[arg-type]
+    await accepted(peer)
+    return peer
+
+
+async def test_each_client_is_at_its_worker(crew: Crew, dial: Callable[[], Awaitable[Peer]], way: str) -> None:
+    """Its session is found again, by plain TCP too, whoever made the handshake."""
+    for worker in range(3):
+        name = next(crew.names(worker, way.replace(" ", "-")))
+        for turn in range(3):
+            peer = await joined(await dial(), name)
+            assert peer.connack.session_present is (turn > 0)
+            await peer.disconnect()
+        plain = await crew.stay(name, present=True)
+        await plain.disconnect()
+        line = await crew.line("client connected", client_id=name, listener=way)
+        assert line["worker"] == f"w{worker}"
+        assert line["address"].startswith("192.0.2.7:4000" if way.startswith("proxied") else "127.0.0.1:")
+
+
+async def test_large_messages_pass_both_ways(crew: Crew, dial: Callable[[], Awaitable[Peer]], way: str) -> None:
+    large = bytes(range(256)) * 8_000
+    names = [next(crew.names(worker, f"large-{way.replace(' ', '-')}")) for worker in range(3)]
+    peers = [await joined(await dial(), name, clean=True) for name in names]
+    for peer in peers:
+        await peer.subscribe((f"large/{way}", 1))
+    assert await peers[0].publish(f"large/{way}", large, qos=1) == 0
+    for peer in peers:
+        assert (await peer.message()).payload == large
+
+
+async def test_what_the_broker_says_last_arrives(crew: Crew, dial: Callable[[], Awaitable[Peer]]) -> None:
+    for worker in range(3):
+        name = next(crew.names(worker, "last"))
+        first = await joined(await dial(), name)
+        await crew.join(name)
+        found = await first.closed()
+        assert [(each.kind, each.code) for each in found] == [(wire.DISCONNECT, 0x8E)]
+
+
+async def test_a_lost_connection_is_lost_at_the_worker_too(crew: Crew, dial: Callable[[], Awaitable[Peer]]) -> None:
+    looker = await crew.join("looker", ("will/#", 1))
+    for worker in range(3):
+        name = next(crew.names(worker, "lost"))
+        peer = await joined(await dial(), name, clean=True, will=Will(f"will/{worker}"))
+        peer.abort()
+        assert (await looker.message()).topic == f"will/{worker}"
+
+
+async def test_clients_of_a_killed_worker_wait(crew: Crew, dial: Callable[[], Awaitable[Peer]]) -> None:
+    await crew.kill(1)
+    peers = [await dial() for _ in range(6)]
+    for peer, name in zip(peers, islice(crew.names(1, "waits"), 6), strict=True):
+        await peer.send(connect(name))
+    for peer in peers:
+        await accepted(peer)
+
+
+async def test_a_client_certificate_counts_at_the_worker(crew: Crew, authority: Authority) -> None:
+    context = authority.client(authority.issue("client", common_name="pump-7"))
+    for worker in range(3):
+        name = next(crew.names(worker, "shows"))
+        await joined(await opened(crew, "mqtts", context), name)
+        line = await crew.line("client connected", client_id=name)
+        assert line["user_name"] == "pump-7"
+
+
+async def test_connections_that_are_over_leave_nothing_behind(crew: Crew, authority: Authority) -> None:
+    def descriptors() -> int:
+        return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in (*crew.pids.values(), crew.daemon.process.pid))
+
+    before = descriptors()
+    for _ in range(10):
+        peer = await opened(crew, "mqtts", authority.client())
+        peer.abort()
+        peer = await joined(await opened(crew, "wss", authority.client()), next(crew.names(0, "gone")), clean=True)
+        await peer.disconnect()
+    await until(lambda: descriptors() <= before, "all sockets are closed")
