@@ -33,6 +33,7 @@ class Crew:
             self.daemon = shared
 
     async def start(self, *arguments: str) -> None:
+        """Start it, with `self.workers` workers; 1: a broker of one process."""
         flags = ("--workers", str(self.workers), "--set", "shutdown.flush_timeout=0.5", *arguments)
         self.daemon = await asyncio.to_thread(lambda: Daemon(*flags))
         self.stack.push_async_callback(self.gone)
@@ -110,8 +111,9 @@ def told(daemon: Daemon, event: str) -> list[dict[str, Any]]:
 
 def pids_of(daemon: Daemon) -> dict[str, int]:
     """The workers that serve, or have served last, by name."""
-    (serve,) = told(daemon, "workers serve")
-    pids: dict[str, int] = serve["pids"]
+    pids: dict[str, int] = {}
+    for line in told(daemon, "workers serve"):
+        pids = line["pids"]
     return pids | {line["worker"]: line["pid"] for line in told(daemon, "worker serves again")}
 
 

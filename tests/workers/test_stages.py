@@ -7,7 +7,7 @@ import json
 import os
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import islice
 from typing import Final
@@ -57,7 +57,7 @@ def shared(authority: Authority) -> Iterator[Daemon]:
         time.sleep(0.01)
 
 
-def toml(tables: list[dict[str, object]]) -> str:
+def toml(tables: Sequence[Mapping[str, object]]) -> str:
     """Tables as an inline list."""
 
     def value(each: object) -> str:

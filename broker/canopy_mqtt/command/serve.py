@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -19,6 +21,8 @@ from canopy_mqtt.settings import DATABASES, Settings
 from canopy_mqtt.settings.loader import load_settings
 from canopy_mqtt.settings.missing_files import missing_files
 from canopy_mqtt.settings.secret_files import open_settings
+from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.division import Division, division
 from canopy_mqtt.terminal import MISUSED, fail
 
 app = typer.Typer(rich_markup_mode=None)
@@ -122,13 +126,24 @@ def _run(settings: Settings, read: Callable[[], Settings] | None, writer: Backgr
     from canopy_mqtt.net.listening.listeners import StartupError
 
     make: Callable[[Settings], daemon.Service] = lambda given: daemon.real_broker(given, read)  # noqa: E731
-    if settings.workers.count > 1:
-        make = _supervisor(writer)
     try:
+        if settings.workers.count > 1:
+            make = _supervisor(writer)
+        elif settings.store.path and division(Path(settings.store.path)) != Division(1):
+            _join_stores(settings, writer)
         daemon.run(settings, make, stream=writer, read=read)
-    except (daemon.DaemonError, StartupError) as error:
+    except (daemon.DaemonError, StartupError, StoreError) as error:
         return error
     return None
+
+
+def _join_stores(settings: Settings, writer: BackgroundWriter) -> None:
+    """Move the sessions of several workers into the store of one process. Raises StartupError."""
+    from canopy_mqtt.workers.moving import take_store
+
+    log = structlog.get_logger("canopy")
+    people = logs.for_people(settings.log.format, writer)
+    os.close(asyncio.run(take_store(settings, log, people, writer.write)))
 
 
 def _supervisor(writer: BackgroundWriter) -> Callable[[Settings], daemon.Service]:

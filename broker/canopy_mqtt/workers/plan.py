@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Final
 
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Cluster, ClusterNode, Log, Settings
-from canopy_mqtt.store.base import StoreError
-from canopy_mqtt.store.division import divide, division, of_another_number, part
-from canopy_mqtt.store.sqlite.opening import FILE, lock_folder
+from canopy_mqtt.store.division import part
 
 CLUSTER: Final = "workers"
 """The name of the cluster that the workers of a broker are; its sockets are in a folder of the broker's user."""
@@ -47,34 +44,6 @@ def run_folder(workers: int) -> Path:
         folder.rmdir()
         raise StartupError(f"workers.count: {where} (TMPDIR) is too long a path for Unix sockets; name a shorter one")
     return folder
-
-
-def take_store(settings: Settings) -> int:
-    """Take the folder of the store, and divide a new one among so many workers; -1: there is no store.
-
-    Returns:
-        The descriptor of its lock.
-
-    Raises:
-        StartupError: it is in use, or of another number of workers.
-    """
-    folder, workers = Path(settings.store.path), settings.workers.count
-    if not settings.store.path:
-        return -1
-    try:
-        lock = lock_folder(folder)
-        try:
-            there = division(folder)
-            if there == 1 and not (folder / FILE).exists():
-                divide(folder, workers)
-            elif there != workers:
-                raise StoreError(of_another_number(folder, there))
-        except BaseException:
-            os.close(lock)
-            raise
-    except StoreError as error:
-        raise StartupError(str(error)) from error
-    return lock
 
 
 class Plan:

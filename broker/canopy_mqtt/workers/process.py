@@ -134,6 +134,12 @@ class WorkerProcess:
         self.channel.send(says({"do": "link", "to": other}))
         await self._answer(future)
 
+    async def drained(self) -> None:
+        """Wait until it has no message for another worker. Raises WorkerError."""
+        self._stages["drained"] = asyncio.get_running_loop().create_future()
+        self.channel.send(says({"do": "drain"}))
+        await self._answer(self._stages["drained"])
+
     def stop(self) -> None:
         """Have it end in order."""
         self.channel.send(says({"do": "stop"}))

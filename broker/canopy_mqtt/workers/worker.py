@@ -208,6 +208,8 @@ class Worker:
                 self._gone()
             elif said["do"] == "go on":
                 self._others_there.set()
+            elif said["do"] == "drain":
+                self._begin(self._drain())
             else:
                 self._begin(self._link(said))
 
@@ -228,6 +230,15 @@ class Worker:
         except OSError:
             # Its client has gone.
             sock.close()
+
+    async def _drain(self) -> None:
+        """Say when no message waits here for another worker, nor is on its way there."""
+        sessions = self._broker.router.sessions
+        while any(  # noqa: ASYNC110 (nothing tells when)
+            session.backlog or session.inflight for name, session in sessions.items() if name.startswith(NODES)
+        ):
+            await asyncio.sleep(LOOK)
+        self._channel.send(says({"say": "drained"}))
 
     async def _link(self, said: Said) -> None:
         """Say when the link to another worker is up, and that one knows all that is wanted here."""
