@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from itertools import islice
@@ -213,3 +214,28 @@ async def test_clients_that_leave_before_their_worker_is_back_hurt_nobody(crew: 
     for name in islice(names, 20):
         (await crew.knock(name)).abort()
     await crew.join(next(names))
+
+
+@pytest.mark.crowd
+async def test_five_thousand_clients_of_a_killed_worker_are_served(stack: AsyncExitStack) -> None:
+    crew = Crew(stack, 2)
+    await crew.start("--set", "limits.connect_timeout=60")
+    names = list(islice(crew.names(1), 5_000))
+    await crew.kill(1)
+    refused = await asyncio.to_thread(all_connect, crew.daemon.port, names)
+    assert refused == {}
+
+
+def all_connect(port: int, names: list[str]) -> dict[bytes, int]:
+    """Connect with all of these client identifiers at a time; how often there was which answer other than success."""
+    sockets: list[socket.socket] = []
+    try:
+        for name in names:
+            sockets.append(socket.create_connection(("127.0.0.1", port), 60))
+            sockets[-1].sendall(connect(name, version=4))
+        answers = Counter(each.recv(4, socket.MSG_WAITALL) for each in sockets)
+    finally:
+        for each in sockets:
+            each.close()
+    del answers[b"\x20\x02\x00\x00"]
+    return answers

@@ -41,7 +41,7 @@ def shared(authority: Authority) -> Iterator[Daemon]:
         "client_ca": authority.file,
     }
     proxied = {"proxy_protocol": "v1", "proxy_from": ["127.0.0.1/32"]}
-    tables = [
+    tables: list[Mapping[str, object]] = [
         {"name": "mqtts", "url": "mqtts://127.0.0.1:0", "tls": tls},
         {"name": "ws", "url": "ws://127.0.0.1:0"},
         {"name": "wss", "url": "wss://127.0.0.1:0", "tls": tls},

@@ -38,7 +38,8 @@ STEADY: Final = 5.0
 
 FEW: Final = 64
 MANY: Final = 65_536
-"""Connections that may wait, or be read, at a time: a quarter of the file descriptors, within these bounds."""
+"""Connections that may wait for workers at a time: half of the file descriptors, within these bounds. Half as many may
+be read."""
 
 
 class Supervisor:
@@ -75,9 +76,9 @@ class Supervisor:
         """Have all workers serve. Raises StartupError, in one line."""
         loop = asyncio.get_running_loop()
         self._broken = loop.create_future()
-        most = _quarter_of_descriptors()
+        most = _half_of_descriptors()
         self._crew = Crew(self.settings, self.log, self._people, self._write, Room(most), self._relayed)
-        self._entrance = Entrance(self.settings, self.log, most, self._arrived)
+        self._entrance = Entrance(self.settings, self.log, most // 2, self._arrived)
         try:
             await self._entrance.bind()
             self._lock = await take_store(self.settings, self.log, self._people, self._write)
@@ -159,8 +160,8 @@ class Supervisor:
             self.log.warning("worker serves again", worker=slot.name, pid=slot.process.pid if slot.process else 0)
 
 
-def _quarter_of_descriptors() -> int:
+def _half_of_descriptors() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MANY
-    return max(FEW, min(MANY, (soft - OWN_DESCRIPTORS) // 4))
+    return max(FEW, min(MANY, (soft - OWN_DESCRIPTORS) // 2))
