@@ -216,6 +216,17 @@ async def test_clients_that_leave_before_their_worker_is_back_hurt_nobody(crew: 
     await crew.join(next(names))
 
 
+@pytest.mark.long
+async def test_a_worker_that_hangs_is_killed_and_its_clients_are_served(stack: AsyncExitStack) -> None:
+    crew = Crew(stack, 2)
+    await crew.start("--set", "limits.connect_timeout=60")
+    os.kill(crew.pids["w1"], signal.SIGSTOP)
+    waiting = await crew.knock(next(crew.names(1)))
+    line = await crew.line("worker does not answer", worker="w1")
+    await crew.line("worker ended", pid=line["pid"], reason="ended by signal 9")
+    await accepted(waiting)
+
+
 @pytest.mark.crowd
 async def test_five_thousand_clients_of_a_killed_worker_are_served(stack: AsyncExitStack) -> None:
     crew = Crew(stack, 2)

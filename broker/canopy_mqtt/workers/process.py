@@ -140,6 +140,12 @@ class WorkerProcess:
         self.channel.send(says({"do": "drain"}))
         await self._answer(self._stages["drained"])
 
+    async def ping(self) -> None:
+        """Wait until its event loop has answered. Raises WorkerError."""
+        self._stages["pong"] = asyncio.get_running_loop().create_future()
+        self.channel.send(says({"do": "ping"}))
+        await self._answer(self._stages["pong"])
+
     def stop(self) -> None:
         """Have it end in order."""
         self.channel.send(says({"do": "stop"}))

@@ -26,7 +26,7 @@ from canopy_mqtt.workers.entrance import Entrance
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer, Room
 from canopy_mqtt.workers.moving import take_store
 from canopy_mqtt.workers.placing import worker_of
-from canopy_mqtt.workers.process import WorkerError, how_it_ended
+from canopy_mqtt.workers.process import WorkerError, WorkerProcess, how_it_ended
 from canopy_mqtt.workers.wire import Arrival
 
 FIRST_PAUSE: Final = 0.5
@@ -35,6 +35,10 @@ MAX_PAUSE: Final = 30.0
 
 STEADY: Final = 5.0
 """Seconds after which a worker has served long enough to be started again at once."""
+
+PING: Final = 5.0
+HANG: Final = 15.0
+"""Seconds between two questions whether a worker answers, and until one that does not is killed."""
 
 FEW: Final = 64
 MANY: Final = 65_536
@@ -128,6 +132,20 @@ class Supervisor:
         until = asyncio.get_running_loop().time() + (self.settings.limits.connect_timeout or MAX_WAIT)
         self._crew.slots[arrival.worker].line.add(Newcomer(arrival, sock, until))
 
+    async def _ended(self, slot: Slot, process: WorkerProcess) -> int:
+        """Wait until a worker has ended, and return its exit code; one that does not answer is killed."""
+        while not process.ended.done():
+            await asyncio.wait((process.ended,), timeout=PING)
+            try:
+                async with asyncio.timeout(HANG):
+                    await process.ping()
+            except WorkerError:
+                break
+            except TimeoutError:
+                self.log.error("worker does not answer", worker=slot.name, pid=process.pid, seconds=HANG)
+                process.kill()
+        return await asyncio.shield(process.ended)
+
     async def _keep(self, slot: Slot) -> None:
         """Start a worker again whenever it has ended."""
         loop = asyncio.get_running_loop()
@@ -135,7 +153,7 @@ class Supervisor:
         while True:
             process = slot.process
             if process is not None:
-                code = await asyncio.shield(process.ended)
+                code = await self._ended(slot, process)
                 slot.process = None
                 slot.line.end()
                 failures = 0 if loop.time() - since > STEADY else failures + 1

@@ -1,8 +1,8 @@
 """One worker: a whole broker in a process of its own, which gets its connections from the supervisor.
 
 Owns the worker's side of the conversation. It is run as `python -m canopy_mqtt.workers.worker DESCRIPTOR`, with the
-descriptor of the socket to the supervisor. Promises: it ends in order when the supervisor says so, or is gone; no
-signal but SIGKILL ends it, since systemd sends them to all processes of a service at once.
+descriptor of the socket to the supervisor. Promises: it ends in order when the supervisor says so, and at once when
+that is gone; no signal but SIGKILL ends it, since systemd sends them to all processes of a service at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import pickle
 import signal
 import socket
@@ -52,6 +53,9 @@ from canopy_mqtt.workers.wire import (
     first_frame,
     says,
 )
+
+KILLED: Final = 137
+"""The exit code of a process that SIGKILL has ended, as shells have it."""
 
 LOOK: Final = 0.02
 """Seconds between two looks whether a link that the supervisor asked for is there."""
@@ -168,7 +172,7 @@ class Worker:
         gc.collect()
         broker.before_listening = gc.freeze
         broker.suspended = daemon.Suspends(loop).look
-        self._channel = Channel(self._sock, self._received, self._gone)
+        self._channel = Channel(self._sock, self._received, _supervisor_gone)
         await broker.start()
         gc.freeze()
         gc.set_threshold(*daemon.GC_THRESHOLDS)
@@ -192,8 +196,8 @@ class Worker:
         if self._stopping.is_set():
             raise StartupError("the broker was stopped before it had started")
 
-    def _gone(self) -> None:
-        """End in order: the supervisor says so, or has gone."""
+    def _stop(self) -> None:
+        """End in order."""
         self._stopping.set()
         self._others_there.set()
 
@@ -205,7 +209,9 @@ class Worker:
         elif frame.kind == SAYS:
             said = frame.said()
             if said["do"] == "stop":
-                self._gone()
+                self._stop()
+            elif said["do"] == "ping":
+                self._channel.send(says({"say": "pong"}))
             elif said["do"] == "go on":
                 self._others_there.set()
             elif said["do"] == "drain":
@@ -279,6 +285,11 @@ def main() -> int:
             _say_why(sock, f"a fault of Canopy: {type(error).__name__}: {error}")
             return 1
     return 1 if why else 0
+
+
+def _supervisor_gone() -> None:
+    """End at once, as if killed too: the next supervisor shall find the store free."""
+    os._exit(KILLED)
 
 
 async def _serve(start: Start, sock: socket.socket) -> str:
