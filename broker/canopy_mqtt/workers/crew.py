@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from canopy_mqtt.settings import Settings
+from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.workers.lines import Line, Room
 from canopy_mqtt.workers.plan import Plan, name_of, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
@@ -81,6 +83,31 @@ class Crew:
         await _open(slot)
         await self._join(slot)
 
+    async def reload(self, takes: bool, settings: Settings) -> list[str]:
+        """Have all that run take up other settings, or only check them. Returns a line for each that takes a restart.
+
+        Raises SettingsError: some cannot use them.
+        """
+        plan = self._plan.with_settings(settings)
+        there = [(slot.process, slot.number) for slot in self.slots if slot.process is not None]
+        answers = await asyncio.gather(
+            *(process.reload(takes, plan.settings(number)) for process, number in there), return_exceptions=True
+        )
+        problems: dict[str, None] = {}
+        lines: dict[str, None] = {}
+        for answer in answers:
+            if isinstance(answer, SettingsError):
+                problems |= dict.fromkeys(answer.problems)
+            elif isinstance(answer, list):
+                lines |= dict.fromkeys(answer)
+            elif not isinstance(answer, WorkerError):
+                raise answer
+        if problems:
+            raise SettingsError(list(problems))
+        if takes:
+            self._plan = self._plan.with_settings(_in_force(self._settings, settings))
+        return list(lines)
+
     async def drain(self) -> None:
         """Wait until no worker has a message for another one. Raises WorkerError."""
         await _together([slot.process.drained() for slot in self.slots if slot.process is not None])
@@ -130,6 +157,17 @@ class Crew:
             self._log.error("worker does not end", worker=slot.name, pid=process.pid, seconds=seconds)
             process.kill()
         await process.ended
+
+
+def _in_force(before: Settings, new: Settings) -> Settings:
+    """Return the settings of workers that start after a reload: those of the start, with what a reload changes."""
+    tables = tuple(
+        old.model_copy(update={"tls": other.tls}) if old.tls and other.tls and old.url == other.url else old
+        for old, other in zip(before.listeners, new.listeners, strict=True)
+    )
+    made = with_reloadable(before, new).model_copy(update={"listener": tables})
+    made.model_fields_set.discard("listen")
+    return made
 
 
 async def _open(slot: Slot) -> None:

@@ -55,6 +55,10 @@ class Plan:
         self._folder = folder
         self._people = people
 
+    def with_settings(self, settings: Settings) -> Plan:
+        """Return the plan of the same workers with other settings."""
+        return Plan(settings, self._folder, self._people)
+
     def settings(self, worker: int) -> Settings:
         """Return the settings of a worker."""
         settings = self._settings

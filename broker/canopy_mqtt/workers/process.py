@@ -18,7 +18,20 @@ from typing import Final, NamedTuple
 
 from canopy_mqtt.assembly.notify import NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC
 from canopy_mqtt.settings import Settings
-from canopy_mqtt.workers.wire import CONNECTION, SAYS, TAKEN, Arrival, Channel, Frame, Said, arrival, says, starts
+from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.workers.wire import (
+    CONNECTION,
+    SAYS,
+    TAKEN,
+    Arrival,
+    Channel,
+    Frame,
+    Said,
+    arrival,
+    reloads,
+    says,
+    starts,
+)
 
 COMMAND: Final = (sys.executable, "-P", "-m", "canopy_mqtt.workers.worker")
 """What is run, with the descriptor of its side of the conversation."""
@@ -74,6 +87,9 @@ class WorkerProcess:
         self._linked: dict[int, asyncio.Future[None]] = {}
         # Why it could not start.
         self._why = ""
+        # The answer to the last reload.
+        self._problems: list[str] = []
+        self._lines: list[str] = []
         self._finished = loop.create_future()
         self.channel = Channel(sock, self._received, self._all_read)
         self.ended: asyncio.Task[int] = loop.create_task(self._end())
@@ -134,6 +150,20 @@ class WorkerProcess:
         self.channel.send(says({"do": "link", "to": other}))
         await self._answer(future)
 
+    async def reload(self, takes: bool, settings: Settings) -> list[str]:
+        """Have it take up other settings, or only check them. Returns a line for each that takes a restart.
+
+        Raises:
+            SettingsError: they cannot be used.
+            WorkerError: it has ended.
+        """
+        self._stages["reloaded"] = asyncio.get_running_loop().create_future()
+        self.channel.send(reloads(takes, settings))
+        await self._answer(self._stages["reloaded"])
+        if self._problems:
+            raise SettingsError(self._problems)
+        return self._lines
+
     async def drained(self) -> None:
         """Wait until it has no message for another worker. Raises WorkerError."""
         self._stages["drained"] = asyncio.get_running_loop().create_future()
@@ -172,6 +202,8 @@ class WorkerProcess:
         if said["say"] == "failed":
             self._why = said["why"]
             return
+        if said["say"] == "reloaded":
+            self._problems, self._lines = said["problems"], said["lines"]
         future = self._linked.pop(said["to"], None) if said["say"] == "linked" else self._stages[said["say"]]
         if future is not None and not future.done():
             future.set_result(None)

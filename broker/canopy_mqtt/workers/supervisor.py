@@ -17,15 +17,18 @@ from typing import Any, Final
 
 import structlog
 
+from canopy_mqtt.assembly import logs
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.sockets import OWN_DESCRIPTORS
 from canopy_mqtt.workers.crew import Crew, Slot
 from canopy_mqtt.workers.entrance import Entrance
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer, Room
 from canopy_mqtt.workers.moving import take_store
 from canopy_mqtt.workers.placing import worker_of
+from canopy_mqtt.workers.plan import unusable
 from canopy_mqtt.workers.process import WorkerError, WorkerProcess, how_it_ended
 from canopy_mqtt.workers.wire import Arrival
 
@@ -61,8 +64,10 @@ class Supervisor:
         # Of the store's folder; -1: none.
         self._lock = -1
         self._keepers: list[asyncio.Task[None]] = []
+        # Of reloads, and of workers that start again.
+        self._turn = asyncio.Lock()
         # For clients without an identifier, and those that are not known yet.
-        self._turns = itertools.count()
+        self._round = itertools.count()
         # From `start` on.
         self._crew: Crew
         self._entrance: Entrance
@@ -113,9 +118,41 @@ class Supervisor:
         return await asyncio.shield(self._broken)
 
     async def reload(self, new: Settings) -> list[str]:
-        """Refuse: workers read settings at their start alone. Raises SettingsError."""
-        del new
-        raise SettingsError(["workers.count: settings of several workers take a restart"])
+        """Have all workers take up other settings, or none. Returns a line for each that takes a restart.
+
+        Raises:
+            SettingsError: they are not for several workers, or one of these cannot use them.
+        """
+        async with self._turn:
+            if lines := unusable(new) if new.workers.count > 1 else []:
+                raise SettingsError(lines)
+            applied, lines = self._as_they_are(new)
+            await self._crew.reload(False, applied)
+            lines += await self._crew.reload(True, applied)
+            self.settings = with_reloadable(self.settings, applied)
+            logs.set_level(self.settings.log.level)
+            return lines
+
+    def _as_they_are(self, new: Settings) -> tuple[Settings, list[str]]:
+        """Return other settings, but for what takes a restart of the supervisor, and a line for each of these."""
+        has, wanted = self.settings, {each.label: each for each in new.listeners}
+        tables = tuple(wanted.pop(each.label, each) for each in has.listeners)
+        lines = [f'listener "{label}": to open it takes a restart' for label in wanted]
+        gone = {each.label for each in has.listeners} - {each.label for each in new.listeners}
+        lines += [f'listener "{label}" stays open; to close it takes a restart' for label in sorted(gone)]
+        if new.workers != has.workers:
+            lines.append(f"workers.count: {has.workers.count} stays in force; {new.workers.count} takes a restart")
+        for line in lines:
+            self.log.warning("setting takes a restart", detail=line)
+        made = new.model_copy(
+            update={
+                "listener": tables,
+                "workers": has.workers,
+                "store": new.store.model_copy(update={"path": has.store.path}),
+            }
+        )
+        made.model_fields_set.discard("listen")
+        return made, lines
 
     def _arrived(self, newcomer: Newcomer, client_id: bytes) -> None:
         """Pass a connection on to the worker of its client, or to any, if there is no client identifier."""
@@ -124,7 +161,7 @@ class Supervisor:
             slot = slots[worker_of(client_id, len(slots))]
         else:
             there = [slot for slot in slots if slot.line.open] or slots
-            slot = there[next(self._turns) % len(there)]
+            slot = there[next(self._round) % len(there)]
         slot.line.add(newcomer)
 
     def _relayed(self, arrival: Arrival, sock: socket.socket) -> None:
@@ -162,7 +199,8 @@ class Supervisor:
                 await asyncio.sleep(min(MAX_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 2, 16)))
             since = loop.time()
             try:
-                await self._crew.again(slot)
+                async with self._turn:
+                    await self._crew.again(slot)
             except WorkerError as error:
                 self.log.error("worker did not start", worker=slot.name, reason=str(error))
                 failures += slot.process is None

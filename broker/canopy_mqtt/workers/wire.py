@@ -23,6 +23,8 @@ SAYS: Final = 0
 """A JSON object."""
 STARTS: Final = 1
 """The first frame, to a worker: a pickled object."""
+RELOADS: Final = 4
+"""To a worker: True and settings to take up, or False and settings to check; pickled."""
 CONNECTION: Final = 2
 """A connection (`Arrival`)."""
 TAKEN: Final = 3
@@ -59,6 +61,10 @@ def says(said: Said) -> Frame:
 
 def starts(first: object) -> Frame:
     return Frame(STARTS, pickle.dumps(first))
+
+
+def reloads(takes: bool, settings: object) -> Frame:
+    return Frame(RELOADS, pickle.dumps((takes, settings)))
 
 
 class Arrival(NamedTuple):

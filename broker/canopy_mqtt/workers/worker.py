@@ -34,6 +34,7 @@ from canopy_mqtt.net.listening.listeners import Listener, ListenerHost, Listener
 from canopy_mqtt.net.websocket.transport import WebSocketTransport
 from canopy_mqtt.settings import Listener as ListenerSettings
 from canopy_mqtt.settings import Settings
+from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.placing import worker_of
@@ -42,6 +43,7 @@ from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place, read_origin
 from canopy_mqtt.workers.wire import (
     CONNECTION,
+    RELOADS,
     SAYS,
     TAKEN,
     Arrival,
@@ -206,6 +208,9 @@ class Worker:
             # Before anything is done with it: what was not taken, another process gets.
             self._channel.send(Frame(TAKEN, b""))
             self._begin(self._connect(frame.body, frame.sock))
+        elif frame.kind == RELOADS:
+            # Made by the process that started this one.
+            self._begin(self._reload(*pickle.loads(frame.body)))
         elif frame.kind == SAYS:
             said = frame.said()
             if said["do"] == "stop":
@@ -236,6 +241,21 @@ class Worker:
         except OSError:
             # Its client has gone.
             sock.close()
+
+    async def _reload(self, takes: bool, settings: Settings) -> None:
+        """Take up other settings, or check them, and say what came of it."""
+        problems: list[str] = []
+        lines: list[str] = []
+        try:
+            if takes:
+                lines = await self._broker.reload(settings)
+            else:
+                await self._broker.check_reload(settings)
+        except SettingsError as error:
+            problems = list(error.problems)
+        except RuntimeError as error:
+            problems = [str(error)]
+        self._channel.send(says({"say": "reloaded", "problems": problems, "lines": lines}))
 
     async def _drain(self) -> None:
         """Say when no message waits here for another worker, nor is on its way there."""
