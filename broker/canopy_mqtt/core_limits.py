@@ -44,6 +44,8 @@ def change(router: Router, settings: Settings) -> None:
         made.allow_anonymous = before.allow_anonymous
     # Draining has set it: the broker to which clients shall go.
     made.server_reference = before.server_reference
+    # A worker has set it.
+    made.shared_available = before.shared_available
     for name in NAMES:
         setattr(before, name, getattr(made, name))
     router.limits_changed()
@@ -67,7 +69,6 @@ def limits(settings: Settings) -> Limits:
     made.link_users = tuple(settings.federation.link_users)
     made.link_client_ids = tuple(settings.federation.link_client_ids)
     made.link_bytes = settings.cluster.link_bytes
-    made.shared_available = settings.workers.count == 1
     made.presence_topic = settings.presence.topic.encode()
     made.max_session_bytes = settings.session.max_bytes
     made.max_empty_sessions = settings.session.max_sessions // EMPTY_PART

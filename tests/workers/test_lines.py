@@ -10,7 +10,7 @@ import pytest
 
 from canopy_mqtt.workers import lines
 from canopy_mqtt.workers.lines import UNAVAILABLE_V5, UNTAKEN, Line, Newcomer, Room
-from canopy_mqtt.workers.wire import CONNECTION, TAKEN, Arrival, Channel, Frame, arrival
+from canopy_mqtt.workers.wire import CONNECTION, TAKEN, Arrival, Channel, Frame, Frames, arrival, encoded
 from tests.support.waiting import until
 
 
@@ -135,3 +135,15 @@ async def test_none_waits_beyond_its_time(ends: Ends) -> None:
     await until(lambda: room.count == 1)
     assert await ends.answer(0) == UNAVAILABLE_V5
     line.close()
+
+
+def test_a_descriptor_that_could_not_be_taken_is_missing_at_its_own_connection_alone() -> None:
+    frames = Frames()
+    first, second = (encoded(Arrival(number, 0, 5, False, b"", b"x").frame(None)) for number in range(2))  # type: ignore[arg-type]
+    assert frames.feed(first[:3], [], lost=True) == []
+    with socket.socket() as sock:
+        found = frames.feed(first[3:], []) + frames.feed(second, [sock.detach()])
+    assert [arrival(each.body).listener for each in found] == [0, 1]
+    assert found[0].sock is None
+    assert found[1].sock is not None
+    found[1].sock.close()

@@ -126,20 +126,29 @@ class Entrance:
     def __init__(self, settings: Settings, log: Any, most: int, arrived: Callable[[Newcomer, bytes], None]) -> None:
         """`most`: connections of which not enough is read, at a time."""
         self.places = [Place(number, each, settings.limits) for number, each in enumerate(settings.listeners)]
-        self._settings = settings
         self._log = log
         self._most = most
         self._arrived = arrived
-        limits = settings.limits
-        self._largest = limits.max_connect_size or limits.max_packet_size or MAX_PACKET
-        self._patience = limits.connect_timeout or MAX_WAIT
-        self._most_bytes = limits.max_partial_bytes or MAX_PARTIAL
         self._bytes = 0
+        self.limit(settings)
         self._loop = asyncio.get_running_loop()
         # The oldest first.
         self._unread: dict[socket.socket, _Unread] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
+
+    def limit(self, settings: Settings) -> None:
+        """Apply the limits of these settings to new connections."""
+        limits = settings.limits
+        self._settings = settings
+        self._largest = limits.max_connect_size or limits.max_packet_size or MAX_PACKET
+        self._patience = limits.connect_timeout or MAX_WAIT
+        self._most_bytes = limits.max_partial_bytes or MAX_PARTIAL
+        for place in self.places:
+            if place.upgrade is not None:
+                place.upgrade.most_bytes = request_bytes(limits)
+            for sock in place.sockets:
+                sockets.tune(sock, settings)
 
     @property
     def urls(self) -> list[str]:

@@ -6,12 +6,17 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from canopy_mqtt.assembly.daemon import too_few_descriptors
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Cluster, ClusterNode, Log, Settings
+from canopy_mqtt.sockets import connections_that_fit
 from canopy_mqtt.store.division import part
 
 CLUSTER: Final = "workers"
 """The name of the cluster that the workers of a broker are; its sockets are in a folder of the broker's user."""
+
+TLS_SHARE: Final = 3
+"""File descriptors that a connection with TLS may take at a worker: its own, and two for one that is another's."""
 
 MAX_PATH_BYTES: Final = 107
 """Bytes of the path of a Unix socket."""
@@ -30,6 +35,9 @@ def unusable(settings: Settings) -> list[str]:
     ):
         if there:
             lines.append(f"workers.count = {count} and {name}: {why}; leave one of both out")
+    most = settings.limits.max_connections
+    if any(each.tls for each in settings.listeners) and (line := too_few_descriptors(most * TLS_SHARE)):
+        lines.append(f"with TLS a connection takes up to {TLS_SHARE} file descriptors: {line}")
     return lines
 
 
@@ -82,6 +90,10 @@ class Plan:
             # Two nodes that are linked have two names.
             broker_id = f"{settings.federation.broker_id}-{name_of(worker)}"
             update["federation"] = settings.federation.model_copy(update={"broker_id": broker_id})
+        if not settings.limits.max_connections and any(each.tls for each in settings.listeners):
+            update["limits"] = settings.limits.model_copy(
+                update={"max_connections": connections_that_fit() // TLS_SHARE}
+            )
         if settings.store.path:
             update["store"] = settings.store.model_copy(update={"path": str(part(Path(settings.store.path), worker))})
         made = settings.model_copy(update=update)

@@ -130,6 +130,7 @@ class Supervisor:
             await self._crew.reload(False, applied)
             lines += await self._crew.reload(True, applied)
             self.settings = with_reloadable(self.settings, applied)
+            self._entrance.limit(self.settings)
             logs.set_level(self.settings.log.level)
             return lines
 

@@ -33,9 +33,6 @@ TAKEN: Final = 3
 READ: Final = 262_144
 """Bytes of one read."""
 
-MAX_DESCRIPTORS: Final = 64
-"""Descriptors of one read: as many connections as are on their way to a worker at most (`lines.UNTAKEN`)."""
-
 HEAD: Final = struct.Struct("!HBBBI")
 """Of a connection: its listener, its worker, the protocol level, 1: it is a WebSocket, bytes of its origin."""
 
@@ -43,7 +40,7 @@ Said: TypeAlias = dict[str, Any]
 
 
 class Frame(NamedTuple):
-    """One frame. `sock`: that of a connection."""
+    """One frame. `sock`: that of a connection; None: this process had no descriptor left for it, and it is lost."""
 
     kind: int
     body: bytes
@@ -102,12 +99,17 @@ class Frames:
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._sockets: deque[socket.socket] = deque()
+        # Those of the connections that are not whole yet, in their order.
+        self._sockets: deque[socket.socket | None] = deque()
 
-    def feed(self, data: bytes, descriptors: list[int]) -> list[Frame]:
-        """Return the frames that are whole with these bytes. Raises ValueError: a connection has no descriptor."""
+    def feed(self, data: bytes, descriptors: list[int], lost: bool = False) -> list[Frame]:
+        """Return the frames that are whole with these bytes. `lost`: a descriptor came, and could not be taken.
+
+        Raises ValueError: a connection came without one.
+        """
         self._data += data
-        self._sockets += [socket.socket(fileno=each) for each in descriptors]
+        # One call of the system takes no more than one.
+        self._sockets += [socket.socket(fileno=each) for each in descriptors] or [None] * lost
         found: list[Frame] = []
         at = 0
         while len(self._data) - at >= HEADER.size:
@@ -126,7 +128,9 @@ class Frames:
     def close(self) -> None:
         """Close the sockets that belong to no whole frame."""
         while self._sockets:
-            self._sockets.popleft().close()
+            sock = self._sockets.popleft()
+            if sock is not None:
+                sock.close()
 
 
 def first_frame(sock: socket.socket) -> Frame:
@@ -193,8 +197,8 @@ class Channel:
 
     def _read(self) -> None:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._sock, READ, MAX_DESCRIPTORS)
-            found = self._frames.feed(data, descriptors)
+            data, descriptors, flags, _ = socket.recv_fds(self._sock, READ, 1)
+            found = self._frames.feed(data, descriptors, flags & socket.MSG_CTRUNC != 0)
         except BlockingIOError:
             return
         except (OSError, ValueError):

@@ -12,11 +12,13 @@ import contextlib
 import gc
 import os
 import pickle
+import shutil
 import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any, Final, cast
 
 import structlog
@@ -133,6 +135,8 @@ class WorkerBroker(Broker):
             return listener
 
         self.listeners = Listeners(self, make)
+        # No worker has all members of a group.
+        self.router.limits.shared_available = False
         self.router.keeps = lambda client_id: worker_of(client_id.encode(), workers) == start.worker
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
@@ -174,7 +178,8 @@ class Worker:
         gc.collect()
         broker.before_listening = gc.freeze
         broker.suspended = daemon.Suspends(loop).look
-        self._channel = Channel(self._sock, self._received, _supervisor_gone)
+        folder = Path(broker.settings.cluster.endpoint.path).parent
+        self._channel = Channel(self._sock, self._received, lambda: _supervisor_gone(folder))
         await broker.start()
         gc.freeze()
         gc.set_threshold(*daemon.GC_THRESHOLDS)
@@ -204,10 +209,13 @@ class Worker:
         self._others_there.set()
 
     def _received(self, frame: Frame) -> None:
-        if frame.kind == CONNECTION and frame.sock is not None:
+        if frame.kind == CONNECTION:
             # Before anything is done with it: what was not taken, another process gets.
             self._channel.send(Frame(TAKEN, b""))
-            self._begin(self._connect(frame.body, frame.sock))
+            if frame.sock is None:
+                self._broker.log.error("connection is lost", reason="too few file descriptors")
+            else:
+                self._begin(self._connect(frame.body, frame.sock))
         elif frame.kind == RELOADS:
             # Made by the process that started this one.
             self._begin(self._reload(*pickle.loads(frame.body)))
@@ -307,8 +315,9 @@ def main() -> int:
     return 1 if why else 0
 
 
-def _supervisor_gone() -> None:
-    """End at once, as if killed too: the next supervisor shall find the store free."""
+def _supervisor_gone(folder: Path) -> None:
+    """End at once, as if killed too: the next supervisor shall find the store free. `folder`: of the sockets."""
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(KILLED)
 
 
