@@ -8,6 +8,7 @@ again after an outage.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,8 @@ from tests.support.waiting import until
 
 TIMEOUT: Final = 0.5
 """The `link_timeout` of the tests, in seconds."""
+
+NOTHING: Final[dict[str, dict[str, Any]]] = {}
 
 
 class Wire(FaultProxy):
@@ -65,8 +68,11 @@ class Nodes:
         self._ports: dict[str, int] = {}
         self._settings: dict[str, dict[str, Any]] = {}
 
-    async def start(self, *names: str, stores: str = "", **sections: Any) -> None:
-        """Start nodes, and wait until each is linked with each other. `stores`: the names of those with a store."""
+    async def start(
+        self, *names: str, stores: str = "", own: Mapping[str, dict[str, Any]] = NOTHING, **sections: Any
+    ) -> None:
+        """Start nodes, and wait until each is linked with each other. `stores`: the names of those with a store;
+        `own`: sections of single nodes."""
         for name in names:
             self._ports[name] = free_port()
         for name in names:
@@ -80,12 +86,13 @@ class Nodes:
                 for other in names
                 if other != name
             ]
-            own: dict[str, Any] = {
+            settings: dict[str, Any] = {
                 "listen": ("mqtt://127.0.0.1:0",),
                 "sys": {"interval": 0},
                 "shutdown": {"flush_timeout": 0.5},
                 "federation": {"broker_id": f"id-{name}"},
                 **sections,
+                **own.get(name, {}),
                 "cluster": {
                     **self._cluster,
                     "node": name,
@@ -94,8 +101,8 @@ class Nodes:
                 },
             }
             if name in stores:
-                own["store"] = {"path": str(self.folder / name), "commit_window": 0.0}
-            self._settings[name] = own
+                settings["store"] = {"path": str(self.folder / name), "commit_window": 0.0}
+            self._settings[name] = settings
             await self.restart(name)
         await self.linked()
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import stat
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pytest
 
 from canopy_load.brokers.process import free_port
 from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.cluster.greeting import Greeting, read
-from canopy_mqtt.cluster.listener import MAX_HANDSHAKES
-from canopy_mqtt.net.connections.connection_table import MAX_AT_DOOR
+from canopy_mqtt.net.connections.door_places import MAX_OF_NODE, MAX_OF_STRANGER, MAX_STRANGERS
 from canopy_mqtt.settings import Settings
 from tests.cluster.nodes import TIMEOUT, Nodes
 from tests.e2e import wire
@@ -45,14 +46,18 @@ async def knock(port: int, client_id: str, said: str | None, **options: Any) -> 
         ("", None),
         ("$node/b", None),
         ("$node/b", "plant/b"),
-        ("$node/b", "other/b/1/1"),
-        ("$node/b", "plant/c/1/1"),
-        ("$node/b", "plant/b/1/2,3"),
-        ("$node/b", "plant/b/1/x"),
-        ("$node/a", "plant/a/1/1"),
-        ("$node/x", "plant/x/1/1"),
+        ("$node/b", "plant/b/maybe/1"),
+        ("$node/b", "other/b/asks/1"),
+        ("$node/b", "plant/c/asks/1"),
+        ("$node/b", "plant/b/asks/2,3"),
+        ("$node/b", "plant/b/asks/x"),
+        ("$node/a", "plant/a/asks/1"),
+        ("$node/x", "plant/x/asks/1"),
     ],
-    ids=["client", "empty", "nothing", "short", "cluster", "another", "version", "no version", "itself", "unknown"],
+    ids=[
+        *("client", "empty", "nothing", "short", "neither", "cluster", "another", "version", "no version"),
+        *("itself", "unknown"),
+    ],
 )
 async def test_only_the_nodes_of_the_settings_come_in(nodes: Nodes, client_id: str, said: str | None) -> None:
     await nodes.start("a", "b")
@@ -64,7 +69,7 @@ async def test_only_the_nodes_of_the_settings_come_in(nodes: Nodes, client_id: s
 async def test_a_node_with_a_will_or_of_3_1_1_is_refused(nodes: Nodes) -> None:
     await nodes.start("a", "b")
     port = nodes.wires["b", "a"]._to
-    assert (await knock(port, "$node/b", "plant/b/1/1", will=wire.Will("t"))).code == NOT_AUTHORIZED
+    assert (await knock(port, "$node/b", "plant/b/asks/1", will=wire.Will("t"))).code == NOT_AUTHORIZED
     peer = await Peer.open("127.0.0.1", port, 4)
     await peer.send(wire.connect("$node/b", version=4))
     assert (await peer.expect(wire.CONNACK)).code == 5
@@ -75,13 +80,13 @@ async def test_a_node_with_a_will_or_of_3_1_1_is_refused(nodes: Nodes) -> None:
 async def test_no_client_may_call_itself_a_node(nodes: Nodes, client_id: str) -> None:
     await nodes.start("a", "b")
     port = nodes.brokers["a"].ports[0]
-    assert (await knock(port, client_id, "plant/b/1/1")).code == IDENTIFIER_NOT_VALID
+    assert (await knock(port, client_id, "plant/b/asks/1")).code == IDENTIFIER_NOT_VALID
 
 
 async def test_a_node_says_who_it_is(nodes: Nodes) -> None:
     await nodes.start("a", "b")
     await nodes.stop("b")
-    connack = await knock(free_of(nodes, "a"), "$node/b", "plant/b/1/1")
+    connack = await knock(free_of(nodes, "a"), "$node/b", "plant/b/asks/1")
     assert connack.code == 0
     said = dict(each for each in connack.all(wire.USER_PROPERTY) if isinstance(each, tuple))["canopy-node"]
     greeting = read(said)
@@ -135,7 +140,7 @@ async def test_silent_strangers_take_few_descriptors_and_no_client_s_place(nodes
     broker = nodes.brokers["a"]
     port = free_of(nodes, "a")
     strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(STRANGERS)]
-    await until(lambda: len(broker.connections) <= MAX_AT_DOOR + 1, "the oldest are closed")
+    await until(lambda: len(broker.connections) <= MAX_OF_NODE + 1, "the oldest are closed")
     for number in range(10):
         await nodes.join("a", f"client-{number}")
     # A node that comes now gets in as well.
@@ -143,6 +148,108 @@ async def test_silent_strangers_take_few_descriptors_and_no_client_s_place(nodes
     await nodes.linked()
     for _, writer in strangers:
         writer.transport.abort()
+
+
+async def test_a_burst_of_strangers_in_one_turn_of_the_event_loop_leaves_as_few(nodes: Nodes) -> None:
+    await nodes.start("a", "b", limits={"connect_timeout": 0.0})
+    broker = nodes.brokers["a"]
+    nodes_own = len(broker.connections)
+    await crowd(nodes.stack, broker, free_of(nodes, "a"), "127.0.0.1", STRANGERS)
+    await until(lambda: len(broker.connections) <= MAX_OF_NODE + nodes_own, "the oldest are closed")
+    assert len(broker.connection_table.at_door) == MAX_OF_NODE
+
+
+async def test_strangers_do_not_keep_a_node_out_however_many_come_while_it_is_slow(
+    stack: AsyncExitStack, authority: Authority
+) -> None:
+    """The attacker has a network of addresses, and as many connections as it likes while one handshake is under way."""
+    ports = free_port(), free_port()
+    a = await stack.enter_async_context(Broker(secure("a", authority, ports[0], "b", ports[1])))
+    await until(lambda: trouble(a, "b"), "node a has tried to reach b")
+    node = await Slow.begin("127.0.0.1", ports[0], authority)
+    for last in range(2, 2 + 2 * MAX_STRANGERS // MAX_OF_STRANGER):
+        await crowd(stack, a, ports[0], f"127.0.0.{last}", 8)
+    await until(lambda: len(a.connection_table.at_door) == MAX_STRANGERS + 1, "as many as there may be")
+    assert (await node.greet("$node/b", "plant/b/asks/1")).code == 0
+    node.close()
+
+
+async def test_one_address_does_not_take_all_places_of_strangers(stack: AsyncExitStack, authority: Authority) -> None:
+    """A node that comes from another address than the one at which it is reached is a stranger until it was let in."""
+    ports = free_port(), free_port()
+    a = await stack.enter_async_context(Broker(secure("a", authority, ports[0], "b", ports[1])))
+    node = await Slow.begin("127.0.0.3", ports[0], authority)
+    await crowd(stack, a, ports[0], "127.0.0.2", STRANGERS)
+    await until(lambda: len(a.connection_table.at_door) == MAX_OF_STRANGER + 1, "as many as there may be")
+    assert (await node.greet("$node/b", "plant/b/asks/1")).code == 0
+    node.close()
+
+
+async def crowd(stack: AsyncExitStack, broker: Broker, port: int, host: str, count: int) -> None:
+    """Connections from an address that say nothing. All wait to be accepted when the broker has its next turn."""
+    before = broker.router.counters.connections
+    for _ in range(count):
+        stack.enter_context(socket.create_connection(("127.0.0.1", port), source_address=(host, 0)))
+    await until(lambda: broker.router.counters.connections >= before + count, "they are accepted")
+
+
+class Slow:
+    """A node's TLS connection from an address, which stops in the middle of its handshake until it is to `greet`."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        self._sock = sock
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing)
+
+    @classmethod
+    async def begin(cls, host: str, port: int, authority: Authority) -> Self:
+        """Connect, and send the first part of the handshake."""
+        certificate, key = authority.issue("127.0.0.1", common_name="b", file=f"slow-{port}")
+        context = ssl.create_default_context(cafile=authority.file)
+        context.check_hostname = False
+        context.load_cert_chain(certificate, key)
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.bind((host, 0))
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, ("127.0.0.1", port))
+        slow = cls(sock, context)
+        with pytest.raises(ssl.SSLWantReadError):
+            slow._tls.do_handshake()
+        await slow._flush()
+        await slow._fill()
+        return slow
+
+    async def greet(self, client_id: str, said: str) -> wire.Packet:
+        """Go on, and return the CONNACK."""
+        await self._until(self._tls.do_handshake)
+        self._tls.write(wire.connect(client_id, props=[(wire.USER_PROPERTY, ("canopy-node", said))]))
+        await self._flush()
+        frame: bytes = await self._until(lambda: self._tls.read(4_096))
+        return wire.parse(frame[0] >> 4, frame[0] & 15, frame[2 : 2 + frame[1]], 5)
+
+    def close(self) -> None:
+        self._sock.close()
+
+    async def _until(self, call: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                found = call()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                await self._fill()
+            else:
+                await self._flush()
+                return found
+
+    async def _flush(self) -> None:
+        if self._outgoing.pending:
+            await asyncio.get_running_loop().sock_sendall(self._sock, self._outgoing.read())
+
+    async def _fill(self) -> None:
+        data = await asyncio.get_running_loop().sock_recv(self._sock, 65_536)
+        assert data, "the connection was closed"
+        self._incoming.write(data)
 
 
 @pytest.fixture
@@ -201,10 +308,7 @@ async def test_silent_strangers_at_a_tls_port_keep_no_node_out(stack: AsyncExitS
     ports = free_port(), free_port()
     a = await stack.enter_async_context(Broker(secure("a", authority, ports[0], "b", ports[1])))
     strangers = [await asyncio.open_connection("127.0.0.1", ports[0]) for _ in range(STRANGERS)]
-    assert a.cluster is not None
-    handshakes = a.cluster.listener.handshakes
-    assert handshakes is not None
-    await until(lambda: len(handshakes) == MAX_HANDSHAKES, "as many as there may be")
+    await until(lambda: len(a.connection_table.at_door) == MAX_OF_NODE, "as many as there may be")
     b = await stack.enter_async_context(Broker(secure("b", authority, ports[1], "a", ports[0])))
     await both_linked(a, b)
     for _, writer in strangers:
@@ -255,13 +359,14 @@ async def test_a_client_cannot_speak_for_a_node(nodes: Nodes) -> None:
 
 
 def test_a_greeting_is_read_as_it_was_written() -> None:
-    greeting = Greeting("plant", "a", "12ab", (1, 2))
-    assert read(greeting.text()) == greeting
-    assert greeting.refusal(Greeting("plant", "b", "1", (2, 3))) == ""
-    assert "versions 3" in greeting.refusal(Greeting("plant", "b", "1", (3,)))
-    assert read("plant/a/1") is None
-    assert read("plant//1/1") is None
-    assert read("plant/a/1/1,²") is None
+    for asks in (False, True):
+        greeting = Greeting("plant", "a", asks, (1, 2))
+        assert read(greeting.text()) == greeting
+    assert greeting.refusal(Greeting("plant", "b", False, (2, 3))) == ""
+    assert "versions 3" in greeting.refusal(Greeting("plant", "b", False, (3,)))
+    assert read("plant/a/asks") is None
+    assert read("plant//asks/1") is None
+    assert read("plant/a/asks/1,²") is None
 
 
 def one(name: str, listen: str, other: str, address: str, **cluster: Any) -> Settings:

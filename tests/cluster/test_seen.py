@@ -58,6 +58,25 @@ async def test_a_link_that_is_down_is_an_alarm_of_its_own(nodes: Nodes) -> None:
     assert not [each for each in observer.look({}, later) if each.kind == "upstream-down"]
 
 
+async def test_presence_does_not_cross(nodes: Nodes) -> None:
+    """Their own node tells which clients are connected, also to those who ask later, and when it is linked anew."""
+    await nodes.start("a", "b", presence={"topic": "here"})
+    live = await nodes.join("b", "live", ("#", 1))
+    await nodes.join("a", "elsewhere")
+    nodes.link("b", "a").reset()
+    await until(lambda: nodes.link("b", "a").connects == 2, "linked anew")
+    await nodes.linked()
+    await (await nodes.join("a", "publisher")).publish("fence", b"x", qos=1, retain=True)
+    await until(lambda: nodes.brokers["b"].router.retained.get("fence") is not None, "behind all that is retained at a")
+    late = await nodes.join("b", "late", ("#", 1))
+    for watcher, last in ((live, "here/late"), (late, "fence")):
+        topics = {(await watcher.message()).topic}
+        while last not in topics:
+            topics.add((await watcher.message()).topic)
+        topics |= {each.topic for each in await watcher.fence()}
+        assert {each for each in topics if each.startswith("here/")} == {"here/live", "here/late"}
+
+
 async def test_the_log_says_that_a_link_is_up_and_why_it_is_down(
     nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:

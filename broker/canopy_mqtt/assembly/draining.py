@@ -2,8 +2,9 @@
 
 Owns the refusal of new clients and the pace of disconnecting: evenly over the given time, so that the other brokers are
 not overrun. 5.0 clients get 0x9C (use another server) or 0x9D (server moved), with a Server Reference if one is given;
-connections of older ones are closed. Sessions stay here. Promises: `stop` admits clients again; it and the end of the
-broker leave no task behind.
+connections of older ones are closed. Sessions stay here, and so do the other nodes of a cluster, until the broker
+stops: they take what the clients have published, and bring what those that are left wait for. Promises: `stop` admits
+clients again; it and the end of the broker leave no task behind.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Draining:
     @property
     def left(self) -> int:
         """The number of clients' connections that are left."""
-        return len(self._server.connections)
+        return sum(1 for each in self._server.connections if each.terms.door is None)
 
     def start(self, seconds: float, for_good: bool, reference: str, by: str) -> None:
         """Refuse new clients, and move the others within `seconds`. A second call begins again.
@@ -58,7 +59,15 @@ class Draining:
         self.by = by
         self._server.router.limits.server_reference = reference
         code = reason_codes.SERVER_MOVED if for_good else reason_codes.USE_ANOTHER_SERVER
-        self._server.log.warning("draining", clients=self.left, seconds=seconds, reference=reference, by=by)
+        clients = self.left
+        self._server.log.warning(
+            "draining",
+            clients=clients,
+            nodes=len(self._server.connections) - clients,
+            seconds=seconds,
+            reference=reference,
+            by=by,
+        )
         self._task = self._server.loop.create_task(self._move(seconds, code))
 
     def stop(self) -> None:
@@ -74,7 +83,7 @@ class Draining:
         server = self._server
         loop = server.loop
         begun = loop.time()
-        waiting = list(server.connections)
+        waiting = [each for each in server.connections if each.terms.door is None]
         asked = 0
         while asked < len(waiting):
             # As many as should have gone by now.

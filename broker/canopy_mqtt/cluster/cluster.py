@@ -1,11 +1,10 @@
 """This broker as a node of a cluster: its links to the other nodes, and its listener for theirs.
 
-Owns the incarnation of this run. Times of retained messages are compared by the clocks of the nodes.
+Times of retained messages are compared by the clocks of the nodes.
 """
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -26,10 +25,10 @@ class Cluster:
     def __init__(self, server: Server) -> None:
         settings = server.settings.cluster
         server.router.counters.load.epoch = time.time() - server.loop.time()
-        own = Greeting(settings.name, settings.node, secrets.token_hex(8))
+        own = Greeting(settings.name, settings.node)
         self.links = NodeLinks(server, settings, own)
         server.router.retained_store.nodes = tuple(NODES + name for name in self.links.nodes)
-        self.listener = ClusterListener(server, settings, Door(server.router, own, list(self.links.nodes)))
+        self.listener = ClusterListener(server, settings, Door(server, own, list(self.links.nodes)))
         self.opened: Callable[[], Awaitable[None]] | None = None
         """Awaited once the other nodes can come in, before the links connect."""
 

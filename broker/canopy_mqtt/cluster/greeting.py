@@ -1,7 +1,8 @@
 """What two nodes tell each other of themselves, in the user property `canopy-node` of CONNECT and CONNACK.
 
-The text is `cluster/node/incarnation/versions`: the versions of what nodes say to each other, with "," between them.
-The highest that both know is used. An incarnation is one run of a node: its sessions may be those of an earlier one.
+The text is `cluster/node/asks/versions` or `cluster/node/knows/versions`: whether the node asks which filters its
+session at the other one holds, and the versions of what nodes say to each other, with "," between them. The highest
+that both know is used.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ VERSIONS: Final = (1,)
 """The versions that this program knows."""
 
 PARTS: Final = 4
+ASKS: Final = {"asks": True, "knows": False}
 
 
 class Greeting(NamedTuple):
@@ -19,12 +21,13 @@ class Greeting(NamedTuple):
 
     cluster: str
     node: str
-    incarnation: str
+    asks: bool = False
+    """Whether the node asks which filters its session holds: it may be one from before its start."""
     versions: tuple[int, ...] = VERSIONS
 
     def text(self) -> str:
         """Return the value of the property."""
-        return f"{self.cluster}/{self.node}/{self.incarnation}/{','.join(map(str, self.versions))}"
+        return f"{self.cluster}/{self.node}/{'asks' if self.asks else 'knows'}/{','.join(map(str, self.versions))}"
 
     def refusal(self, other: Greeting | None) -> str:
         """Return why this node and another one cannot be linked; empty: they can."""
@@ -44,12 +47,12 @@ class Greeting(NamedTuple):
 def read(value: str) -> Greeting | None:
     """Return the greeting in the value of a property; None: it is none."""
     parts = value.split("/")
-    if len(parts) != PARTS or not all(parts):
+    if len(parts) != PARTS or not all(parts) or parts[2] not in ASKS:
         return None
     versions = parts[3].split(",")
     if not all(each.isascii() and each.isdecimal() and len(each) < PARTS for each in versions):
         return None
-    return Greeting(parts[0], parts[1], parts[2], tuple(int(each) for each in versions))
+    return Greeting(parts[0], parts[1], ASKS[parts[2]], tuple(int(each) for each in versions))
 
 
 def _listed(versions: tuple[int, ...]) -> str:

@@ -1,8 +1,8 @@
 """Where a node listens for the other nodes, apart from the listeners of clients.
 
-Owns its own bound of handshakes in progress. Connections that are not accepted yet have a bound of their own as well
-(`connection_table.MAX_AT_DOOR`), and count against no limit of clients: so no stranger who connects here takes a place,
-or a file descriptor, that a client could have.
+Connections that are not accepted yet, handshakes among them, have places of their own (`net.connections.door_places`),
+and count against no limit of clients: so no stranger who connects here takes a place, or a file descriptor, that a
+client could have.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from canopy_mqtt.settings import Listener as ListenerSettings
 
 NAME: Final = "cluster"
 """The name of the listener, in the log."""
-
-MAX_HANDSHAKES: Final = 32
-"""Handshakes in progress, and failed ones whose sockets are open. Nodes are few, and a handshake takes milliseconds."""
 
 OWNER_ONLY: Final = "0600"
 """The mode of a Unix socket's file: only the broker's user can connect."""
@@ -50,7 +47,8 @@ class ClusterListener(Listener):
     def __init__(self, server: Server, cluster: Cluster, door: NodeDoor) -> None:
         super().__init__(server, listener_settings(cluster))
         self.terms.door = door
-        self.handshakes = Handshakes(MAX_HANDSHAKES, server.loop)
+        # Without a limit of their own: each has a place at the door.
+        self.handshakes = Handshakes(0, server.loop)
 
     async def close(self) -> None:
         """Stop listening, and end the handshakes in progress."""

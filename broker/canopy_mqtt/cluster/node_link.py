@@ -68,7 +68,8 @@ def upstream_of(cluster: Cluster, node: ClusterNode, keeps: bool) -> Upstream:
 
 
 class NodeLink(UpstreamLink):
-    """The link to one node. `changed` is called when filters may have been confirmed, and when its state changes."""
+    """The link to one node. `changed` is called when it may be up or down, `answered` when nothing may be to be waited
+    for with these filters any more."""
 
     def __init__(
         self,
@@ -78,8 +79,11 @@ class NodeLink(UpstreamLink):
         own: Greeting,
         link_timeout: float,
         changed: Callable[[], None],
+        answered: Callable[[list[str]], None],
     ) -> None:
         super().__init__(server, settings, server.router.broker_id, server.router.limits.hop_limit)
+        self.declarer.answered = []
+        self.subscriber.answered = answered
         self.node = node
         self.patience = link_timeout * TRY_PART
         self._own = own
@@ -95,7 +99,7 @@ class NodeLink(UpstreamLink):
         terms.max_packet_size = MAX_PACKET
         terms.identifies = False
         terms.answer_within = self._answer_within
-        terms.node = self._own.text()
+        terms.node = self._own._replace(asks=not self.declarer.knows_held).text()
         terms.judge_node = self._judge
         return terms
 
@@ -125,6 +129,10 @@ class NodeLink(UpstreamLink):
         if endpoint.path:
             transport, _ = await self.loop.create_unix_connection(factory, endpoint.path)
         else:
+            # Before it is reached: strangers may keep it from that, as they would keep it out here.
+            found = await self.loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+            hosts = [str(address[0]) for *_, address in found]
+            self.server.connection_table.at_door.know(f"to {self.name}", hosts)
             transport, _ = await self.loop.create_connection(factory, endpoint.host, endpoint.port, ssl=context)
         return transport
 
@@ -153,6 +161,10 @@ class NodeLink(UpstreamLink):
         if self.declarer.quiet and not self.declarer.settled:
             # The other node has told which filters of an earlier time it holds.
             self.subscriber.flush_soon()
+
+    def ended(self) -> None:
+        """Called when the connection is over."""
+        super().ended()
         self._changed()
 
     def _become(self, state: str) -> None:

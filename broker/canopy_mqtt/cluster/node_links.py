@@ -7,9 +7,9 @@ node from then on. A node that is down is not waited for, and none for longer th
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.greeting import Greeting
 from canopy_mqtt.cluster.node_link import NodeLink, upstream_of
@@ -23,18 +23,22 @@ if TYPE_CHECKING:
     from canopy_mqtt.net.server import Server
 
 MAX_WAITING: Final = 4_096
-"""SUBACKs that wait at a time. Beyond, they go at once: each keeps a client's filters' reason codes."""
+"""SUBACKs that wait at a time. Beyond, they go at once: each keeps a packet with a client's reason codes."""
 
-MAX_NEW: Final = 4_096
-"""Filters of one SUBSCRIBE that are waited for: the last ones, which are asked for last."""
+MAX_AWAITED: Final = 262_144
+"""Filters that all these SUBACKs wait for, together: those of the largest SUBSCRIBE. Beyond, a SUBACK waits until the
+other nodes have confirmed everything."""
 
 
-class Waiting(NamedTuple):
-    """A SUBACK that waits, for these filters, until that time."""
+class Waiting:
+    """A SUBACK that waits until that time at most. `topic_filters`: for these; empty: for all that is asked for."""
 
-    told: Confirmed
-    topic_filters: list[str]
-    until: float
+    def __init__(self, told: Confirmed, topic_filters: list[str], until: float) -> None:
+        self.told = told
+        self.topic_filters = topic_filters
+        self.until = until
+        self.open = len(topic_filters)
+        """How many of the filters some node that is up has not confirmed."""
 
 
 class NodeLinks(LinkManager):
@@ -45,9 +49,13 @@ class NodeLinks(LinkManager):
         self.nodes = {each.name: each for each in cluster.others}
         self._cluster = cluster
         self._own = own
-        # What was wanted since the last SUBSCRIBE was done.
-        self._new: dict[str, None] = {}
-        self._waiting: deque[Waiting] = deque()
+        self._node_links: list[NodeLink] = []
+        # The SUBACKs that wait, the oldest first; those among them that wait for all; and for each filter that some
+        # node that is up has not confirmed, those that wait for it. SUBACKs that have gone may still be among these.
+        self._waiting: OrderedDict[Waiting, None] = OrderedDict()
+        self._for_all: dict[Waiting, None] = {}
+        self._awaited: dict[str, list[Waiting]] = {}
+        self._awaited_count = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def wanted_links(self, settings: Settings) -> Sequence[Upstream]:
@@ -60,10 +68,16 @@ class NodeLinks(LinkManager):
         if not settings.name.startswith(NODES):
             return super().link_of(settings)
         node = self.nodes[settings.name[len(NODES) :]]
-        return NodeLink(self.server, settings, node, self._own, self._cluster.link_timeout, self._look)
+        link = NodeLink(
+            self.server, settings, node, self._own, self._cluster.link_timeout, self._links_changed, self._answered
+        )
+        self._node_links.append(link)
+        return link
 
-    def node_links(self) -> list[NodeLink]:
-        return [link for link in self.links.values() if isinstance(link, NodeLink)]
+    def _find_demanding(self) -> None:
+        super()._find_demanding()
+        table = self.server.router.table
+        table.confirms = table.listener is not None
 
     def node_session(self, name: str) -> NodeSession | None:
         """Return the session in which messages wait for a node; None: it has never been here."""
@@ -73,7 +87,7 @@ class NodeLinks(LinkManager):
     def other_nodes(self) -> list[NodeState]:
         """Return the state of each other node."""
         found: list[NodeState] = []
-        for link in self.node_links():
+        for link in self._node_links:
             session = self.node_session(link.node.name)
             waiting = dropped = 0
             if session is not None:
@@ -90,54 +104,112 @@ class NodeLinks(LinkManager):
 
     async def stop(self) -> None:
         """End all links. Nothing is waited for any more."""
+        self.server.router.table.confirms = False
         await super().stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._waiting.clear()
+        self._forget()
 
     # -- SUBACKs that wait ---------------------------------------------------------------------------------------------
 
-    def wanted(self, topic_filter: str) -> None:
-        super().wanted(topic_filter)
-        if len(self._new) >= MAX_NEW:
-            del self._new[next(iter(self._new))]
-        self._new[topic_filter] = None
-
-    def waits(self, told: Confirmed) -> bool:
-        """Return whether some node does not know a filter yet: `told` hears when all that are up know all of them."""
-        topic_filters = [each for each in self._new if self._is_open(each)]
-        self._new.clear()
-        if not topic_filters or len(self._waiting) >= MAX_WAITING:
+    def waits(self, told: Confirmed, topic_filters: list[str]) -> bool:
+        """Return whether a node that is up does not know one of the filters yet: `told` hears when all know all."""
+        awaited = [each for each in dict.fromkeys(topic_filters) if self._is_open(each)]
+        if not awaited or len(self._waiting) >= MAX_WAITING:
             return False
+        if self._awaited_count + len(awaited) > MAX_AWAITED:
+            awaited = []
         until = self.server.loop.time() + self._cluster.link_timeout
-        self._waiting.append(Waiting(told, topic_filters, until))
+        waiting = Waiting(told, awaited, until)
+        self._waiting[waiting] = None
+        if awaited:
+            self._await(waiting, awaited)
+        else:
+            self._for_all[waiting] = None
         if self._timer is None:
             self._timer = self.server.loop.call_at(until, self._time_is_over)
         return True
 
+    def _await(self, waiting: Waiting, topic_filters: list[str]) -> None:
+        """Note the filters for which a SUBACK waits."""
+        waiting.open = len(topic_filters)
+        self._awaited_count += len(topic_filters)
+        for topic_filter in topic_filters:
+            self._awaited.setdefault(topic_filter, []).append(waiting)
+
+    def _forget(self) -> None:
+        """Note no filter any more."""
+        self._for_all.clear()
+        self._awaited.clear()
+        self._awaited_count = 0
+
     def _is_open(self, topic_filter: str) -> bool:
         """Return whether a node that is up has not confirmed a filter yet."""
-        return any(link.connected and not link.declarer.is_confirmed(topic_filter) for link in self.node_links())
+        return any(link.connected and not link.declarer.is_confirmed(topic_filter) for link in self._node_links)
+
+    def _answered(self, topic_filters: list[str]) -> None:
+        """Send the SUBACKs that waited for these filters alone. A node may have confirmed them."""
+        if not self._waiting:
+            return
+        done: list[Waiting] = []
+        for topic_filter in topic_filters:
+            waiting = self._awaited.get(topic_filter)
+            if waiting is None or self._is_open(topic_filter):
+                continue
+            del self._awaited[topic_filter]
+            self._awaited_count -= len(waiting)
+            for each in waiting:
+                each.open -= 1
+                if each.open == 0:
+                    done.append(each)
+        self._tell(done)
+
+    def _links_changed(self) -> None:
+        """A link may be up or down: find out anew what each SUBACK waits for. It happens seldom."""
+        if not self._waiting:
+            return
+        self._awaited.clear()
+        self._awaited_count = 0
+        done: list[Waiting] = []
+        for waiting in self._waiting:
+            if waiting in self._for_all:
+                continue
+            awaited = [each for each in waiting.topic_filters if self._is_open(each)]
+            if awaited:
+                self._await(waiting, awaited)
+            else:
+                done.append(waiting)
+        self._tell(done)
 
     def _time_is_over(self) -> None:
+        """Send the SUBACKs that have waited for long enough."""
         self._timer = None
-        self._look()
-
-    def _look(self) -> None:
-        """Send the SUBACKs that have waited for long enough: links confirm in order, so the first are the first."""
-        waiting = self._waiting
-        if not waiting:
-            return
         now = self.server.loop.time()
+        done: list[Waiting] = []
+        for waiting in self._waiting:
+            if waiting.until > now:
+                break
+            done.append(waiting)
+        self._tell(done)
+        if self._waiting:
+            self._timer = self.server.loop.call_at(next(iter(self._waiting)).until, self._time_is_over)
+
+    def _tell(self, done: list[Waiting]) -> None:
+        """Send these SUBACKs, and those that wait for all, if all is confirmed."""
+        if self._for_all and all(link.declarer.settled for link in self._node_links if link.connected):
+            done += self._for_all
         sent = False
-        while waiting and (waiting[0].until <= now or not any(map(self._is_open, waiting[0].topic_filters))):
-            sent = True
-            try:
-                waiting.popleft().told.confirmed()
-            except Exception as error:
-                self.server.faults.broke("cluster", error)
+        for waiting in done:
+            self._for_all.pop(waiting, None)
+            if self._waiting.pop(waiting, waiting) is None:
+                sent = True
+                try:
+                    waiting.told.confirmed()
+                except Exception as error:
+                    self.server.faults.broke("cluster", error)
+        if not self._waiting:
+            self._forget()
         if sent:
             self.server.after_batch()
-        if waiting and self._timer is None:
-            self._timer = self.server.loop.call_at(waiting[0].until, self._time_is_over)

@@ -410,10 +410,9 @@ class SubscriptionListener:
     def unwanted(self, topic_filter: str) -> None:
         """Called when a subscription to a topic filter has ended: by UNSUBSCRIBE, or with its session."""
 
-    def waits(self, told: Confirmed) -> bool:
-        """Return True if a SUBACK has to wait for other brokers, for what was wanted since the last call: `told` hears
-        once when it may go."""
-        del told
+    def waits(self, told: Confirmed, topic_filters: list[str]) -> bool:
+        """Return True if a SUBACK for these filters has to wait for other brokers: `told` hears once when it may go."""
+        del told, topic_filters
         return False
 
 
@@ -429,8 +428,8 @@ class Confirmed:
 class NodeDoor:
     """Decides who comes in at the listener for the other nodes of a cluster."""
 
-    def check(self, connect: Connect, origin: Origin) -> str:
-        """Return the value of the user property `canopy-node` for the CONNACK of a node. Raises Refused."""
+    def check(self, connect: Connect, origin: Origin) -> list[tuple[str, str]]:
+        """Return the user properties for the CONNACK of a node, at least one. Raises Refused."""
         raise NotImplementedError
 
 

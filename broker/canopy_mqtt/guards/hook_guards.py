@@ -179,9 +179,9 @@ class GuardedSubscriptionListener(SubscriptionListener):
     def unwanted(self, topic_filter: str) -> None:
         _tell(self._reporter, SUBSCRIPTION_LISTENER, self._hook.unwanted, topic_filter)
 
-    def waits(self, told: Confirmed) -> bool:
+    def waits(self, told: Confirmed, topic_filters: list[str]) -> bool:
         try:
-            return self._hook.waits(told)
+            return self._hook.waits(told, topic_filters)
         except Exception as error:
             self._reporter.failed(SUBSCRIPTION_LISTENER, error)
             return False

@@ -196,6 +196,9 @@ class LinkManager(SubscriptionListener):
 
     def _find_demanding(self) -> None:
         """Find the links that the router tells of its clients' subscriptions; without any, the router gets no
-        listener."""
+        listener. Each link is told whether there are others."""
         self._demanding = [link for link in self.links.values() if link.demanding]
+        for link in self.links.values():
+            link.session.alone = len(self.links) == 1
+            link.session.update_fast_path()
         self.server.router.table.listener = self._guarded if self._demanding else None

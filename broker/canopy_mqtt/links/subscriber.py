@@ -41,6 +41,8 @@ class UpstreamSubscriber:
         # Demanded filters of which nothing is asked for: they lie outside the prefix or the roots.
         self.outside = 0
         self.uplink: Uplink | None = None
+        self.answered: Callable[[list[str]], None] | None = None
+        """Called with filters for which nothing may be to be waited for any more, if the declarer notes them."""
         self._server = server
         self._name = name
         self._log: Any = server.log
@@ -111,6 +113,10 @@ class UpstreamSubscriber:
     def moved(self) -> None:
         """Tell the log what the upstream has refused, or sent unasked, and see later to what it holds no more."""
         self._look_after_replays()
+        answered = self._declarer.answered
+        if answered and self.answered is not None:
+            self._declarer.answered = []
+            self.answered(answered)
         uplink = self.uplink
         if uplink is None:
             return

@@ -161,7 +161,7 @@ class Server:
         self.lag_monitor = LagMonitor(self.loop, self.router.counters.load, self._look, self._slept)
         self._stopping = False
         self._stopped = None
-        self.connection_table.closed = False
+        self.connection_table.closed = self.connection_table.door_closed = False
         self._hear()
         if self.admission is not None and not self.settings.limits.max_connections:
             self.log.info("connections are limited by file descriptors", max_connections=self._most)
@@ -201,7 +201,7 @@ class Server:
         await asyncio.shield(self._stopped)
 
     async def _stop(self) -> None:
-        self._stopping = self.connection_table.closed = True
+        self._stopping = self.connection_table.closed = self.connection_table.door_closed = True
         self.log.info("stopping", connections=len(self.connections))
         await self.listeners.close()
         self.handshakes.close()
@@ -209,14 +209,17 @@ class Server:
         while self.router.fanout.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
             await asyncio.sleep(0)
         deadline = self.loop.time() + self.settings.shutdown.flush_timeout
-        async for connection in self._in_turns():
-            while self._has_to_drain(connection) and self.loop.time() < deadline:  # noqa: ASYNC110 (nothing tells when)
-                await asyncio.sleep(0.01)
-        async for connection in self._in_turns():
-            connection.end(CLOSE, SHUTDOWN, reason_codes.SERVER_SHUTTING_DOWN, "the broker is stopping")
+        # Other nodes last: they get what clients publish until then, wills among it.
+        for nodes in (False, True):
+            async for connection in self._in_turns(nodes):
+                while self._has_to_drain(connection) and self.loop.time() < deadline:  # noqa: ASYNC110 (nothing tells when)
+                    await asyncio.sleep(0.01)
+            async for connection in self._in_turns(nodes):
+                connection.end(CLOSE, SHUTDOWN, reason_codes.SERVER_SHUTTING_DOWN, "the broker is stopping")
         await self._gone()
-        async for connection in self._in_turns():
-            connection.end(ABORT)
+        for nodes in (False, True):
+            async for connection in self._in_turns(nodes):
+                connection.end(ABORT)
         await self._gone()
         try:
             await self.emptied()
@@ -238,18 +241,25 @@ class Server:
             self.connection_table.emptied = self._last_left
             await asyncio.wait([self._all_gone], timeout=LINGER)
 
-    async def _in_turns(self) -> AsyncIterator[Connection]:
-        """Yield all connections that still exist; the event loop gets a turn after each `STOP_TURN` of them."""
-        for number, connection in enumerate(list(self.connections), 1):
+    async def _in_turns(self, nodes: bool) -> AsyncIterator[Connection]:
+        """Yield all connections of clients, or of other nodes, that still exist; the event loop gets a turn after each
+        `STOP_TURN` of them."""
+        wanted = [each for each in self.connections if (each.terms.door is not None) == nodes]
+        for number, connection in enumerate(wanted, 1):
             if connection in self.connections:
                 yield connection
             if number % STOP_TURN == 0:
                 await asyncio.sleep(0)
 
     def _has_to_drain(self, connection: Connection) -> bool:
-        """Return whether something waits for a connected client, besides what waits for a commit."""
+        """Return whether something waits for a connected client, besides what waits for a commit; or for another node,
+        in its session as well: without a store that ends with this broker."""
+        if connection not in self.connections:
+            return False
         send_buffer = connection.send_buffer
-        return (not send_buffer.empty or send_buffer.held_bytes > 0) and connection in self.connections
+        session = connection.protocol.session
+        rest = connection.terms.door is not None and session is not None and session.backlog
+        return not send_buffer.empty or send_buffer.held_bytes > 0 or rest
 
     def _last_left(self) -> None:
         if self._all_gone is not None and not self._all_gone.done():

@@ -60,7 +60,7 @@ class Drained(BaseModel):
     moved: int
     """Clients that the broker has asked to leave."""
     left: int
-    """Current connections."""
+    """Current connections of clients."""
 
 
 class Upstream(BaseModel):

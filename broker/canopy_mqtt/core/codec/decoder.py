@@ -99,10 +99,6 @@ class FilterList:
         self._v5 = version == packets.V5
         self._data = data
 
-    def release(self) -> None:
-        """Let go of the packet's bytes, since every filter was acted on."""
-        self._data = b""
-
     def next(self, checks: bool, controls: bool = True) -> bool:
         """Go to the next filter, and check it and its options against the grammar; False behind the last one.
 

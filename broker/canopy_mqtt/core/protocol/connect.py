@@ -45,7 +45,7 @@ from canopy_mqtt.core.queues.delivery import MAX_ID, OutgoingTopics
 from canopy_mqtt.core.queues.queue_terms import UNSET, BadQueueOptions, granted_delay, read_delay
 from canopy_mqtt.core.queues.requests import AskedLink
 from canopy_mqtt.core.routing.links import ANOTHER, LINK, ONLY_BRIDGES, PROGRAM, UPLINKS, announced
-from canopy_mqtt.core.routing.nodes import NODE, NODES, NodeSession
+from canopy_mqtt.core.routing.nodes import NODES, NodeSession
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import lacking_session_room
 from canopy_mqtt.core.session.session import Session
@@ -233,7 +233,8 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
         protocol.requested_expiry = integers.get(SESSION_EXPIRY_INTERVAL, 0)
     else:
         protocol.requested_expiry = 0 if connect.clean_start else NEVER
-    expiry = granted_expiry(protocol.requested_expiry, limits)
+    # A node's session lasts as long as the node asks for, however short a client's may be.
+    expiry = protocol.requested_expiry if protocol.node else granted_expiry(protocol.requested_expiry, limits)
     # Without an identifier, from here on as if the client had brought it; the CONNACK tells [MQTT-3.1.3-7].
     protocol.client_id = connect.client_id or router.new_client_id()
     delay = _requested_delay(connect, limits)
@@ -272,6 +273,9 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
     protocol.state = phases.follow(protocol.state, CONNECTED)
     protocol.accepted = True
     send_buffer.control(encode(connack, connect.version))
+    if protocol.node:
+        # They may be many, and were told.
+        del protocol.node[1:]
     if present:
         subscribe.resume(protocol, now)
     forget(protocol)
@@ -427,7 +431,7 @@ def _connack(protocol: ServerProtocol, connect: Connect, expiry: int, delay: int
     if router.broker_id and link_peer(connect):
         connack.properties.user.append((LINK, router.broker_id))
     if protocol.node:
-        connack.properties.user.append((NODE, protocol.node))
+        connack.properties.user.extend(protocol.node)
     if delay != UNSET:
         connack.properties.user.append(granted_delay(delay / 1_000))
     authentication = protocol.authentication

@@ -11,6 +11,7 @@ from canopy_mqtt.core.codec.encoder import encode
 from canopy_mqtt.core.codec.packets import V5, V311, Connack, Disconnect, Packet
 from canopy_mqtt.core.codec.properties import REASON_STRING, SERVER_REFERENCE, Properties
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.hooks import Confirmed
 from canopy_mqtt.core.protocol.phases import ADMITTING, AUTHENTICATING, CONNECTED
 from canopy_mqtt.core.queues.held import send_promise
 
@@ -19,17 +20,29 @@ if TYPE_CHECKING:
     from canopy_mqtt.core.queues.send_buffer import SendBuffer
 
 
-def send(send_buffer: SendBuffer, packet: bytes, kept: bool = False) -> None:
+class LateAnswer(Confirmed):
+    """A control packet that is sent later. `kept` as in `send`."""
+
+    def __init__(self) -> None:
+        self.packet = b""
+        self.kept = False
+
+
+def send(send_buffer: SendBuffer, packet: bytes, kept: bool = False, late: LateAnswer | None = None) -> None:
     """Queue a control packet. One that the client cannot take ends the connection [MQTT-3.1.2-24].
 
-    `kept`: it says that something was done of which a journal was told: it leaves when that is committed.
+    `kept`: it says that something was done of which a journal was told: it leaves when that is committed. `late`: it
+    gets the packet instead.
 
     Raises:
         ProtocolError: 0x95.
     """
     if len(packet) > send_buffer.max_packet:
         raise ProtocolError("the answer exceeds the client's Maximum Packet Size", reason_codes.PACKET_TOO_LARGE)
-    if kept:
+    if late is not None:
+        late.packet = packet
+        late.kept = kept
+    elif kept:
         send_promise(send_buffer, packet, True)
     else:
         send_buffer.control(packet)

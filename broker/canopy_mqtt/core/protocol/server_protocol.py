@@ -119,7 +119,8 @@ class ServerProtocol(Peer):
         # From its CONNECT until its session is open; what access control is asked; the exchange, if the CONNECT named
         # an authentication method.
         self.connect: Connect | None = None
-        self.node = ""  # what another node of the cluster is told in CONNACK; empty: it is a client
+        # What another node of the cluster is told in CONNACK; None: it is a client.
+        self.node: list[tuple[str, str]] | None = None
         self.question: connect.AdmitQuestion | None = None
         self.authentication: Authentication | None = None
         self.v5 = False

@@ -18,7 +18,7 @@ from canopy_mqtt.core.codec.packets import SubscriptionRequest
 from canopy_mqtt.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPTION_IDENTIFIER, Properties
 from canopy_mqtt.core.codec.reason_codes import ProtocolError, Refused
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, level_count, mount_filter, parse_shared
-from canopy_mqtt.core.hooks import UNSTEADY, AccessControl, Confirmed
+from canopy_mqtt.core.hooks import UNSTEADY, AccessControl
 from canopy_mqtt.core.jobs import (
     ASK_FILTER_WORK,
     CHECK_WORK,
@@ -35,6 +35,7 @@ from canopy_mqtt.core.jobs import (
 )
 from canopy_mqtt.core.ledger import MOUNT, STORE, SUBSCRIBE
 from canopy_mqtt.core.protocol import control_packets
+from canopy_mqtt.core.protocol.control_packets import LateAnswer
 from canopy_mqtt.core.queues.queue_terms import (
     UNSET,
     BadQueueOptions,
@@ -124,14 +125,11 @@ def step(protocol: ServerProtocol, now: float) -> None:
         return
     protocol.filter_packet = None
     protocol.filters_busy = False
-    listener = protocol.router.table.listener
-    if (
-        listener is None
-        or not packet.subscribes
-        or session.internal
-        or not listener.waits(LateSuback(protocol, packet))
-    ):
+    awaited = packet.awaited
+    if awaited is None:
         packet.answer(protocol)
+    else:
+        _answer_later(protocol, packet, awaited)
     send_buffer = protocol.send_buffer
     if session.streams is None or not packet.subscribes:
         return
@@ -146,20 +144,33 @@ def step(protocol: ServerProtocol, now: float) -> None:
     send_buffer.schedule_flush()
 
 
-class LateSuback(Confirmed):
+def _answer_later(protocol: ServerProtocol, packet: FilterPacket, awaited: list[str]) -> None:
+    """Send the SUBACK when the other nodes of the cluster know these filters; at once where they know them already.
+
+    Raises:
+        ProtocolError: the client cannot take it (0x95).
+    """
+    late = LateSuback(protocol)
+    # Making it now ends the connection of a client that cannot take it, as any other answer does.
+    packet.answer(protocol, late)
+    listener = protocol.router.table.listener
+    if listener is None or not awaited or not listener.waits(late, awaited):
+        late.confirmed()
+
+
+class LateSuback(LateAnswer):
     """Sends a SUBACK once the other nodes of the cluster know the filters, or are not waited for any longer."""
 
-    def __init__(self, protocol: ServerProtocol, packet: FilterPacket) -> None:
+    def __init__(self, protocol: ServerProtocol) -> None:
+        super().__init__()
         self._protocol = protocol
         self._session = protocol.session
-        self._packet = packet
-        packet.acted()
 
     def confirmed(self) -> None:
         """Send it, if its connection still exists."""
         protocol = self._protocol
         if self._session is not None and protocol.session is self._session:
-            self._packet.answer(protocol)
+            control_packets.send(protocol.send_buffer, self.packet, self.kept)
 
 
 class FilterPacket(Job):
@@ -199,6 +210,10 @@ class FilterPacket(Job):
         self._why = ""
         # The first filter that was refused for a part of it alone, as the client of 5.0 wrote it.
         self._part = ""
+        # The filters that other nodes of the cluster have to know before the SUBACK; None: the SUBACK does not wait.
+        self.awaited: list[str] | None = None
+        if router.table.confirms and filters.subscribes and not session.internal:
+            self.awaited = []
         # The reason code for all filters, while what they change cannot be kept; 0: it can.
         self._refusal = 0
         commits = router.commits
@@ -322,6 +337,10 @@ class FilterPacket(Job):
                 router.peers.request_delay(session, kept, delay if router.limits.subscriber_policies else UNSET)
             if options is not None or delay != UNSET:
                 self._tell(self._granted(None if options is None else message_terms))
+            if self.awaited is not None:
+                entry = session.subscriptions[name].entry
+                if entry is not None:
+                    self.awaited.append(entry.topic_filter)
             # A QoS that the server does not have may be asked for; less is granted [MQTT-3.2.2-10].
             code = min(request.qos, router.limits.max_qos)
         else:
@@ -407,12 +426,9 @@ class FilterPacket(Job):
         if granted != told[0]:
             self._alike = False
 
-    def acted(self) -> None:
-        """Keep only what the answer needs, which has to wait."""
-        self._filters.release()
-
-    def answer(self, protocol: ServerProtocol) -> None:
+    def answer(self, protocol: ServerProtocol, late: LateAnswer | None = None) -> None:
         """Send the one SUBACK or UNSUBACK [MQTT-3.10.4-6], with the packet identifier [MQTT-2.2.1-6] [MQTT-3.8.4-2].
+        `late`: it gets the packet instead, to send it later.
 
         A SUBACK has User Properties where the client asked for a queue of its own, with what was granted, and a Reason
         String where that was not to be understood (0x83), or where a filter was refused for a part of it alone. It goes
@@ -439,7 +455,7 @@ class FilterPacket(Job):
             packet = encoder.suback(packet_id, codes, self._properties() if told else NO_PROPERTIES, version)
             if told and len(packet) > protocol.send_buffer.max_packet:
                 packet = encoder.suback(packet_id, codes, NO_PROPERTIES, version)
-        control_packets.send(protocol.send_buffer, packet, kept)
+        control_packets.send(protocol.send_buffer, packet, kept, late)
 
     def _properties(self) -> Properties:
         """Return the properties of the SUBACK: what is told of the filters."""

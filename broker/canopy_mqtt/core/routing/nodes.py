@@ -14,6 +14,7 @@ from canopy_mqtt.core.codec.packets import PUBLISH
 from canopy_mqtt.core.codec.primitives import text
 from canopy_mqtt.core.codec.properties import USER_PROPERTY, PropertyReader
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.codec.topic_names import is_within
 from canopy_mqtt.core.counters import Counters, QueueTotals
 from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED
 from canopy_mqtt.core.limits import Limits
@@ -33,10 +34,10 @@ NODE_LINKS: Final = UPLINKS + NODES
 """The client identifiers of the links to other nodes begin so: they are the publishers of what comes from there."""
 
 NODE: Final = "canopy-node"
-"""The user property of CONNECT and CONNACK between nodes: cluster/node/incarnation/versions (`cluster.wire`)."""
+"""The user property of CONNECT and CONNACK between nodes (`cluster.greeting`)."""
 
-HELD: Final = b"$node/held"
-"""The topic of a message to a node that has started again: the filters that its session holds here, a line each."""
+HELD: Final = "canopy-held"
+"""The user property of the CONNACK for a node that asks: a filter that its session holds here, one for each."""
 
 TIME: Final = "canopy-time"
 """The user property with the time at which a message was retained, in microseconds since 1970."""
@@ -103,11 +104,13 @@ def _copy(message: Message, retain: bool, properties: bytes) -> Message:
     )
 
 
-def crosses(message: Message) -> bool:
-    """Return whether a message may go to another node: what came from a node does not, and what nodes say to each other
-    is only a node's to say.
+def crosses(message: Message, presence: bytes) -> bool:
+    """Return whether a message may go to another node: what came from a node does not, nor which clients are connected
+    (`presence`: the topic, empty: none), and what nodes say to each other is only a node's to say.
     """
     publisher = message.publisher
+    if presence and is_within(message.topic, presence):
+        return False
     if message.topic.startswith(_OWN) and not publisher.startswith(NODES):
         return False
     return not publisher.startswith(NODE_LINKS)
@@ -117,7 +120,8 @@ class NodeSession(Session):
     """The session of another node here.
 
     Promises:
-    - A message that came from a node is not sent to another one, nor what a client publishes below `$node/`.
+    - A message that came from a node is not sent to another one, nor what a client publishes below `$node/`, nor which
+      clients are connected (`presence.topic`).
     - No publisher waits for a node: beyond `link_bytes` the queue drops, and counts it. A single larger message passes.
     - A message with QoS 1 or 2 comes once.
     - A message that is to be retained comes once, with or without a filter, and says when it was retained. With each
@@ -129,11 +133,13 @@ class NodeSession(Session):
         super().__init__(client_id, 0, 0, counters, who)
         self.upstream = self.internal = True
         self.queue.holds = False
+        self._presence = b""
 
     def bound(self, limits: Limits) -> None:
         """Apply the limits of a link's queue, and of the connection's."""
         policy = DROP_OLDEST if limits.queue_policy == DROP_OLDEST else DROP_NEWEST
         self.limit(policy, None, 0, limits.link_bytes)
+        self._presence = limits.presence_topic
         send_buffer = self.send_buffer
         if send_buffer is not None:
             send_buffer.limit(policy, 0, limits.link_bytes)
@@ -158,7 +164,7 @@ class NodeSession(Session):
         One that is to be retained comes by `RetainedStore.retain`, to all nodes.
         """
         del retain
-        if not crosses(message):
+        if not crosses(message, self._presence):
             return EXCLUDED
         if message.retain:
             return ACCEPTED
@@ -174,7 +180,7 @@ class NodeSession(Session):
 
     def adapt_retained(self, delivery: Delivery) -> bool:
         """Send a retained message of this node's own; False: it does not cross."""
-        return crosses(delivery.message)
+        return crosses(delivery.message, self._presence)
 
 
 def new_session(client_id: str, limits: Limits, counters: Counters, principal: Principal | None) -> Session:

@@ -58,6 +58,8 @@ class SubscriptionTable(Job):
         self.own_bytes: i64 = 0
         # Who wants to know what is asked for here; None: there is no listener.
         self.listener: SubscriptionListener | None = None
+        # True if SUBACKs may have to wait for it (`SubscriptionListener.waits`).
+        self.confirms = False
         self.tap: Recorder | None = None
         self.share_queues: ShareQueues | None = None  # the router's
         # How many go in one call.

@@ -104,6 +104,14 @@ class Declarer(UpstreamSubscriptions):
         # What is to be sent: True to subscribe.
         self._due: dict[str, bool] = {}
         self._waiting: dict[int, Unanswered] = {}
+        # How many SUBSCRIBEs for a filter wait for their SUBACK.
+        self._asked: dict[str, int] = {}
+        # False before the first connection: the upstream's session may be one from before this program's start, and
+        # hold filters that are not known here.
+        self.knows_held = False
+        # Filters for which nothing may be to be waited for any more (`is_confirmed`), since the caller last emptied
+        # this; None: nobody waits.
+        self.answered: list[str] | None = None
         # What the connection can do.
         self.connected = False
         self._version = 0
@@ -140,6 +148,8 @@ class Declarer(UpstreamSubscriptions):
         self._due.pop(topic_filter, None)
         if topic_filter in self.held:
             self._due[topic_filter] = False
+        if self.answered is not None:
+            self.answered.append(topic_filter)
 
     def gather(self) -> None:
         """All filters are declared again: they take effect with `settle`, as a whole."""
@@ -183,7 +193,9 @@ class Declarer(UpstreamSubscriptions):
         self._largest = largest
         uncertain = list(self._waiting.values())
         self._waiting.clear()
+        self._asked.clear()
         self.refused.clear()
+        self.knows_held = True
         if not session_present:
             gone = [topic_filter for topic_filter in self.held if topic_filter not in self.wanted]
             self.move()
@@ -197,6 +209,8 @@ class Declarer(UpstreamSubscriptions):
                     again[topic_filter] = topic_filter in self.wanted
         for topic_filter in stale:
             if topic_filter not in self.wanted and topic_filter not in self.held:
+                # Should it be wanted before that is sent, it is asked for.
+                self._unsure.add(topic_filter)
                 again[topic_filter] = False
         for topic_filter in self.wanted:
             if topic_filter not in self.held:
@@ -211,6 +225,7 @@ class Declarer(UpstreamSubscriptions):
     def move(self) -> None:
         """Forget what was held and ask for everything, since the upstream, or its session, is another one."""
         self._waiting.clear()
+        self._asked.clear()
         self._unsure.clear()
         self.held.clear()
         self._table = create("nodes")
@@ -220,15 +235,9 @@ class Declarer(UpstreamSubscriptions):
         self._came.clear()
         self._due = dict.fromkeys(self.wanted, True)
 
-    def withdraw_others(self, topic_filters: list[str]) -> None:
-        """Withdraw what is not wanted of these filters, which the upstream's session holds from an earlier time."""
-        for topic_filter in topic_filters:
-            if topic_filter not in self.wanted and topic_filter not in self.held:
-                self._due[topic_filter] = False
-
     def is_confirmed(self, topic_filter: str) -> bool:
-        """Return whether no SUBSCRIBE for a filter waits to be sent or to be acknowledged."""
-        return topic_filter not in self._due and not self._asked_again(topic_filter)
+        """Return whether no SUBSCRIBE for a filter waits to be sent or to be acknowledged. It takes two look-ups."""
+        return topic_filter not in self._due and topic_filter not in self._asked
 
     def renew(self) -> None:
         """Ask for all filters again, since the terms have changed."""
@@ -271,6 +280,8 @@ class Declarer(UpstreamSubscriptions):
         """
         if len(topic_filter) * 4 + ALONE <= self._largest or len(topic_filter.encode()) + ALONE <= self._largest:
             return False
+        if self.answered is not None:
+            self.answered.append(topic_filter)
         if self._due.pop(topic_filter):
             self.refused[topic_filter] = PACKET_TOO_LARGE
             self._unasked.append((topic_filter, PACKET_TOO_LARGE))
@@ -314,6 +325,7 @@ class Declarer(UpstreamSubscriptions):
         for topic_filter in chosen:
             packet.requests.append(SubscriptionRequest(topic_filter, self.qos, True, True, self.retain_handling))
             self._hold(topic_filter, identifier)
+            self._asked[topic_filter] = self._asked.get(topic_filter, 0) + 1
         asked.extend(chosen)
         if identifier > 0:
             packet.properties.integers[SUBSCRIPTION_IDENTIFIER] = identifier
@@ -341,6 +353,8 @@ class Declarer(UpstreamSubscriptions):
             name = "SUBACK" if request.subscribes else "UNSUBACK"
             raise ProtocolViolation(f"{name} with {codes} reason codes for {filters} topic filters")
         del self._waiting[packet_id]
+        if request.subscribes:
+            self._heard(request)
         bad: list[tuple[str, int]] = []
         for at, topic_filter in enumerate(request.topic_filters):
             code = reason_codes[at] if reason_codes else 0
@@ -349,7 +363,7 @@ class Declarer(UpstreamSubscriptions):
                 if topic_filter not in self.wanted or topic_filter in self._due:
                     self._let_go(topic_filter)
             elif code >= 0x80:
-                if self._asked_again(topic_filter):
+                if topic_filter in self._asked:
                     # That is answered later.
                     continue
                 self._let_go(topic_filter)
@@ -366,9 +380,17 @@ class Declarer(UpstreamSubscriptions):
                 self._due[topic_filter] = True
         return bad
 
-    def _asked_again(self, topic_filter: str) -> bool:
-        """Return whether another SUBSCRIBE for a filter waits for its acknowledgement."""
-        return any(each.subscribes and topic_filter in each.topic_filters for each in self._waiting.values())
+    def _heard(self, request: Unanswered) -> None:
+        """Count a SUBSCRIBE no more, since its SUBACK has come."""
+        answered = self.answered
+        for topic_filter in request.topic_filters:
+            left = self._asked[topic_filter] - 1
+            if left > 0:
+                self._asked[topic_filter] = left
+            else:
+                del self._asked[topic_filter]
+            if answered is not None:
+                answered.append(topic_filter)
 
     def withdrawn(self, packet_id: int) -> list[str]:
         """Return the filters of the UNSUBACK with this packet identifier: call it before `acknowledged`."""

@@ -20,7 +20,7 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.requests import Peer, Request
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import has_looped, visited, with_hop
-from canopy_mqtt.core.routing.nodes import HELD, QOS1, retained_at
+from canopy_mqtt.core.routing.nodes import QOS1, retained_at
 from canopy_mqtt.links.filters.declarer import COPY, OUTSIDE
 from canopy_mqtt.links.protocol.link_state import LinkState
 from canopy_mqtt.links.protocol.session import renamed
@@ -131,9 +131,6 @@ class Downlink(Peer):
         figures = self._figures
         if packet.topic_alias > 0:
             raise ProtocolViolation("a topic alias, and none was allowed")  # [MQTT-3.1.2-27]
-        if session.node and packet.topic == HELD:
-            self._declarer.withdraw_others(packet.payload.decode(errors="replace").split("\n"))
-            return None
         verdict = self._declarer.verdict(packet.topic, packet.subscription_ids)
         if verdict == COPY:
             figures.copies += 1

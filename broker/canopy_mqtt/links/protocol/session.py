@@ -23,7 +23,7 @@ from canopy_mqtt.core.queues.queue_terms import MessageTerms
 from canopy_mqtt.core.queues.requests import RequestMessage
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import UPLINKS, has_looped, visited, with_hop
-from canopy_mqtt.core.routing.nodes import NODES
+from canopy_mqtt.core.routing.nodes import NODE_LINKS, NODES
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import SharedGroup
 from canopy_mqtt.core.topics.topic_tree import RetainedTree
@@ -74,6 +74,8 @@ class UplinkSession(Session):
         self.plain_text = False
         self.max_qos = 2
         self.retain_available = True
+        # True while no other link of this broker can bring a message that may not go up.
+        self.alone = True
         # Messages that were not sent up: they have been there, came too far, or have no name there.
         self.kept_back: i64 = 0
         self.trial = PoisonMessageDetector()
@@ -99,9 +101,12 @@ class UplinkSession(Session):
         self.update_fast_path()
 
     def update_fast_path(self) -> None:
-        """Frames go up as they came only where nothing about them changes: the same name, and no properties at all."""
+        """Frames go up as they came only where nothing about them changes: the same name, and no properties at all.
+
+        Nor where it matters whether another link has brought them.
+        """
         super().update_fast_path()
-        if not self.plain_text or not self.mapping.plain:
+        if not self.plain_text or not self.mapping.plain or not self.alone:
             self.fast_path = False
 
     def deliver(
@@ -177,8 +182,11 @@ class UplinkSession(Session):
         """Return whether a message that came down another link may go up this one: only if both carry the path of a
         message.
 
-        Without a path a loop could not be detected, should both lead to the same broker.
+        Without a path a loop could not be detected, should both lead to the same broker. What another node of the
+        cluster has sent does not go up: it may have come down a link there that carries no path.
         """
+        if link.startswith(NODE_LINKS):
+            return False
         source = self._sessions.get(link)
         return not self.plain_text and not (isinstance(source, UplinkSession) and source.plain_text)
 

@@ -50,7 +50,7 @@ from canopy_mqtt.core.queues.delivery import DONE, Delivery
 from canopy_mqtt.core.queues.requests import AskedLink, Peer
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import LINK
-from canopy_mqtt.core.routing.nodes import NODE
+from canopy_mqtt.core.routing.nodes import HELD, NODE
 from canopy_mqtt.core.routing.peers import PeerConnected, PeerDisconnected
 from canopy_mqtt.links.protocol.downlink import Downlink
 from canopy_mqtt.links.protocol.link_state import LinkState
@@ -414,6 +414,8 @@ class Uplink(Peer):
                 self._downlink.peer_id = value
             elif name == NODE:
                 node = value
+            elif name == HELD and self.session.node:
+                self.stale.append(value)
         wrong = "" if self.terms.judge_node is None else self.terms.judge_node(node)
         if wrong:
             self.final_packet = encode(Disconnect(reason_codes.SUCCESS), self.version)

@@ -18,6 +18,7 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.guards.log import Faults
 from canopy_mqtt.net.connections.admission import TURNED_AWAY, UNACCEPTED_ROOM, Admission
 from canopy_mqtt.net.connections.connection_log import OF_THE_CLIENT
+from canopy_mqtt.net.connections.door_places import DoorPlaces
 from canopy_mqtt.net.connections.ends import ABORT, CLOSE, OPEN
 from canopy_mqtt.net.timers import WheelItem
 
@@ -86,11 +87,6 @@ class PartialPackets:
         return oldest
 
 
-MAX_AT_DOOR: Final = 32
-"""Connections at the listener for other nodes that are not accepted yet: nodes send their CONNECT at once, and silent
-strangers take no more file descriptors than these."""
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ConnectionObserver:
     """Observes every connection, from its first moment to its last. Its methods must not raise."""
@@ -135,13 +131,14 @@ class ConnectionTable:
         self.reporting = True
         # While a trace runs.
         self.observer: ConnectionObserver | None = None
-        # True when no connection may join any more; and called when the last one has left.
+        # True when no client may join any more; when no other node may; and called when the last connection has left.
         self.closed = False
+        self.door_closed = False
         self.emptied: Callable[[], None] | None = None
         # Connections that have not been accepted yet, the oldest first; where connections are limited.
         self._unaccepted: dict[Connection, None] = {}
-        # Connections at the listener for other nodes that have not been accepted yet, the oldest first.
-        self._at_door: dict[Connection, None] = {}
+        # Connections at the listener for other nodes that have not been accepted yet.
+        self.at_door = DoorPlaces()
         # Connections whose protocol is over and whose sockets are not closed, the oldest first; where they are limited.
         self._closing: dict[Connection, None] = {}
 
@@ -157,7 +154,7 @@ class ConnectionTable:
         """Add a new connection. Returns False if it has to be closed at once; else its CONNECT decides."""
         admission = self._admission
         if connection.terms.door is not None:
-            admitted = not self.closed
+            admitted = not self.door_closed
             if admitted:
                 self._make_room_at_door(connection)
         else:
@@ -202,11 +199,11 @@ class ConnectionTable:
     def _make_room_at_door(self, connection: Connection) -> None:
         """Count a connection at the listener for other nodes until it is accepted, or its socket is closed.
 
-        None takes the place of a client: where there are too many, the oldest is closed.
+        None takes the place of a client: where there are too many, one of them is closed.
         """
-        if len(self._at_door) >= MAX_AT_DOOR:
-            next(iter(self._at_door)).end(ABORT, causes.CONNECTION_LOST)
-        self._at_door[connection] = None
+        giving = self.at_door.take(connection, connection.origin.host)
+        if giving is not None:
+            giving.end(ABORT, causes.CONNECTION_LOST)
 
     def _readmit(self, connection: Connection) -> bool:
         """Admit a refused connection that took over another of its address. False if there is still no room for it."""
@@ -224,7 +221,7 @@ class ConnectionTable:
             connection.end(CLOSE, causes.REFUSED, reason_codes.QUOTA_EXCEEDED, "too many connections from this address")
             return False
         if connection.terms.door is not None:
-            self._at_door.pop(connection, None)
+            self.at_door.leave(connection)
         elif self._admission is not None:
             self._unaccepted.pop(connection, None)
         if self.reporting:
@@ -271,7 +268,7 @@ class ConnectionTable:
                 self.observer.left(connection)
             admission = self._admission
             if connection.terms.door is not None:
-                self._at_door.pop(connection, None)
+                self.at_door.leave(connection)
             elif admission is not None:
                 self._closing.pop(connection, None)
                 if connection.protocol.refused:
