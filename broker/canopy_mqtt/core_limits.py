@@ -68,6 +68,7 @@ def limits(settings: Settings) -> Limits:
     made.versions = tuple(VERSIONS[version] for version in settings.mqtt.versions)
     made.link_users = tuple(settings.federation.link_users)
     made.link_client_ids = tuple(settings.federation.link_client_ids)
+    made.node = settings.cluster.node if settings.cluster.others else ""
     made.link_bytes = settings.cluster.link_bytes
     made.presence_topic = settings.presence.topic.encode()
     made.max_session_bytes = settings.session.max_bytes

@@ -106,9 +106,9 @@ class Nodes:
             await self.restart(name)
         await self.linked()
 
-    async def restart(self, name: str) -> Broker:
-        """Start a node anew, with the settings that it had."""
-        broker = Broker(Settings(**self._settings[name]))
+    async def restart(self, name: str, **sections: Any) -> Broker:
+        """Start a node anew, with the settings that it had, and these."""
+        broker = Broker(Settings(**self._settings[name], **sections))
         self.stack.push_async_callback(broker.stop)
         await broker.start()
         self.brokers[name] = broker

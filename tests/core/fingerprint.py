@@ -41,6 +41,7 @@ def fingerprint(network: Network) -> dict[str, Facts]:
         "sessions": {client_id: session(each) for client_id, each in router.sessions.items()},
         "session table": (router.session_table.bytes, sorted(each.client_id for each in router.session_table._empty)),
         "retained": tree(router.retained),
+        "cleared": tree(store.cleared),
         "retained bytes": (store.bytes, store.system_count, dict(store.shares._bytes)),
         "deadlines": deadlines(router),
         "peers": (

@@ -180,13 +180,13 @@ def check_accounts(router: Router) -> None:
         if session.requested_delays is not None:
             add(session.account.owner.name, FILTERS, DELAY_BYTES * len(session.requested_delays.of_filters))
     giving: Counter[str] = Counter()
-    for node in router.retained.matching("#"):
+    for node in [*router.retained.matching("#"), *router.retained_store.cleared.matching("#")]:
         message = node.value
         assert isinstance(message, RetainedMessage)
         assert message.account is not None
         add(message.account.name, RETAINED, 1)
         add(message.account.name, RETAINED_SIZE, int(message.charge))
-        giving[message.account.name] += message.qos == 0 and not message.account.internal
+        giving[message.account.name] += message.payload() == b"" or (message.qos == 0 and not message.account.internal)
     kept = {name: account.held for name, account in accounts.by_name.items()}
     inside = found.pop("internal", [0] * len(ROOMS))
     assert accounts.internal.held == inside
@@ -206,8 +206,16 @@ def check_accounts(router: Router) -> None:
     empty = {each for each in router.sessions.values() if is_empty(each)}
     assert set(table._empty) == empty
     assert table.empty_bytes == sum(map(bytes_of, empty))
-    shelves = router.retained_store.shares._giving
-    assert {each.name: len(some) for each, some in shelves.items()} == {name: n for name, n in giving.items() if n}
+    shares = router.retained_store.shares
+    shelves: Counter[str] = Counter()
+    for each, some in shares._giving.items():
+        assert some
+        shelves[each.name] += len(some)
+    for each, by_client in shares._clearings.items():
+        assert by_client
+        assert all(by_client.values())
+        shelves[each.name] += sum(map(len, by_client.values()))
+    assert shelves == +giving
 
 
 def _one(session: Session, found: Found) -> None:

@@ -16,6 +16,7 @@ import pytest
 from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.core.persistence.journal import DeliveryRecord, MessageRecord, Saved, SessionRecord
 from canopy_mqtt.core.routing.links import UPLINKS
+from canopy_mqtt.core.routing.retained import RetainedMessage
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.store import MemoryStore, Store, StoreError
@@ -37,6 +38,8 @@ class House:
         # Seconds by which the time between two brokers was longer than it was.
         self.skipped = 0.0
         self.kind, self.folder = kind, folder
+        # Whether it remembers what was cleared.
+        self.as_node = False
         self.store = self._make()
         self.running = self._broker()
         self.peers: list[Peer] = []
@@ -46,7 +49,9 @@ class House:
         return KINDS[self.kind](self.folder, rebooted(lambda: time.time() + self.skipped))
 
     def _broker(self) -> Broker:
-        return Broker(Settings(listen=("mqtt://127.0.0.1:0",)), store=self.store)
+        broker = Broker(Settings(listen=("mqtt://127.0.0.1:0",)), store=self.store)
+        broker.router.limits.node = "a" if self.as_node else ""
+        return broker
 
     async def stop(self) -> None:
         """Stop the broker, while the clients read to the end and close, as clients do."""
@@ -112,6 +117,36 @@ async def test_retained_messages_survive_and_are_cleared_for_good(house: House) 
     assert await publisher.fence() == []
     await house.restart()
     assert [node.topic for node in house.running.router.retained.matching("r/#")] == ["r/2"]
+
+
+async def test_times_of_retained_messages_are_kept_and_what_was_cleared_where_there_are_nodes(house: House) -> None:
+    """Cleared topics are of no use to a broker that is no node any more: it starts without them."""
+    forged = [(0x26, ("canopy-mark", "00" + "9" * 17))]
+    house.running.router.retained_store.nodes = ("$node/b",)
+    publisher = await house.peer("p", clean=True)
+    await publisher.publish("cleared", b"", qos=1, retain=True)
+    await publisher.publish("t", b"x", qos=1, retain=True, props=forged)
+    kept = house.running.router.retained.get("t")
+    assert isinstance(kept, RetainedMessage)
+    assert len(house.running.router.retained_store.cleared) == 1
+    house.as_node = True
+    for _ in range(2):
+        await house.restart()
+        store = house.running.router.retained_store
+        assert [node.topic for node in store.cleared.matching("#")] == ["cleared"]
+        again = store.tree.get("t")
+        assert isinstance(again, RetainedMessage)
+        assert (again.at, again.properties) == (kept.at, kept.properties)
+        assert kept.at > 0
+    house.as_node = False
+    for _ in range(2):
+        await house.restart()
+        store = house.running.router.retained_store
+        assert len(store.cleared) == 0
+        publisher = await house.peer("p", clean=True)
+        await publisher.publish("cleared", b"again", qos=1, retain=True)
+    await house.restart()
+    assert {node.topic for node in house.running.router.retained.matching("#")} == {"t", "cleared"}
 
 
 async def test_a_will_of_the_shutdown_reaches_who_comes_later(house: House) -> None:

@@ -53,7 +53,7 @@ class QueueTotals:
         self.now: float = 0.0
         # What makes a time of that clock one since 1970; set where nodes of a cluster compare times.
         self.epoch: float = 0.0
-        # The last time that was given to a retained message of this node, or seen of another, in microseconds.
+        # The last time by its clock that was given to a retained message of this node, in microseconds since 1970.
         self.retained_at: i64 = 0
         self.budget: Final = Budget()
         # The round of the event loop, as the shell counts those in which much is done: a bound on work holds for one.

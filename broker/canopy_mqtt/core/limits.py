@@ -97,6 +97,8 @@ class Limits:
         # Clients that may be links: shell patterns of user names, and of client identifiers.
         self.link_users: tuple[str, ...] = ()
         self.link_client_ids: tuple[str, ...] = ()
+        # The name of this node of a cluster; empty: there are no other nodes.
+        self.node = ""
         # Bytes that wait for another node of the cluster.
         self.link_bytes = 67_108_864
         # Seconds that the acknowledgement of a request waits for links; 0.0: it does not wait.

@@ -39,7 +39,7 @@ def rooms(router: Router, accounts: int = 1) -> list[RoomUse]:
     store = router.retained_store
     held = {
         FILTERS: (int(router.table.bytes), limits.max_filter_bytes),
-        RETAINED: (len(store.tree) - store.system_count, limits.max_retained_messages),
+        RETAINED: (store.count, limits.max_retained_messages),
         RETAINED_SIZE: (store.bytes, limits.max_retained_bytes),
         SESSIONS: (len(router.sessions), limits.max_sessions),
         SESSION_SIZE: (router.session_table.bytes, limits.max_session_bytes),

@@ -26,7 +26,7 @@ from canopy_mqtt.core.persistence.journal import (
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import RELEASED, SENT, Delivery
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.retained import account_name
+from canopy_mqtt.core.routing.retained import account_name, stored_properties
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.store.base import IN_USE, Store, StoreError
 from canopy_mqtt.store.times import Clocks, Times
@@ -238,7 +238,9 @@ class _MemoryJournal(Journal):
             self.sessions[client_id].will = None
 
     def retained_set(self, message: Message) -> None:
-        self.retained[message.topic.decode()] = self._record(message)
+        record = self._record(message)
+        record.properties = stored_properties(message)
+        self.retained[message.topic.decode()] = record
 
     def retained_cleared(self, topic: str) -> None:
         del self.retained[topic]

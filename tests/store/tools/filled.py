@@ -48,7 +48,7 @@ async def fill_in(store: SqliteStore | PostgresStore) -> None:
         journal.in_flight("away", one_sent)
     journal.released("away", released)
     journal.retained_set(message(b"kept", b"r/1"))
-    journal.retained_set(message(b"", b"r/2", store_now(store) + 50.0))
+    journal.retained_set(message(b"soon", b"r/2", store_now(store) + 50.0))
     number = journal.broadcast(Message(b"many/\xc3\xa9", b"\x00to all", 1, False, b"", store_now(store) + 90.0, "p"))
     journal.passed(number, "away")
     await store.flush()

@@ -83,7 +83,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     while saved.retained:
         kept = saved.retained.pop()
         message = _new_message(kept, now)
-        router.retained_store.put(message.topic.decode(), message, router.accounts.named(kept.account))
+        router.retained_store.restored(message, router.accounts.named(kept.account))
         if steps.over():
             yield
     # The client that has been away for longest comes first, as where room is made (`routing.session_table`).

@@ -1,21 +1,17 @@
-"""The other nodes of a cluster as clients of this broker: their sessions, and the times of retained messages.
+"""The other nodes of a cluster as clients of this broker: their sessions, and what goes to them.
 
 A node subscribes here to what its own clients want, as the client `$node/NAME`. Messages go one hop: what a link to a
 node has brought is sent to no other node. So a message comes to each node once, and never goes round, however the nodes
 are linked. What is to be retained goes to all nodes, whether their clients want it now or later. Which of two retained
-messages of a topic is newer is said by a user property with the time at which the publisher's node retained it.
+messages of a topic is newer is said by the time at which the publisher's node retained it (`node_messages`).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from canopy_mqtt.core.codec.packets import PUBLISH
-from canopy_mqtt.core.codec.primitives import text
-from canopy_mqtt.core.codec.properties import USER_PROPERTY, PropertyReader
-from canopy_mqtt.core.codec.reason_codes import ProtocolError
-from canopy_mqtt.core.codec.topic_names import is_within
-from canopy_mqtt.core.counters import Counters, QueueTotals
+from canopy_mqtt.core.codec.topic_names import is_system, is_within
+from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
@@ -23,9 +19,11 @@ from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST, MessageTerms
 from canopy_mqtt.core.routing.links import UPLINKS
+from canopy_mqtt.core.routing.node_messages import TimedMessage, marked
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
 from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
-from canopy_mqtt.core.topics.topic_tree import RetainedTree
+from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree
 
 NODES: Final = "$node/"
 """The client identifiers of other nodes begin so; a client's may not."""
@@ -39,68 +37,28 @@ NODE: Final = "canopy-node"
 HELD: Final = "canopy-held"
 """The user property of the CONNACK for a node that asks: a filter that its session holds here, one for each."""
 
-TIME: Final = "canopy-time"
-"""The user property with the time at which a message was retained, in microseconds since 1970."""
-
 EVERYTHING: Final = "#"
 
-QOS1: Final = b"\x26" + text("canopy-qos") + text("1")
-"""The encoded user property, at the end, of a message with QoS 1: between nodes it goes with QoS 2. One that came twice
-would come twice to subscribers with QoS 0, and to two members of a share group."""
-
-MAX_DIGITS: Final = 17
-"""Digits of such a time: enough for 3,000 years."""
+ALL_RETAINED: Final = "#/retained"
+ALL_CLEARED: Final = "#/cleared"
+"""The names of the streams of all retained messages, and of all clearings. No topic filter is called so."""
 
 _OWN: Final = NODES.encode()
 
-_NAME: Final = TIME.encode()
-_HEAD: Final = b"\x26" + text(TIME)
-"""The encoded property up to its value, section 2.2.2.2."""
 
+def for_nodes(message: Message, at: int, clears: bool) -> Message:
+    """Return a message that is retained at this time as other nodes get it: without RETAIN, which means an older one.
 
-def retained_at(properties: bytes) -> int:
-    """Return the time at which a message was retained, in microseconds since 1970; 0: it has none.
-
-    `properties`: encoded, as in `Message.properties`. The last one counts: a client may have written others before.
+    `clears`: it is not retained here, and its topic has been cleared.
     """
-    if properties.find(_HEAD) < 0:
-        return 0
-    found = b""
-    section = PropertyReader(properties, 0, len(properties), PUBLISH)
-    try:
-        while section.next():
-            if section.identifier == USER_PROPERTY and section.name == _NAME:
-                found = section.value
-    except ProtocolError:
-        return 0
-    return int(found) if found.isdigit() and len(found) <= MAX_DIGITS else 0
-
-
-def with_time(message: Message, load: QueueTotals) -> Message:
-    """Return a message that says when it was retained: now, unless it came from another node, which said it.
-
-    A time is later than all that this node has given or seen before, however the clocks of the nodes differ.
-    """
-    if message.publisher.startswith(NODE_LINKS):
-        load.retained_at = max(load.retained_at, retained_at(message.properties))
-        return message
-    load.retained_at = max(load.retained_at + 1, int((load.now + load.epoch) * 1e6))
-    return _copy(message, True, message.properties + _HEAD + text(str(load.retained_at)))
-
-
-def is_older(message: Message, kept_at: int) -> bool:
-    """Return whether a message of another node was retained, or cleared, there before what is known here."""
-    return message.publisher.startswith(NODE_LINKS) and retained_at(message.properties) < kept_at
-
-
-def as_published(message: Message) -> Message:
-    """Return a message that is being retained as other nodes get it: without RETAIN, which means an older one."""
-    return _copy(message, False, message.properties)
-
-
-def _copy(message: Message, retain: bool, properties: bytes) -> Message:
     return Message(
-        message.topic, message.payload(), message.qos, retain, properties, message.expires_at, message.publisher
+        message.topic,
+        message.payload(),
+        message.qos,
+        False,
+        marked(message.properties, message.qos, at, clears),
+        message.expires_at,
+        message.publisher,
     )
 
 
@@ -125,7 +83,9 @@ class NodeSession(Session):
     - No publisher waits for a node: beyond `link_bytes` the queue drops, and counts it. A single larger message passes.
     - A message with QoS 1 or 2 comes once.
     - A message that is to be retained comes once, with or without a filter, and says when it was retained. With each
-      connection all comes that is retained here, with RETAIN: what was missed meanwhile is among it.
+      connection all comes that is retained here, with RETAIN, and what was cleared here: what was missed meanwhile is
+      among it.
+    - What a client has written into a message says nothing to a node.
     - No access rule, and no limit of a client, holds for it: what it asks for is what clients of its node may have.
     """
 
@@ -168,19 +128,57 @@ class NodeSession(Session):
             return EXCLUDED
         if message.retain:
             return ACCEPTED
-        if qos == 1:
-            message, qos = _copy(message, False, message.properties + QOS1), 2
-        return super().deliver(message, qos, False, identifiers, group, message_terms)
+        properties = message.properties
+        if qos == 1 or properties:
+            properties = marked(properties, qos)
+            if properties is not message.properties:
+                message = Message(
+                    message.topic, message.payload(), qos, False, properties, message.expires_at, message.publisher
+                )
+        return super().deliver(message, _between_nodes(qos), False, identifiers, group, message_terms)
 
-    def stream_all(self, tree: RetainedTree) -> None:
-        """Begin to send all retained messages, as for a new subscription to all topics."""
-        subscription = Subscription(self, EVERYTHING, 2)
+    def send(self, message: Message) -> None:
+        """Offer a message that is marked already (`for_nodes`)."""
+        super().deliver(message, _between_nodes(message.qos), False, NO_IDENTIFIERS, None)
+
+    def stream_all(self, retained: RetainedTree, cleared: RetainedTree) -> None:
+        """Begin to send all retained messages, and which topics were cleared."""
+        self._stream(ALL_RETAINED, retained)
+        self._stream(ALL_CLEARED, cleared)
+
+    def _stream(self, name: str, tree: RetainedTree) -> None:
+        subscription = Subscription(self, name, 2)
         subscription.entry = FilterEntry(EVERYTHING)
         self.start_stream(subscription, tree)
+        assert self.streams is not None
+        stream = self.streams.streams[name]
+        stream.walk = RetainedCursor(tree, EVERYTHING, tree.youngest, True)
+        # The other node tells by the times what it has.
+        stream.send_live()
 
     def adapt_retained(self, delivery: Delivery) -> bool:
-        """Send a retained message of this node's own; False: it does not cross."""
-        return crosses(delivery.message, self._presence)
+        """Mark a retained message of this node's own, or a clearing; False: it does not cross."""
+        message = delivery.message
+        if is_system(message.topic) or not crosses(message, self._presence):
+            return False
+        at = message.at if isinstance(message, TimedMessage) else 0
+        payload = message.payload()
+        delivery.message = Message(
+            message.topic,
+            payload,
+            message.qos,
+            True,
+            marked(message.properties, 0, at),
+            # When a clearing is forgotten is said by its time.
+            message.expires_at if payload else 0.0,
+            message.publisher,
+        )
+        return True
+
+
+def _between_nodes(qos: int) -> int:
+    """Return the QoS with which a message of some QoS goes to another node: see `Mark`."""
+    return 2 if qos == 1 else qos
 
 
 def new_session(client_id: str, limits: Limits, counters: Counters, principal: Principal | None) -> Session:

@@ -4,7 +4,7 @@ Owns the tree of retained messages, and what each client and each account takes 
 limited in number and bytes, including the levels of their topics; one that does not fit is delivered, counted, and not
 retained. The broker's own (`$SYS`) do not count against the clients' limits; the states of bridges do, which bridges
 publish there. Those of QoS 0 may give way to others', in the order in which they were set (`ByAge`): a server may
-discard them at any time, while one of QoS 1 or 2 was acknowledged.
+discard them at any time, while one of QoS 1 or 2 was acknowledged. All nodes of a cluster keep the newest (`cleared`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from canopy_mqtt.core.jobs import EXPIRY_WORK, LEVEL_WORK, RETAIN_WORK
 from canopy_mqtt.core.ledger import RETAIN
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import LOCAL, Principal
-from canopy_mqtt.core.queues.message import OVERHEAD, Message, MessageCopy
+from canopy_mqtt.core.queues.message import OVERHEAD, Message
 from canopy_mqtt.core.routing.links import UPLINKS, is_bridge_state
-from canopy_mqtt.core.routing.nodes import as_published, is_older, retained_at, with_time
+from canopy_mqtt.core.routing.node_messages import MARK_SIZE, NodeMessage, TimedMessage, marked, read_mark
+from canopy_mqtt.core.routing.nodes import NODE_LINKS, NodeSession, crosses, for_nodes
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
 from canopy_mqtt.core.topics.subscription import text_bytes
 from canopy_mqtt.core.topics.topic_tree import NODE_BYTES, RetainedTree
 
@@ -44,9 +44,12 @@ if TYPE_CHECKING:
 MAX_GIVEN: Final = 64
 """Retained messages that go for one that comes: one of 64 KB takes the room of all these small ones."""
 
+DAY: Final = 86_400_000_000
+"""Microseconds for which a topic is known to have been cleared, and by which the time of another node's message may lie
+ahead of this node's clock. One that lies further ahead is not retained: else a clock that is wrong would win for ever.
+"""
 
-MAX_CLEARED: Final = 65_536
-"""Topics of a cluster of which it is remembered when they were cleared."""
+TOO_EARLY: Final = "this node's clock: the message is retained more than a day ahead of it"
 
 
 def is_free(message: Message) -> bool:
@@ -79,8 +82,11 @@ class RetainedStore:
         self._accounts = accounts
         # The client identifiers of the other nodes of the cluster.
         self.nodes: tuple[str, ...] = ()
-        # When topics were cleared, the last ones: an older message of another node may still be on its way.
-        self._cleared: OrderedDict[str, int] = OrderedDict()
+        # The topics that were cleared, where there are nodes, each with its time for a day: an older message of another
+        # node may still be on its way, or come back with that node. They count as retained messages without payload, on
+        # the accounts of those who cleared them, and are in the store; no subscriber or list sees them. They give way
+        # to whatever else their accounts retain.
+        self.cleared = RetainedTree()
         # What each client takes of them, and each account.
         self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions, accounts)
 
@@ -93,52 +99,136 @@ class RetainedStore:
         """
         topic = message.topic.decode()
         old = cast("Message | None", self.tree.get(topic))
-        if self.nodes and is_older(message, self.kept_at(topic)):
-            return False
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
-        if self.nodes and not is_system(message.topic):
-            message = with_time(message, self._load)
-            self._tell_nodes(as_published(message))
-            self._cleared.pop(topic, None)
-            if empty:
-                self._cleared[topic] = retained_at(message.properties)
-                if len(self._cleared) > MAX_CLEARED:
-                    self._cleared.popitem(last=False)
+        clears = empty or (isinstance(message, NodeMessage) and message.clears)
+        shared = len(self.nodes) > 0 and not is_system(message.topic)
+        at: i64 = 0
+        if shared:
+            at = self._time(topic, message)
+            if at < 0:
+                return False
+            self._forget_clearing(topic)
         account = self._account_of(message, origin)
-        refused_by = "" if empty else self._find_room(topic, message, old, account, True)
-        if empty or refused_by:
+        refused_by = "" if clears else self._find_room(topic, message, old, account, True)
+        if shared and crosses(message, self._limits.presence_topic):
+            self._tell_nodes(for_nodes(message, at, refused_by != ""))
+        if clears or refused_by:
             # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
             if old is not None:
                 self._clear(topic, old)
+            if shared and (clears or not isinstance(message, NodeMessage)):
+                remembered = self._remember_clearing(topic, message, account, at)
+                if clears and not remembered:
+                    self._counters.retained_refused += 1
             self._budget.used += RETAIN_WORK + LEVEL_WORK * topic.count("/")
-            if empty:
+            if clears:
                 if old is not None and self._load.message_hook is not None and not is_system(message.topic):
-                    self._load.message_hook.retained(message)
+                    self._load.message_hook.retained(message if empty else _without_payload(message, 0.0))
                 return True
-            self._counters.retained_refused += 1
-            session = self._sessions.get(message.publisher)
-            if session is not None:
-                # The message goes to subscribers, and its publisher is told nothing.
-                session.refused(RETAIN, topic, reason_codes.QUOTA_EXCEEDED, refused_by, message.qos, True)
+            self._refused(topic, message, refused_by)
             return False
-        message = self.put(topic, message, account, published)  # whatever its QoS
+        message = self.put(topic, message, account, published, at)  # whatever its QoS
         if self._load.journal is not None and not is_system(message.topic):
             self._load.journal.retained_set(message)
         if self._load.message_hook is not None and not is_system(message.topic):
             self._load.message_hook.retained(message)
         return True
 
-    def kept_at(self, topic: str) -> int:
-        """Return when the message of a topic was retained, or the topic was cleared, at any node; -1: unknown."""
-        kept = cast("Message | None", self.tree.get(topic))
-        return self._cleared.get(topic, -1) if kept is None else retained_at(kept.properties)
+    def _refused(self, topic: str, message: Message, refused_by: str) -> None:
+        """A message is not retained: it goes to subscribers, and its publisher is told nothing."""
+        self._counters.retained_refused += 1
+        session = self._sessions.get(message.publisher)
+        if session is not None:
+            session.refused(RETAIN, topic, reason_codes.QUOTA_EXCEEDED, refused_by, message.qos, True)
+
+    # -- the nodes of a cluster ----------------------------------------------------------------------------------------
+
+    def _clock(self) -> i64:
+        """Return the time of the present batch, in microseconds since 1970."""
+        return int((self._load.now + self._load.epoch) * 1e6)
+
+    def _node_of(self, message: Message) -> str:
+        """Return the name of the node by which a message was retained, or its topic cleared."""
+        publisher = message.publisher
+        return publisher[len(NODE_LINKS) :] if publisher.startswith(NODE_LINKS) else self._limits.node
+
+    def _time(self, topic: str, message: Message) -> i64:
+        """Return when a message is retained, or its topic cleared, in microseconds since 1970.
+
+        It is later than what this node has given before, and than what is kept of the topic, however the clocks of the
+        nodes differ. Of a message of another node: -1 if it is not newer than what is kept, or cannot be right. Of two
+        with the same time all nodes take that of the node with the greater name.
+        """
+        clock = self._clock()
+        kept = self.tree.get(topic)
+        if kept is None:
+            kept = self.cleared.get(topic)
+        if isinstance(kept, TimedMessage) and kept.at > clock + DAY:
+            # Of a time when this node's clock was wrong: anything is newer.
+            kept = None
+        if isinstance(message, NodeMessage):
+            if message.at > clock + DAY:
+                self._refused(topic, message, TOO_EARLY)
+                return -1
+            if isinstance(kept, TimedMessage) and (
+                message.at < kept.at or (message.at == kept.at and self._node_of(message) <= self._node_of(kept))
+            ):
+                return -1
+            return message.at
+        load = self._load
+        load.retained_at = max(clock, load.retained_at + 1) if load.retained_at <= clock + DAY else clock
+        at: i64 = load.retained_at
+        return max(at, kept.at + 1) if isinstance(kept, TimedMessage) else at
 
     def _tell_nodes(self, message: Message) -> None:
         """Send what is being retained, or cleared, to the other nodes of the cluster, whatever their clients want."""
         for client_id in self.nodes:
             node = self._sessions.get(client_id)
-            if node is not None:
-                node.deliver(message, message.qos, False, NO_IDENTIFIERS, None)
+            if isinstance(node, NodeSession):
+                node.send(message)
+
+    def _remember_clearing(self, topic: str, message: Message, account: Account, at: i64) -> bool:
+        """Keep for the rest of a day that a topic was cleared; the topic has no message. False: there is no room."""
+        left: i64 = min(at + DAY - self._clock(), DAY)
+        if left <= 0:
+            return True
+        cleared = _without_payload(message, self._load.now + float(left) / 1e6)
+        if self._find_room(topic, cleared, None, account, True):
+            return False
+        cleared = self.put(topic, cleared, account, False, at)
+        if self._load.journal is not None:
+            self._load.journal.retained_set(cleared)
+        return True
+
+    def _forget_clearing(self, topic: str) -> None:
+        cleared = self.cleared.get(topic)
+        if isinstance(cleared, Message):
+            self._clear(topic, cleared)
+
+    def restored(self, message: Message, account: Account) -> None:
+        """Put back what a store has kept: see `stored_properties`."""
+        at: i64 = 0
+        mark = read_mark(message.properties)
+        if mark is not None:
+            at = mark.at
+            message.properties = message.properties[:-MARK_SIZE]
+            message.size -= MARK_SIZE
+        topic = message.topic.decode()
+        if len(message.payload()) > 0 or self._limits.node:
+            self.put(topic, message, account, False, at)
+        elif self._load.journal is not None:
+            self._load.journal.retained_cleared(topic)
+
+    # -- room ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Return how many messages count against the limit, with the topics that were cleared."""
+        return len(self.tree) + len(self.cleared) - self.system_count
+
+    def _tree_of(self, message: Message) -> RetainedTree:
+        """Return where a message is kept."""
+        return self.tree if len(message.payload()) > 0 else self.cleared
 
     def refused_by(self, topic: str, message: Message, old: Message | None) -> str:
         """Return the setting that leaves no room for a retained message in place of `old`; empty: there is room, or
@@ -155,24 +245,35 @@ class RetainedStore:
         size = self._size(topic, message, old)
         accounts = self._accounts
         setting = self._refused_alone(message, old, account, size)
-        if setting:
-            if acts and setting == MAX_USER_BYTES:
-                accounts.refuse(account, accounts.rooms[RETAINED_SIZE], setting)
-            return setting
+        lacking = -1
         for _ in range(MAX_GIVEN):
-            lacking = self._lacking(old, account, size)
-            if lacking < 0:
-                return ""
-            giving = self._giver(lacking, account, self._needed(old, account, size), old)
+            if not setting:
+                lacking = self._lacking(old, account, size)
+                if lacking < 0:
+                    return ""
+            # What is known to have been cleared goes first: that of the account, and what is the broker's own, which
+            # presence leaves for each client. For the bounds of one client, what that one has cleared.
+            of_client = bool(setting) and setting != MAX_USER_BYTES
+            giving = self.shares.oldest_clearing(account, message.publisher if of_client else "")
+            if giving is None and not setting:
+                giving = self.shares.oldest_clearing(accounts.internal)
+            if giving is None and not setting:
+                giving = self._giver(lacking, account, self._needed(old, account, size), old)
+                if acts and giving is not None and giving.account is not None:
+                    accounts.give_way(giving.account, accounts.rooms[lacking])
             if giving is None or giving.account is None:
                 break
             if not acts:
                 return ""
-            accounts.give_way(giving.account, accounts.rooms[lacking])
             self._budget.used += RETAIN_WORK
-            self.drop(giving.topic.decode())
+            self._clear(giving.topic.decode(), giving)
             # Levels may have gone with it that this topic shares.
             size = self._size(topic, message, old)
+            setting = self._refused_alone(message, old, account, size)
+        if setting:
+            if acts and setting == MAX_USER_BYTES:
+                accounts.refuse(account, accounts.rooms[RETAINED_SIZE], setting)
+            return setting
         lacking = self._lacking(old, account, size)
         if lacking < 0:
             return ""
@@ -184,7 +285,7 @@ class RetainedStore:
         """Return the bytes that are counted for a message and for the levels that its topic needs."""
         size = kept_bytes(message, topic)
         if old is None:
-            return size + self.tree.missing(topic) * NODE_BYTES
+            return size + self._tree_of(message).missing(topic) * NODE_BYTES
         return size + old.levels if isinstance(old, RetainedMessage) else size
 
     def _refused_alone(self, message: Message, old: Message | None, account: Account, size: int) -> str:
@@ -208,12 +309,12 @@ class RetainedStore:
         rooms = self._accounts.rooms
         own = isinstance(old, RetainedMessage) and old.account is account
         if limits.max_retained_messages > 0 and not own:
-            used = len(self.tree) - self.system_count
+            used = self.count
             if old is not None:
                 used -= 1
             if rooms[RETAINED].left(account, limits.max_retained_messages, used) < 1:
                 return RETAINED
-        others = len(self.tree) - self.system_count - (0 if old is None else 1)
+        others = self.count - (0 if old is None else 1)
         if limits.max_retained_bytes > 0 and others > 0:  # one fits where nothing else is retained
             needed = self._needed(old, account, size)
             most = limits.max_retained_bytes
@@ -246,15 +347,16 @@ class RetainedStore:
         session = self._sessions.get(client_id)
         return session is not None and session.link_peer != ""
 
-    def put(self, topic: str, message: Message, account: Account, published: bool = False) -> Message:
+    def put(self, topic: str, message: Message, account: Account, published: bool = False, at: i64 = 0) -> Message:
         """Make a message the retained one of its topic and count it, whatever the limits say. No journal is told.
 
-        Returns it as it is kept: without the wire forms that its fanout made.
+        `at`: see `TimedMessage`. Without payload it says that the topic was cleared. Returns it as it is kept: without
+        the wire forms that its fanout made.
         """
-        tree = self.tree
+        tree = self._tree_of(message)
         levels = tree.node_count
         size = kept_bytes(message, topic)
-        kept = RetainedMessage(message, size)
+        kept = RetainedMessage(message, size, at)
         old = cast("Message | None", tree.set(topic, kept, published))
         self._budget.used += RETAIN_WORK + LEVEL_WORK * (tree.node_count - levels)
         if not is_free(message):
@@ -276,8 +378,8 @@ class RetainedStore:
         return kept
 
     def _clear(self, topic: str, message: Message) -> None:
-        """Take a topic's retained message away, with all that was counted for it."""
-        tree = self.tree
+        """Take a topic's retained message away, or that it was cleared, with all that was counted for it."""
+        tree = self._tree_of(message)
         levels = tree.node_count
         tree.remove(topic)
         self.shares.give_back(message)
@@ -299,6 +401,8 @@ class RetainedStore:
     def expire(self, topic: str, now: float) -> None:
         """The time of a topic's retained message has come, if it still is the one."""
         message = self.tree.get(topic)
+        if message is None:
+            message = self.cleared.get(topic)
         if isinstance(message, Message) and 0.0 < message.expires_at <= now:
             self._clear(topic, message)
 
@@ -309,11 +413,11 @@ class RetainedStore:
 
         A publisher that has a session is asked about as what it is now; of another one its client identifier and its
         user name (without one, its address) are known, which is all that a store keeps. What the broker itself, its
-        program or a link has retained is always sent.
+        program or a link has retained is always sent, and to nodes that a topic was cleared.
         """
         permissions = self._load.permissions
         account = account_name(message)
-        if permissions is None or not account:
+        if permissions is None or not account or len(message.payload()) == 0:
             return True
         principal = self._publisher(message.publisher, account)
         return permissions.asked.may_publish(principal, message.topic.decode(), message.qos, True)
@@ -366,8 +470,10 @@ class RetainedShares:
         self.most: i64 = most
         self._sessions = sessions
         self._bytes: dict[str, int] = {}
-        # The messages of each account that may give way.
+        # The messages of each account that may give way to other accounts, and what each of its clients has cleared,
+        # which gives way to its own messages as well.
         self._giving: dict[Account, ByAge] = {}
+        self._clearings: dict[Account, dict[str, ByAge]] = {}
         self._number: Room = accounts.rooms[RETAINED]
         self._size: Room = accounts.rooms[RETAINED_SIZE]
 
@@ -402,7 +508,9 @@ class RetainedShares:
         message.account = account
         self._number.change(account, 1)
         self._size.change(account, size)
-        if message.qos == 0 and not account.internal:
+        if len(message.payload()) == 0:
+            self._clearings.setdefault(account, {}).setdefault(message.publisher, ByAge()).add(message)
+        elif message.qos == 0 and not account.internal:
             giving = self._giving.get(account)
             if giving is None:
                 giving = ByAge()
@@ -421,7 +529,14 @@ class RetainedShares:
             return
         if message.shared:
             self._change(message.publisher, -message.charge)
-        if message.place >= 0:
+        if len(message.payload()) == 0:
+            by_client = self._clearings[account]
+            by_client[message.publisher].remove(message)
+            if not by_client[message.publisher]:
+                del by_client[message.publisher]
+                if not by_client:
+                    del self._clearings[account]
+        elif message.place >= 0:
             giving = self._giving[account]
             giving.remove(message)
             if not giving:
@@ -437,11 +552,24 @@ class RetainedShares:
         Not `old`, which the new one replaces: its room is counted as free already.
         """
         for each in room.givers(account, need, bound):
-            giving = self._giving.get(each)
-            message = None if giving is None else giving.oldest(old)
+            message = self.oldest_clearing(each)
+            if message is None:
+                giving = self._giving.get(each)
+                message = None if giving is None else giving.oldest(old)
             if message is not None:
                 return message
         return None
+
+    def oldest_clearing(self, account: Account, client_id: str = "") -> RetainedMessage | None:
+        """Return the clearing by a client of an account that is remembered for longest; None: there is none.
+
+        Without a client identifier: that of the client that was the first to clear something.
+        """
+        by_client = self._clearings.get(account)
+        if by_client is None:
+            return None
+        clearings = by_client.get(client_id) if client_id else next(iter(by_client.values()))
+        return None if clearings is None else clearings.oldest(None)
 
     def _change(self, client_id: str, change: int) -> None:
         size = self.of(client_id) + change
@@ -463,12 +591,12 @@ CHUNK: Final = 16
 """Messages that stand together: if fifteen have gone, the last one takes as much as all of them did."""
 
 
-class RetainedMessage(MessageCopy):
+class RetainedMessage(TimedMessage):
     """A message as it is retained: without wire forms, and with what it was charged."""
 
-    def __init__(self, message: Message, kept: i64) -> None:
+    def __init__(self, message: Message, kept: i64, at: i64) -> None:
         """`kept`: its `kept_bytes`."""
-        super().__init__(message)
+        super().__init__(message, at)
         self.kept: i64 = kept
         # Bytes, with the levels that the tree got for its topic; and on whose account. None: on no account.
         self.charge: i64 = 0
@@ -491,6 +619,16 @@ def account_name(message: Message) -> str:
     """The name of the account that holds a retained message, as a store keeps it; empty: it is the broker's own."""
     account = message.account if isinstance(message, RetainedMessage) else None
     return "" if account is None or account.internal else account.name
+
+
+def stored_properties(message: Message) -> bytes:
+    """The properties of a retained message as a store keeps them, with the time at which a node retained it."""
+    return marked(message.properties, 0, message.at if isinstance(message, TimedMessage) else 0)
+
+
+def _without_payload(message: Message, expires_at: float) -> Message:
+    """Return the message that says that a topic was cleared."""
+    return Message(message.topic, b"", message.qos, True, b"", expires_at, message.publisher)
 
 
 class Chunk:

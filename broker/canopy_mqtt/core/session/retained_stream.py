@@ -70,6 +70,10 @@ class RetainedStream:
         """Return whether the session was offered a topic's message when it was published."""
         return node.published > self._since and self._epochs == _epochs(permissions) != NEVER
 
+    def send_live(self) -> None:
+        """Send each message, also one that went to the session as a live message: it tells copies apart."""
+        self._epochs = NEVER
+
     def send_all(self) -> None:
         """Send again what has been published until now, and what is being published."""
         self._since = self.tree.published + 1

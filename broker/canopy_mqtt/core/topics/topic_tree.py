@@ -291,14 +291,18 @@ class Frame:
 
 
 class RetainedCursor:
-    """A search in progress. It holds no lock and needs no closing: drop it when it is no longer needed."""
+    """A search in progress. It holds no lock and needs no closing: drop it when it is no longer needed.
 
-    def __init__(self, tree: RetainedTree, topic_filter: str, youngest: i64) -> None:
+    `reserved`: a leading wildcard sees topics that begin with `$`, too.
+    """
+
+    def __init__(self, tree: RetainedTree, topic_filter: str, youngest: i64, reserved: bool = False) -> None:
         self.topic_filter = topic_filter
         self.done: bool = False
         self.steps: int = 0  # nodes looked at so far
         self._levels = topic_filter.split("/")
         self._youngest = youngest
+        self._reserved = reserved
         self._frames: list[Frame] = []
         self._ready: list[TopicNode] = []
         # Where the walk begins; None once it has begun.
@@ -363,7 +367,7 @@ class RetainedCursor:
             child: TopicNode | None = None
             below = frame.node.below
             if isinstance(below, TopicNode):
-                if frame.after < below.born <= self._youngest and not below.reserved:
+                if frame.after < below.born <= self._youngest and (self._reserved or not below.reserved):
                     frame.after = below.born
                     child = below
             elif below is not None:
@@ -383,7 +387,7 @@ class RetainedCursor:
                         break
                     index += 1
                     # [MQTT-4.7.2-1]: a leading wildcard sees no topic that begins with $.
-                    if not candidate.reserved:
+                    if self._reserved or not candidate.reserved:
                         frame.index = index
                         frame.after = candidate.born
                         child = candidate

@@ -20,7 +20,7 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.requests import Peer, Request
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import has_looped, visited, with_hop
-from canopy_mqtt.core.routing.nodes import QOS1, retained_at
+from canopy_mqtt.core.routing.node_messages import MARK_SIZE, Mark, NodeMessage, read_mark
 from canopy_mqtt.links.filters.declarer import COPY, OUTSIDE
 from canopy_mqtt.links.protocol.link_state import LinkState
 from canopy_mqtt.links.protocol.session import renamed
@@ -115,6 +115,10 @@ class Downlink(Peer):
                     self._requests[packet_id] = request
                     self.acknowledge(kind, packet_id, UNANSWERED, now)
                     return
+            elif packet.retain and isinstance(message, NodeMessage):
+                count = 1
+                if not router.publish_again(message, session):
+                    figures.replayed += 1
             else:
                 count = router.publish(message, session)
             reached = count != 0
@@ -140,7 +144,18 @@ class Downlink(Peer):
         if topic is None or topic_refusal(self._router, topic, True)[0] > 0:
             figures.nameless += 1
             return None
-        kept_anyway = session.node and (packet.retain or retained_at(packet.properties) > 0)
+        properties, qos = packet.properties, packet.qos
+        mark: Mark | None = None
+        if session.node:
+            mark = read_mark(properties)
+            if mark is not None:
+                properties = properties[:-MARK_SIZE]
+                if qos == 2 and mark.qos == 1:
+                    qos = 1
+            elif packet.retain:
+                mark = Mark(0, 0, False)
+        # Of a node, with RETAIN: it was sent because the link is new. Others come as they are published.
+        kept_anyway = mark is not None and (packet.retain or mark.at > 0)
         if verdict == OUTSIDE and not kept_anyway and not session.mapping.within_roots(topic):
             # Nobody has asked for it, and no access rule is about a link.
             figures.outside += 1
@@ -149,9 +164,6 @@ class Downlink(Peer):
         if 0 < limits.max_payload_size < len(packet.payload):
             self._router.counters.oversized += 1
             return None
-        properties, qos = packet.properties, packet.qos
-        if session.node and qos == 2 and properties.endswith(QOS1):
-            properties, qos = properties[: -len(QOS1)], 1
         if self._version == V5:
             been = visited(properties) if properties else []
             if has_looped(been, session.broker_id, session.hop_limit):
@@ -162,27 +174,12 @@ class Downlink(Peer):
             if packet.properties and not session.mapping.plain:
                 properties = renamed(properties, session.mapping, False)
         expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
-        retain = packet.retain and limits.retain_available
+        retain = (packet.retain or kept_anyway) and limits.retain_available
         message = Message(topic, packet.payload, qos, retain, properties, expires_at, session.client_id)
-        if packet.retain and self._replays.knows(message, packet.topic, now):
+        if packet.retain and (self._replays.knows(message, packet.topic, now) or (session.node and not retain)):
             figures.replayed += 1
             return None
-        return self._of_node(message) if session.node else message
-
-    def _of_node(self, message: Message) -> Message | None:
-        """Return a message of another node; None: it has been here.
-
-        With RETAIN it was sent because the link is new: an older one than ours, or the same, is then left out. Others
-        come as they are published; those that are to be retained say when they were.
-        """
-        at = retained_at(message.properties)
-        if message.retain:
-            if self._router.retained_store.kept_at(message.topic.decode()) >= at:
-                self._figures.replayed += 1
-                return None
-        elif at > 0:
-            message.retain = self._router.limits.retain_available
-        return message
+        return NodeMessage(message, mark) if retain and mark is not None else message
 
     def acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
         """Send a PUBACK, PUBREC or PUBCOMP, after the earlier ones; UNANSWERED: once `answer` has come."""

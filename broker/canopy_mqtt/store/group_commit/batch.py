@@ -15,7 +15,7 @@ from canopy_mqtt.core.persistence.journal import share_name
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import QUEUED, Delivery
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.retained import account_name
+from canopy_mqtt.core.routing.retained import account_name, stored_properties
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.store.times import Note
 
@@ -366,7 +366,7 @@ def of_retained(batch: Batch, retained: dict[str, Message | None], offset: float
             batch.retained_cleared.append(topic)
         else:
             batch.retained += (
-                topic, message.payload(), message.qos, message.properties or None, message.publisher or None,
+                topic, message.payload(), message.qos, stored_properties(message) or None, message.publisher or None,
                 _lasting(message, offset), account_name(message) or None, None,
             )  # fmt: skip
 

@@ -32,7 +32,7 @@ COUNTS: Final = {
     "subscriptions": "SELECT count(*) FROM subscription WHERE session IN (SELECT id FROM session)",
     "received": "SELECT count(*) FROM received WHERE session IN (SELECT id FROM session)",
     "shared_messages": "SELECT count(*) FROM message",
-    "retained": "SELECT count(*) FROM retained",
+    "retained": "SELECT count(*) FROM retained WHERE payload <> x''",
     "retained_bytes": "SELECT coalesce(sum(length(payload)), 0) FROM retained",
 }
 

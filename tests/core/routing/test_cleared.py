@@ -1,0 +1,241 @@
+"""What a node of a cluster knows of cleared topics: bounded as retained messages are, for a day, and then nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.node_messages import Mark, NodeMessage
+from canopy_mqtt.core.routing.nodes import ALL_CLEARED, ALL_RETAINED, NodeSession
+from canopy_mqtt.core.routing.retained import RetainedMessage
+from canopy_mqtt.core.routing.router import Router
+from tests.core.harness import Client, Network, limits
+from tests.core.recount import check_accounts
+
+DAY = 86_400.0
+NODE = "$node/b"
+LINK = "$upstream/$node/b"
+
+
+def node(**changes: int) -> Network:
+    """A broker with another node, which is not connected."""
+    network = Network(limits(**changes))
+    network.router.retained_store.nodes = (NODE,)
+    return network
+
+
+def cleared(router: Router) -> list[str]:
+    return sorted(each.topic for each in router.retained_store.cleared.matching("#"))
+
+
+def at(network: Network, client_id: str, host: str) -> Client:
+    """A client at an address."""
+    client = network.idle(client_id)
+    client.host = host
+    client.connect()
+    return client
+
+
+def forget(router: Router, now: float) -> None:
+    """Let everything happen that is due at a time."""
+    while router.tick(now):
+        pass
+
+
+def is_empty(router: Router) -> bool:
+    """Whether nothing is left of retained messages."""
+    store = router.retained_store
+    shares = store.shares
+    return (store.bytes, store.count, store.cleared.node_count, dict(shares._clearings), len(router.deadlines)) == (
+        0, 0, 0, {}, 0,
+    )  # fmt: skip
+
+
+def test_a_broker_without_nodes_remembers_nothing() -> None:
+    network = Network()
+    client = network.client("c")
+    client.publish("t", b"x", retain=True)
+    client.publish("t", b"", retain=True)
+    client.publish("never", b"", retain=True)
+    assert is_empty(network.router)
+
+
+def test_it_is_forgotten_after_a_day() -> None:
+    network = node()
+    router = network.router
+    client = network.client("c")
+    client.publish("t", b"x", retain=True)
+    client.publish("t", b"", retain=True)
+    assert (cleared(router), len(router.retained)) == (["t"], 0)
+    assert router.retained_store.shares.of("c") == router.retained_bytes > 0
+    forget(router, network.now + DAY - 1.0)
+    assert cleared(router) == ["t"]
+    forget(router, network.now + DAY + 1.0)
+    assert is_empty(router)
+
+
+def test_a_new_message_takes_its_place() -> None:
+    network = node()
+    router = network.router
+    client = network.client("c")
+    for payload in (b"x", b"", b"y"):
+        client.publish("a/topic", payload, retain=True)
+    assert cleared(router) == []
+    assert router.retained.get("a/topic") is not None
+    check_accounts(router)
+    client.publish("a/topic", b"", retain=True)
+    forget(router, network.now + DAY + 1.0)
+    assert is_empty(router)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"max_retained_messages": 20},
+        {"max_retained_bytes": 40_000},
+        {"max_retained_bytes_per_client": 20_000},
+        {"max_user_bytes": 40_000},
+    ],
+    ids=lambda bounds: next(iter(bounds)),
+)
+def test_empty_messages_take_no_more_room_than_others(bounds: dict[str, int]) -> None:
+    """And none of what clients retain."""
+    network = node(**bounds)
+    router = network.router
+    client = network.client("c")
+    for number in range(200):
+        client.publish(f"{number}/" + "long" * 100, b"", qos=1, retain=True)
+    assert 0 < len(cleared(router)) <= 20
+    assert router.retained_bytes <= bounds.get("max_retained_bytes", 60_000)
+    check_accounts(router)
+    kept = 5
+    for number in range(kept):
+        client.publish(f"kept/{number}", b"x", qos=1, retain=True)
+    assert len(router.retained) == kept
+    check_accounts(router)
+
+
+def test_another_accounts_messages_make_them_give_way() -> None:
+    network = node(max_retained_messages=10)
+    router = network.router
+    greedy, other = at(network, "greedy", "10.0.0.1"), at(network, "other", "10.0.0.2")
+    for number in range(50):
+        greedy.publish(f"greedy/{number}", b"", qos=1, retain=True)
+    for number in range(5):
+        other.publish(f"other/{number}", b"x", qos=1, retain=True)
+    assert sorted(each.topic for each in router.retained.matching("#")) == [f"other/{each}" for each in range(5)]
+    check_accounts(router)
+
+
+def test_what_one_client_has_cleared_does_not_bound_another_one_of_its_address() -> None:
+    network = node(max_retained_bytes_per_client=8_000)
+    router = network.router
+    first, second = network.client("first"), network.client("second")
+    first.publish("first", b"", qos=1, retain=True)
+    for number in range(20):
+        second.publish(f"second/{number}", b"", qos=1, retain=True)
+    for number in range(5):
+        second.publish(f"kept/{number}", b"x", qos=1, retain=True)
+    assert (len(router.retained), "first" in cleared(router)) == (5, True)
+    check_accounts(router)
+
+
+def test_what_the_broker_itself_has_cleared_takes_no_room_from_clients() -> None:
+    """With presence it clears a topic for each client that leaves."""
+    network = node(max_retained_messages=10)
+    router = network.router
+    for number in range(50):
+        router.retain(Message(b"presence/%d" % number, b"", 1, True, b"", 0.0, ""))
+    assert len(cleared(router)) == 10
+    client = network.client("c")
+    for number in range(8):
+        client.publish(f"kept/{number}", b"x", qos=1, retain=True)
+    assert len(router.retained) == 8
+    check_accounts(router)
+
+
+def test_a_clearing_without_room_still_clears() -> None:
+    network = node(max_retained_messages=1)
+    router = network.router
+    one, other = at(network, "one", "10.0.0.1"), at(network, "other", "10.0.0.2")
+    one.publish("t", b"x", qos=1, retain=True)
+    other.publish("another", b"", qos=1, retain=True)
+    assert (cleared(router), router.counters.retained_refused) == ([], 1)
+    other.publish("t", b"", qos=1, retain=True)
+    assert (cleared(router), len(router.retained)) == (["t"], 0)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["one", "two", LINK]),
+        st.sampled_from(["a", "a/b", "a/c/d", "$x/y"]),
+        st.integers(0, 2),
+        st.integers(0, 1),
+        st.integers(0, 5),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_accounts_are_exact_whatever_is_set_and_cleared(steps: list[tuple[str, str, int, int, int]]) -> None:
+    network = node(max_retained_messages=3, max_retained_bytes_per_client=4_000)
+    router = network.router
+    store = router.retained_store
+    for publisher, topic, size, qos, ahead in steps:
+        message = Message(topic.encode(), b"x" * size * 100, qos, True, b"", 0.0, publisher)
+        if publisher == LINK:
+            message = NodeMessage(message, Mark(0, int((network.now + ahead) * 1e6), ahead == 5))
+        router.retain(message)
+        check_sums(router)
+    forget(router, network.now + 2 * DAY)
+    assert store.cleared.node_count == 0
+    for each in topics(router):
+        store.drop(each)
+    assert is_empty(router)
+
+
+def topics(router: Router) -> Iterator[str]:
+    return iter([each.topic for name in ("#", "$x/#") for each in router.retained.matching(name)])
+
+
+def check_sums(router: Router) -> None:
+    store = router.retained_store
+    held: list[RetainedMessage] = []
+    for tree in (store.tree, store.cleared):
+        for each in (*tree.matching("#"), *tree.matching("$x/#")):
+            assert isinstance(each.value, RetainedMessage)
+            assert (each.value.payload() == b"") is (tree is store.cleared)
+            held.append(each.value)
+    assert store.count == len(held) <= 3
+    assert sum(int(each.charge) for each in held) <= store.bytes
+
+
+def test_an_older_message_of_a_node_does_not_undo_a_clearing_and_a_newer_one_does() -> None:
+    network = node()
+    router = network.router
+    network.client("c").publish("t", b"", retain=True)
+    now = int(network.now * 1e6)
+    for ahead, expected in ((-1_000_000, None), (1_000_000, b"x")):
+        message = Message(b"t", b"x", 1, True, b"", 0.0, LINK)
+        assert router.retain(NodeMessage(message, Mark(0, now + ahead, False))) is (expected is not None)
+        found = router.retained.get("t")
+        assert (None if found is None else found.payload()) == expected  # type: ignore[attr-defined]
+
+
+def test_the_stream_of_all_is_no_subscription_to_all() -> None:
+    network = node()
+    router = network.router
+    network.client("c").publish("t", b"x", retain=True)
+    session = NodeSession(NODE, router.counters)
+    session.bound(Limits())
+    session.stream_all(router.retained, router.retained_store.cleared)
+    # What an UNSUBSCRIBE does.
+    session.stop_stream("#")
+    assert session.streams is not None
+    assert list(session.streams.streams) == [ALL_RETAINED, ALL_CLEARED]
