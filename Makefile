@@ -2,7 +2,7 @@
 #
 #   make run     start the broker on 127.0.0.1:1883, interpreted at first: `make setup` compiles it
 #                                                              ARGS="--listen mqtt://0.0.0.0:1883"
-#   make quick   tests/core, interpreted from the source: no build, a minute   ARGS="-k retained -x"
+#   make quick   tests/core, interpreted from the source: no build, a minute   ARGS="-k retained -x" or ROOM=settings
 #   make test    lint, beside the tests that protect           ARGS="-k retained -x"
 #   make test-long  the other tests: all examples of every property, Spark, fuzz, benches
 #   make test-pythons  tests/core and a running broker on Python 3.11, 3.12, 3.13
@@ -18,6 +18,7 @@
 #   make docs     the documentation as a site, in site/; a dead link is an error
 #   make deb     a Debian package of the broker as a service, in dist/, for the Debian or Ubuntu that builds it
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what the pipeline makes of it   ARGS="--scale 2"
+#   make pictures  the screenshots of the documentation, by Chromium
 #   make pages   docs/settings.md, docs/commands.md and the figures of docs/sys.md, from the code
 #   make fuzz    random and mutated packets, and hostile settings, for FUZZ_SECONDS (default 60)
 #   make setup   only the environment, in .venv, with everything the tests need
@@ -35,7 +36,7 @@ PY := $(VENV)/bin/python -P
 # `tests` and `benchmarks` are importable from here. Canopy is the installed one: its sources lie a folder deeper.
 TESTS := PYTHONPATH="$(CURDIR)"
 
-.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pages fuzz packages setup clean
+.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pictures pages fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -72,9 +73,10 @@ SOURCES := $(CURDIR)/broker:$(CURDIR)/loadtest:$(CURDIR)/pipeline:$(CURDIR)
 INTERPRETED := PYTHONPATH="$(SOURCES)" PYTHONSAFEPATH=1 CANOPY_EXPECT=interpreted
 INSTALLED := CANOPY_EXPECT="$$($(PY) -m canopy_mqtt.buildinfo)" PYTHONSAFEPATH=1 $(TESTS)
 
+ROOM ?= core
 quick:
 	@.ci/environment quick
-	@$(INTERPRETED) $(PYTEST) tests/core -q -m "not long" $(ARGS)
+	@$(INTERPRETED) $(PYTEST) tests/$(ROOM) -q -m "not long" $(ARGS)
 
 # The linters need nothing that is built, and tests wait for something half of the time: they run side by side, and the
 # tests go first. `CHECKS=` leaves the linters out, where they have run already.
@@ -153,6 +155,9 @@ deb:
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)
+
+pictures: setup
+	@PYTHONPATH=. $(PY) -m tools.pictures
 
 # The variable silences an advertisement of the theme.
 docs: setup

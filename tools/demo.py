@@ -77,6 +77,15 @@ def recorded(out: Path, flags: list[str]) -> int:
             copier.join(PATIENCE)
 
 
+def jobs(out: Path) -> list[list[str]]:
+    """Return the words of the commands that read the record."""
+    record = ["--input", str(out / "record"), "--output"]
+    return [
+        ["pipeline", "tables", *record, str(out / "tables"), "--mapping", str(MAPPING)],
+        ["pipeline", "report", *record, str(out)],
+    ]
+
+
 def main() -> int:
     """Record, then look at what was recorded."""
     out = Path("canopy-demo") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
@@ -88,12 +97,11 @@ def main() -> int:
         status = subprocess.run([*CANOPY, "record", "verify", str(out / "record")], check=False).returncode
         if status:
             return status
-        sample = [*CANOPY, "pipeline", "tables", "--input", str(out / "record"), "--output", str(out / "tables")]
-        status = subprocess.run([*sample, "--mapping", str(MAPPING)], check=False).returncode
-        if status:
-            return status
-        report = [*CANOPY, "pipeline", "report", "--input", str(out / "record"), "--load", str(out / "load")]
-        return subprocess.run([*report, "--output", str(out)], check=False).returncode
+        for words in jobs(out):
+            status = subprocess.run([*CANOPY, *words], check=False).returncode
+            if status:
+                return status
+        return 0
     except KeyboardInterrupt:
         return 130
     finally:

@@ -143,6 +143,16 @@ def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
         assert not anchor or file.suffix != ".md" or anchor in anchors(file), target
 
 
+def test_pictures_are_few_small_and_shown() -> None:
+    """`make pictures` makes them; a clone has them all."""
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    pictures = sorted((ROOT / "docs" / "assets").glob("*.png"))
+    assert 0 < len(pictures) <= 6
+    for picture in pictures:
+        assert picture.stat().st_size <= 150_000, picture.name
+        assert f"](assets/{picture.name})" in text
+
+
 def test_a_link_out_of_the_folder_leads_to_a_copy_and_one_to_a_folder_is_text() -> None:
     page = tool.on_page_markdown(
         "[a](../config/edge.toml), [`b[0]`](../broker/canopy_mqtt/words.py#L3), [c/](../config/), [d](sys.md)"

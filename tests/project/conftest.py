@@ -18,13 +18,15 @@ BUILD = "import setuptools.build_meta as b, sys; print(getattr(b, sys.argv[1])(s
 
 def build(what: str, source: Path, into: Path) -> Path:
     """`build_sdist` or `build_wheel`, interpreted; whatever this run demands of its own build."""
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", BUILD, what, str(into)],
         cwd=source,
         env=environment(CANOPY_PURE="1"),
-        check=True,
+        check=False,
         capture_output=True,
+        text=True,
     )
+    assert done.returncode == 0, done.stderr
     (built,) = into.glob("*.tar.gz" if what == "build_sdist" else "*.whl")
     return built
 

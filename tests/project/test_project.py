@@ -10,7 +10,9 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from tests.support.commands import options
 from tests.support.runs import for_each
+from tests.support.tools import load
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -91,6 +93,12 @@ def test_every_python_that_is_promised_is_tested() -> None:
 @for_each("file", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda file: file.name)
 def test_an_issue_template_can_be_read(file: Path) -> None:
     assert parsed(file)
+
+
+def test_the_demo_calls_commands_that_exist(tmp_path: Path) -> None:
+    (tmp_path / "record").mkdir()
+    for words in load("demo").jobs(tmp_path):
+        assert Path(options(*words)["output"]).is_relative_to(tmp_path)
 
 
 def test_pre_commit_runs_what_the_lint_runs() -> None:

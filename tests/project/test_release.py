@@ -63,3 +63,8 @@ def test_the_page_on_the_index_has_no_links_into_the_repository(tmp_path: Path) 
     assert targets == [target for target in re.findall(r"\]\(([^)]*)\)", readme) if target.startswith(("https:", "#"))]
     (heading,) = re.findall(r"^# .+$", readme, re.MULTILINE)
     assert shown.startswith(heading)
+
+
+def test_what_pytest_says_of_its_tests_is_shown() -> None:
+    told = "....\n1148 passed in 266.74s (0:04:26)\ncanopy: left out: 82 properties: make test-long\n"
+    assert release.verdict(told) == "1148 passed in 266.74s (0:04:26)"

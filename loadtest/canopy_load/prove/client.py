@@ -552,9 +552,11 @@ class Client:
             self.ground.foreign += 1
             return
         stream, sequence, whole = found or ((UNKNOWN, topic, packet.qos), -1, False)
-        if packet.retain or self.plan.kind == "looker":
+        if packet.retain or (self.plan.kind == "looker" and packet.payload):
             # What comes to a looker as a new message is the retained one from then on, and may come in its place.
             self.retained[topic] = stream, sequence
+        elif self.plan.kind == "looker":
+            self.retained.pop(topic, None)
         if not packet.payload and topic in self.ground.cleared:
             # It is one of these, and nobody can tell which.
             return

@@ -224,6 +224,49 @@ def test_a_group_that_was_granted_qos_0_queues_nothing() -> None:
     assert SHARED not in network.router.sessions
 
 
+# -- clients that take no large messages ------------------------------------------------------------------------------
+
+LARGE = bytes(1_000)
+
+
+def small(member: Client) -> None:
+    """It is there, and takes only small packets."""
+    member.connect(clean=False, expiry=HOUR, max_packet=200)
+
+
+def test_what_is_too_large_for_one_member_goes_to_another() -> None:
+    """Of what waited as of what comes; the others are shared as ever."""
+    network = Network()
+    first, second = away(network, "a", "b")
+    publisher = network.client("p")
+    for payload in (LARGE, b"0", LARGE, b"1"):
+        publisher.publish("t", payload, 1)
+    small(first)
+    assert first.payloads() == [b"0", b"1"]
+    publisher.publish("t", LARGE, 1)
+    assert SHARED not in network.router.sessions
+    back(second)
+    assert second.payloads() == [LARGE] * 3
+    for payload in (b"2", LARGE, b"3", LARGE, LARGE):
+        publisher.publish("t", payload, 1)
+    assert sorted(first.payloads() + second.payloads()) == [LARGE] * 3 + [b"2", b"3"]
+    assert losses(first.session) == losses(second.session) == {}
+    ledgers(network)
+
+
+def test_what_is_too_large_for_all_members_is_dropped_and_counted() -> None:
+    network = Network()
+    (member,) = away(network, "a")
+    publisher = network.client("p")
+    for payload in (LARGE, b"0"):
+        publisher.publish("t", payload, 1)
+    small(member)
+    publisher.publish("t", LARGE, 1)
+    assert member.payloads() == [b"0"]
+    assert losses(member.session) == {"too-large": 2}
+    ledgers(network)
+
+
 # -- members that leave ------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +353,45 @@ def test_what_is_in_flight_and_has_no_room_elsewhere_is_not_lost_with_the_connec
     back(member)
     assert set(numbers(member)) == set(range(20))
     assert losses(member.session) == {}
+    ledgers(network)
+
+
+def test_the_latest_of_a_topic_is_what_came_last_wherever_it_was() -> None:
+    """With a member that left first or last, and with more than one of them."""
+    network = Network()
+    network.router.limits.rules = (QueueRule(topic_filter="t", policy=LATEST),)
+    members = [durable(network, name) for name in "abc"]
+    for member in members:
+        member.answering = False
+    publish(network, range(8))
+    assert sum(member.session.in_flight_messages() for member in members) == 8
+    for member in (members[1], members[0], members[2]):
+        member.cut()
+    network.settle()
+    assert [each.message.payload() for each in network.session(SHARED).queue.waiting()] == [b"7"]
+    publish(network, range(8, 9))
+    back(members[0])
+    assert members[0].inbox[-1].payload == b"8"
+    ledgers(network)
+
+
+def test_a_message_is_as_old_as_it_is_wherever_it_was() -> None:
+    """`max_age` counts from when it came to the group."""
+    network = Network()
+    network.router.limits.rules = (QueueRule(topic_filter="t", max_age=10.0),)
+    (member,) = away(network, "a")
+    publish(network, range(2))
+    member.answering = False
+    for _ in range(3):
+        network.advance(3)
+        back(member)
+        member.cut()
+    publish(network, range(2, 3))
+    queue = network.session(SHARED)
+    assert queue.waiting_messages() == 3
+    network.advance(2)
+    network.router.sweep(network.now)
+    assert (queue.waiting_messages(), losses(queue)) == (1, {"age": 2})
     ledgers(network)
 
 
@@ -440,7 +522,21 @@ async def test_a_queue_without_its_group_is_gone() -> None:
     store.journal.unsubscribed("a", SHARED)
     again = await restarted(store, network)
     assert SHARED not in again.router.sessions
+    assert again.router.counters.dropped[SESSION_ENDED] == 2
     assert [each.client_id for each in (await store.load()).sessions] == ["a"]
+
+
+async def test_a_queue_with_subscriptions_of_its_own_is_gone() -> None:
+    """It would be a client that is never there."""
+    store, network = MemoryStore(), Network()
+    await store.open(lambda: network.now)
+    network.router.journal = store.journal
+    (member,) = away(network, "a")
+    publish(network, range(2))
+    store.journal.subscribed(SHARED, member.session.subscriptions[SHARED], False)
+    again = await restarted(store, network)
+    assert SHARED not in again.router.sessions
+    assert again.router.subscription_count == 1
 
 
 def test_a_message_is_nobodys_at_no_moment() -> None:

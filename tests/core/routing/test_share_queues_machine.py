@@ -44,6 +44,7 @@ class Groups(RuleBasedStateMachine):
         if self.kept:
             at_once(self.store.open(self.clock))
             self.network.router.journal = self.store.journal
+        self.at_once = 0
         self.count = 0
         self.qos: dict[int, int] = {}
         # What the group is owed; what came to a member, how often with QoS 2; and what was acknowledged by one.
@@ -117,8 +118,9 @@ class Groups(RuleBasedStateMachine):
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(at_once=st.sampled_from([1, 2, 512]))
+    def begin(self, at_once: int) -> None:
+        self.at_once = self.network.router.unfinished.at_once = at_once
         for name in NAMES:
             self.clients[name] = self.network.idle(name)
             self.clients[name].judge.enabled = False
@@ -212,6 +214,7 @@ class Groups(RuleBasedStateMachine):
         made = Network(self.limits)
         made.now = self.network.now
         made.router.journal = self.store.journal
+        made.router.unfinished.at_once = self.at_once
         restore(made.router, saved, made.now)
         made.settle()
         self.network = made

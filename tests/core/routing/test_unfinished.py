@@ -7,7 +7,7 @@ import pytest
 from canopy_mqtt.core.jobs import DUE_WORK, OBJECT_WORK, STEP_WORK
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.share_queues import AT_ONCE
+from canopy_mqtt.core.routing.unfinished import AT_ONCE
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.core.recount import losses
 from tests.core.routing.test_permissions import Rules

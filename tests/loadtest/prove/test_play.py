@@ -12,6 +12,7 @@ from canopy_load.brokers.process import BrokerFailed
 from canopy_load.engine.job import Target
 from canopy_load.ledger.history import Connect, Look, Publish, Subscribe
 from canopy_load.prove import report
+from canopy_load.prove.client import Client
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
 from canopy_load.prove.ground import Ground
 from canopy_load.prove.judge import judge
@@ -161,6 +162,16 @@ def test_every_node_is_looked_at() -> None:
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         assert len(runner.run(main())) == 2
+
+
+async def test_a_topic_that_is_cleared_while_it_is_looked_at_has_no_retained_message() -> None:
+    plan = make(1, 1, [], RATE).clients["looker-0"]
+    ground = Ground("00000001", [Target("127.0.0.1", 1)])
+    topic, payload = ground.topic("r/0"), ground.streams.message(("retainer-0", "r/0", 1))[1]
+    looker = Client(plan, ground)
+    for retain, sent, found in ((True, payload, 1), (False, b"", 0), (False, payload, 1), (True, b"", 1)):
+        looker._delivered(packets.Publish(topic.encode(), sent, 0, retain))
+        assert len(looker.retained) == found
 
 
 class Apart(FakeBroker):

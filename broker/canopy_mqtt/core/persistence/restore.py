@@ -19,6 +19,7 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.packets import NEVER
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, parse_shared
+from canopy_mqtt.core.ledger import SESSION_ENDED, Ledger
 from canopy_mqtt.core.persistence.journal import (
     UNBOUNDED,
     WAITING,
@@ -33,7 +34,7 @@ from canopy_mqtt.core.persistence.journal import (
     WillRecord,
 )
 from canopy_mqtt.core.protocol.identity import is_link, is_reserved
-from canopy_mqtt.core.queues.delivery import Delivery
+from canopy_mqtt.core.queues.delivery import QUEUED, Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.broadcast import Interrupted
 from canopy_mqtt.core.routing.links import UPLINKS, announced
@@ -174,18 +175,21 @@ def _session(
 def _share_queue(
     router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float, steps: _Steps
 ) -> Iterator[None]:
-    """The queue of a share group; it is gone if the group is, as with a file that another program has changed."""
+    """The queue of a share group; it is lost if the group is gone, or it has what no queue has, as with a file that
+    another program has changed."""
     group = router.share_queues.find(record.client_id)
-    if group is None:
+    member = None if group is None else group.any_member()
+    alien = record.subscriptions or record.received or record.pages
+    if group is None or member is None or alien or any(each.state != QUEUED for each in record.deliveries):
         if router.journal is not None:
             router.journal.session_gone(record.client_id)
+        if record.deliveries:
+            Ledger(record.client_id, router.counters).lost(SESSION_ENDED, len(record.deliveries))
         return
-    queue = router.share_queues.make(group, record.principal)
+    queue = router.share_queues.make(group, member.session)
     yield from _fill(router, queue, record, messages, now, steps)
-    if queue.has_messages():
-        router.session_table.count(queue)
-    else:
-        router.end_session(queue, now)
+    router.session_table.count(queue)
+    router.share_queues.settle(queue)
 
 
 def _made(router: Router, record: SessionRecord) -> Session:

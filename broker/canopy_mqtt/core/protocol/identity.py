@@ -79,8 +79,10 @@ def renew(session: Session, found: Principal | None, origin: Origin, router: Rou
 
 def become(session: Session, principal: Principal, router: Router) -> None:
     """Give a session to this client. What it may be sent is found out anew."""
-    session.principal = principal
-    router.session_table.belong(session)
+    if session.principal is not principal:
+        session.principal = principal
+        router.session_table.belong(session)
+        router.share_queues.follow(session)
     if session.made_queue is not None:
         session.made_queue.review = None
     if router.permissions is not None and session.subscriptions:

@@ -163,7 +163,7 @@ class MessageQueue:
         if self.journal is not None:
             self.journal.queued(self.client_id, delivery)
         if delivery.message_terms is not None:
-            self.enter(delivery.message_terms, delivery)
+            self.enter(delivery.message_terms, delivery, load.now)
         return ACCEPTED
 
     def _make_room(self, message_terms: MessageTerms | None, messages: i64, size: i64, cause: int) -> bool:
@@ -342,29 +342,28 @@ class MessageQueue:
         if not some:
             return
         load = self.load
-        pending = self.pending
         if self.messages == 0:
             self._taken_at = load.now
-            load.queue_begins(self.owner)
-        if pending is None or self.messages == 0:
-            self.pending = deque(some)
+            self.pending = None
             self._gaps = 0
-        elif pending[-1].order < some[0].order:
+        pending = self.pending = self.pending or deque()
+        if not pending or pending[-1].order < some[0].order:
             pending.extend(some)
         else:
-            load.budget.used += int(self.messages) >> MERGE_SHIFT
-            merged = self.waiting() + some
-            merged.sort(key=order_of)
-            self.pending = deque(merged)
-            self._gaps = 0
+            before: list[Delivery] = []
+            while pending and pending[0].order < some[-1].order:
+                before.append(pending.popleft())
+            load.budget.used += len(before) >> MERGE_SHIFT
+            before += some
+            before.sort(key=order_of, reverse=True)
+            pending.extendleft(before)
+            some = some[::-1]  # as they come to the front
+        size: i64 = sum([each.message.size for each in some])
+        self.count(len(some), size)
+        self.owner.queued += size
+        load.messages += len(some)
+        load.bytes += size
         for delivery in some:
-            size: i64 = delivery.message.size
-            delivery.since = load.now
-            self.messages += 1
-            self.bytes += size
-            self.owner.queued += size
-            load.messages += 1
-            load.bytes += size
             if delivery.qos == 0:
                 self.qos0 += 1
             if self.journal is not None:
@@ -372,7 +371,7 @@ class MessageQueue:
                 self.journal.queued(self.client_id, delivery)
                 self.journal.placed(0)
             if delivery.message_terms is not None:
-                self.enter(delivery.message_terms, delivery)
+                self.enter(delivery.message_terms, delivery, delivery.since)
 
     def crowd(self) -> None:
         """A message has come for clients that are connected: tell routing if more than half of what may wait does."""
@@ -383,17 +382,15 @@ class MessageQueue:
         """Return the messages that wait in memory, in their order: a copy."""
         return [] if self.pending is None else [each for each in self.pending if each.state != DROPPED]
 
-    def take_shared(self, groups: set[SharedGroup], kept: set[Delivery]) -> list[Delivery]:
-        """Take out what was chosen for this member of some shared subscriptions, but for what is kept."""
-        taken = [each for each in self.waiting() if each.group in groups and each not in kept]
-        self.take_out(taken)
+    def take_shared(self, some: list[Delivery]) -> None:
+        """Take out some of `waiting`, which others get."""
+        self.take_out(some)
         load = self.load
-        for delivery in taken:
+        for delivery in some:
             load.messages -= 1
             load.bytes -= delivery.message.size
             if delivery.message_terms is not None:
                 delivery.message_terms.leave(delivery)
-        return taken
 
     def take_out(self, some: list[Delivery]) -> None:
         """Take out some of `waiting`; what else has an account of them, such as the broker's sum, still has."""
@@ -541,10 +538,10 @@ class MessageQueue:
 
     # -- terms of single messages --------------------------------------------------------------------------------------
 
-    def enter(self, message_terms: MessageTerms, delivery: Delivery) -> None:
-        """A delivery with terms of its own begins to wait, here or in the send buffer."""
+    def enter(self, message_terms: MessageTerms, delivery: Delivery, since: float) -> None:
+        """A delivery with terms of its own waits, here or in the send buffer, since then."""
         load = self.load
-        message_terms.enter(delivery, load.now)
+        message_terms.enter(delivery, since)
         if message_terms.max_age > 0.0:
             load.aging[message_terms] = None
 
@@ -562,7 +559,7 @@ class MessageQueue:
         self._make_live_room(message_terms, size, send_buffer)
         cause = send_buffer.offer_late(delivery)
         if cause == ACCEPTED:
-            self.enter(message_terms, delivery)
+            self.enter(message_terms, delivery, self.load.now)
         elif (
             message_terms.policy == DISCONNECT
             and cause in (FULL_MESSAGES, FULL_BYTES)

@@ -413,8 +413,12 @@ class MessageTerms:
             return
         _vacate(delivery)
         place = Place(delivery)
+        oldest = self.oldest()
         delivery.place = place
-        by_age.append(place)
+        if oldest is not None and now < oldest.since:
+            by_age.appendleft(place)  # it is back from another session
+        else:
+            by_age.append(place)
         if len(by_age) > 2 * self.waiting + MAX_STALE_PLACES:
             live: deque[Place] = deque()
             for each in by_age:

@@ -245,11 +245,12 @@ class SendWindow:
         load.messages += count
         load.bytes += size
 
-    def send(self, delivery: Delivery, send_buffer: SendBuffer) -> bool:
+    def send(self, delivery: Delivery, send_buffer: SendBuffer, source: Commits | None = None) -> bool:
         """Put a delivery in flight. False when every packet identifier is in use, or too many bytes are.
 
         A new message gets an identifier of its own [MQTT-4.3.2-1] [MQTT-4.3.3-1], and takes one from the send quota;
         callers come here only while there is some [MQTT-4.9.0-2]. Its place in the broker's sum is theirs to hold.
+        `source`: see `push`.
         """
         size: i64 = delivery.message.size
         if self.inflight.count > 0 and (
@@ -261,7 +262,7 @@ class SendWindow:
             return False
         self.quota -= 1
         delivery.counted = True
-        self.push(delivery, send_buffer)
+        self.push(delivery, send_buffer, source)
         return True
 
     def takes(self, size: i64) -> bool:
@@ -275,9 +276,14 @@ class SendWindow:
             and (load.in_flight_room(size) or load.is_little(count + 1, self.bytes + size))
         )
 
-    def push(self, delivery: Delivery, send_buffer: SendBuffer) -> None:
-        """Hand a delivery in flight to the buffer; of QoS 2 when that is committed, if it is kept."""
-        journal, commits, new = self.journal, self.commits, delivery.attempts == 0
+    def push(self, delivery: Delivery, send_buffer: SendBuffer, source: Commits | None = None) -> None:
+        """Hand a delivery in flight to the buffer; of QoS 2 when that is committed, if it is kept.
+
+        `source`: that of a queue which has given it up, if it was kept there. It waits for that as well where this
+        session is not kept: else a broker that dies before would find it in the queue again.
+        """
+        journal, new = self.journal, delivery.attempts == 0
+        commits = source if self.commits is None else self.commits
         if journal is not None and new:
             journal.in_flight(self._client_id, delivery)
         held = self.held
@@ -287,35 +293,16 @@ class SendWindow:
         if held is None:
             assert commits is not None
             self.held = held = HeldDeliveries(self.inflight, commits)
-        held.push(delivery, send_buffer, new and journal is not None)
+        held.push(delivery, send_buffer, new and (journal is not None or source is not None))
 
     def full_of_own(self, send_buffer: SendBuffer) -> bool:
         """Return whether so much is on its way already that what has terms of its own goes on waiting (`COMMIT`)."""
         return send_buffer.messages + (0 if self.held is None else self.held.count) >= COMMIT
 
-    def send_new(self, delivery: Delivery, send_buffer: SendBuffer) -> bool:
+    def send_new(self, delivery: Delivery, send_buffer: SendBuffer, source: Commits | None = None) -> bool:
         """`send` for one that nothing is held for yet."""
-        if not self.send(delivery, send_buffer):
+        if not self.send(delivery, send_buffer, source):
             return False
-        load = self._load
-        load.messages += 1
-        load.bytes += delivery.message.size
-        return True
-
-    def send_taken(self, delivery: Delivery, send_buffer: SendBuffer, commits: Commits | None) -> bool:
-        """`send_new` for one that a queue has given up, whose journal has these `commits`; None: no store keeps it.
-
-        One of QoS 2 goes when that is committed, also where this session is not kept: else a broker that dies before
-        would find it in the queue again.
-        """
-        if commits is None or self.journal is not None or delivery.qos < 2:
-            return self.send_new(delivery, send_buffer)
-        if not self.put(delivery):
-            return False
-        self.quota -= 1
-        delivery.counted = True
-        self.held = held = self.held or HeldDeliveries(self.inflight, commits)
-        held.push(delivery, send_buffer, True)
         load = self._load
         load.messages += 1
         load.bytes += delivery.message.size
@@ -397,7 +384,7 @@ class SendWindow:
         self._load.inflight += 1
         self._load.inflight_bytes += size
 
-    def _remove(self, delivery: Delivery) -> None:
+    def take(self, delivery: Delivery) -> None:
         """It is in flight no more, and takes no room."""
         load = self._load
         self.inflight.remove(delivery)
@@ -410,7 +397,7 @@ class SendWindow:
 
     def finish(self, delivery: Delivery) -> None:
         """The delivery is over: its identifier is free, and its place in the quota of this connection."""
-        self._remove(delivery)
+        self.take(delivery)
         delivery.state = DONE
         if self.journal is not None:
             self.journal.finished(self._client_id, delivery)
@@ -436,13 +423,6 @@ class SendWindow:
             for each in self.inflight.values()
             if each.group in groups and each.state == SENT and (each.qos == 1 or each.attempts == 0)
         ]
-
-    def take_shared(self, groups: set[SharedGroup], kept: set[Delivery]) -> list[Delivery]:
-        """Take out what others may have of some shared subscriptions, but for what is kept."""
-        taken = [each for each in self.shareable(groups) if each not in kept]
-        for delivery in taken:
-            self._remove(delivery)
-        return taken
 
     # -- acknowledgements from the client ------------------------------------------------------------------------------
 

@@ -395,8 +395,9 @@ class Fanout(Job):
     def choose(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> Subscription | None:
         """Return the member of a share group that is to have a message; None: none may, or there is none.
 
-        The next that is connected and has room, else connected, else any, of those who may have it. No more than
-        `MAX_MEMBERS_TRIED` are asked for room. Where no member is connected, the message is for the queue of the group.
+        The next that is connected and has room, else connected, else any, of those who may have it; one whose Maximum
+        Packet Size it exceeds only if there is no other. No more than `MAX_MEMBERS_TRIED` are asked. Where no member is
+        connected, the message is for the queue of the group.
 
         [MQTT-4.8.2-3]
         """
@@ -477,13 +478,40 @@ def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> 
             send_buffer is not None
             and send_buffer.has_room(size)
             and (qos == 0 or (session.send_quota() > 0 and _has_none_queued(session)))
+            and fits(message, member)
         ):
             return member
     # No member is connected, or none has room: the next in turn takes it, so that each has its share of these.
+    member = _next(group, verdicts)
+    if member is None or fits(message, member):
+        return member
+    for _ in range(min(group.connected.count, MAX_MEMBERS_TRIED)):
+        other = _next(group, verdicts)
+        if other is not None and fits(message, other):
+            return other
+    other = group.next_away() if verdicts is None else verdicts.permitted(group, group.away).next_member(verdicts)
+    return member if other is None else other
+
+
+def _next(group: SharedGroup, verdicts: Verdicts | None) -> Subscription | None:
+    """Return the member whose turn it is, of those that may have the message: a connected one if there is one."""
     if verdicts is None:
         return group.next_member()
     member = _connected(group, verdicts)
     return verdicts.permitted(group, group.away).next_member(verdicts) if member is None else member
+
+
+def fits(message: Message, member: Subscription) -> bool:
+    """Return whether a member can be sent a message: no client that is connected has said that it takes none so large.
+
+    A link says so once the message is as its upstream broker gets it.
+    """
+    session = member.session
+    send_buffer = session.send_buffer
+    if send_buffer is None or session.upstream:
+        return True
+    qos = message.qos if message.qos < member.qos else member.qos
+    return send_buffer.refusal(message, qos, subscription_identifiers(member)) == ACCEPTED
 
 
 def _has_none_queued(session: Session) -> bool:

@@ -102,11 +102,14 @@ class QueueLimits:
 
     def apply_to_group(self, queue: Session, topic_filter: str) -> None:
         """Give the queue of a share group the terms of a session, and those that the rules have for its filter."""
+        before = queue.message_terms
         self.apply(queue)
         if queue.rules:
             terms = self.subscription_terms(queue, topic_filter, None)
             if not _has_terms(queue, terms):
-                queue.message_terms = MessageTerms(queue, terms.policy, terms.max_age, terms.depth)
+                if before is None or not before.same(terms.policy, terms.max_age, terms.depth):
+                    before = MessageTerms(queue, terms.policy, terms.max_age, terms.depth)
+                queue.message_terms = before
 
     def renew_terms(self, session: Session, subscription: Subscription) -> None:
         """The rules are about another user than before: give a subscription the queue that it has now."""

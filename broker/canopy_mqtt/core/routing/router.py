@@ -45,8 +45,9 @@ from canopy_mqtt.core.routing.peers import ConnectedPeers, PeerConnected, PeerDi
 from canopy_mqtt.core.routing.queue_limits import QueueLimits
 from canopy_mqtt.core.routing.retained import RetainedStore
 from canopy_mqtt.core.routing.session_table import SessionTable
-from canopy_mqtt.core.routing.share_queues import ShareQueue, ShareQueues, Unfinished
+from canopy_mqtt.core.routing.share_queues import ShareQueue, ShareQueues
 from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
+from canopy_mqtt.core.routing.unfinished import Unfinished
 from canopy_mqtt.core.routing.wills import LoneWill, WillQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.session.shedding import GlobalLimiter
@@ -116,6 +117,10 @@ class Router:
         self.retained_store.shares.most = limits.max_retained_bytes_per_client
         load.retained_check = self.retained_store if limits.check_retained_publisher else None
         self.queue_limits.forget()
+        for session in self.sessions.values():
+            if isinstance(session, ShareQueue):
+                # No client connects to it and so gives it the new terms.
+                self.queue_limits.apply_to_group(session, session.group.topic_filter)
         self.peers.set_delays(limits)
 
     @property
@@ -446,6 +451,7 @@ class Router:
         if session.will is not None:
             self.wills.publish(session, now)
         if session.memberships is not None:
+            self.share_queues.pass_on(session)
             self.unfinished.end(session)
         if session.made_queue is not None:
             self.budget.used += HELD_WORK * session.made_queue.in_memory
@@ -456,6 +462,7 @@ class Router:
         self.table.end(session)
         if isinstance(session, ShareQueue):
             session.group.queue = None
+            session.own_account.count()
         elif self.event_listener is not None:
             self.event_listener.session_ended(session.client_id)
 

@@ -19,7 +19,7 @@ from canopy_mqtt.core.counters import UNLIMITED, Counters, bound
 from canopy_mqtt.core.ledger import ACCEPTED, DISCONNECTED, EXCLUDED, GLOBAL, GO_ON, SESSION_ENDED, Ledger
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.core.queues.delivery import QUEUED, SENT, Delivery
+from canopy_mqtt.core.queues.delivery import QUEUED, SENT, Delivery, order_of
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.message_queue import MessageQueue
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, MessageTerms, QueueTerms
@@ -493,9 +493,8 @@ class Session:
 
     def start_stream(self, subscription: Subscription, tree: RetainedTree) -> None:
         """Begin to stream the matching retained messages of a tree. A stream in progress begins anew in its turn."""
-        if self.streams is None:
-            self.streams = RetainedStreams()
-        self.streams.streams[subscription.topic_filter] = RetainedStream(subscription, tree, self.totals.permissions)
+        streams = self.streams = self.streams or RetainedStreams()
+        streams.streams[subscription.topic_filter] = RetainedStream(subscription, tree, self.totals.permissions)
 
     def stop_source(self) -> None:
         """Take nothing more from the queues of its share groups: its connection is over."""
@@ -536,31 +535,34 @@ class Session:
 
     # -- shared subscriptions and the end ------------------------------------------------------------------------------
 
-    def shareable(self, groups: set[SharedGroup]) -> list[Delivery]:
-        """Return the messages for this member of some shared subscriptions that other members may have."""
-        found = [] if self.made_window is None else self.made_window.shareable(groups)
-        if self.made_queue is not None:
-            found += [each for each in self.made_queue.waiting() if each.group in groups]
-        return found
-
-    def take_shared(self, groups: set[SharedGroup], kept: set[Delivery], waiting_only: bool = False) -> list[Delivery]:
-        """Remove the messages for this member of some shared subscriptions, so that other members can get them; `kept`
-        stay as they are.
+    def shareable(self, groups: set[SharedGroup], waiting_only: bool) -> list[Delivery]:
+        """Return the messages for this member of some shared subscriptions that other members may have, in their order.
 
         That is everything that waits and, unless `waiting_only`, QoS 1 in flight; QoS 2 that was sent stays
         [MQTT-4.8.2-4], and is given to no member when the session ends [MQTT-4.8.2-5].
         """
-        taken = [] if self.made_window is None or waiting_only else self.made_window.take_shared(groups, kept)
-        self.offered -= sum([delivery.attempts == 0 for delivery in taken])
-        waiting = [] if self.made_queue is None else self.made_queue.take_shared(groups, kept)
-        self.offered -= i64(len(waiting))
-        self.update_fast_path()
-        taken += waiting
-        for delivery in taken:
+        found = [] if self.made_window is None or waiting_only else self.made_window.shareable(groups)
+        if self.made_queue is not None:
+            found += [each for each in self.made_queue.waiting() if each.group in groups]
+        found.sort(key=order_of)
+        return found
+
+    def take_shared(self, some: list[Delivery]) -> None:
+        """Remove some of `shareable`, so that other members can get them."""
+        waiting: list[Delivery] = []
+        for delivery in some:
+            if delivery.state == QUEUED:
+                waiting.append(delivery)
+            else:
+                self.window.take(delivery)
+            if delivery.attempts == 0 or delivery.state == QUEUED:
+                self.offered -= 1
             delivery.settle()
             if self.journal is not None:
                 self.journal.finished(self.client_id, delivery)
-        return taken
+        if waiting:
+            self.queue.take_shared(waiting)
+        self.update_fast_path()
 
     def end(self) -> None:
         """The session ended: queued messages are dropped and counted."""
@@ -651,7 +653,8 @@ class Session:
 
 
 MESSAGE_ROOM: Final = 1_048_576
-"""Bytes of messages that may wait in a session, and as many that may be in flight, whatever else its client holds."""
+"""Bytes of messages that may wait in a session, as many that may be in flight, and as many in the queues of share
+groups for which its client answers, whatever else the client holds."""
 
 
 class ClientAccount:
@@ -666,6 +669,8 @@ class ClientAccount:
         self.retained: i64 = 0
         # The session by itself (`session_bytes`).
         self.session: i64 = 0
+        # The queues of share groups for which its client answers (`routing.share_queues`).
+        self.shared: i64 = 0
         self.max_bytes: i64 = UNLIMITED
         self.max_inflight_bytes: i64 = max_inflight_bytes
         # The session's, once they are made: they are given their bounds from here.
@@ -689,6 +694,7 @@ class ClientAccount:
     def resemble(self, other: ClientAccount) -> None:
         """Take over what another account holds, without messages, and its bounds."""
         self.filters, self.retained, self.session = other.filters, other.retained, other.session
+        self.shared = other.shared
         self.max_bytes, self.max_inflight_bytes = other.max_bytes, other.max_inflight_bytes
 
     def has_room(self, size: i64) -> bool:
@@ -703,18 +709,27 @@ class ClientAccount:
     @property
     def bytes(self) -> i64:
         """All that its client has."""
-        size: i64 = self.filters + self.retained + self.session
+        size: i64 = self.filters + self.retained + self.session + self.shared
         if self.queue is not None:
             size += self.queue.bytes
         if self.window is not None:
             size += self.window.bytes
         return size
 
+    def group_room(self, max_user_bytes: i64) -> i64:
+        """Return the bytes that the queues of share groups for which its client answers may have more, all together."""
+        left: i64 = self.room
+        if left < MESSAGE_ROOM - self.shared:
+            left = MESSAGE_ROOM - self.shared
+        if max_user_bytes > 0 and not self.owner.internal and left > max_user_bytes - self.owner.bytes:
+            left = max_user_bytes - self.owner.bytes
+        return left
+
     def fit(self) -> None:
         """Bound messages by what the rest leaves: called when that has changed, and before one is queued."""
         if self.max_bytes >= UNLIMITED:
             return
-        left: i64 = self.max_bytes - self.filters - self.retained - self.session
+        left: i64 = self.max_bytes - self.filters - self.retained - self.session - self.shared
         if left < MESSAGE_ROOM:
             left = MESSAGE_ROOM
         window = self.window

@@ -15,6 +15,7 @@ from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.core.topics.route import Recipient
 
 if TYPE_CHECKING:
+    from canopy_mqtt.core.routing.share_queues import ShareQueue
     from canopy_mqtt.core.session.session import Session
 
 NOWHERE: Final = -1
@@ -204,7 +205,7 @@ class SharedGroup:
         self.with_qos1: i64 = 0
         self.with_qos2: i64 = 0
         # What waits for the member that connects first (`routing.share_queues`); None: nothing does.
-        self.queue: Session | None = None
+        self.queue: ShareQueue | None = None
 
     @property
     def full_name(self) -> str:
@@ -240,6 +241,16 @@ class SharedGroup:
                 return None
             if self.in_place(member):
                 turns.cursor += 1
+                return member
+
+    def next_away(self) -> Subscription | None:
+        """Return whose turn it is of those whose clients are away."""
+        while True:
+            member = self.away.current()
+            if member is None:
+                return None
+            if self.in_place(member):
+                self.away.cursor += 1
                 return member
 
     def has_connected(self) -> bool:

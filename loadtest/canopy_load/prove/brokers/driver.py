@@ -23,6 +23,8 @@ from math import inf
 from pathlib import Path, PurePath
 from typing import Final
 
+from pydantic import ConfigDict
+
 from canopy_load.brokers.registry import PEERS, mosquitto_with
 from canopy_load.errors import Misuse
 from canopy_load.prove.faults import MAX_NODES, MAX_TIMEOUT
@@ -40,6 +42,8 @@ TIMEOUT: Final = 1.0
 @dataclass(frozen=True)
 class Driver:
     """One broker. The attributes are the keys of its file, but for its name, which is that of the file."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str = ""
     peer: str = ""
@@ -174,7 +178,7 @@ def _parsed(given: dict[str, object]) -> Driver:
     """Raises ValueError."""
     if "name" in given:
         raise ValueError("name is unknown: a broker has the name of its file")
-    driver: Driver = shaped(given, Driver, "")
+    driver = shaped(given, Driver)
     for key, value in given.items():
         if any("\0" in text for text in _texts(value)):
             raise ValueError(f"{key} has a text with a NUL, which nothing here can take")
