@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from canopy_mqtt.store.base import StoreError
-from canopy_mqtt.store.division import division
+from canopy_mqtt.store.division import Division, division, note
 from tests.e2e import wire
 from tests.e2e.wire import Peer, connect
 from tests.support.daemon import canopy
@@ -93,3 +93,23 @@ def test_a_number_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None
     (tmp_path / "workers").write_text(text)
     with pytest.raises(StoreError, match="should have the number of workers"):
         division(tmp_path)
+
+
+def test_a_store_of_another_number_is_no_fault_of_the_settings(tmp_path: Path) -> None:
+    """The start moves its sessions; only a file that cannot be read keeps it from that."""
+    config = tmp_path / "canopy.toml"
+    config.write_text(f'[store]\npath = "{tmp_path}"\n')
+    note(tmp_path, Division(3))
+    assert canopy("check-config", str(config)).stdout.startswith(f"{config}: OK\n")
+    (tmp_path / "workers").write_text("many")
+    result = canopy("check-config", str(config))
+    assert result.returncode == 2
+    assert "should have the number of workers" in result.stdout
+
+
+def test_what_several_workers_cannot_do_is_found_before_the_start(tmp_path: Path) -> None:
+    config = tmp_path / "canopy.toml"
+    config.write_text('[workers]\ncount = 2\n[http]\nlisten = ["http://127.0.0.1:0"]\n')
+    result = canopy("check-config", str(config))
+    assert result.returncode == 2
+    assert "cannot be used: workers.count = 2 and http.listen: " in result.stdout
