@@ -30,12 +30,12 @@ def division(folder: Path) -> Division:
     """Return how a store's folder is divided. Raises StoreError."""
     file = folder / FILE
     try:
-        words = file.read_text(encoding="ascii").split()
+        words = file.read_text(encoding="ascii", errors="replace").split()
     except (FileNotFoundError, NotADirectoryError):
         return Division(1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{file} cannot be read: {error}") from error
-    if not words or not words[0].isdecimal() or words[1:] not in ([], [MOVED]):
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read ({error.strerror}): let the broker's user read it") from error
+    if not words or not (words[0].isascii() and words[0].isdecimal()) or words[1:] not in ([], [MOVED]):
         raise StoreError(f"{file} should have the number of workers whose stores are beside it, and has {words!r:.80}")
     return Division(int(words[0]), len(words) > 1)
 
