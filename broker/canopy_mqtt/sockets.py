@@ -7,6 +7,7 @@ socket is created with the configured mode and group, and removed at the end.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -16,12 +17,9 @@ import stat
 import struct
 import sys
 import termios
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from canopy_mqtt.settings import Settings
-
-if TYPE_CHECKING:
-    import asyncio
 
 KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
 """TCP probes a peer after a minute of silence and then every 20 seconds; after 3 probes without an answer the system
@@ -112,6 +110,19 @@ def _set(sock: Any, name: str, value: int) -> None:
 
 
 REMEDY: Final = "(--listen, or its url in the settings)"
+
+
+async def stop_listening(server: asyncio.AbstractServer) -> None:
+    """Close the sockets of a server. Connections stay, also those that have just been accepted.
+
+    asyncio's loop forgets such connections while it closes, and their clients are never told
+    (https://github.com/python/cpython/issues/109564): so they begin first, and no other is accepted meanwhile.
+    """
+    loop = asyncio.get_running_loop()
+    for sock in server.sockets if isinstance(server, asyncio.Server) else ():
+        loop.remove_reader(sock.fileno())
+    await asyncio.sleep(0)
+    server.close()
 
 
 def why_not_listening(where: str, host: str, error: OSError) -> str:

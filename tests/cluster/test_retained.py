@@ -257,6 +257,28 @@ async def test_times_go_on_after_a_restart_with_a_clock_that_was_set_back(nodes:
     await everywhere(nodes, "t", b"second")
 
 
+async def test_a_response_topic_changes_nothing(nodes: Nodes) -> None:
+    """A retained request is retained at each node with its time, and comes once; its publisher gets an answer."""
+    await nodes.start("a", "b")
+    answers = [(0x08, "answers")]
+    client = await nodes.join("a", "requester")
+    subscriber = await nodes.join("b", "subscriber", ("t", 1))
+    await client.publish("t", b"live", qos=1, props=answers)
+    assert (await subscriber.message()).payload == b"live"
+    await cut(nodes)
+    await client.publish("t", b"older", qos=1, retain=True, props=answers)
+    await retain(nodes, "b", b"newer")
+    assert (await subscriber.message()).payload == b"newer"
+    for _ in range(2):
+        nodes.light()
+        await nodes.linked()
+        await fenced(nodes, "a", "b")
+        await everywhere(nodes, "t", b"newer")
+        await cut(nodes)
+    # What waited for b comes once, as every live message does.
+    assert [payload for payload, _ in await got(subscriber)] == [b"older"]
+
+
 # -- cleared topics ----------------------------------------------------------------------------------------------------
 
 

@@ -234,7 +234,7 @@ class AdminServer:
         """Close everything. Unfinished answers have two seconds."""
         servers, self._servers = self._servers, []
         for server in servers:
-            server.close()
+            await sockets.stop_listening(server)
         self.feed.close()
         runners, self._runners = self._runners, []
         for runner in runners:

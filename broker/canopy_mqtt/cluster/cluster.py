@@ -5,9 +5,10 @@ Times of retained messages are compared by the clocks of the nodes.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.door import Door
 from canopy_mqtt.cluster.greeting import Greeting
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
     from canopy_mqtt.net.server import Server
 
 
+CLOCK_STEP: Final = 1.0
+"""Seconds between two looks at the wall clock, by which retained messages have their times."""
+
+
 class Cluster:
     """The part of a node that the cluster adds. Made and started on the event loop."""
 
     def __init__(self, server: Server) -> None:
         settings = server.settings.cluster
-        server.router.counters.load.epoch = time.time() - server.loop.time()
+        self._server = server
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_at_clock()
         own = Greeting(settings.name, settings.node)
         self.links = NodeLinks(server, settings, own)
         server.router.retained_store.nodes = tuple(NODES + name for name in self.links.nodes)
@@ -40,4 +47,12 @@ class Cluster:
 
     async def stop(self) -> None:
         """Let no other node in any more. The links end later, when the clients have gone (`LinkManager.stop`)."""
+        if self._timer is not None:
+            self._timer.cancel()
         await self.listener.close()
+
+    def _look_at_clock(self) -> None:
+        """Tell the core the time, again and again: clocks are set, and that of a suspended machine stands still."""
+        loop = self._server.loop
+        self._server.router.counters.load.epoch = time.time() - loop.time()
+        self._timer = loop.call_later(CLOCK_STEP, self._look_at_clock)

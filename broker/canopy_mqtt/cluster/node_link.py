@@ -14,7 +14,6 @@ import os
 import socket
 import ssl
 import struct
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -173,8 +172,6 @@ class NodeLink(UpstreamLink):
 
     def tell_connected(self, uplink: Uplink) -> None:
         """Log that the link is up."""
-        # Clocks are set, and a suspended machine's stands still.
-        self.server.router.counters.load.epoch = time.time() - self.loop.time()
         self.log.info(
             "link up",
             node=self.node.name,

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 MAX_WAITING: Final = 4_096
 """SUBACKs that wait at a time. Beyond, they go at once: each keeps a packet with a client's reason codes."""
 
-MAX_AWAITED: Final = 262_144
-"""Filters that all these SUBACKs wait for, together: those of the largest SUBSCRIBE. Beyond, a SUBACK waits until the
-other nodes have confirmed everything."""
+MAX_AWAITED: Final = 16_384
+"""Filters that all these SUBACKs wait for, together. Beyond, a SUBACK waits until the other nodes have confirmed
+everything: all these are looked at at once when a link comes up or goes down."""
 
 
 class Waiting:
@@ -57,6 +57,8 @@ class NodeLinks(LinkManager):
         self._awaited: dict[str, list[Waiting]] = {}
         self._awaited_count = 0
         self._timer: asyncio.TimerHandle | None = None
+        # Which links were up when that was last looked at.
+        self._up: list[NodeLink] = []
 
     def wanted_links(self, settings: Settings) -> Sequence[Upstream]:
         """Return the settings of all links: the nodes stay as they were at the start."""
@@ -116,11 +118,15 @@ class NodeLinks(LinkManager):
 
     def waits(self, told: Confirmed, topic_filters: list[str]) -> bool:
         """Return whether a node that is up does not know one of the filters yet: `told` hears when all know all."""
-        awaited = [each for each in dict.fromkeys(topic_filters) if self._is_open(each)]
-        if not awaited or len(self._waiting) >= MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             return False
-        if self._awaited_count + len(awaited) > MAX_AWAITED:
-            awaited = []
+        awaited: list[str] = []
+        if self._awaited_count + len(topic_filters) <= MAX_AWAITED:
+            awaited = [each for each in dict.fromkeys(topic_filters) if self._is_open(each)]
+            if not awaited:
+                return False
+        elif self._all_settled():
+            return False
         until = self.server.loop.time() + self._cluster.link_timeout
         waiting = Waiting(told, awaited, until)
         self._waiting[waiting] = None
@@ -167,8 +173,9 @@ class NodeLinks(LinkManager):
         self._tell(done)
 
     def _links_changed(self) -> None:
-        """A link may be up or down: find out anew what each SUBACK waits for. It happens seldom."""
-        if not self._waiting:
+        """A link may be up or down: if one is, find out anew what each SUBACK waits for."""
+        before, self._up = self._up, [link for link in self._node_links if link.connected]
+        if not self._waiting or self._up == before:
             return
         self._awaited.clear()
         self._awaited_count = 0
@@ -196,9 +203,13 @@ class NodeLinks(LinkManager):
         if self._waiting:
             self._timer = self.server.loop.call_at(next(iter(self._waiting)).until, self._time_is_over)
 
+    def _all_settled(self) -> bool:
+        """Return whether the nodes that are up have confirmed everything."""
+        return all(link.declarer.settled for link in self._node_links if link.connected)
+
     def _tell(self, done: list[Waiting]) -> None:
         """Send these SUBACKs, and those that wait for all, if all is confirmed."""
-        if self._for_all and all(link.declarer.settled for link in self._node_links if link.connected):
+        if self._for_all and self._all_settled():
             done += self._for_all
         sent = False
         for waiting in done:

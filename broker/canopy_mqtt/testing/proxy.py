@@ -18,6 +18,7 @@ from canopy_mqtt.core.codec import encoder, properties
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.packets import Connack, Connect, Packet, Publish
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.sockets import stop_listening
 
 BUFFER: Final = 65_536
 """Bytes that wait for a slow link, and of the system's buffers towards the broker: the broker is to notice soon."""
@@ -430,7 +431,7 @@ class Proxy:
         """Refuse new connections; existing ones go on."""
         server, self._server = self._server, None
         if server is not None:
-            server.close()
+            await stop_listening(server)
         for task in list(self._opening):
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)

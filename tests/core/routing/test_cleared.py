@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from canopy_mqtt.core.jobs import RETAIN_WORK
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.node_messages import Mark, NodeMessage
@@ -145,12 +146,37 @@ def test_what_one_client_has_cleared_does_not_bound_another_one_of_its_address()
     check_accounts(router)
 
 
+@pytest.mark.parametrize(
+    "bounds",
+    [{"max_retained_bytes": 400_000}, {"max_retained_bytes_per_client": 300_000}, {"max_user_bytes": 300_000}],
+    ids=lambda bounds: next(iter(bounds)),
+)
+def test_any_number_of_cleared_topics_gives_way_to_a_large_message(bounds: dict[str, int]) -> None:
+    """And no more than it takes, each charged to the one that publishes it."""
+    network = node(**bounds)
+    router = network.router
+    client = network.client("c")
+    client.publish("image", b"x", qos=1, retain=True)
+    for number in range(1_000):
+        client.publish(f"no/{number}", b"", retain=True)
+    before = len(cleared(router))
+    router.budget.used = 0
+    client.publish("image", b"y" * 200_000, qos=1, retain=True)
+    found = router.retained.get("image")
+    assert isinstance(found, RetainedMessage)
+    assert len(found.payload()) == 200_000
+    gone = before - len(cleared(router))
+    assert 64 < gone < before
+    assert router.budget.used > gone * RETAIN_WORK
+    assert router.counters.retained_refused == 0
+    check_accounts(router)
+
+
 def test_what_the_broker_itself_has_cleared_takes_no_room_from_clients() -> None:
-    """With presence it clears a topic for each client that leaves."""
     network = node(max_retained_messages=10)
     router = network.router
     for number in range(50):
-        router.retain(Message(b"presence/%d" % number, b"", 1, True, b"", 0.0, ""))
+        router.retain(Message(b"own/%d" % number, b"", 1, True, b"", 0.0, ""))
     assert len(cleared(router)) == 10
     client = network.client("c")
     for number in range(8):
@@ -226,6 +252,55 @@ def test_an_older_message_of_a_node_does_not_undo_a_clearing_and_a_newer_one_doe
         assert router.retain(NodeMessage(message, Mark(0, now + ahead, False))) is (expected is not None)
         found = router.retained.get("t")
         assert (None if found is None else found.payload()) == expected  # type: ignore[attr-defined]
+
+
+def test_nothing_older_comes_back_after_a_message_that_has_expired() -> None:
+    """It is known as cleared for the rest of its day, and then nothing is."""
+    network = node()
+    router = network.router
+    client = network.client("c")
+    router.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
+    now = int(network.now * 1e6)
+    forget(router, network.now + 61.0)
+    assert (len(router.retained), cleared(router)) == (0, ["t"])
+    assert router.retained_store.shares.of("c") == router.retained_bytes > 0
+    check_accounts(router)
+    assert not retained_from_node(router, b"older", now - 1_000_000)
+    assert retained_from_node(router, b"newer", now + 1_000_000)
+    client.publish("t", b"", retain=True)
+    forget(router, network.now + DAY + 61.0)
+    assert is_empty(router)
+
+
+def test_what_expires_leaves_nothing_where_no_other_node_keeps_it() -> None:
+    network = Network()
+    network.router.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
+    forget(network.router, network.now + 61.0)
+    assert is_empty(network.router)
+
+
+@pytest.mark.parametrize("known", [b"on", b""])
+def test_nothing_older_comes_back_after_a_message_of_a_node_that_had_no_room(known: bytes) -> None:
+    """Neither than the topic's message nor than its clearing; the refused message may come again."""
+    network = node(max_retained_bytes=5_000)
+    router = network.router
+    client = network.client("c")
+    client.publish("other", b"x", qos=1, retain=True)
+    client.publish("t", known, qos=1, retain=True)
+    now = int(network.now * 1e6)
+    assert not retained_from_node(router, b"y" * 6_000, now + 1_000_000)
+    assert (router.retained.get("t"), cleared(router)) == (None, ["t"])
+    check_accounts(router)
+    assert not retained_from_node(router, b"ancient", now - 1_000_000)
+    router.limits.max_retained_bytes = 50_000
+    assert retained_from_node(router, b"y" * 6_000, now + 1_000_000)
+    assert cleared(router) == []
+    check_accounts(router)
+
+
+def retained_from_node(router: Router, payload: bytes, at: int) -> bool:
+    """Whether a message that another node retained at a time, in microseconds, is retained here as well."""
+    return router.retain(NodeMessage(Message(b"t", payload, 1, True, b"", 0.0, LINK), Mark(0, at, False)))
 
 
 def test_the_stream_of_all_is_no_subscription_to_all() -> None:

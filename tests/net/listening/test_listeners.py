@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -239,3 +239,20 @@ class TestUnixSockets:
 )
 def test_a_request_for_a_websocket_is_bounded_as_a_connect_is(bounds: dict[str, int], most: int) -> None:
     assert request_bytes(Limits(**bounds)) == most
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_connections_that_come_just_before_a_stop_are_told_their_end(start: Start, steps: int) -> None:
+    broker = await start({})
+    loop = asyncio.get_running_loop()
+    with ExitStack() as stack:
+        comers = [stack.enter_context(socket.create_connection((HOST, broker.ports[0]))) for _ in range(8)]
+        for each in comers:
+            each.setblocking(False)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await broker.stop()
+        for each in comers:
+            with suppress(ConnectionError):
+                async with asyncio.timeout(wire.TIMEOUT):
+                    assert await loop.sock_recv(each, 1) == b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import struct
 import time
@@ -14,11 +15,14 @@ import pytest
 
 from canopy_load.brokers.process import free_port
 from canopy_mqtt import Broker
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.node_messages import TimedMessage, marked
 from canopy_mqtt.core.topics import trie
 from canopy_mqtt.core.topics.trie import Trie
 from canopy_mqtt.settings import Settings, Shutdown, Store
 from canopy_mqtt.store.tools import mosquitto_db as mosquitto_file
 from canopy_mqtt.store.tools.mosquitto_db import Damaged, read
+from tests.core.harness import Network
 from tests.e2e import wire
 from tests.e2e.links.network import MOSQUITTO, Process
 from tests.e2e.wire import CONNACK, PUBLISH, Peer, ack
@@ -234,6 +238,23 @@ def test_what_has_no_place_is_counted(tmp_path: Path) -> None:
     assert canopy("verify", tmp_path / "s").endswith(": whole\n")
     lines = [json.loads(line) for line in canopy("export", tmp_path / "s").splitlines()]
     assert lines[1]["disconnected_at"] == now - 30
+
+
+def test_what_a_client_wrote_into_a_retained_message_says_nothing_to_nodes(tmp_path: Path) -> None:
+    """It comes back as the client wrote it, with no time of a node."""
+    forged = marked(b"", 0, 99)
+    props = bytes([len(forged)]) + forged
+    path = file(tmp_path, message(1, b"t", props=props), chunk(4, struct.pack("<Q", 1)))
+    canopy("import", tmp_path / "s", "--mosquitto", path)
+    [stored] = [json.loads(line) for line in canopy("export", tmp_path / "s").splitlines()[1:]]
+    properties = base64.b64decode(stored["properties"])
+    network = Network()
+    store = network.router.retained_store
+    row = Message(b"t", b"x", 1, True, properties, 0.0, "p")
+    store.restored(row, network.router.accounts.internal)
+    kept = store.tree.get("t")
+    assert isinstance(kept, TimedMessage)
+    assert (kept.properties, kept.at) == (forged, 0)
 
 
 def test_very_many_unreleased_publishes_meet_very_many_subscriptions(

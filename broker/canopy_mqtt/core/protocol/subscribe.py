@@ -367,12 +367,12 @@ class FilterPacket(Job):
         router = self._router
         name = request.topic_filter
         limits = router.limits
-        if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
-            self._why = "limits.max_topic_levels"
-            return reason_codes.TOPIC_FILTER_INVALID
         if session.internal:
             # Another node: what it asks for is what clients may have there.
             return 0
+        if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
+            self._why = "limits.max_topic_levels"
+            return reason_codes.TOPIC_FILTER_INVALID
         if group and not limits.shared_available:
             self._why = "workers.count"
             return reason_codes.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED

@@ -83,8 +83,8 @@ class NodeSession(Session):
     - No publisher waits for a node: beyond `link_bytes` the queue drops, and counts it. A single larger message passes.
     - A message with QoS 1 or 2 comes once.
     - A message that is to be retained comes once, with or without a filter, and says when it was retained. With each
-      connection all comes that is retained here, with RETAIN, and what was cleared here: what was missed meanwhile is
-      among it.
+      connection, and when something was dropped, all comes that is retained here, with RETAIN, and what was cleared
+      here: what was missed meanwhile is among it.
     - What a client has written into a message says nothing to a node.
     - No access rule, and no limit of a client, holds for it: what it asks for is what clients of its node may have.
     """
@@ -94,6 +94,11 @@ class NodeSession(Session):
         self.upstream = self.internal = True
         self.queue.holds = False
         self._presence = b""
+        # What is retained and cleared here, once the node has been connected, and how much had been dropped when it was
+        # last begun to be sent.
+        self._retained: RetainedTree | None = None
+        self._cleared: RetainedTree | None = None
+        self._dropped = 0
 
     def bound(self, limits: Limits) -> None:
         """Apply the limits of a link's queue, and of the connection's."""
@@ -143,8 +148,18 @@ class NodeSession(Session):
 
     def stream_all(self, retained: RetainedTree, cleared: RetainedTree) -> None:
         """Begin to send all retained messages, and which topics were cleared."""
+        self._retained, self._cleared = retained, cleared
+        self._dropped = self.ledger.in_all()
         self._stream(ALL_RETAINED, retained)
         self._stream(ALL_CLEARED, cleared)
+
+    def fill(self, now: float) -> bool:
+        """Send what waits, as `Session.fill`. Where something was dropped, it may have been retained: then all that is
+        retained is sent again, behind what waits."""
+        retained, cleared = self._retained, self._cleared
+        if retained is not None and cleared is not None and self.ledger.in_all() != self._dropped:
+            self.stream_all(retained, cleared)
+        return super().fill(now)
 
     def _stream(self, name: str, tree: RetainedTree) -> None:
         subscription = Subscription(self, name, 2)

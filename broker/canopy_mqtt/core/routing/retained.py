@@ -23,7 +23,7 @@ from canopy_mqtt.core.accounts import (
     Room,
 )
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.topic_names import is_system
+from canopy_mqtt.core.codec.topic_names import is_system, is_within
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.deadlines import Deadlines
 from canopy_mqtt.core.jobs import EXPIRY_WORK, LEVEL_WORK, RETAIN_WORK
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 MAX_GIVEN: Final = 64
-"""Retained messages that go for one that comes: one of 64 KB takes the room of all these small ones."""
+"""Retained messages that go for one that comes: one of 64 KB takes the room of all these small ones. Beside them go as
+many topics that were cleared as it takes to give the bytes that it needs.
+"""
 
 DAY: Final = 86_400_000_000
 """Microseconds for which a topic is known to have been cleared, and by which the time of another node's message may lie
@@ -101,12 +103,16 @@ class RetainedStore:
         old = cast("Message | None", self.tree.get(topic))
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
         clears = empty or (isinstance(message, NodeMessage) and message.clears)
-        shared = len(self.nodes) > 0 and not is_system(message.topic)
+        shared = self._is_shared(message)
         at: i64 = 0
+        known: Message | None = None
+        known_account: Account | None = None
         if shared:
             at = self._time(topic, message)
             if at < 0:
                 return False
+            known = old if old is not None else cast("Message | None", self.cleared.get(topic))
+            known_account = known.account if isinstance(known, RetainedMessage) else None
             self._forget_clearing(topic)
         account = self._account_of(message, origin)
         refused_by = "" if clears else self._find_room(topic, message, old, account, True)
@@ -120,6 +126,9 @@ class RetainedStore:
                 remembered = self._remember_clearing(topic, message, account, at)
                 if clears and not remembered:
                     self._counters.retained_refused += 1
+            elif isinstance(known, TimedMessage) and known_account is not None:
+                # With its own time: the message that was refused may come again, and nothing that is older.
+                self._remember_clearing(topic, known, known_account, known.at)
             self._budget.used += RETAIN_WORK + LEVEL_WORK * topic.count("/")
             if clears:
                 if old is not None and self._load.message_hook is not None and not is_system(message.topic):
@@ -142,6 +151,15 @@ class RetainedStore:
             session.refused(RETAIN, topic, reason_codes.QUOTA_EXCEEDED, refused_by, message.qos, True)
 
     # -- the nodes of a cluster ----------------------------------------------------------------------------------------
+
+    def _is_shared(self, message: Message) -> bool:
+        """Return whether all nodes keep a message: `$SYS` and presence are each node's own."""
+        presence = self._limits.presence_topic
+        return (
+            len(self.nodes) > 0
+            and not is_system(message.topic)
+            and not (presence and is_within(message.topic, presence))
+        )
 
     def _clock(self) -> i64:
         """Return the time of the present batch, in microseconds since 1970."""
@@ -246,13 +264,15 @@ class RetainedStore:
         accounts = self._accounts
         setting = self._refused_alone(message, old, account, size)
         lacking = -1
-        for _ in range(MAX_GIVEN):
+        given: i64 = 0
+        cleared_bytes: i64 = 0
+        while given < MAX_GIVEN:
             if not setting:
                 lacking = self._lacking(old, account, size)
                 if lacking < 0:
                     return ""
-            # What is known to have been cleared goes first: that of the account, and what is the broker's own, which
-            # presence leaves for each client. For the bounds of one client, what that one has cleared.
+            # What is known to have been cleared goes first: that of the account, and what is the broker's own. For the
+            # bounds of one client, what that one has cleared.
             of_client = bool(setting) and setting != MAX_USER_BYTES
             giving = self.shares.oldest_clearing(account, message.publisher if of_client else "")
             if giving is None and not setting:
@@ -266,6 +286,10 @@ class RetainedStore:
             if not acts:
                 return ""
             self._budget.used += RETAIN_WORK
+            if len(giving.payload()) == 0 and cleared_bytes < self._needed(old, account, size):
+                cleared_bytes += giving.charge
+            else:
+                given += 1
             self._clear(giving.topic.decode(), giving)
             # Levels may have gone with it that this topic shares.
             size = self._size(topic, message, old)
@@ -399,12 +423,24 @@ class RetainedStore:
             self._clear(topic, message)
 
     def expire(self, topic: str, now: float) -> None:
-        """The time of a topic's retained message has come, if it still is the one."""
+        """The time of a topic's retained message has come, if it still is the one.
+
+        Where there are nodes its topic is known as cleared from then on: an older message of another node does not
+        come back.
+        """
         message = self.tree.get(topic)
         if message is None:
             message = self.cleared.get(topic)
         if isinstance(message, Message) and 0.0 < message.expires_at <= now:
+            account = message.account if isinstance(message, RetainedMessage) else None
             self._clear(topic, message)
+            if (
+                isinstance(message, TimedMessage)
+                and len(message.payload()) > 0
+                and account is not None
+                and self._is_shared(message)
+            ):
+                self._remember_clearing(topic, message, account, message.at)
 
     # -- its publisher's right to the topic ----------------------------------------------------------------------------
 
@@ -417,7 +453,7 @@ class RetainedStore:
         """
         permissions = self._load.permissions
         account = account_name(message)
-        if permissions is None or not account or len(message.payload()) == 0:
+        if permissions is None or not account or message.publisher.startswith(UPLINKS) or len(message.payload()) == 0:
             return True
         principal = self._publisher(message.publisher, account)
         return permissions.asked.may_publish(principal, message.topic.decode(), message.qos, True)
@@ -471,9 +507,10 @@ class RetainedShares:
         self._sessions = sessions
         self._bytes: dict[str, int] = {}
         # The messages of each account that may give way to other accounts, and what each of its clients has cleared,
-        # which gives way to its own messages as well.
+        # which gives way to its own messages as well. Those that go are the first: a dict would look for them past all
+        # that have gone before.
         self._giving: dict[Account, ByAge] = {}
-        self._clearings: dict[Account, dict[str, ByAge]] = {}
+        self._clearings: dict[Account, OrderedDict[str, ByAge]] = {}
         self._number: Room = accounts.rooms[RETAINED]
         self._size: Room = accounts.rooms[RETAINED_SIZE]
 
@@ -509,7 +546,7 @@ class RetainedShares:
         self._number.change(account, 1)
         self._size.change(account, size)
         if len(message.payload()) == 0:
-            self._clearings.setdefault(account, {}).setdefault(message.publisher, ByAge()).add(message)
+            self._clearings.setdefault(account, OrderedDict()).setdefault(message.publisher, ByAge()).add(message)
         elif message.qos == 0 and not account.internal:
             giving = self._giving.get(account)
             if giving is None:

@@ -108,7 +108,8 @@ class Downlink(Peer):
         reached = figures.looped == looped
         if message is not None:
             router = self._router
-            if packet.request and packet.qos > 0 and self.peer_id:
+            # No node asks whom a message reaches that is to be retained: it goes to all of them.
+            if packet.request and packet.qos > 0 and self.peer_id and not isinstance(message, NodeMessage):
                 request = Request(packet_id, packet.qos)
                 count = router.ask(message, session, request)
                 if request.waits(self, count):
@@ -164,7 +165,8 @@ class Downlink(Peer):
         if 0 < limits.max_payload_size < len(packet.payload):
             self._router.counters.oversized += 1
             return None
-        if self._version == V5:
+        if self._version == V5 and not session.node:
+            # Between nodes a message goes one hop, whatever a client has written into it.
             been = visited(properties) if properties else []
             if has_looped(been, session.broker_id, session.hop_limit):
                 figures.looped += 1

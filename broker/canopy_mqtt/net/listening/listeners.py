@@ -266,7 +266,7 @@ class Listener:
         # wait_closed also waits for the connections in newer Pythons; those end later.
         server, self._server = self._server, None
         if server is not None:
-            server.close()
+            await sockets.stop_listening(server)
         if self._file is not None:
             file, self._file = self._file, None
             await asyncio.to_thread(file.remove)

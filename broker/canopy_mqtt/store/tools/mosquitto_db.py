@@ -23,6 +23,7 @@ from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, validate_filter
 from canopy_mqtt.core.queues.delivery import QUEUED, RELEASED, SENT
 from canopy_mqtt.core.routing import nodes
 from canopy_mqtt.core.routing.links import UPLINKS
+from canopy_mqtt.core.routing.node_messages import marked
 from canopy_mqtt.core.topics.trie import NODES, Trie, create
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.tools.importing import FaultyRow, Importer, filling
@@ -412,7 +413,9 @@ def _fill(importer: Importer, saved: Saved) -> None:
             _row(importer, saved, "delivery", {**content, "client_id": name, **row})
     importer.forget_unused()
     for number in saved.retained.values():
-        _row(importer, saved, "retained", _content(saved.messages[number]))
+        message = saved.messages[number]
+        # Of what a client has written, nothing says when a node retained it.
+        _row(importer, saved, "retained", {**_content(message), "properties": marked(message.properties, 0) or None})
 
 
 def _session(importer: Importer, saved: Saved, name: str, session: _Session) -> bool:
