@@ -70,3 +70,16 @@ async def test_no_hops_that_a_client_has_written_keep_a_message_from_a_node(node
     message = await subscriber.message()
     assert (message.payload, message.all(0x26)) == (b"1", [("canopy-via", name)])
     await everywhere(nodes, "t", b"1")
+
+
+async def test_what_waits_for_a_node_comes_before_what_is_retained(nodes: Nodes) -> None:
+    """With stores: a message with QoS 2 waits for its commit, and between nodes one with QoS 1 goes with QoS 2."""
+    await nodes.start("a", "b", stores="ab")
+    subscriber = await nodes.join("b", "subscriber", ("t", 1))
+    publisher = await nodes.join("a", "publisher")
+    nodes.wires["b", "a"].darken()
+    await until(lambda: not nodes.link("b", "a").connected and nodes.session("a", "b").send_buffer is None)
+    for number in range(20):
+        await publisher.publish("t", b"%d" % number, qos=1, retain=True)
+    nodes.light()
+    assert [int((await subscriber.message()).payload) for _ in range(20)] == list(range(20))

@@ -57,6 +57,8 @@ GOES_ON: Final = {
 """Commands that run until they are interrupted, and what they print when they are up."""
 PASSWORD: Final = "PASSWORD"
 """What is typed where a command asks for one; pages write it like that."""
+AGAIN: Final = 10.0
+"""Seconds after which Ctrl-C is pressed once more."""
 PATIENCE: Final = 60.0
 """Seconds after which a command has failed."""
 ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -165,11 +167,16 @@ class Terminal:
 
     def interrupt(self) -> None:
         """Press Ctrl-C, and return when the command is over."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGINT)
         deadline = time.monotonic() + PATIENCE
-        while self._read() and time.monotonic() < deadline:
-            pass
+        again = 0.0
+        while time.monotonic() < deadline:
+            if time.monotonic() >= again:
+                # A shell that is between two commands of a loop may go on with the next one.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.process.pid, signal.SIGINT)
+                again = time.monotonic() + AGAIN
+            if not self._read():
+                break
         assert self.process.wait(PATIENCE) in (0, 130, -signal.SIGINT), self.printed
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
@@ -43,7 +44,7 @@ async def test_a_broker_that_is_killed_stopped_and_restarted_keeps_its_promises(
         pytest.skip(driver.missing)
     plan = make(1, 3, (Fault.KILL, Fault.STOP, Fault.RESTART), RATE)
     async with started(driver) as broker:
-        proof = await play(plan, broker.targets, broker=broker)
+        proof = await play(plan, broker.targets, broker=broker, processes=lambda: [os.getpid(), *broker.processes])
     judgement = judge(proof, driver.durability)
 
     assert [fault for _, _, fault in proof.outages if fault is Fault.KILL]

@@ -183,11 +183,13 @@ class NodeSession(Session):
             payload,
             message.qos,
             True,
-            marked(message.properties, 0, at),
+            marked(message.properties, delivery.qos, at),
             # When a clearing is forgotten is said by its time.
             message.expires_at if payload else 0.0,
             message.publisher,
         )
+        # As what waits before it: with a store, one of QoS 1 would overtake those of QoS 2, which wait for the commit.
+        delivery.qos = _between_nodes(delivery.qos)
         return True
 
 
