@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -149,28 +148,17 @@ async def test_a_reload_waits_for_no_start_and_reaches_it_all_the_same(crew: Cre
     await again
 
 
-@pytest.fixture
-async def worker() -> AsyncIterator[WorkerProcess]:
-    made = WorkerProcess("w0", structlog.get_logger(), False, lambda _: None, print, print)
-    yield made
-    made.kill()
-    await made.ended
+async def test_a_worker_that_hangs_while_it_starts_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = await asyncio.create_subprocess_exec("sleep", "1000")
 
+    class Forks:
+        async def fork(self, *_: Any) -> tuple[int, asyncio.Future[int]]:
+            return hangs.pid, asyncio.ensure_future(hangs.wait())
 
-async def test_a_worker_that_hangs_while_it_starts_is_killed(
-    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", "import signal; signal.pause()"))
+    monkeypatch.setattr(process, "nursery", Forks)
     monkeypatch.setattr(process, "PING", 0.0)
     monkeypatch.setattr(process, "STARTING", 0.01)
+    worker = WorkerProcess("w0", structlog.get_logger(), False, print, print, print)
     await worker.begin()
     with pytest.raises(WorkerError, match="worker w0 ended by signal 9"):
         await worker.ask("bound")
-
-
-async def test_a_worker_of_another_version_says_so(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of the package are another version's than those of the supervisor that runs."""
-    monkeypatch.setattr(process, "COMMAND", (*process.COMMAND[:-1], "0.0.1"))
-    await worker.begin()
-    with pytest.raises(WorkerError, match=r"Canopy 0\.0\.1 was upgraded to .* while it ran: restart it"):
-        await worker.ask("bound", "something else")

@@ -164,6 +164,13 @@ async def test_no_worker_outlives_a_killed_supervisor(own: Crew) -> None:
     await until(lambda: not any(map(runs, own.pids.values())), "the workers have ended")
 
 
+async def test_without_what_starts_workers_the_broker_ends(own: Crew) -> None:
+    os.kill(own.forks, signal.SIGKILL)
+    code = await asyncio.to_thread(own.daemon.process.wait, 60)
+    assert code == 1
+    assert not any(map(runs, own.pids.values()))
+
+
 async def test_signals_that_systemd_sends_to_all_end_no_worker(crew: Crew) -> None:
     for pid in crew.pids.values():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):

@@ -1,9 +1,8 @@
 """One worker: a whole broker in a process of its own, which gets its connections from the supervisor.
 
-Owns the worker's side of the conversation. It is run as `python -m canopy_mqtt.workers.worker VERSION DESCRIPTOR`,
-with the version of the supervisor and the descriptor of the socket to it. Promises: it ends in order when the
-supervisor says so, and at once when that is gone; no signal but SIGKILL ends it, since systemd sends them to all
-processes of a service at once.
+Owns the worker's side of the conversation. The nursery forks a process for `main`. Promises: it ends in
+order when the supervisor says so, and at once when that is gone; no signal but SIGKILL ends it, since systemd sends
+them to all processes of a service at once.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from typing import Any, Final, cast
 
 import structlog
 
-from canopy_mqtt import __version__
 from canopy_mqtt.assembly import daemon, logs
 from canopy_mqtt.assembly.app import Broker, StartupError
 from canopy_mqtt.assembly.logwriter import BackgroundWriter
@@ -298,21 +296,15 @@ class Worker:
         self._channel.send(says(f"linked {other}"))
 
 
-def main() -> int:
-    """Run a worker, and return its exit code."""
+def main(sock: socket.socket) -> int:
+    """Run a worker that says what it does over this socket, and return its exit code."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     daemon.ignore_signals()
-    sock = socket.socket(fileno=int(sys.argv[2]))
-    sock.set_inheritable(False)
     try:
-        frame = first_frame(sock)
+        start: Start = first_frame(sock).said()[0]
     except EOFError:
         return 1
-    if sys.argv[1] != __version__:
-        _say_why(sock, f"Canopy {sys.argv[1]} was upgraded to {__version__} while it ran: restart it")
-        return 1
-    start: Start = frame.said()[0]
     settings = start.settings
     with closing(BackgroundWriter(sys.stderr)) as writer:
         logs.configure(settings.log.level, settings.log.format, writer)
@@ -345,7 +337,3 @@ def _say_why(sock: socket.socket, why: str) -> None:
     with contextlib.suppress(OSError):
         sock.setblocking(True)
         sock.sendall(encoded(says("failed", why)))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
