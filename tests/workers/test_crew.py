@@ -81,7 +81,7 @@ async def crew(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Crew]:
             await each.answer(answer)
     for one in range(3):
         for other in {0, 1, 2} - {one}:
-            await all_of_them[one].answer(f"linked {other}")
+            await all_of_them[one].answer(f"linked w{other}")
     await starting
     yield made
     await made.stop()
@@ -102,9 +102,9 @@ async def test_workers_that_are_killed_at_once_start_side_by_side(crew: Crew) ->
             await each.answer(answer)
     # Each other, and the one that was there.
     for each, other in zip(both, (1, 0), strict=True):
-        await each.answer("linked 2")
-        await each.answer(f"linked {other}")
-        await started["w2"][0].answer(f"linked {1 - other}")
+        await each.answer("linked w2")
+        await each.answer(f"linked w{other}")
+        await started["w2"][0].answer(f"linked w{1 - other}")
     await asyncio.gather(*starting)
     assert all(slot.line.open for slot in crew.slots)
 
@@ -118,8 +118,8 @@ async def test_a_start_does_not_wait_for_a_worker_that_starts_or_ends(crew: Crew
     first = await newest("w0", 2)
     await first.answer("bound")
     await first.answer("open")
-    await until(lambda: "linked 2" in first.asked)
-    assert "linked 1" not in first.asked
+    await until(lambda: "linked w2" in first.asked)
+    assert "linked w1" not in first.asked
     started["w2"][0].end()
     await again
     assert crew.slots[0].line.open
@@ -143,8 +143,8 @@ async def test_a_reload_waits_for_no_start_and_reaches_it_all_the_same(crew: Cre
     said = await starts.answer("reloaded", [], [])
     assert (said[1], said[2].mqtt.max_keep_alive) == (True, 77)
     for other in (0, 2):
-        await starts.answer(f"linked {other}")
-        await started[f"w{other}"][0].answer("linked 1")
+        await starts.answer(f"linked w{other}")
+        await started[f"w{other}"][0].answer("linked w1")
     await again
 
 

@@ -40,7 +40,6 @@ from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.placing import worker_of
-from canopy_mqtt.workers.plan import name_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place, read_origin
 from canopy_mqtt.workers.wire import (
@@ -284,11 +283,11 @@ class Worker:
             await asyncio.sleep(LOOK)
         self._channel.send(says("drained"))
 
-    async def _link(self, other: int) -> None:
+    async def _link(self, other: str) -> None:
         """Say when the link to another worker is up, and that one knows all that is wanted here."""
         links = self._broker.links
         assert links is not None
-        link = links.links[NODES + name_of(other)]
+        link = links.links[NODES + other]
         assert isinstance(link, NodeLink)
         link.hurry()
         while not (link.connected and link.declarer.settled):  # noqa: ASYNC110 (nothing tells when)
