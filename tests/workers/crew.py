@@ -19,6 +19,9 @@ from tests.support.waiting import until
 
 HOUR: Final = 3_600
 
+PATIENT: Final = ("--set", "limits.connect_timeout=60")
+"""Clients wait for as long as a worker takes to start again on a busy machine."""
+
 
 class Crew:
     """One daemon with workers, and its clients. All processes are gone when the stack is closed."""
@@ -34,8 +37,8 @@ class Crew:
 
     async def start(self, *arguments: str) -> None:
         """Start it, with `self.workers` workers; 1: a broker of one process."""
-        flags = ("--workers", str(self.workers), "--set", "shutdown.flush_timeout=0.5", *arguments)
-        self.daemon = await asyncio.to_thread(lambda: Daemon(*flags))
+        flags = ("--workers", str(self.workers), "--set", "shutdown.flush_timeout=0.5", *PATIENT, *arguments)
+        self.daemon = await asyncio.to_thread(lambda: Daemon(*flags, patience=60.0))
         self.stack.push_async_callback(self.gone)
 
     @property

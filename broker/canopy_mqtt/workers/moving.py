@@ -30,7 +30,6 @@ from canopy_mqtt.store.tools.exporting import TIMES, rows_of
 from canopy_mqtt.store.tools.importing import FaultyRow, Importer, filling
 from canopy_mqtt.store.tools.read_only import ReadOnlyStore, open_read_only
 from canopy_mqtt.workers.crew import Crew
-from canopy_mqtt.workers.lines import Room
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.plan import name_of
 from canopy_mqtt.workers.process import WorkerError
@@ -91,7 +90,7 @@ async def _move(
         return
     log.warning("sessions are moved to another number of workers", before=there, after=workers)
     if there > 1:
-        crew = Crew(_former(settings, there), log, people, write, Room(0), _nobody)
+        crew = Crew(_former(settings, there), log, people, write, 0, _nobody)
         try:
             await crew.start([0] * len(settings.listeners))
             await crew.drain()

@@ -1,8 +1,9 @@
 """One worker: a whole broker in a process of its own, which gets its connections from the supervisor.
 
-Owns the worker's side of the conversation. It is run as `python -m canopy_mqtt.workers.worker DESCRIPTOR`, with the
-descriptor of the socket to the supervisor. Promises: it ends in order when the supervisor says so, and at once when
-that is gone; no signal but SIGKILL ends it, since systemd sends them to all processes of a service at once.
+Owns the worker's side of the conversation. It is run as `python -m canopy_mqtt.workers.worker VERSION DESCRIPTOR`,
+with the version of the supervisor and the descriptor of the socket to it. Promises: it ends in order when the
+supervisor says so, and at once when that is gone; no signal but SIGKILL ends it, since systemd sends them to all
+processes of a service at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import pickle
 import shutil
 import signal
 import socket
@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 
 import structlog
 
+from canopy_mqtt import __version__
 from canopy_mqtt.assembly import daemon, logs
 from canopy_mqtt.assembly.app import Broker, StartupError
 from canopy_mqtt.assembly.logwriter import BackgroundWriter
@@ -33,6 +34,7 @@ from canopy_mqtt.core.persistence.journal import SessionRecord
 from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.listening.listeners import Listener, ListenerHost, Listeners
+from canopy_mqtt.net.stream import LINGER
 from canopy_mqtt.net.websocket.transport import WebSocketTransport
 from canopy_mqtt.settings import Listener as ListenerSettings
 from canopy_mqtt.settings import Settings
@@ -45,17 +47,15 @@ from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place, read_origin
 from canopy_mqtt.workers.wire import (
     CONNECTION,
-    RELOADS,
     SAYS,
-    TAKEN,
     Arrival,
     Channel,
     Frame,
-    Said,
     arrival,
     encoded,
     first_frame,
     says,
+    taken,
 )
 
 KILLED: Final = 137
@@ -137,6 +137,7 @@ class WorkerBroker(Broker):
         self.listeners = Listeners(self, make)
         # No worker has all members of a group.
         self.router.limits.shared_available = False
+        self.router.limits.relays_retained = not start.settings.store.path
         self.router.keeps = lambda client_id: worker_of(client_id.encode(), workers) == start.worker
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
@@ -183,7 +184,7 @@ class Worker:
         await broker.start()
         gc.freeze()
         gc.set_threshold(*daemon.GC_THRESHOLDS)
-        self._channel.send(says({"say": "open"}))
+        self._channel.send(says("open"))
         asked, broken = loop.create_task(self._stopping.wait()), loop.create_task(broker.broken())
         try:
             await asyncio.wait((asked, broken), return_when=asyncio.FIRST_COMPLETED)
@@ -193,12 +194,16 @@ class Worker:
             broken.cancel()
             for work in self._works:
                 work.cancel()
+            until = loop.time() + broker.settings.shutdown.flush_timeout + LINGER
             await broker.stop()
+            while self._place.relays and loop.time() < until:  # noqa: ASYNC110 (nothing tells when)
+                # Clients of other workers, which have the same time to take what waits for them.
+                await asyncio.sleep(LOOK)
             self._channel.close()
 
     async def _wait_for_others(self) -> None:
         """Tell the supervisor that others can reach this worker, and wait until it says that all can be reached."""
-        self._channel.send(says({"say": "bound"}))
+        self._channel.send(says("bound"))
         await self._others_there.wait()
         if self._stopping.is_set():
             raise StartupError("the broker was stopped before it had started")
@@ -208,33 +213,40 @@ class Worker:
         self._stopping.set()
         self._others_there.set()
 
-    def _received(self, frame: Frame) -> None:
-        if frame.kind == CONNECTION:
-            # Before anything is done with it: what was not taken, another process gets.
-            self._channel.send(Frame(TAKEN, b""))
-            if frame.sock is None:
+    def _received(self, frames: list[Frame]) -> None:
+        newcomers = [frame for frame in frames if frame.kind == CONNECTION]
+        if newcomers:
+            # That has to leave before anything is done with them: what was not taken, another process gets.
+            self._channel.send(taken(len(newcomers)), lambda: self._take(newcomers))
+        for frame in frames:
+            if frame.kind == SAYS:
+                self._do(*frame.said())
+
+    def _take(self, newcomers: list[Frame]) -> None:
+        for each in newcomers:
+            if each.sock is None:
                 self._broker.log.error("connection is lost", reason="too few file descriptors")
             else:
-                self._begin(self._connect(frame.body, frame.sock))
-        elif frame.kind == RELOADS:
-            # Made by the process that started this one.
-            self._begin(self._reload(*pickle.loads(frame.body)))
-        elif frame.kind == SAYS:
-            said = frame.said()
-            if said["do"] == "stop":
-                self._stop()
-            elif said["do"] == "ping":
-                self._channel.send(says({"say": "pong"}))
-            elif said["do"] == "go on":
-                self._others_there.set()
-            elif said["do"] == "drain":
-                self._begin(self._drain())
-            else:
-                self._begin(self._link(said))
+                self._begin(self._connect(each.body, each.sock))
+
+    def _do(self, what: str, *given: Any) -> None:
+        """Do what the supervisor says."""
+        if what == "stop":
+            self._stop()
+        elif what == "ping":
+            self._channel.send(says("pong"))
+        elif what == "go on":
+            self._others_there.set()
+        elif what == "drain":
+            self._begin(self._drain())
+        elif what == "reload":
+            self._begin(self._reload(*given))
+        else:
+            self._begin(self._link(*given))
 
     def _pass_on(self, found: Arrival, sock: socket.socket) -> None:
         """Have the supervisor pass a connection on to another worker."""
-        self._channel.send(found.frame(sock), closes=True)
+        self._channel.send(found.frame(sock), sock.close)
 
     def _begin(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -263,7 +275,7 @@ class Worker:
             problems = list(error.problems)
         except RuntimeError as error:
             problems = [str(error)]
-        self._channel.send(says({"say": "reloaded", "problems": problems, "lines": lines}))
+        self._channel.send(says("reloaded", problems, lines))
 
     async def _drain(self) -> None:
         """Say when no message waits here for another worker, nor is on its way there."""
@@ -272,18 +284,18 @@ class Worker:
             session.backlog or session.inflight for name, session in sessions.items() if name.startswith(NODES)
         ):
             await asyncio.sleep(LOOK)
-        self._channel.send(says({"say": "drained"}))
+        self._channel.send(says("drained"))
 
-    async def _link(self, said: Said) -> None:
+    async def _link(self, other: int) -> None:
         """Say when the link to another worker is up, and that one knows all that is wanted here."""
         links = self._broker.links
         assert links is not None
-        link = links.links[NODES + name_of(said["to"])]
+        link = links.links[NODES + name_of(other)]
         assert isinstance(link, NodeLink)
         link.hurry()
         while not (link.connected and link.declarer.settled):  # noqa: ASYNC110 (nothing tells when)
             await asyncio.sleep(LOOK)
-        self._channel.send(says({"say": "linked", "to": said["to"]}))
+        self._channel.send(says(f"linked {other}"))
 
 
 def main() -> int:
@@ -291,13 +303,16 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     daemon.ignore_signals()
-    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock = socket.socket(fileno=int(sys.argv[2]))
     sock.set_inheritable(False)
     try:
-        # Made by the process that started this one.
-        start: Start = pickle.loads(first_frame(sock).body)
+        frame = first_frame(sock)
     except EOFError:
         return 1
+    if sys.argv[1] != __version__:
+        _say_why(sock, f"Canopy {sys.argv[1]} was upgraded to {__version__} while it ran: restart it")
+        return 1
+    start: Start = frame.said()[0]
     settings = start.settings
     with closing(BackgroundWriter(sys.stderr)) as writer:
         logs.configure(settings.log.level, settings.log.format, writer)
@@ -329,7 +344,7 @@ def _say_why(sock: socket.socket, why: str) -> None:
     """Tell the supervisor why it does not start. It blocks."""
     with contextlib.suppress(OSError):
         sock.setblocking(True)
-        sock.sendall(encoded(says({"say": "failed", "why": why})))
+        sock.sendall(encoded(says("failed", why)))
 
 
 if __name__ == "__main__":

@@ -95,6 +95,7 @@ class NodeSession(Session):
         self.queue.holds = False
         self._presence = b""
         self._takes_frames = False
+        self._relays_retained = False
         # What is retained and cleared here, once the node has been connected, and how much had been dropped when it was
         # last begun to be sent.
         self._retained: RetainedTree | None = None
@@ -105,6 +106,7 @@ class NodeSession(Session):
         """Apply the limits of a link's queue, and of the connection's."""
         policy = DROP_OLDEST if limits.queue_policy == DROP_OLDEST else DROP_NEWEST
         self._presence = limits.presence_topic
+        self._relays_retained = limits.relays_retained
         self.limit(policy, None, 0, limits.link_bytes)
         send_buffer = self.send_buffer
         if send_buffer is not None:
@@ -182,9 +184,13 @@ class NodeSession(Session):
         stream.send_live()
 
     def adapt_retained(self, delivery: Delivery) -> bool:
-        """Mark a retained message of this node's own, or a clearing; False: it does not cross."""
+        """Mark a retained message of this node's own, or a clearing; False: it does not cross.
+
+        Where no store brings back to a node what it had retained, those of other nodes cross, too.
+        """
         message = delivery.message
-        if is_system(message.topic) or not crosses(message, self._presence):
+        relayed = self._relays_retained and message.publisher.startswith(NODE_LINKS)
+        if is_system(message.topic) or not (relayed or crosses(message, self._presence)):
             return False
         at = message.at if isinstance(message, TimedMessage) else 0
         payload = message.payload()
