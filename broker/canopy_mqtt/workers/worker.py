@@ -40,9 +40,9 @@ from canopy_mqtt.settings import Listener as ListenerSettings
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.placing import worker_of
-from canopy_mqtt.workers.plan import name_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place, read_origin
 from canopy_mqtt.workers.wire import (
@@ -63,6 +63,10 @@ KILLED: Final = 137
 
 LOOK: Final = 0.02
 """Seconds between two looks whether a link that the supervisor asked for is there."""
+
+TELL: Final = 10.0
+STUCK: Final = 120.0
+"""Seconds between two log lines about what waits for other workers before a move, and until it ends as none goes."""
 
 
 class PassedOnListener(Listener):
@@ -278,13 +282,30 @@ class Worker:
         self._channel.send(says("reloaded", problems, lines))
 
     async def _drain(self) -> None:
-        """Say when no message waits here for another worker, nor is on its way there."""
-        sessions = self._broker.router.sessions
-        while any(  # noqa: ASYNC110 (nothing tells when)
-            session.backlog or session.inflight for name, session in sessions.items() if name.startswith(NODES)
-        ):
+        """Say when no message waits here for another worker, nor is on its way there.
+
+        It is logged how many do. Where that stays the same for long, this worker says so, and ends.
+        """
+        broker, loop = self._broker, asyncio.get_running_loop()
+        before, changed, told = -1, loop.time(), loop.time()
+        while left := self._for_others():
+            if left != before:
+                before, changed = left, loop.time()
+            elif loop.time() - changed > STUCK:
+                why = f"has {left:,} messages for other workers, and none has gone in {STUCK:g} s"
+                self._channel.send(says({"say": "failed", "why": f"worker {broker.settings.cluster.node} {why}"}))
+                self._stop()
+                return
+            if loop.time() - told > TELL:
+                told = loop.time()
+                broker.log.warning("messages wait for other workers", messages=left)
             await asyncio.sleep(LOOK)
         self._channel.send(says("drained"))
+
+    def _for_others(self) -> int:
+        """Return how many messages wait for other workers, or are on their way there."""
+        nodes = [session for name, session in self._broker.router.sessions.items() if name.startswith(NODES)]
+        return sum((node.waiting_messages() + len(node.inflight)) or node.backlog for node in nodes)
 
     async def _link(self, other: int) -> None:
         """Say when the link to another worker is up, and that one knows all that is wanted here."""
