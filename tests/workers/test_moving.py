@@ -267,8 +267,9 @@ async def test_a_worker_whose_messages_do_not_go_says_how_many_and_ends(monkeypa
     monkeypatch.setattr("canopy_mqtt.workers.worker.STUCK", 0.0)
     worker, said, lines = _stuck(7)
     await worker._drain()
-    [why] = said
-    assert why["why"].startswith("worker w1 has 7 messages for other workers, and none has gone")
+    [(word, why)] = said
+    assert word == "failed"
+    assert why.startswith("worker w1 has 7 messages for other workers, and none has gone")
     assert worker._stopping.is_set()
     assert lines[0] == {"messages": 7}
 
@@ -421,10 +422,10 @@ async def take(folder: Path, workers: int) -> int:
     return await moving.take_store(settings, structlog.get_logger(), False, lambda _: None)
 
 
-def _stuck(messages: int) -> tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]:
+def _stuck(messages: int) -> tuple[Any, list[tuple[str, str]], list[dict[str, Any]]]:
     """A worker, without its process, that has messages for another one; what it says, and logs."""
     worker = Worker.__new__(Worker)
-    said: list[dict[str, Any]] = []
+    said: list[tuple[str, str]] = []
     lines: list[dict[str, Any]] = []
     node = SimpleNamespace(waiting_messages=lambda: messages, inflight={}, backlog=True)
     log = SimpleNamespace(warning=lambda _, **fields: lines.append(fields))

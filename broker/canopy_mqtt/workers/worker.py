@@ -293,7 +293,7 @@ class Worker:
                 before, changed = left, loop.time()
             elif loop.time() - changed > STUCK:
                 why = f"has {left:,} messages for other workers, and none has gone in {STUCK:g} s"
-                self._channel.send(says({"say": "failed", "why": f"worker {broker.settings.cluster.node} {why}"}))
+                self._channel.send(says("failed", f"worker {broker.settings.cluster.node} {why}"))
                 self._stop()
                 return
             if loop.time() - told > TELL:
