@@ -47,11 +47,11 @@ class Crew:
         return pids_of(self.daemon)
 
     @property
-    def forks(self) -> int:
-        """The process that starts the workers, the only child of the supervisor."""
+    def children(self) -> list[int]:
+        """The processes that the supervisor has started: the one that forks workers."""
         supervisor = self.daemon.process.pid
         with open(f"/proc/{supervisor}/task/{supervisor}/children", encoding="ascii") as file:
-            return int(file.read())
+            return [int(each) for each in file.read().split()]
 
     def told(self, event: str) -> list[dict[str, Any]]:
         """The lines of the log about an event."""

@@ -165,7 +165,8 @@ async def test_no_worker_outlives_a_killed_supervisor(own: Crew) -> None:
 
 
 async def test_without_what_starts_workers_the_broker_ends(own: Crew) -> None:
-    os.kill(own.forks, signal.SIGKILL)
+    (forks,) = own.children
+    os.kill(forks, signal.SIGKILL)
     code = await asyncio.to_thread(own.daemon.process.wait, 60)
     assert code == 1
     assert not any(map(runs, own.pids.values()))

@@ -201,6 +201,8 @@ async def test_a_stop_lets_clients_take_what_waits_whoever_made_their_handshake(
     # More than the system takes for a client.
     for _ in range(12):
         await sender.send(*[wire.publish("a", bytes(100_000))] * 10)
+    # All that was published has reached its worker.
+    assert await sender.fence() == []
     await sender.disconnect()
     own.daemon.process.send_signal(signal.SIGTERM)
     await own.line("stopped", worker="w0")

@@ -47,10 +47,16 @@ class Nursery:
         self._ends: dict[int, asyncio.Future[int]] = {}
         self.lost: Callable[[], object] | None = None
         """Called when it has ended, which nothing but a fault or a signal makes it do."""
-        if os.fork() == 0:
+        self._pid = os.fork()
+        if self._pid == 0:
             self._asks.close()
             _live(answers, main, others)
         answers.close()
+
+    def close(self) -> None:
+        """Have it end, and wait for that. It blocks."""
+        self._asks.close()
+        os.waitpid(self._pid, 0)
 
     async def fork(self, sock: socket.socket, errors: socket.socket) -> tuple[int, asyncio.Future[int]]:
         """Fork a child with this socket, and this one as its standard error, which the caller closes here.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -135,20 +133,15 @@ def _run(settings: Settings, read: Callable[[], Settings] | None, writer: Backgr
         if settings.workers.count > 1:
             make = _supervisor(writer)
         elif settings.store.path and division(Path(settings.store.path)) != Division(1):
-            _join_stores(settings, writer)
+            from canopy_mqtt.workers.moving import join_stores
+
+            log, people = structlog.get_logger("canopy"), logs.for_people(settings.log.format, writer)
+            if not join_stores(settings, log, people, writer.write):
+                return None
         daemon.run(settings, make, stream=writer, read=read)
     except (daemon.DaemonError, StartupError, StoreError) as error:
         return error
     return None
-
-
-def _join_stores(settings: Settings, writer: BackgroundWriter) -> None:
-    """Move the sessions of several workers into the store of one process. Raises StartupError."""
-    from canopy_mqtt.workers.moving import take_store
-
-    log = structlog.get_logger("canopy")
-    people = logs.for_people(settings.log.format, writer)
-    os.close(asyncio.run(take_store(settings, log, people, writer.write)))
 
 
 def _supervisor(writer: BackgroundWriter) -> Callable[[Settings], daemon.Service]:

@@ -16,8 +16,9 @@ from typing import Any, Final
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.reloadable import with_reloadable
+from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
-from canopy_mqtt.workers.plan import Plan, name_of, run_folder
+from canopy_mqtt.workers.plan import Plan, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
 from canopy_mqtt.workers.wire import Arrival
 

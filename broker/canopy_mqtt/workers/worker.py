@@ -61,6 +61,10 @@ KILLED: Final = 137
 LOOK: Final = 0.02
 """Seconds between two looks whether a link that the supervisor asked for is there."""
 
+TELL: Final = 10.0
+STUCK: Final = 120.0
+"""Seconds between two log lines about what waits for other workers before a move, and until it ends as none goes."""
+
 
 class PassedOnListener(Listener):
     """A listener whose connections the supervisor accepts and passes on."""
@@ -275,13 +279,30 @@ class Worker:
         self._channel.send(says("reloaded", problems, lines))
 
     async def _drain(self) -> None:
-        """Say when no message waits here for another worker, nor is on its way there."""
-        sessions = self._broker.router.sessions
-        while any(  # noqa: ASYNC110 (nothing tells when)
-            session.backlog or session.inflight for name, session in sessions.items() if name.startswith(NODES)
-        ):
+        """Say when no message waits here for another worker, nor is on its way there.
+
+        It is logged how many do. Where that stays the same for long, this worker says so, and ends.
+        """
+        broker, loop = self._broker, asyncio.get_running_loop()
+        before, changed, told = -1, loop.time(), loop.time()
+        while left := self._for_others():
+            if left != before:
+                before, changed = left, loop.time()
+            elif loop.time() - changed > STUCK:
+                why = f"has {left:,} messages for other workers, and none has gone in {STUCK:g} s"
+                self._channel.send(says("failed", f"worker {broker.settings.cluster.node} {why}"))
+                self._stop()
+                return
+            if loop.time() - told > TELL:
+                told = loop.time()
+                broker.log.warning("messages wait for other workers", messages=left)
             await asyncio.sleep(LOOK)
         self._channel.send(says("drained"))
+
+    def _for_others(self) -> int:
+        """Return how many messages wait for other workers, or are on their way there."""
+        nodes = [session for name, session in self._broker.router.sessions.items() if name.startswith(NODES)]
+        return sum((node.waiting_messages() + len(node.inflight)) or node.backlog for node in nodes)
 
     async def _link(self, other: str) -> None:
         """Say when the link to another worker is up, and that one knows all that is wanted here."""
