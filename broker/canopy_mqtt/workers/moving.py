@@ -125,11 +125,11 @@ def _finish(folder: Path) -> int:
     if found.moved:
         _replace(folder, found.workers)
     for each in (folder, *_parts(folder)):
-        shutil.rmtree(each / NEXT, ignore_errors=True)
-    for each in _parts(folder):
-        # Those that were made for that are empty.
-        with suppress(OSError):
-            each.rmdir()
+        if (each / NEXT).exists():
+            shutil.rmtree(each / NEXT, ignore_errors=True)
+            # One that was made for that is empty.
+            with suppress(OSError):
+                each.rmdir()
     return found.workers
 
 
