@@ -300,6 +300,14 @@ def test_a_folder_of_a_worker_may_be_a_link(tmp_path: Path) -> None:
         assert (disk / "canopy.db").exists() is (after > 1)
 
 
+def test_a_disk_that_is_not_mounted_keeps_its_place(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 2)
+    part(folder, 2).mkdir()
+    assert moving._finish(folder) == 2
+    assert part(folder, 2).is_dir()
+
+
 def test_a_file_of_a_store_may_be_a_link(tmp_path: Path) -> None:
     folder, file = tmp_path / "store", tmp_path / "real.db"
     made(folder, 1)
