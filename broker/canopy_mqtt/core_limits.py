@@ -44,8 +44,6 @@ def change(router: Router, settings: Settings) -> None:
         made.allow_anonymous = before.allow_anonymous
     # Draining has set it: the broker to which clients shall go.
     made.server_reference = before.server_reference
-    # A worker has set it.
-    made.shared_available = before.shared_available
     for name in NAMES:
         setattr(before, name, getattr(made, name))
     router.limits_changed()

@@ -172,7 +172,7 @@ def test_shared_subscriptions_stay_with_one_process(tmp_path: Path) -> None:
         importer.row("session", {"client_id": "a", "principal": '{"user_name": "u"}', "expiry_interval": 9})
         row = {"client_id": "a", "filter": "$share/g/a", "qos": 1, "no_local": 0, "retain_as_published": 0}
         importer.row("subscription", row | {"retain_handling": 0, "identifier": 0, "streaming": 0})
-    with pytest.raises(StoreError, match="has shared subscriptions, which several workers do not serve"):
+    with pytest.raises(StoreError, match="has shared subscriptions, whose groups are moved to one process only"):
         moving.rebuild(folder, 1, 2)
     assert division(folder) == Division(1)
 

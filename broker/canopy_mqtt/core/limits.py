@@ -52,8 +52,6 @@ class Limits:
         self.auto_id_prefix = "canopy-"
         self.control_characters = False
         self.retain_available = True
-        # False in one of several workers, none of which has all members of a group.
-        self.shared_available = True
         self.allow_anonymous = True
         self.allow_empty_client_id = True
         self.max_session_expiry = NEVER

@@ -167,8 +167,8 @@ def _check(stores: list[ReadOnlyStore]) -> None:
             query = f"SELECT count(*) FROM {table} WHERE substr({column}, 1, {len(SHARED)}) = ?"
             if store.db.execute(query, (SHARED,)).fetchone()[0]:
                 raise StoreError(
-                    f"{store.path.parent} has shared subscriptions, which several workers do not serve: start it with "
-                    "workers.count = 1, and have their clients unsubscribe first"
+                    f"{store.path.parent} has shared subscriptions, whose groups are moved to one process only: start "
+                    "it with the number of workers that it had, or with workers.count = 1"
                 )
 
 

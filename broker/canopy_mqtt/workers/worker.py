@@ -135,8 +135,12 @@ class WorkerBroker(Broker):
             return listener
 
         self.listeners = Listeners(self, make)
-        # No worker has all members of a group.
-        self.router.limits.shared_available = False
+
+        def home_of(group: str) -> str:
+            home = worker_of(group.encode(), workers)
+            return "" if home == start.worker else NODES + name_of(home)
+
+        self.router.table.home_of = home_of
         self.router.keeps = lambda client_id: worker_of(client_id.encode(), workers) == start.worker
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
