@@ -19,7 +19,7 @@ from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST, MessageTerms
 from canopy_mqtt.core.routing.links import UPLINKS
-from canopy_mqtt.core.routing.node_messages import TimedMessage, marked
+from canopy_mqtt.core.routing.node_messages import TimedMessage, for_group, from_group, marked
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
 from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
@@ -138,9 +138,13 @@ class NodeSession(Session):
     ) -> int:
         """Offer a message to the node: as `Session.deliver`; EXCLUDED: it does not cross.
 
-        One that is to be retained comes by `RetainedStore.retain`, to all nodes.
+        One that is to be retained comes by `RetainedStore.retain`, to all nodes. One for a share group that lives here
+        is for members there, wherever it came from.
         """
         del retain
+        if group is not None:
+            message = for_group(message, qos, group.full_name)
+            return super().deliver(message, _between_nodes(qos), False, NO_IDENTIFIERS, group, message_terms)
         if not crosses(message, self._presence):
             return EXCLUDED
         if message.retain:
@@ -157,6 +161,18 @@ class NodeSession(Session):
     def send(self, message: Message) -> None:
         """Offer a message that is marked already (`for_nodes`)."""
         super().deliver(message, _between_nodes(message.qos), False, NO_IDENTIFIERS, None)
+
+    def send_home(self, message: Message, name: str) -> int:
+        """Offer a message for a share group that lives at the node: as `Session.deliver`."""
+        qos = message.qos
+        return super().deliver(for_group(message, qos, name), _between_nodes(qos), False, NO_IDENTIFIERS, None)
+
+    def take_shared(self, some: list[Delivery]) -> None:
+        """Remove messages as `Session.take_shared`: what other members get is as it was before it came here."""
+        super().take_shared(some)
+        for delivery in some:
+            delivery.message = from_group(delivery.message)
+            delivery.qos = delivery.message.qos
 
     def stream_all(self, retained: RetainedTree, cleared: RetainedTree) -> None:
         """Begin to send all retained messages, and which topics were cleared."""
