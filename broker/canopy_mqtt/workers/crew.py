@@ -18,7 +18,7 @@ from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
-from canopy_mqtt.workers.plan import Plan, run_folder
+from canopy_mqtt.workers.plan import Plan, make_again, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
 from canopy_mqtt.workers.wire import Arrival
 
@@ -92,6 +92,11 @@ class Crew:
 
     async def again(self, slot: Slot) -> None:
         """Have a worker serve whose process has ended. Raises WorkerError."""
+        assert self._folder is not None
+        try:
+            await asyncio.to_thread(make_again, self._folder)
+        except OSError as error:
+            raise WorkerError(f"the folder {self._folder} cannot be made: {error.strerror}") from error
         plan = self._plan
         process = await self._begin(slot)
         await _open(slot)
