@@ -64,7 +64,8 @@ class Crew:
         for all of them. `relayed` is called with a connection that a worker has for another one."""
         count = settings.workers.count
         # A quarter is for all lines alike, so that no line has all: who waits for one that is away keeps nobody out.
-        part, room = max(most // count // 4, UNTAKEN), Room(most - most // 4)
+        part = max(most // count // 4, min(UNTAKEN, most // count))
+        room = Room(most - part * count)
         self.slots = [Slot(number, Line(room, part, MAX_BYTES // count)) for number in range(count)]
         self._settings = settings
         self._log = log
