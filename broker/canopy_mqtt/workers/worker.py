@@ -267,8 +267,8 @@ class Worker:
             # Its client has gone.
             sock.close()
 
-    async def _reload(self, takes: bool, settings: Settings) -> None:
-        """Take up other settings, or check them, and say what came of it."""
+    async def _reload(self, number: int, takes: bool, settings: Settings) -> None:
+        """Take up other settings, or check them, and say what came of it. `number`: of the question."""
         problems: list[str] = []
         lines: list[str] = []
         try:
@@ -280,7 +280,7 @@ class Worker:
             problems = list(error.problems)
         except RuntimeError as error:
             problems = [str(error)]
-        self._channel.send(says("reloaded", problems, lines))
+        self._channel.send(says(f"reloaded {number}", problems, lines))
 
     async def _drain(self) -> None:
         """Say when no message waits here for another worker, nor is on its way there.
