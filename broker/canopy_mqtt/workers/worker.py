@@ -170,7 +170,7 @@ class Worker:
         self._broker.process.changed = self._broker.log_changed
         self._broker.connection_log.write = logs.json_write()
         self._sock = sock
-        self._place = Place(start.worker, start.settings.workers.count, self._pass_on)
+        self._place = Place(start.worker, start.settings.workers.count, self._pass_on, self._served)
         self._stopping = asyncio.Event()
         self._others_there = asyncio.Event()
         self._works: set[asyncio.Task[None]] = set()
@@ -252,6 +252,9 @@ class Worker:
     def _pass_on(self, found: Arrival, sock: socket.socket) -> None:
         """Have the supervisor pass a connection on to another worker."""
         self._channel.send(found.frame(sock), sock.close)
+
+    def _served(self) -> int:
+        return len(self._broker.connection_table.connections)
 
     def _begin(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
