@@ -16,9 +16,10 @@ from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.workers import crew as crews
 from canopy_mqtt.workers import process, wire
 from canopy_mqtt.workers.crew import Crew
+from canopy_mqtt.workers.lines import Newcomer
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
 from canopy_mqtt.workers.supervisor import Supervisor
-from canopy_mqtt.workers.wire import Channel, Frame, encoded, says, taken
+from canopy_mqtt.workers.wire import ANY, Arrival, Channel, Frame, encoded, says, taken
 from tests.support.waiting import until
 
 
@@ -191,6 +192,23 @@ async def test_a_reload_with_another_number_allows_only_what_the_number_in_force
     assert new.workers.count == 1
     with pytest.raises(SettingsError, match="upstream"):
         await supervisor.reload(new)
+
+
+async def test_whoever_any_worker_can_serve_goes_to_another_when_one_ends(crew: Crew) -> None:
+    supervisor = Supervisor(Settings(workers={"count": 3}), False, print)
+    supervisor._crew = crew
+    slot, other = crew.slots[:2]
+    started["w2"][0].end()
+    crew.slots[2].empty()
+    client, accepted = socket.socketpair()
+    accepted.setblocking(False)
+    slot.line.add(Newcomer(Arrival(0, ANY, 5, False, b"", b""), accepted, 1e9))
+    keeping = asyncio.create_task(supervisor._keep(slot))
+    started["w0"][0].end()
+    await until(lambda: len(other.line) == 1)
+    assert len(slot.line) == 0
+    keeping.cancel()
+    client.close()
 
 
 @pytest.mark.parametrize(("most", "count"), [(416, 16), (64, 64), (65_536, 2)])
