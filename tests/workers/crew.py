@@ -19,6 +19,9 @@ from tests.support.waiting import until
 
 HOUR: Final = 3_600
 
+PATIENT: Final = ("--set", "limits.connect_timeout=60")
+"""Clients wait for as long as a worker takes to start again on a busy machine."""
+
 
 class Crew:
     """One daemon with workers, and its clients. All processes are gone when the stack is closed."""
@@ -34,14 +37,21 @@ class Crew:
 
     async def start(self, *arguments: str) -> None:
         """Start it, with `self.workers` workers; 1: a broker of one process."""
-        flags = ("--workers", str(self.workers), "--set", "shutdown.flush_timeout=0.5", *arguments)
-        self.daemon = await asyncio.to_thread(lambda: Daemon(*flags))
+        flags = ("--workers", str(self.workers), "--set", "shutdown.flush_timeout=0.5", *PATIENT, *arguments)
+        self.daemon = await asyncio.to_thread(lambda: Daemon(*flags, patience=60.0))
         self.stack.push_async_callback(self.gone)
 
     @property
     def pids(self) -> dict[str, int]:
         """The workers that serve, or have served last."""
         return pids_of(self.daemon)
+
+    @property
+    def children(self) -> list[int]:
+        """The processes that the supervisor has started: the one that forks workers."""
+        supervisor = self.daemon.process.pid
+        with open(f"/proc/{supervisor}/task/{supervisor}/children", encoding="ascii") as file:
+            return [int(each) for each in file.read().split()]
 
     def told(self, event: str) -> list[dict[str, Any]]:
         """The lines of the log about an event."""
@@ -105,8 +115,9 @@ class Crew:
 
 
 def told(daemon: Daemon, event: str) -> list[dict[str, Any]]:
-    """The lines of a log about an event."""
-    return [line for line in map(json.loads, list(daemon.lines)) if line["event"] == event]
+    """The lines of a log about an event. A daemon's last word may be a line for people."""
+    lines = [json.loads(line) for line in list(daemon.lines) if line.startswith("{")]
+    return [line for line in lines if line["event"] == event]
 
 
 def pids_of(daemon: Daemon) -> dict[str, int]:

@@ -8,7 +8,7 @@ from canopy_mqtt.net.websocket.upgrade import UpgradeTerms
 from canopy_mqtt.workers.first_packet import First, Opening
 from tests.e2e import wire
 from tests.e2e.wire import USER_PROPERTY, Will, connect
-from tests.net.websocket.framing import CLOSE, frame, request
+from tests.net.websocket.framing import CLOSE, PING, TEXT, close, frame, request
 
 MOST = 100_000
 V1_HEADER = b"PROXY TCP4 192.0.2.7 192.0.2.1 4000 1883\r\n"
@@ -92,11 +92,28 @@ def test_in_a_websocket(header: bytes, step: int) -> None:
     assert opening.data == header + sent
 
 
+@pytest.mark.parametrize("after", [close(), frame(b"x", TEXT), frame(bytes(MOST + 200_000))])
+def test_whatever_frame_follows_a_connect_its_client_is_known(after: bytes) -> None:
+    """The worker serves the CONNECT before it looks at the next frame."""
+    opening = Opening(0, UpgradeTerms("", (), 4_096), MOST)
+    opening.feed(request())
+    assert opening.feed(frame(connect("sensor-17")) + after) == First(b"sensor-17", 5)
+
+
+def test_control_frames_do_not_go_on_for_ever() -> None:
+    """A worker answers them, and holds none of them."""
+    opening = Opening(0, UpgradeTerms("", (), 4_096), MOST)
+    opening.feed(request())
+    pings = frame(b"", PING) * 10_000
+    while opening.feed(pings) is None:
+        assert len(opening.data) < MOST + 2 * len(pings)
+
+
 @pytest.mark.parametrize("asked", [request(protocols="other"), connect("a"), b"GET / HTTP/1.1\r\n\r\n"])
 def test_a_request_that_is_refused_is_for_any_worker_as_it_came(asked: bytes) -> None:
     opening = Opening(0, UpgradeTerms("", (), 4_096), MOST)
     assert opening.feed(asked) == First(b"", 0)
-    assert (opening.answer, opening.upgraded, opening.data) == (b"", False, asked)
+    assert (opening.answer, opening.upgraded, bytes(opening.data)) == (b"", False, asked)
 
 
 def test_a_websocket_that_is_closed_is_for_any_worker() -> None:

@@ -46,7 +46,7 @@ async def test_killed_again_and_again(stack: AsyncExitStack, tmp_path: Path, see
     """[MQTT-4.3.2-1] [MQTT-4.3.3-1] [MQTT-4.4.0-1]"""
     chance = random.Random(seed)
     crew = Crew(stack, WORKERS)
-    await crew.start("--store", str(tmp_path / "store"), "--set", "limits.connect_timeout=30")
+    await crew.start("--store", str(tmp_path / "store"))
     pairs = [(origin, (origin + 1) % WORKERS) for origin in range(WORKERS)]
     ways = [Way(crew, origin, to, qos) for origin, to in pairs for qos in (1, 2)]
     for way in ways:

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import resource
 import shutil
-from collections import Counter
-from contextlib import AsyncExitStack
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 
+from canopy_mqtt.net.listening.listeners import StartupError
+from canopy_mqtt.settings import Settings
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import Division, division, note, part
+from canopy_mqtt.store.sqlite.opening import lock_folder
+from canopy_mqtt.store.tools import dividing
+from canopy_mqtt.store.tools.dividing import Stopped
 from canopy_mqtt.store.tools.exporting import rows_of
 from canopy_mqtt.store.tools.importing import filling
-from canopy_mqtt.store.tools.read_only import open_read_only
+from canopy_mqtt.store.tools.read_only import ReadOnlyStore
+from canopy_mqtt.store.tools.verifying import verify
 from canopy_mqtt.workers import moving
-from canopy_mqtt.workers.placing import worker_of
+from canopy_mqtt.workers.worker import Worker
+from tests.support.daemon import environment
+from tests.support.forked import CANOPY, Forked
+from tests.workers import dying
 from tests.workers.crew import Crew
+from tests.workers.stores import EXPECTED, NAMES, SESSION, SUBSCRIPTION, content, fill, made, places
 
-NAMES = [f"client-{number}" for number in range(12)]
 ONE_QOS = NAMES[::2]
 """Those whose subscriptions are of QoS 1, so that all messages are."""
+
+WATCHERS = [f"watcher-{number}" for number in range(4)]
+"""They have subscribed to what is retained, too."""
 
 
 async def waiting(crew: Crew, expected: list[bytes]) -> None:
@@ -35,6 +55,12 @@ async def waiting(crew: Crew, expected: list[bytes]) -> None:
     looker = await crew.join("looker", ("kept", 0))
     assert (await looker.message()).payload == expected[-1]
     await looker.disconnect()
+    for name in WATCHERS:
+        # What is retained comes once, as it was published: not anew after a move.
+        watcher = await crew.stay(name, present=True)
+        assert [(await watcher.message()).payload for _ in expected] == expected
+        assert await watcher.fence() == []
+        await watcher.disconnect()
 
 
 async def test_one_three_two_one(stack: AsyncExitStack, tmp_path: Path) -> None:
@@ -43,6 +69,8 @@ async def test_one_three_two_one(stack: AsyncExitStack, tmp_path: Path) -> None:
     await crew.start("--store", store)
     for number, name in enumerate(NAMES):
         await (await crew.stay(name, ("q/#", 1 + number % 2))).disconnect()
+    for name in WATCHERS:
+        await (await crew.stay(name, ("kept", 1))).disconnect()
     for step, workers in enumerate((3, 2, 1)):
         sender = await crew.join("sender")
         payloads = [b"%d-%d" % (step, number) for number in range(4)]
@@ -59,119 +87,321 @@ async def test_one_three_two_one(stack: AsyncExitStack, tmp_path: Path) -> None:
         await crew.start("--store", store)
         assert {line["after"] for line in crew.told("sessions are moved")} == {workers}
         await waiting(crew, payloads)
+    # Nor is what forked workers left.
+    assert crew.children == []
     assert await crew.stop() == 0
     assert sorted(each.name for each in (tmp_path / "store").iterdir()) == ["canopy.db", "canopy.lock"]
 
 
-class Killed(BaseException):
-    """As a process that is killed: nothing is put in order."""
+@contextmanager
+def killed_at(folder: Path, before: int, after: int, step: int) -> Iterator[int]:
+    """The exit code of a move that is killed at a step."""
+    words = [str(folder), str(before), str(after)]
+    process = Forked(dying.MODULE, words, environment(KILLED_AT=str(step)))
+    try:
+        yield process.wait(60)
+    finally:
+        process.kill()
+        _, errors = process.read()
+        assert not errors
 
 
-def fill(folder: Path, sessions: list[str]) -> None:
-    """A store with these sessions, each with a subscription and a message of its own, and one that all share."""
-    principal = '{"user_name": "u"}'
-    with filling(folder) as importer:
-        for name in sessions:
-            session = {"client_id": name, "principal": principal, "expiry_interval": 3_600, "disconnected_at": 1.0}
-            importer.row("session", session)
-        for name in sessions:
-            row = {"client_id": name, "filter": "a", "qos": 1, "no_local": 0, "retain_as_published": 0}
-            importer.row("subscription", row | {"retain_handling": 0, "identifier": 0, "streaming": 0})
-        if sessions:
-            importer.row("message", {"id": 1, "topic": "all", "payload": b"x", "qos": 1, "retain": 0})
-        for name in sessions:
-            row = {"client_id": name, "state": 0, "packet_id": 0, "attempts": 0, "qos": 1, "retain": 0}
-            importer.row("delivery", row | {"message": 1})
-            own = {"topic": f"of/{name}", "payload": name.encode(), "publish_qos": 1, "publish_retain": 0}
-            importer.row("delivery", row | own)
-        importer.row("retained", {"topic": "r", "payload": b"kept", "qos": 0})
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (3, 2)])
+def test_whatever_step_a_kill_interrupts_the_next_one_goes_on(tmp_path: Path, before: int, after: int) -> None:
+    first = tmp_path / "first"
+    made(first, before)
+    step, code = 0, -signal.SIGKILL
+    while code:
+        folder = tmp_path / "store"
+        shutil.copytree(first, folder)
+        with killed_at(folder, before, after, step) as code:
+            assert code in (0, -signal.SIGKILL)
+        goes_on(folder, before, after)
+        shutil.rmtree(folder)
+        step += 1
+    assert step > 25
 
 
-def content(folder: Path) -> dict[str, Counter[Any]]:
-    """What all stores of a folder have, by their clients."""
-    workers = division(folder).workers
-    found: dict[str, Counter[Any]] = {}
-    for worker in range(workers):
-        with open_read_only(part(folder, worker) if workers > 1 else folder) as store:
-            clients = {row["id"]: row["client_id"] for row in rows_of(store, "session")}
-            messages = {row["id"]: row["topic"] for row in rows_of(store, "message")}
-            for name in clients.values():
-                assert workers == 1 or worker_of(name.encode(), workers) == worker
-                assert name not in found
-                found[name] = Counter()
-            for row in rows_of(store, "delivery"):
-                found[clients[row["session"]]][row["topic"] or messages[row["message"]]] += 1
-            for row in rows_of(store, "subscription"):
-                found[clients[row["session"]]][row["filter"], row["qos"]] += 1
-            assert [(row["topic"], row["payload"]) for row in rows_of(store, "retained")] == [("r", b"kept")]
-    return found
+def goes_on(folder: Path, before: int, after: int) -> None:
+    """What the next start makes of a folder is all that there was."""
+    there = moving._finish(folder)
+    assert there in (before, after)
+    assert content(folder) == EXPECTED
+    if there == before:
+        moving.rebuild(folder, before, after)
+    assert division(folder) == Division(after)
+    assert content(folder) == EXPECTED
+    assert [list(verify(place)) for place in places(folder)] == [[]] * after
+    left = {each.name for each in folder.iterdir()} - {"canopy.lock", "canopy.db-wal", "canopy.db-shm"}
+    assert left == ({"canopy.db"} if after == 1 else {"workers", *(each.name for each in places(folder))})
 
 
-def made(folder: Path, workers: int) -> None:
-    """A folder with the stores of so many workers."""
-    folder.mkdir()
-    if workers == 1:
-        fill(folder, NAMES)
-        return
-    for worker in range(workers):
-        fill(part(folder, worker), [name for name in NAMES if worker_of(name.encode(), workers) == worker])
-    note(folder, Division(workers))
-
-
-EXPECTED = {name: Counter({"all": 1, f"of/{name}": 1, ("a", 1): 1}) for name in NAMES}
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 4), (4, 2)])
-def test_whatever_interrupts_it_the_next_one_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
-) -> None:
-    steps = 0
-    complete = False
-    while not complete:
-        folder = tmp_path / f"store-{steps}"
-        made(folder, before)
-        assert content(folder) == EXPECTED
-        left = steps
-
-        def killed(left: list[int] = [left]) -> None:  # noqa: B006 (its own counter)
-            if not left[0]:
-                raise Killed
-            left[0] -= 1
-
-        with monkeypatch.context() as patch:
-            for owner, name in ((Path, "rename"), (Path, "unlink"), (shutil, "rmtree"), (moving, "filling")):
-                patch.setattr(owner, name, _counted(getattr(owner, name), killed))
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 2)])
+def test_a_kill_within_a_write_costs_nothing(tmp_path: Path, before: int, after: int) -> None:
+    # The system kills who makes a file longer than that: in the middle of a commit, or of writing it back.
+    first = tmp_path / "first"
+    made(first, before)
+    longest, killed, code = 0, 0, -signal.SIGXFSZ
+    while code:
+        folder = tmp_path / "store"
+        shutil.copytree(first, folder)
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (longest, longest))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             try:
                 moving.rebuild(folder, before, after)
-                complete = True
-            except Killed:
-                pass
-        there = moving._finish(folder)
-        if there != after:
-            assert there == before
-            assert content(folder) == EXPECTED
-            moving.rebuild(folder, before, after)
-        assert division(folder) == Division(after)
+            finally:
+                os._exit(0 if division(folder) == Division(after) else 1)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code in (0, -signal.SIGXFSZ)
+        killed += code != 0
+        goes_on(folder, before, after)
+        shutil.rmtree(folder)
+        longest += 6_000
+    assert killed > 10
+
+
+def test_new_names_are_on_the_disk_before_they_count_and_old_ones_are_not_needed_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "store"
+    made(folder, 2)
+    # The folders of which names have changed since they were synced.
+    unsynced: set[str] = set()
+    fsync, mkdir, rename = os.fsync, Path.mkdir, Path.rename
+    counted: list[str] = []
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        unsynced.discard(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    def made_folder(path: Path, *arguments: Any, **named: Any) -> None:
+        new = not path.exists()
+        mkdir(path, *arguments, **named)
+        if new:
+            unsynced.add(str(path.parent))
+
+    def renamed(path: Path, target: Path) -> Path:
+        if target.name == "workers":
+            assert not unsynced
+            counted.append(path.read_text())
+        unsynced.add(str(target.parent))
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "mkdir", made_folder)
+    monkeypatch.setattr(Path, "rename", renamed)
+    moving.rebuild(folder, 2, 4)
+    assert counted == ["4 moved\n", "4\n"]
+    assert not unsynced
+
+
+@pytest.mark.parametrize("after", [3, 1])
+def test_sigterm_ends_a_move_in_order(tmp_path: Path, after: int) -> None:
+    store = tmp_path / "store"
+    made(store, 2)
+    flags = ("serve", "--listen", "mqtt://127.0.0.1:0", "--workers", str(after), "--store", str(store))
+    process = Forked(CANOPY, flags, environment())
+    try:
+        assert process.stderr is not None
+        while "sessions are moved to another number" not in (line := process.stderr.readline()):
+            assert line
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        _, rest = process.read()
+    assert '"workers serve"' not in rest
+    assert '"started"' not in rest
+    os.close(lock_folder(store))
+    assert content(store) == EXPECTED
+
+
+def test_the_store_is_in_use_until_the_thread_that_moves_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "store"
+    made(folder, 1)
+    begun, goes = threading.Event(), threading.Event()
+    rebuild = moving.rebuild
+
+    def slow(*arguments: Any) -> int:
+        begun.set()
+        goes.wait()
+        return rebuild(*arguments)
+
+    monkeypatch.setattr(moving, "rebuild", slow)
+
+    async def cancelled() -> None:
+        taking = asyncio.create_task(take(folder, 3))
+        await asyncio.to_thread(begun.wait)
+        taking.cancel()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(taking), 0)
+        with pytest.raises(StoreError, match="in use"):
+            await asyncio.to_thread(lock_folder, folder)
+        goes.set()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+
+    asyncio.run(cancelled())
+    os.close(lock_folder(folder))
+    assert moving._finish(folder) == 1
+    assert content(folder) == EXPECTED
+
+
+def test_what_is_to_stop_changes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 3)
+    stopping = threading.Event()
+    stopping.set()
+    with pytest.raises(Stopped):
+        moving.rebuild(folder, 3, 5, "", stopping)
+    assert moving._finish(folder) == 3
+    assert content(folder) == EXPECTED
+    assert sorted(each.name for each in folder.iterdir()) == ["w0", "w1", "w2", "workers"]
+
+
+async def test_a_worker_whose_messages_do_not_go_says_how_many_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("canopy_mqtt.workers.worker.TELL", 0.0)
+    monkeypatch.setattr("canopy_mqtt.workers.worker.STUCK", 0.0)
+    worker, said, lines = _stuck(7)
+    await worker._drain()
+    [(word, why)] = said
+    assert word == "failed"
+    assert why.startswith("worker w1 has 7 messages for other workers, and none has gone")
+    assert worker._stopping.is_set()
+    assert lines[0] == {"messages": 7}
+
+
+@pytest.mark.parametrize("words", ["0", "0 moved", "1", "65", "1000000000", "3 moved 4", "", "three"])
+def test_a_number_that_no_broker_wrote_loses_nothing(tmp_path: Path, words: str) -> None:
+    folder = tmp_path / "store"
+    made(folder, 3)
+    file = folder / "workers"
+    file.write_text(words)
+    with pytest.raises(StoreError, match="should have the number of workers whose stores are beside it"):
+        moving._finish(folder)
+    file.write_text("3")
+    assert content(folder) == EXPECTED
+
+
+def test_a_folder_of_a_worker_may_be_a_link(tmp_path: Path) -> None:
+    folder, disk = tmp_path / "store", tmp_path / "disk"
+    made(folder, 3)
+    part(folder, 1).rename(disk)
+    part(folder, 1).symlink_to(disk)
+    for before, after in ((3, 2), (2, 4), (4, 1), (1, 2)):
+        moving.rebuild(folder, before, after)
         assert content(folder) == EXPECTED
-        assert not (folder / "next").exists()
-        steps += 1
-    assert steps > 5
+        assert part(folder, 1).is_symlink()
+        assert (disk / "canopy.db").exists() is (after > 1)
 
 
-def _counted(function: Any, count: Any) -> Any:
-    def counted(*arguments: Any, **more: Any) -> Any:
-        count()
-        return function(*arguments, **more)
+def test_a_disk_that_is_not_mounted_keeps_its_place(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 2)
+    part(folder, 2).mkdir()
+    assert moving._finish(folder) == 2
+    assert part(folder, 2).is_dir()
 
-    return counted
+
+def test_a_file_of_a_store_may_be_a_link(tmp_path: Path) -> None:
+    folder, file = tmp_path / "store", tmp_path / "real.db"
+    made(folder, 1)
+    (folder / "canopy.db").rename(file)
+    (folder / "canopy.db").symlink_to(file)
+    moving.rebuild(folder, 1, 2)
+    assert content(folder) == EXPECTED
+    assert not file.exists()
+
+
+def test_what_an_operator_has_beside_a_store_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 3)
+    aside = part(folder, 2) / "canopy.db.damaged-20261130T000000Z"
+    aside.write_text("it may be salvaged")
+    moving.rebuild(folder, 3, 2)
+    assert [each.name for each in part(folder, 2).iterdir()] == [aside.name]
+    moving.rebuild(folder, 2, 3)
+    assert content(folder) == EXPECTED
+    assert aside.exists()
+
+
+def test_a_store_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 3)
+    away = tmp_path / "away"
+    part(folder, 1).rename(away)
+    with pytest.raises(StartupError, match=r"w1/canopy.db is missing, .* put it back, or start with workers.count = 3"):
+        asyncio.run(take(folder, 2))
+    away.rename(part(folder, 1))
+    assert content(folder) == EXPECTED
+
+
+def test_an_error_of_the_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "store"
+    made(folder, 1)
+    rename = Path.rename
+
+    def renamed(path: Path, target: Path) -> Path:
+        if target.name == "canopy.db":
+            raise OSError(16, "Device or resource busy", str(target))
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", renamed)
+        with pytest.raises(StartupError, match=r"w0/canopy.db: Device or resource busy: let the broker's user"):
+            asyncio.run(take(folder, 2))
+    os.close(asyncio.run(take(folder, 2)))
+    assert content(folder) == EXPECTED
+
+
+def test_each_former_store_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "store"
+    made(folder, 3)
+    read: list[tuple[Path, str]] = []
+
+    def counted(store: ReadOnlyStore, table: str) -> Iterator[dict[str, Any]]:
+        read.append((store.path, table))
+        return rows_of(store, table)
+
+    monkeypatch.setattr(dividing, "rows_of", counted)
+    moving.rebuild(folder, 3, 8)
+    assert len(read) == len(set(read)) == 3 * 7
+
+
+def test_messages_do_not_get_higher_numbers_with_each_move(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 1)
+    for _ in range(12):
+        moving.rebuild(folder, 1, 3)
+        moving.rebuild(folder, 3, 1)
+    assert content(folder) == EXPECTED
+    db = sqlite3.connect(folder / "canopy.db")
+    assert db.execute("SELECT max(id) FROM message").fetchone()[0] <= 3
+    db.close()
+
+
+def test_what_is_damaged_gets_no_right_checksum(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 1)
+    db = sqlite3.connect(folder / "canopy.db", isolation_level=None)
+    db.execute("UPDATE delivery SET payload = 'wrong' || payload WHERE topic = 'of/client-3'")
+    db.execute("UPDATE delivery SET payload = CAST(payload AS BLOB) WHERE topic = 'of/client-3'")
+    db.close()
+    with pytest.raises(StoreError, match=r"canopy.db is damaged \(delivery .*\): start it with workers.count = 1"):
+        moving.rebuild(folder, 1, 3)
+    assert division(folder) == Division(1)
 
 
 def test_shared_subscriptions_stay_with_one_process(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     with filling(folder) as importer:
-        importer.row("session", {"client_id": "a", "principal": '{"user_name": "u"}', "expiry_interval": 9})
-        row = {"client_id": "a", "filter": "$share/g/a", "qos": 1, "no_local": 0, "retain_as_published": 0}
-        importer.row("subscription", row | {"retain_handling": 0, "identifier": 0, "streaming": 0})
+        importer.row("session", SESSION | {"client_id": "a"})
+        importer.row("subscription", SUBSCRIPTION | {"client_id": "a", "filter": "$share/g/a", "streaming": 0})
     with pytest.raises(StoreError, match="has shared subscriptions, whose groups are moved to one process only"):
         moving.rebuild(folder, 1, 2)
     assert division(folder) == Division(1)
@@ -186,3 +416,37 @@ def test_messages_for_another_worker_are_not_left_behind(tmp_path: Path) -> None
     with pytest.raises(StoreError, match="has messages for another worker"):
         moving.rebuild(folder, 2, 3)
     assert division(folder) == Division(2)
+
+
+def test_messages_for_another_node_are_not_left_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    fill(folder, ["$node/n2"])
+    with pytest.raises(StoreError, match="start it as a node of its cluster until they have gone"):
+        moving.rebuild(folder, 1, 3)
+    assert division(folder) == Division(1)
+
+
+async def take(folder: Path, workers: int) -> int:
+    """Take a store for so many workers, and return its lock."""
+    settings = Settings(store={"path": str(folder)}, workers={"count": workers})
+    return await moving.take_store(settings, structlog.get_logger(), False, lambda _: None)
+
+
+def _stuck(messages: int) -> tuple[Any, list[tuple[str, str]], list[dict[str, Any]]]:
+    """A worker, without its process, that has messages for another one; what it says, and logs."""
+    worker = Worker.__new__(Worker)
+    said: list[tuple[str, str]] = []
+    lines: list[dict[str, Any]] = []
+    node = SimpleNamespace(waiting_messages=lambda: messages, inflight={}, backlog=True)
+    log = SimpleNamespace(warning=lambda _, **fields: lines.append(fields))
+    vars(worker).update(
+        _broker=SimpleNamespace(
+            router=SimpleNamespace(sessions={"$node/w0": node}),
+            log=log,
+            settings=SimpleNamespace(cluster=SimpleNamespace(node="w1")),
+        ),
+        _channel=SimpleNamespace(send=lambda frame: said.append(frame.said())),
+        _stopping=asyncio.Event(),
+        _others_there=asyncio.Event(),
+    )
+    return worker, said, lines

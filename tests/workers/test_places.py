@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from canopy_mqtt import Broker, Settings
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import Division, division, note
 from tests.e2e import wire
@@ -46,6 +47,21 @@ async def test_unix_sockets_and_proxies(stack: AsyncExitStack, tmp_path: Path) -
         assert line["listener"] == "proxied"
     assert await crew.stop() == 0
     assert not path.exists()
+
+
+async def test_a_worker_refuses_clients_that_are_not_its_own(stack: AsyncExitStack) -> None:
+    """However they came to it: served here, they would have two sessions, and two connections."""
+    async with Broker(Settings(listen=("mqtt://127.0.0.1:0",))) as broker:
+        broker.router.keeps = lambda client_id: client_id.startswith("own")
+        for version, code in ((5, 0x88), (4, 3), (3, 3)):
+            name = "MQIsdp" if version == 3 else "MQTT"
+            peer = await Peer.open("127.0.0.1", broker.ports[0], version)
+            stack.callback(peer.abort)
+            await peer.send(connect("other", version=version, name=name))
+            assert (await peer.expect(wire.CONNACK)).code == code
+            assert await peer.closed() == []
+            peer = await Peer.join(broker.ports[0], "own", version=version, name=name)
+            peer.abort()
 
 
 async def test_sessions_are_kept(stack: AsyncExitStack, tmp_path: Path) -> None:

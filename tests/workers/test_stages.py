@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import ssl
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, Peer, Will, connect
+from tests.net.websocket.framing import close, frame
 from tests.net.websocket.peer import WebPeer
 from tests.support.certificates import Authority
 from tests.support.daemon import Daemon
 from tests.support.waiting import until
-from tests.workers.crew import HOUR, Crew, accepted, pids_of, runs
+from tests.workers.crew import HOUR, PATIENT, Crew, accepted, pids_of, runs
 
 WAYS: Final = ("mqtts", "ws", "wss", "proxied ws", "proxied mqtts")
 HEADER: Final = b"PROXY TCP4 192.0.2.7 192.0.2.1 4000 1883\r\n"
@@ -50,7 +54,7 @@ def shared(authority: Authority) -> Iterator[Daemon]:
     ]
     authenticators = [{"type": "certificate", "user": "cn"}, {"type": "anonymous"}]
     environ = {"CANOPY_LISTENER": toml(tables), "CANOPY_AUTHENTICATOR": toml(authenticators)}
-    with Daemon("--workers", "3", environ=environ) as daemon:
+    with Daemon("--workers", "3", *PATIENT, environ=environ, patience=60.0) as daemon:
         yield daemon
     pids = pids_of(daemon).values()
     while any(map(runs, pids)):
@@ -73,6 +77,17 @@ async def crew(stack: AsyncExitStack, shared: Daemon) -> Crew:
     return Crew(stack, 3, shared)
 
 
+@pytest.fixture
+async def own(stack: AsyncExitStack, authority: Authority) -> Crew:
+    """Two workers for a test that ends them, or counts what they have."""
+    certificate, key = authority.issue("localhost")
+    tls = {"certificate": certificate, "key": key}
+    tables = [{"url": f"{scheme}://127.0.0.1:0", "tls": tls} for scheme in ("mqtts", "wss")]
+    made = Crew(stack, 2)
+    await made.start("--set", f"listener={toml(tables)}", "--set", "shutdown.flush_timeout=60")
+    return made
+
+
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     name: str = request.param
@@ -84,9 +99,9 @@ def dial(crew: Crew, authority: Authority, way: str) -> Callable[[], Awaitable[P
     return lambda: opened(crew, way, authority.client())
 
 
-async def opened(crew: Crew, way: str, context: ssl.SSLContext) -> Peer:
-    """A connection on which nothing of MQTT was sent."""
-    port = crew.daemon.ports[1 + WAYS.index(way)]
+async def opened(crew: Crew, way: str, context: ssl.SSLContext, listener: int = 0) -> Peer:
+    """A connection on which nothing of MQTT was sent. `listener`: another one than that of the shared workers."""
+    port = crew.daemon.ports[listener or 1 + WAYS.index(way)]
     before = HEADER if way.startswith("proxied") else b""
     secure = context if (way.endswith("s") and not way.endswith("ws")) or way.endswith("wss") else None
     if way.endswith(("ws", "wss")):
@@ -120,6 +135,20 @@ async def test_each_client_is_at_its_worker(crew: Crew, dial: Callable[[], Await
         line = await crew.line("client connected", client_id=name, listener=way)
         assert line["worker"] == f"w{worker}"
         assert line["address"].startswith("192.0.2.7:4000" if way.startswith("proxied") else "127.0.0.1:")
+
+
+@pytest.mark.parametrize("way", ["ws", "wss"])
+@pytest.mark.parametrize("after", [close(), frame(bytes(1 << 20))], ids=["close", "large frame"])
+async def test_a_session_is_one_whatever_follows_its_connect_at_once(
+    crew: Crew, authority: Authority, way: str, after: bytes
+) -> None:
+    # Of one worker: any that is taken in turn cannot be theirs each time.
+    for name in islice(crew.names(1, f"at-once-{way}-{len(after)}"), 3):
+        peer = await opened(crew, way, authority.client())
+        assert isinstance(peer, WebPeer)
+        peer.frames.write_raw(frame(connect(name, clean=False, props=((SESSION_EXPIRY, HOUR),))) + after)
+        await peer.closed()
+        await crew.stay(name, present=True)
 
 
 async def test_large_messages_pass_both_ways(crew: Crew, dial: Callable[[], Awaitable[Peer]], way: str) -> None:
@@ -160,6 +189,28 @@ async def test_clients_of_a_killed_worker_wait(crew: Crew, dial: Callable[[], Aw
         await accepted(peer)
 
 
+async def test_a_stop_lets_clients_take_what_waits_whoever_made_their_handshake(
+    own: Crew, authority: Authority
+) -> None:
+    # All are clients of w1, and w0 has made the handshakes of half of them.
+    names = own.names(1)
+    peers = [await joined(await opened(own, "mqtts", authority.client(), 1), next(names), True) for _ in range(4)]
+    for peer in peers:
+        await peer.subscribe("a")
+    sender = await own.join(next(names))
+    # More than the system takes for a client.
+    for _ in range(12):
+        await sender.send(*[wire.publish("a", bytes(100_000))] * 10)
+    # All that was published has reached its worker.
+    assert await sender.fence() == []
+    await sender.disconnect()
+    own.daemon.process.send_signal(signal.SIGTERM)
+    await own.line("stopped", worker="w0")
+    for found in await asyncio.gather(*(peer.closed() for peer in peers)):
+        assert Counter(each.kind for each in found) == {wire.PUBLISH: 120, wire.DISCONNECT: 1}
+        assert found[-1].code == 0x8B
+
+
 async def test_a_client_certificate_counts_at_the_worker(crew: Crew, authority: Authority) -> None:
     context = authority.client(authority.issue("client", common_name="pump-7"))
     for worker in range(3):
@@ -169,14 +220,16 @@ async def test_a_client_certificate_counts_at_the_worker(crew: Crew, authority: 
         assert line["user_name"] == "pump-7"
 
 
-async def test_connections_that_are_over_leave_nothing_behind(crew: Crew, authority: Authority) -> None:
-    def descriptors() -> int:
-        return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in (*crew.pids.values(), crew.daemon.process.pid))
+async def test_connections_that_are_over_leave_nothing_behind(own: Crew, authority: Authority) -> None:
+    def sockets() -> int:
+        files = chain(*(Path(f"/proc/{pid}/fd").iterdir() for pid in (*own.pids.values(), own.daemon.process.pid)))
+        return sum(os.path.realpath(file).rpartition("/")[2].startswith("socket:") for file in files)
 
-    before = descriptors()
+    before = sockets()
+    names = own.names(0)
     for _ in range(10):
-        peer = await opened(crew, "mqtts", authority.client())
+        peer = await opened(own, "mqtts", authority.client(), 1)
         peer.abort()
-        peer = await joined(await opened(crew, "wss", authority.client()), next(crew.names(0, "gone")), clean=True)
+        peer = await joined(await opened(own, "wss", authority.client(), 2), next(names), clean=True)
         await peer.disconnect()
-    await until(lambda: descriptors() <= before, "all sockets are closed")
+    await until(lambda: sockets() == before, "all sockets are closed")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -22,7 +20,7 @@ from canopy_mqtt.settings.loader import load_settings
 from canopy_mqtt.settings.missing_files import missing_files
 from canopy_mqtt.settings.secret_files import open_settings
 from canopy_mqtt.store.base import StoreError
-from canopy_mqtt.store.division import Division, division
+from canopy_mqtt.store.division import FILE, Division, division
 from canopy_mqtt.terminal import MISUSED, fail
 
 app = typer.Typer(rich_markup_mode=None)
@@ -108,6 +106,11 @@ def serve(
 
         if lines := unusable(settings):
             fail("\n".join(lines), MISUSED)
+    if settings.workers.count > 1 or (settings.store.path and (Path(settings.store.path) / FILE).exists()):
+        # Before this process has a thread.
+        from canopy_mqtt.workers.process import nursery
+
+        nursery()
     # An unread log must not block the broker; and whatever ends it, nothing that was logged is lost.
     with closing(BackgroundWriter(sys.stderr)) as writer:
         logs.configure(settings.log.level, settings.log.format, writer)
@@ -130,20 +133,15 @@ def _run(settings: Settings, read: Callable[[], Settings] | None, writer: Backgr
         if settings.workers.count > 1:
             make = _supervisor(writer)
         elif settings.store.path and division(Path(settings.store.path)) != Division(1):
-            _join_stores(settings, writer)
+            from canopy_mqtt.workers.moving import join_stores
+
+            log, people = structlog.get_logger("canopy"), logs.for_people(settings.log.format, writer)
+            if not join_stores(settings, log, people, writer.write):
+                return None
         daemon.run(settings, make, stream=writer, read=read)
     except (daemon.DaemonError, StartupError, StoreError) as error:
         return error
     return None
-
-
-def _join_stores(settings: Settings, writer: BackgroundWriter) -> None:
-    """Move the sessions of several workers into the store of one process. Raises StartupError."""
-    from canopy_mqtt.workers.moving import take_store
-
-    log = structlog.get_logger("canopy")
-    people = logs.for_people(settings.log.format, writer)
-    os.close(asyncio.run(take_store(settings, log, people, writer.write)))
 
 
 def _supervisor(writer: BackgroundWriter) -> Callable[[Settings], daemon.Service]:

@@ -17,6 +17,9 @@ FILE: Final = "workers"
 
 MOVED: Final = "moved"
 
+MOST: Final = 64
+"""Workers at most (`workers.count`)."""
+
 
 class Division(NamedTuple):
     """Of how many workers the stores in a folder are; 1: there is one store, in the folder itself."""
@@ -35,7 +38,9 @@ def division(folder: Path) -> Division:
         return Division(1)
     except OSError as error:
         raise StoreError(f"{file} cannot be read ({error.strerror}): let the broker's user read it") from error
-    if not words or not (words[0].isascii() and words[0].isdecimal()) or words[1:] not in ([], [MOVED]):
+    # One process needs the file only while its store takes its place.
+    known = {str(number) for number in range(1 if words[1:] else 2, MOST + 1)}
+    if not words or words[0] not in known or words[1:] not in ([], [MOVED]):
         raise StoreError(f"{file} should have the number of workers whose stores are beside it, and has {words!r:.80}")
     return Division(int(words[0]), len(words) > 1)
 
@@ -45,7 +50,8 @@ def note(folder: Path, found: Division) -> None:
     file, made = folder / FILE, folder / f"{FILE}.new"
     try:
         if found == Division(1):
-            file.unlink(missing_ok=True)
+            for each in (file, made):
+                each.unlink(missing_ok=True)
         else:
             with made.open("w", encoding="ascii") as written:
                 written.write(f"{found.workers} {MOVED}\n" if found.moved else f"{found.workers}\n")
@@ -59,7 +65,12 @@ def note(folder: Path, found: Division) -> None:
 
 def part(folder: Path, worker: int) -> Path:
     """Return the folder of one worker's store."""
-    return folder / f"w{worker}"
+    return folder / name_of(worker)
+
+
+def name_of(worker: int) -> str:
+    """Return the name of a worker: of its node, its store's folder and in the log."""
+    return f"w{worker}"
 
 
 def _sync(folder: Path) -> None:

@@ -16,13 +16,16 @@ from typing import Any, Final
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.reloadable import with_reloadable
-from canopy_mqtt.workers.lines import Line, Room
-from canopy_mqtt.workers.plan import Plan, name_of, run_folder
+from canopy_mqtt.store.division import name_of
+from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
+from canopy_mqtt.workers.plan import Plan, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
 from canopy_mqtt.workers.wire import Arrival
 
 LINKING: Final = 10.0
-"""Seconds that a worker waits for its links to the others; then it serves without."""
+LINKING_AGAIN: Final = 3.0
+"""Seconds that workers wait for their links to each other at the beginning, and one that starts again for its links to
+the others; then it serves without."""
 
 PATIENCE: Final = 10.0
 """Seconds beyond `shutdown.flush_timeout` that a worker has to end in order, before it is killed."""
@@ -31,11 +34,18 @@ PATIENCE: Final = 10.0
 class Slot:
     """The place of one worker: its process, if there is one, and the line of its connections."""
 
-    def __init__(self, number: int, room: Room) -> None:
+    def __init__(self, number: int, line: Line) -> None:
         self.number = number
         self.name = name_of(number)
-        self.line = Line(room)
+        self.line = line
         self.process: WorkerProcess | None = None
+        self.started = False
+        """The process has started: it can be told of a reload, and waited for."""
+
+    def empty(self) -> list[Newcomer]:
+        """The process has ended. Returns the connections that any other worker can have."""
+        self.process, self.started = None, False
+        return self.line.end()
 
 
 class Crew:
@@ -47,12 +57,15 @@ class Crew:
         log: Any,
         people: bool,
         write: Callable[[str], object],
-        room: Room,
+        most: int,
         relayed: Callable[[Arrival, socket.socket], None],
     ) -> None:
-        """`people`: they read the log. `write` takes the lines of the workers' logs. `room`: for connections that wait.
-        `relayed` is called with a connection that a worker has for another one."""
-        self.slots = [Slot(number, room) for number in range(settings.workers.count)]
+        """`people`: they read the log. `write` takes the lines of the workers' logs. `most`: connections that wait
+        for all of them. `relayed` is called with a connection that a worker has for another one."""
+        count = settings.workers.count
+        # A quarter is for all lines alike, so that no line has all: who waits for one that is away keeps nobody out.
+        part, room = max(most // count // 4, UNTAKEN), Room(most - most // 4)
+        self.slots = [Slot(number, Line(room, part, MAX_BYTES // count)) for number in range(count)]
         self._settings = settings
         self._log = log
         self._people = people
@@ -75,13 +88,18 @@ class Crew:
         self._plan = Plan(self._settings, self._folder, self._people)
         await _together([self._begin(slot) for slot in self.slots])
         await _together([_open(slot) for slot in self.slots])
-        await _together([self._join(slot) for slot in self.slots])
+        await _together([self._join(slot, LINKING) for slot in self.slots])
 
     async def again(self, slot: Slot) -> None:
         """Have a worker serve whose process has ended. Raises WorkerError."""
-        await self._begin(slot)
+        plan = self._plan
+        process = await self._begin(slot)
         await _open(slot)
-        await self._join(slot)
+        while plan is not self._plan:
+            # There was a reload since it began.
+            plan = self._plan
+            await process.ask("reloaded", "reload", True, plan.settings(slot.number))
+        await self._join(slot, LINKING_AGAIN)
 
     async def reload(self, takes: bool, settings: Settings) -> list[str]:
         """Have all that run take up other settings, or only check them. Returns a line for each that takes a restart.
@@ -89,59 +107,63 @@ class Crew:
         Raises SettingsError: some cannot use them.
         """
         plan = self._plan.with_settings(settings)
-        there = [(slot.process, slot.number) for slot in self.slots if slot.process is not None]
+        if takes:
+            # Before any is told: one that starts meanwhile finds it.
+            self._plan = self._plan.with_settings(_in_force(self._settings, settings))
         answers = await asyncio.gather(
-            *(process.reload(takes, plan.settings(number)) for process, number in there), return_exceptions=True
+            *(
+                slot.process.ask("reloaded", "reload", takes, plan.settings(slot.number))
+                for slot in self.slots
+                if slot.process is not None and slot.started
+            ),
+            return_exceptions=True,
         )
         problems: dict[str, None] = {}
         lines: dict[str, None] = {}
         for answer in answers:
-            if isinstance(answer, SettingsError):
-                problems |= dict.fromkeys(answer.problems)
-            elif isinstance(answer, list):
-                lines |= dict.fromkeys(answer)
+            if isinstance(answer, list):
+                problems |= dict.fromkeys(answer[0])
+                lines |= dict.fromkeys(answer[1])
             elif not isinstance(answer, WorkerError):
                 raise answer
         if problems:
             raise SettingsError(list(problems))
-        if takes:
-            self._plan = self._plan.with_settings(_in_force(self._settings, settings))
         return list(lines)
 
     async def drain(self) -> None:
         """Wait until no worker has a message for another one. Raises WorkerError."""
-        await _together([slot.process.drained() for slot in self.slots if slot.process is not None])
+        await _together([slot.process.ask("drained", "drain") for slot in self.slots if slot.process is not None])
 
     async def stop(self) -> None:
-        """End all in order, at the same time."""
-        await asyncio.gather(*(self._end(slot) for slot in self.slots))
+        """End all in order, at the same time. What waits for them is refused at once: some wait for its end."""
         for slot in self.slots:
             slot.line.close()
+        await asyncio.gather(*(self._end(slot) for slot in self.slots))
+        for slot in self.slots:
+            for newcomer in slot.empty():
+                refuse(newcomer)
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
-    async def _begin(self, slot: Slot) -> None:
+    async def _begin(self, slot: Slot) -> WorkerProcess:
         """Start the process of a worker, and wait until the others can reach it. Raises WorkerError."""
+        process = WorkerProcess(slot.name, self._log, self._people, self._write, slot.line.taken, self._relayed)
         start = Start(slot.number, self._plan.settings(slot.number), list(self._ports))
-        process = await WorkerProcess.begin(slot.name, start, self._write, self._people, slot.line.taken, self._relayed)
+        await process.begin()
         slot.process = process
-        await process.bound()
+        await process.ask("bound", start)
+        return process
 
-    async def _join(self, slot: Slot) -> None:
-        """Wait until a worker and all others that run are linked, in both directions; then pass clients on to it.
-
-        Raises WorkerError: it has ended.
-        """
+    async def _join(self, slot: Slot, seconds: float) -> None:
+        """Wait until a worker and all others that have started are linked; then pass clients on to it."""
         process = slot.process
         assert process is not None
-        others = [other for other in self.slots if other is not slot and other.process is not None]
-        links = [process.linked(other.number) for other in others]
-        links += [_unless_gone(other.process, slot.number) for other in others]
+        others = [each.process for each in self.slots if each is not slot and each.process is not None and each.started]
         try:
-            async with asyncio.timeout(LINKING):
-                await _together(links)
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(_linked(process, other) for other in others))
         except TimeoutError:
-            self._log.error("worker is not linked with the others", worker=slot.name, seconds=LINKING)
+            self._log.error("worker is not linked with the others", worker=slot.name, seconds=seconds)
         if not process.ended.done():
             slot.line.begin(process.channel)
 
@@ -171,21 +193,26 @@ def _in_force(before: Settings, new: Settings) -> Settings:
 
 
 async def _open(slot: Slot) -> None:
-    """Wait until a worker serves. Raises WorkerError."""
+    """Have a worker go on, as the others can be reached, and wait until it serves. Raises WorkerError."""
     assert slot.process is not None
-    await slot.process.opened()
+    await slot.process.ask("open", "go on")
+    slot.started = True
 
 
-async def _unless_gone(process: WorkerProcess | None, other: int) -> None:
-    """Wait until a worker is linked with another one; one that ends meanwhile is linked when it is back."""
+async def _linked(one: WorkerProcess, other: WorkerProcess) -> None:
+    """Wait until two workers are linked in both directions, or one of them has ended."""
+    both = asyncio.gather(
+        one.ask(f"linked {other.name}", "link", other.name),
+        other.ask(f"linked {one.name}", "link", one.name),
+        return_exceptions=True,
+    )
     try:
-        assert process is not None
-        await process.linked(other)
-    except WorkerError:
-        return
+        await asyncio.wait((both, one.ended, other.ended), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        both.cancel()
 
 
-async def _together(works: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def _together(works: Sequence[Coroutine[Any, Any, object]]) -> None:
     """Do all of this at the same time. Raises the first error, when all others have ended."""
     try:
         async with asyncio.TaskGroup() as group:

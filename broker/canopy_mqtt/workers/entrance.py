@@ -2,7 +2,7 @@
 
 Owns the listening sockets, and the connections of which it has not read enough. Promises: it listens on all places of
 the settings or on none; it reads of a connection only what its client identifier needs, and waits for that no longer
-than `limits.connect_timeout`; where too many send nothing, the oldest is closed.
+than `limits.connect_timeout`; where too many send nothing, the oldest is closed, of the address that has most.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any, Final
 
 from canopy_mqtt import sockets
 from canopy_mqtt.core.codec.framing import MAX_PACKET
+from canopy_mqtt.core.principal import network
 from canopy_mqtt.net.listening.listeners import BACKLOG, PROXY_VERSIONS, StartupError, request_bytes
 from canopy_mqtt.net.websocket.upgrade import UpgradeTerms
 from canopy_mqtt.settings import Endpoint, Limits, Listener, Settings
 from canopy_mqtt.workers.first_packet import NOTHING, First, Opening
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
-from canopy_mqtt.workers.wire import Arrival
+from canopy_mqtt.workers.placing import worker_of
+from canopy_mqtt.workers.wire import ANY, Arrival
 
 ACCEPTS: Final = 64
 """Connections that are accepted in one turn of the event loop."""
@@ -67,29 +69,14 @@ class Place:
                 )
                 self.sockets.append(sock)
             else:
-                await self._bind_tcp(settings)
+                self.sockets = await sockets.bind_tcp(self.endpoint.bind_host, self.endpoint.port)
+                for sock in self.sockets:
+                    sockets.tune(sock, settings)
+                self.endpoint = self.endpoint._replace(port=self.sockets[0].getsockname()[1])
         except sockets.SocketFileError as error:
             raise StartupError(f"cannot listen on {self.told}: {error}") from error
         except OSError as error:
             raise StartupError(sockets.why_not_listening(self.told, self.endpoint.host, error)) from error
-
-    async def _bind_tcp(self, settings: Settings) -> None:
-        port = self.endpoint.port
-        found = await asyncio.get_running_loop().getaddrinfo(
-            self.endpoint.bind_host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, _, _, _, address in dict.fromkeys(found):
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            self.sockets.append(sock)
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind((address[0], port, *address[2:]))
-            # A free port is the same at each address of a host.
-            port = sock.getsockname()[1]
-            sockets.tune(sock, settings)
-        self.endpoint = self.endpoint._replace(port=port)
 
     def listen(self) -> None:
         """Have the system take connections. Raises StartupError, in one line."""
@@ -111,9 +98,11 @@ class Place:
 class _Unread:
     """A connection of which not enough is read."""
 
-    def __init__(self, place: Place, sock: socket.socket, until: float, most: int) -> None:
+    def __init__(self, place: Place, sock: socket.socket, host: str, until: float, most: int) -> None:
+        """`host`: its IP address, or empty."""
         self.place = place
         self.sock = sock
+        self.host = host
         self.until = until
         self.opening = Opening(place.proxy, place.upgrade, most)
         # Bytes that count among those of all.
@@ -121,9 +110,9 @@ class _Unread:
 
 
 class Entrance:
-    """All places where clients come in. `arrived` is called with each connection, and its client identifier."""
+    """All places where clients come in. `arrived` is called with each connection, and the worker that it is for."""
 
-    def __init__(self, settings: Settings, log: Any, most: int, arrived: Callable[[Newcomer, bytes], None]) -> None:
+    def __init__(self, settings: Settings, log: Any, most: int, arrived: Callable[[Newcomer], None]) -> None:
         """`most`: connections of which not enough is read, at a time."""
         self.places = [Place(number, each, settings.limits) for number, each in enumerate(settings.listeners)]
         self._log = log
@@ -132,8 +121,10 @@ class Entrance:
         self._bytes = 0
         self.limit(settings)
         self._loop = asyncio.get_running_loop()
-        # The oldest first.
-        self._unread: dict[socket.socket, _Unread] = {}
+        # The oldest first: all, those of each address, and those that hold more than a small CONNECT.
+        self._unread: dict[_Unread, None] = {}
+        self._of_host: dict[str, dict[_Unread, None]] = {}
+        self._large: dict[_Unread, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
 
@@ -179,7 +170,7 @@ class Entrance:
         self._timer = self._pause = None
         for place in self.places:
             await place.close()
-        for unread in list(self._unread.values()):
+        for unread in list(self._unread):
             self._drop(unread)
 
     def _listening(self) -> Sequence[tuple[Place, socket.socket]]:
@@ -197,7 +188,7 @@ class Entrance:
     def _accept(self, place: Place, listening: socket.socket) -> None:
         for _ in range(ACCEPTS):
             try:
-                sock, _ = listening.accept()
+                sock, peer = listening.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
@@ -208,7 +199,8 @@ class Entrance:
             sock.setblocking(False)
             if not sockets.INHERITED:
                 sockets.tune(sock, self._settings)
-            unread = _Unread(place, sock, self._loop.time() + self._patience, self._largest)
+            host = peer[0] if isinstance(peer, tuple) else ""
+            unread = _Unread(place, sock, host, self._loop.time() + self._patience, self._largest)
             if place.endpoint.tls:
                 # Its worker has to make the handshake before anybody knows the client.
                 self._arrive(unread, NOTHING)
@@ -217,26 +209,32 @@ class Entrance:
 
     def _read_first(self, unread: _Unread) -> None:
         """Read what is there already, which mostly is enough; else wait for more."""
-        if not self._feed(unread, FIRST_READ):
-            if len(self._unread) >= self._most:
-                self._drop(next(iter(self._unread.values())))
-            self._unread[unread.sock] = unread
-            self._loop.add_reader(unread.sock.fileno(), self._more, unread)
-            self._count(unread)
-            if self._timer is None:
-                self._timer = self._loop.call_at(unread.until, self._look)
+        if self._feed(unread, FIRST_READ):
+            return
+        if len(self._unread) >= self._most:
+            most = max(self._of_host, key=lambda host: len(self._of_host[host]))
+            self._drop(next(iter(self._of_host[most])))
+        unread.host = network(unread.host)
+        self._unread[unread] = None
+        self._of_host.setdefault(unread.host, {})[unread] = None
+        self._loop.add_reader(unread.sock.fileno(), self._more, unread)
+        self._count(unread)
+        if self._timer is None:
+            self._timer = self._loop.call_at(unread.until, self._look)
 
     def _more(self, unread: _Unread) -> None:
         if not self._feed(unread, READ):
             self._count(unread)
 
     def _count(self, unread: _Unread) -> None:
-        """Count what was read of a connection; where all hold too much, the oldest is closed."""
+        """Count what was read of a connection; where all hold too much, the oldest of the large ones is closed."""
         held = len(unread.opening.data)
         self._bytes += held - unread.held
         unread.held = held
+        if held > FIRST_READ:
+            self._large[unread] = None
         while self._bytes > self._most_bytes:
-            self._drop(next(iter(self._unread.values())))
+            self._drop(next(iter(self._large or self._unread)))
 
     def _feed(self, unread: _Unread, size: int) -> bool:
         """Read a piece. Returns True once nothing more is to be read here: it has arrived, or is over."""
@@ -262,13 +260,20 @@ class Entrance:
 
     def _arrive(self, unread: _Unread, first: First) -> None:
         opening = unread.opening
-        found = Arrival(unread.place.number, 0, first.version, opening.upgraded, b"", opening.data)
-        self._arrived(Newcomer(found, unread.sock, unread.until), first.client_id)
+        worker = worker_of(first.client_id, self._settings.workers.count) if first.client_id else ANY
+        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, b"", bytes(opening.data))
+        self._arrived(Newcomer(found, unread.sock, unread.until))
 
     def _forget(self, unread: _Unread) -> None:
-        if self._unread.pop(unread.sock, None) is not None:
+        if unread in self._unread:
             self._loop.remove_reader(unread.sock.fileno())
             self._bytes -= unread.held
+            del self._unread[unread]
+            self._large.pop(unread, None)
+            of_host = self._of_host[unread.host]
+            del of_host[unread]
+            if not of_host:
+                del self._of_host[unread.host]
 
     def _drop(self, unread: _Unread) -> None:
         self._forget(unread)
@@ -279,7 +284,7 @@ class Entrance:
         self._timer = None
         now = self._loop.time()
         while self._unread:
-            oldest = next(iter(self._unread.values()))
+            oldest = next(iter(self._unread))
             if oldest.until > now:
                 self._timer = self._loop.call_at(oldest.until, self._look)
                 return

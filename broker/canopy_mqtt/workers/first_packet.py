@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.net.listening.proxy_protocol import ProxyError, ProxyHeader
 from canopy_mqtt.net.websocket.frames import FrameReader
-from canopy_mqtt.net.websocket.transport import ROOM
 from canopy_mqtt.net.websocket.upgrade import Upgrade, UpgradeTerms
 
 CONNECT: Final = 0x10
@@ -21,6 +20,9 @@ LENGTH_BYTES: Final = 4
 
 SWITCHING: Final = 101
 """The HTTP status of a request that is answered with a WebSocket."""
+
+FRAMING: Final = 65_536
+"""Bytes beside a CONNECT in a WebSocket at most: the headers of its frames, and control frames before it. One read."""
 
 BRIDGE: Final = 0x80
 """The bit with which bridges of 3.1.1 mark the protocol level."""
@@ -50,8 +52,8 @@ class Opening:
         self._upgrade = None if upgrade is None else Upgrade(upgrade)
         self._most = most
         self._frames: FrameReader | None = None
-        self._connect = b""
-        self.data = b""
+        self._connect = bytearray()
+        self.data = bytearray()
         """What the worker gets: all that came, but for a request that was answered."""
         self.answer = b""
         """What the client has to be sent now."""
@@ -80,28 +82,30 @@ class Opening:
             self._open(self._upgrade)
             data = self._upgrade.rest
             self._upgrade = None
+        over = False
         if self._frames is not None:
             parts: list[bytes] = []
             self._frames.read(data, 0, len(data), parts)
-            if self._frames.over:
-                return NOTHING
+            # What came before the end counts all the same. Control frames do not go on for ever.
+            over = self._frames.over or len(self.data) > self._most + FRAMING
             data = b"".join(parts)
         self._connect += data
         try:
             return _connect(self._connect, self._most)
         except IncompleteError:
-            return None
+            return NOTHING if over else None
 
     def _open(self, upgrade: Upgrade) -> None:
         """Answer a request: from now on the client sends frames."""
         self.answer = upgrade.response
         self.upgraded = True
         before = len(self.data) - upgrade.size - len(upgrade.rest)
-        self.data = self.data[:before] + upgrade.rest
-        self._frames = FrameReader(self._most + ROOM)
+        self.data[before:] = upgrade.rest
+        # A frame may have any size: the worker decides about that one.
+        self._frames = FrameReader(0)
 
 
-def _connect(data: bytes, most: int) -> First:
+def _connect(data: bytearray, most: int) -> First:
     """Read a CONNECT. Raises IncompleteError."""
     if _byte(data, 0) != CONNECT:
         return NOTHING
@@ -124,13 +128,13 @@ def _connect(data: bytes, most: int) -> First:
     return First(b"" if client_id is None else client_id, version)
 
 
-def _byte(data: bytes, at: int) -> int:
+def _byte(data: bytearray, at: int) -> int:
     if at >= len(data):
         raise IncompleteError
     return data[at]
 
 
-def _length(data: bytes, at: int) -> tuple[int, int]:
+def _length(data: bytearray, at: int) -> tuple[int, int]:
     """Read a Variable Byte Integer, and where it ends; -1: it is none."""
     value = 0
     for place in range(LENGTH_BYTES):
@@ -141,7 +145,7 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
     return -1, at
 
 
-def _text(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+def _text(data: bytearray, at: int, end: int) -> tuple[bytes | None, int]:
     """Read a text, and where it ends; None: it does not fit into the packet."""
     if at + 2 > end:
         return None, at
@@ -150,4 +154,4 @@ def _text(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
         return None, at
     if after > len(data):
         raise IncompleteError
-    return data[at + 2 : after], after
+    return bytes(data[at + 2 : after]), after

@@ -1,8 +1,9 @@
 """Connections on their way to the workers: a line for each worker, in which they wait while it is away.
 
-Owns their sockets until the worker has said that it has them. Promises: what waits is bounded, in number, bytes and
-time; beyond, a client is told that the server is unavailable (0x88). A connection that a worker had not taken when it
-ended goes to the next process of that worker, with all that was read of it, and no connection goes to two.
+Owns their sockets until the worker has said that it has them. Promises: what waits in a line is bounded, in number,
+bytes and time, and each has a part that no other line can take; beyond, a client is told that the server is unavailable
+(0x88). A connection that a worker had not taken when it ended goes to the next process of that worker, with all that
+was read of it, and no connection goes to two.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Final, NamedTuple
 
 from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.net.websocket.frames import BINARY, header
-from canopy_mqtt.workers.wire import Arrival, Channel
+from canopy_mqtt.workers.wire import ANY, Arrival, Channel
 
 UNTAKEN: Final = 64
 """Connections that are on their way to a worker at a time. The rest stays here: the kernel passes on few more, and
 those it holds are lost with the worker."""
 
 MAX_BYTES: Final = 67_108_864
-"""Bytes that were read of all connections that wait."""
+"""Bytes that were read of the connections that wait in all lines."""
 
 MAX_WAIT: Final = 60.0
 """Seconds that a connection waits where no time limit is set for its CONNECT."""
@@ -53,43 +54,34 @@ def refuse(newcomer: Newcomer) -> None:
 
 
 class Room:
-    """What may wait in all lines together."""
+    """The room that all lines have in common."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.count = 0
-        self.bytes = 0
-        self.refused = 0
-        """Connections that were told that the server is unavailable."""
-
-    def takes(self, newcomer: Newcomer) -> bool:
-        """Count a newcomer; False: there is no room for it."""
-        if self.count >= self.most or (self.count and self.bytes + len(newcomer.arrival.data) > MAX_BYTES):
-            return False
-        self.count += 1
-        self.bytes += len(newcomer.arrival.data)
-        return True
-
-    def left(self, newcomer: Newcomer) -> None:
-        self.count -= 1
-        self.bytes -= len(newcomer.arrival.data)
-
-    def refuse(self, newcomer: Newcomer) -> None:
-        self.refused += 1
-        refuse(newcomer)
+    def __init__(self, left: int) -> None:
+        self.left = left
+        """Connections that may still come beyond the parts of their lines."""
 
 
 class Line:
     """The connections for one worker. Made on the event loop."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Room, part: int, most_bytes: int = MAX_BYTES) -> None:
+        """`part`: connections that fit whatever the other lines take of the room; `most_bytes`: what was read of all
+        that are not taken; one always fits."""
         self._room = room
+        self._part = part
+        self._most_bytes = most_bytes
+        self._closed = False
+        self._bytes = 0
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Newcomer] = deque()
         # Those that were sent, and that the worker has not taken yet.
         self._sent: deque[Newcomer] = deque()
         self._channel: Channel | None = None
         self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Return how many connections the worker has not taken."""
+        return len(self._waiting) + len(self._sent)
 
     @property
     def open(self) -> bool:
@@ -98,9 +90,14 @@ class Line:
 
     def add(self, newcomer: Newcomer) -> None:
         """Pass a connection on, now or as soon as there is a worker; or refuse it."""
-        if not self._room.takes(newcomer):
-            self._room.refuse(newcomer)
+        size = len(newcomer.arrival.data)
+        beyond = len(self) >= self._part
+        full = (beyond and self._room.left <= 0) or (len(self) and self._bytes + size > self._most_bytes)
+        if self._closed or full:
+            refuse(newcomer)
             return
+        self._room.left -= beyond
+        self._bytes += size
         self._waiting.append(newcomer)
         self._send()
 
@@ -109,25 +106,35 @@ class Line:
         self._channel = channel
         self._send()
 
-    def end(self) -> None:
-        """Keep connections from now on: the worker is gone. Those that it did not take are the first for the next."""
+    def end(self) -> list[Newcomer]:
+        """Keep connections from now on: the worker is gone. Those that it did not take are the first for the next.
+
+        Returns those that any other worker can have, which do not wait.
+        """
         self._channel = None
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()
+        others: list[Newcomer] = []
+        for _ in range(len(self._waiting)):
+            newcomer = self._leave(self._waiting)
+            if newcomer.arrival.worker == ANY:
+                others.append(newcomer)
+            else:
+                self.add(newcomer)
         self._watch()
+        return others
 
-    def taken(self) -> None:
+    def taken(self, count: int) -> None:
         """The worker has the first of those that were sent to it."""
-        newcomer = self._sent.popleft()
-        self._room.left(newcomer)
-        newcomer.sock.close()
+        for _ in range(count):
+            self._leave(self._sent).sock.close()
         self._send()
 
     def close(self) -> None:
-        """Refuse all that wait: the broker stops."""
-        self.end()
+        """Refuse all that wait, and all that come: the broker stops."""
+        self._closed = True
         while self._waiting:
-            self._give_up()
+            refuse(self._leave(self._waiting))
         self._watch()
 
     def _send(self) -> None:
@@ -138,10 +145,12 @@ class Line:
             channel.send(newcomer.arrival.frame(newcomer.sock))
         self._watch()
 
-    def _give_up(self) -> None:
-        newcomer = self._waiting.popleft()
-        self._room.left(newcomer)
-        self._room.refuse(newcomer)
+    def _leave(self, those: deque[Newcomer]) -> Newcomer:
+        """Take out the first of those that wait, or were sent."""
+        newcomer = those.popleft()
+        self._bytes -= len(newcomer.arrival.data)
+        self._room.left += len(self) >= self._part
+        return newcomer
 
     def _watch(self) -> None:
         """Have the timer run while connections wait."""
@@ -155,5 +164,5 @@ class Line:
         self._timer = None
         now = self._loop.time()
         while self._waiting and self._waiting[0].until <= now:
-            self._give_up()
+            refuse(self._leave(self._waiting))
         self._watch()

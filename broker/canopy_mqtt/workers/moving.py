@@ -1,9 +1,10 @@
 """Moves the sessions in a store's folder to another number of workers, before any client comes.
 
 Owns the steps, of which each can be interrupted: the workers of the former number run without clients until none has a
-message for another one; then new stores are filled beside the old ones, in the folder `next`; then the file `workers`
-says that these count, and they take the places of the old ones. Whatever ends the process, the next start goes on: the
-old stores are whole until the new ones are.
+message for another one; then a new store is filled at the place of each worker, in the folder `next` there; then the
+file `workers` says that these count, and their files replace the old ones. Whatever ends the process, the next start
+goes on: the old stores are whole until the new ones are on the disk. Only files are renamed, within a place: that may
+be a link, or a disk of its own.
 """
 
 from __future__ import annotations
@@ -11,44 +12,72 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
-from canopy_mqtt.core.routing.links import UPLINKS
-from canopy_mqtt.core.routing.nodes import NODE_LINKS, NODES
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Http, Recorder, Settings
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import Division, division, note, part
-from canopy_mqtt.store.sqlite.opening import FILE, lock_folder, open_store, told
-from canopy_mqtt.store.tools import row_rules
-from canopy_mqtt.store.tools.exporting import TIMES, rows_of
-from canopy_mqtt.store.tools.importing import FaultyRow, Importer, filling
+from canopy_mqtt.store.sqlite.opening import CACHE_KIBIBYTES, FILE, LOCK, lock_folder, open_store
+from canopy_mqtt.store.sqlite.rebuilding import SIDE_FILES, keep_names
+from canopy_mqtt.store.tools.dividing import Divider, check
+from canopy_mqtt.store.tools.importing import filling
 from canopy_mqtt.store.tools.read_only import ReadOnlyStore, open_read_only
+from canopy_mqtt.store.tools.verifying import verify
 from canopy_mqtt.workers.crew import Crew
-from canopy_mqtt.workers.lines import Room
 from canopy_mqtt.workers.placing import worker_of
-from canopy_mqtt.workers.plan import name_of
-from canopy_mqtt.workers.process import WorkerError
+from canopy_mqtt.workers.process import WorkerError, nursery
 from canopy_mqtt.workers.wire import Arrival
 
 NEXT: Final = "next"
-"""The folder of the new stores, until they count."""
+"""The folder of a new store at its place, until it counts."""
 
-SHARED: Final = "$share/"
+MIN_CACHE: Final = 512
+"""KiB of pages in memory that a new store has at least, where many share what one has."""
 
-MAX_STORES: Final = 64
-"""Former stores at most, of which each has numbers of its own for its messages."""
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+def join_stores(settings: Settings, log: Any, people: bool, write: Callable[[str], object]) -> bool:
+    """Move the sessions of several workers into the store of one process. Returns False if a signal stopped it.
+
+    SIGTERM and SIGINT stop it in order; the same signal again ends the process. Arguments and errors are those of
+    `take_store`.
+    """
+
+    async def join() -> None:
+        loop, this = asyncio.get_running_loop(), asyncio.current_task()
+        assert this is not None
+
+        def stop(number: int) -> None:
+            loop.remove_signal_handler(number)
+            this.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop, number)
+        os.close(await take_store(settings, log, people, write))
+
+    try:
+        asyncio.run(join())
+    except asyncio.CancelledError:
+        return False
+    finally:
+        # There are no workers any more.
+        nursery().close()
+    return True
 
 
 async def take_store(settings: Settings, log: Any, people: bool, write: Callable[[str], object]) -> int:
     """Take the folder of the store, with the sessions where this number of workers has them; -1: there is no store.
 
-    The other arguments are those of `Crew`.
+    The other arguments are those of `Crew`. Where it is cancelled, the lock is free again, and the next start goes on.
 
     Returns:
         The descriptor of its lock.
@@ -62,43 +91,80 @@ async def take_store(settings: Settings, log: Any, people: bool, write: Callable
     try:
         lock = await asyncio.to_thread(lock_folder, folder)
         try:
-            there = await asyncio.to_thread(_finish, folder)
+            there = await _in_thread(None, _finish, folder)
             if there != workers:
                 await _move(settings, folder, there, log, people, write)
         except BaseException:
             os.close(lock)
             raise
+    except OSError as error:
+        what = f"{error.filename or folder}: {error.strerror}"
+        raise StartupError(f"{what}: let the broker's user write there, and start it again") from error
     except (StoreError, WorkerError) as error:
         raise StartupError(str(error)) from error
     return lock
 
 
+async def _in_thread(
+    stopping: threading.Event | None, work: Callable[_Given, _Result], *given: _Given.args, **named: _Given.kwargs
+) -> _Result:
+    """Do this in a thread, and wait for its end also where this is cancelled: the lock is held until then."""
+    done = asyncio.ensure_future(asyncio.to_thread(work, *given, **named))
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        if stopping is not None:
+            stopping.set()
+        await asyncio.wait((done,))
+        raise
+
+
 def _finish(folder: Path) -> int:
-    """Finish what an earlier process had begun; return of how many workers the stores are."""
+    """Finish what an earlier process had begun, or forget it; return of how many workers the stores are."""
     found = division(folder)
     if found.moved:
         _replace(folder, found.workers)
-    shutil.rmtree(folder / NEXT, ignore_errors=True)
-    return division(folder).workers
+    for each in (folder, *_parts(folder)):
+        if (each / NEXT).exists():
+            shutil.rmtree(each / NEXT, ignore_errors=True)
+            # One that was made for that is empty.
+            with suppress(OSError):
+                each.rmdir()
+    return found.workers
 
 
 async def _move(
     settings: Settings, folder: Path, there: int, log: Any, people: bool, write: Callable[[str], object]
 ) -> None:
     workers = settings.workers.count
-    if there == 1 and not (folder / FILE).exists():
+    if not await asyncio.to_thread(_has_stores, folder, there):
         await asyncio.to_thread(note, folder, Division(workers))
         return
     log.warning("sessions are moved to another number of workers", before=there, after=workers)
     if there > 1:
-        crew = Crew(_former(settings, there), log, people, write, Room(0), _nobody)
+        crew = Crew(_former(settings, there), log, people, write, 0, _nobody)
         try:
             await crew.start([0] * len(settings.listeners))
             await crew.drain()
         finally:
             await crew.stop()
-    sessions = await asyncio.to_thread(rebuild, folder, there, workers)
+    stopping = threading.Event()
+    sessions = await _in_thread(stopping, rebuild, folder, there, workers, settings.presence.topic, stopping)
     log.warning("sessions are moved", before=there, after=workers, sessions=sessions)
+
+
+def _has_stores(folder: Path, workers: int) -> bool:
+    """Return whether the stores of so many workers are there; False: of one process, which is new.
+
+    Raises StoreError: one of several is missing.
+    """
+    missing = [each / FILE for each in _places(folder, workers) if not (each / FILE).exists()]
+    if missing and workers > 1:
+        raise StoreError(
+            f"{missing[0]} is missing, and {folder} should have the stores of {workers} workers: put it back, or start "
+            f"with workers.count = {workers}, which makes an empty one"
+        )
+    return not missing
 
 
 def _former(settings: Settings, workers: int) -> Settings:
@@ -122,138 +188,98 @@ def _nobody(arrival: Arrival, sock: socket.socket) -> None:
     sock.close()
 
 
-def rebuild(folder: Path, before: int, after: int) -> int:
+def _places(folder: Path, workers: int) -> list[Path]:
+    """Return the folders of the stores of so many workers."""
+    return [folder] if workers == 1 else [part(folder, worker) for worker in range(workers)]
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Return the folders of workers that are there."""
+    return [each for each in folder.glob("w[0-9]*") if each.name[1:].isdecimal()]
+
+
+# -- filling the new stores --------------------------------------------------------------------------------------------
+
+
+def rebuild(folder: Path, before: int, after: int, presence: str = "", stopping: threading.Event | None = None) -> int:
     """Fill the stores of another number of workers, and have them count. Returns the number of sessions.
+
+    `presence`: the topic below which each worker says which of its clients are connected; empty: none does. `stopping`:
+    set by another thread that wants it to end.
 
     Raises:
         StoreError: a store cannot be read, or has what another number of workers cannot have; nothing has changed.
+        OSError: of the file that it names; nothing has changed, or the next start goes on.
+        Stopped: `stopping` was set; nothing has changed.
     """
-    old = [folder] if before == 1 else [part(folder, worker) for worker in range(before)]
-    sessions = 0
+    places = _places(folder, after)
+    for each in places:
+        each.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
-        stores = []
-        for each in old:
-            # What a killed process left is brought in order, and nobody else has it open.
-            stack.callback(_opened(each, whole=before > 1))
-            stores.append(stack.enter_context(open_read_only(each)))
-        if after > 1:
-            _check(stores)
-        for worker in range(after):
-            new = folder / NEXT / name_of(worker) if after > 1 else folder / NEXT
-            with filling(new) as importer:
-                for number, store in enumerate(stores):
-                    sessions += _fill(importer, store, number, worker, after)
+        stores = [stack.enter_context(_opened(each, before)) for each in _places(folder, before)]
+        for store in stores:
+            check(store, before, after)
+        share = max(CACHE_KIBIBYTES // after, MIN_CACHE)
+        new = [stack.enter_context(filling(each / NEXT, share)) for each in places]
+        divider = Divider(new, worker_of, stopping or threading.Event())
+        for store in stores:
+            divider.take(store)
+        divider.take_retained(stores, presence.encode())
+    # Names that are new are on the disk before they count.
+    for each in {folder, *places}:
+        keep_names(each)
     note(folder, Division(after, moved=True))
     _replace(folder, after)
-    return sessions
+    return divider.sessions
 
 
-def _opened(folder: Path, whole: bool) -> Callable[[], None]:
-    """Open a store as a broker does, which repairs what a killed one left, and close it again.
-
-    `whole`: hold its lock until the returned function is called; the folder of one process is locked already.
-    """
-    if not whole:
-        return lambda: None
-    store = open_store(folder, "full")
-    store.db.close()
-    return store.close
-
-
-def _check(stores: list[ReadOnlyStore]) -> None:
-    """Refuse what several workers cannot have. Raises StoreError."""
-    for store in stores:
-        for table, column in (("subscription", "filter"), ("session", "client_id")):
-            query = f"SELECT count(*) FROM {table} WHERE substr({column}, 1, {len(SHARED)}) = ?"
-            if store.db.execute(query, (SHARED,)).fetchone()[0]:
-                raise StoreError(
-                    f"{store.path.parent} has shared subscriptions, whose groups are moved to one process only: start "
-                    "it with the number of workers that it had, or with workers.count = 1"
-                )
+@contextmanager
+def _opened(place: Path, before: int) -> Iterator[ReadOnlyStore]:
+    """Open a former store for reading. Raises StoreError: it is damaged, or in use."""
+    with ExitStack() as stack:
+        if before > 1:
+            # As a broker does, which repairs what a killed one left; its lock is held.
+            store = open_store(place, "full")
+            store.db.close()
+            stack.callback(store.close)
+        else:
+            # No broker has looked at it, and left out what is damaged: that shall get no right checksums here.
+            if line := next(verify(place), ""):
+                raise StoreError(f"{place / FILE} is damaged ({line}): start it with workers.count = 1, which mends it")
+        yield stack.enter_context(open_read_only(place))
 
 
-def _fill(importer: Importer, store: ReadOnlyStore, number: int, worker: int, workers: int) -> int:
-    """Bring the rows of one former store into the store of a worker. Returns how many sessions these are."""
-    clients = dict(_clients(store, worker, workers))
-    try:
-        used = {
-            message
-            for message, session in store.db.execute("SELECT message, session FROM delivery WHERE message NOT NULL")
-            if session in clients
-        }
-        for table in row_rules.TABLES:
-            if table in ("retained", "broadcast") and number:
-                # All have the same retained messages; and a broadcast is over in a broker that has ended in order.
-                continue
-            for row in rows_of(store, table):
-                if (values := _moved(row, table, clients, used, number, store.ahead)) is not None:
-                    importer.row(table, values)
-    except FaultyRow as error:
-        raise StoreError(f"{store.path}: a row of {table}: {error}: see canopy store verify") from error
-    except sqlite3.Error as error:
-        raise StoreError(told(store.path, error)) from error
-    return len(clients)
-
-
-def _clients(store: ReadOnlyStore, worker: int, workers: int) -> Iterator[tuple[int, str]]:
-    """Yield the sessions that belong to a worker: their numbers in their former store, and client identifiers."""
-    for session, client_id in store.db.execute("SELECT id, client_id FROM session"):
-        if client_id.startswith((NODES, NODE_LINKS)):
-            # Of links between workers, which begin anew. What waited there was drained.
-            if store.db.execute("SELECT count(*) FROM delivery WHERE session = ?", (session,)).fetchone()[0]:
-                raise StoreError(f"{store.path} has messages for another worker: start the broker again")
-        elif workers == 1 or (
-            worker == 0 if client_id.startswith(UPLINKS) else worker_of(client_id.encode(), workers) == worker
-        ):
-            yield session, client_id
-
-
-def _moved(
-    row: dict[str, Any], table: str, clients: Mapping[int, str], used: set[int], number: int, ahead: float
-) -> Mapping[str, Any] | None:
-    """Return a row as it comes into the new store; None: it does not."""
-    if table == "session":
-        if row["id"] not in clients:
-            return None
-    elif table == "message" and row["id"] not in used:
-        return None
-    if "session" in row:
-        client_id = clients.get(row.pop("session"))
-        if client_id is None:
-            return None
-        row["client_id"] = client_id
-    for name in ("id", "message") if table in ("message", "delivery") else ():
-        if row.get(name) is not None:
-            # The same number may be another message's in another store.
-            row[name] = row[name] * MAX_STORES + number
-    for name in TIMES & row.keys():
-        if row[name] is not None:
-            row[name] -= ahead
-    return row
+# -- replacing the old ones --------------------------------------------------------------------------------------------
 
 
 def _replace(folder: Path, workers: int) -> None:
-    """Put the new stores into the places of the old ones, which count no more."""
-    made = folder / NEXT
-    if workers > 1:
-        for worker in range(workers):
-            new = made / name_of(worker)
-            if new.exists():
-                shutil.rmtree(part(folder, worker), ignore_errors=True)
-                new.rename(part(folder, worker))
-        _remove_file(folder)
-    else:
-        if (made / FILE).exists():
-            _remove_file(folder)
-            (made / FILE).rename(folder / FILE)
-    for each in folder.glob("w[0-9]*"):
-        if workers == 1 or (each.name[1:].isdecimal() and int(each.name[1:]) >= workers):
-            shutil.rmtree(each, ignore_errors=True)
-    shutil.rmtree(made, ignore_errors=True)
+    """Put the new stores into the places of the old ones, which count no more. Raises OSError."""
+    places = _places(folder, workers)
+    for place in places:
+        new = place / NEXT / FILE
+        if new.exists():
+            _remove(place)
+            new.rename(place / FILE)
+        if not (place / FILE).exists():
+            raise StoreError(f"{place / FILE} is missing: put it back (its disk may not be mounted)")
+        keep_names(place)
+    for each in _parts(folder):
+        if each not in places:
+            _remove(each)
+            (each / LOCK).unlink(missing_ok=True)
+            # A link or another disk stays, and what else an operator has there.
+            with suppress(OSError):
+                each.rmdir()
+    if folder not in places:
+        _remove(folder)
+    for place in places:
+        shutil.rmtree(place / NEXT, ignore_errors=True)
     note(folder, Division(workers))
 
 
-def _remove_file(folder: Path) -> None:
-    """Remove the store of one process, with what SQLite has beside it."""
-    for name in (FILE, f"{FILE}-wal", f"{FILE}-shm"):
-        (folder / name).unlink(missing_ok=True)
+def _remove(place: Path) -> None:
+    """Remove a store, with what SQLite has beside it; its file may be a link."""
+    path = place / FILE
+    for file in (path.resolve(), path):
+        for side in reversed(SIDE_FILES):
+            file.with_name(file.name + side).unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from canopy_mqtt.assembly.daemon import too_few_descriptors
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Cluster, ClusterNode, Log, Settings
 from canopy_mqtt.sockets import connections_that_fit
-from canopy_mqtt.store.division import part
+from canopy_mqtt.store.division import name_of, part
 
 CLUSTER: Final = "workers"
 """The name of the cluster that the workers of a broker are; its sockets are in a folder of the broker's user."""
@@ -101,11 +101,6 @@ class Plan:
             # Beside tables the default does not apply.
             made.model_fields_set.discard("listen")
         return made
-
-
-def name_of(worker: int) -> str:
-    """Return the name of a worker: of its node, its store's folder and in the log."""
-    return f"w{worker}"
 
 
 def _socket(folder: Path, worker: int) -> Path:

@@ -1,7 +1,8 @@
 """One worker as the supervisor sees it: its process, its log, and what the two say to each other.
 
 Owns the process from its start to its end. Promises: its log comes out in whole lines, each with the worker's name,
-whatever other workers write; nobody waits for an answer of a process that has ended.
+whatever other workers write; nobody waits for an answer of a process that has ended; one that does not answer any more,
+or does not come to that, is killed.
 """
 
 from __future__ import annotations
@@ -12,32 +13,15 @@ import json
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from canopy_mqtt.assembly.notify import NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC
+from canopy_mqtt.assembly.nursery import Nursery
 from canopy_mqtt.settings import Settings
-from canopy_mqtt.settings.errors import SettingsError
-from canopy_mqtt.workers.wire import (
-    CONNECTION,
-    SAYS,
-    TAKEN,
-    Arrival,
-    Channel,
-    Frame,
-    Said,
-    arrival,
-    reloads,
-    says,
-    starts,
-)
+from canopy_mqtt.workers.wire import CONNECTION, SAYS, TAKEN, Arrival, Channel, Frame, arrival, says
 
-COMMAND: Final = (sys.executable, "-P", "-m", "canopy_mqtt.workers.worker")
-"""What is run, with the descriptor of its side of the conversation."""
-
-NOT_ITS: Final = frozenset({NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID})
-"""Variables that are for the supervisor alone."""
+PARTS: Final = ("canopy_mqtt.cluster.cluster", "canopy_mqtt.store.sqlite", "uvloop")
+"""Modules that a worker imports when it is running."""
 
 PIECE: Final = 65_536
 MAX_LINE: Final = 1_048_576
@@ -45,6 +29,21 @@ MAX_LINE: Final = 1_048_576
 
 LAST_WORDS: Final = 1.0
 """Seconds for which the last lines of an ended worker are waited for: a program that it started may have its pipe."""
+
+PING: Final = 5.0
+HANG: Final = 15.0
+STARTING: Final = 60.0
+"""Seconds between two questions whether a worker answers, and until one that does not is killed: one that serves, and
+one that starts."""
+
+_nurseries: list[Nursery] = []
+
+
+def nursery() -> Nursery:
+    """Return what forks workers. First called before this process has a thread, or an event loop."""
+    if not _nurseries:
+        _nurseries.append(Nursery("canopy_mqtt.workers.worker", PARTS))
+    return _nurseries[0]
 
 
 class Start(NamedTuple):
@@ -61,177 +60,135 @@ class WorkerError(Exception):
 
 
 class WorkerProcess:
-    """One process. Made on the event loop by `begin`."""
+    """One process. Made on the event loop; `begin` starts it."""
+
+    pid: int
+    channel: Channel
+    ended: asyncio.Task[int]
+    """Its exit code, or minus the number of the signal that ended it; all that it said was heard by then."""
 
     def __init__(
         self,
         name: str,
-        process: asyncio.subprocess.Process,
-        sock: socket.socket,
-        write: Callable[[str], object],
+        log: Any,
         people: bool,
-        taken: Callable[[], None],
+        write: Callable[[str], object],
+        taken: Callable[[int], None],
         arrived: Callable[[Arrival, socket.socket], None],
     ) -> None:
+        """`write` takes lines of its log, which `people` read, or programs; `taken` is called with the number of
+        connections that it has, and `arrived` with each that it has for another worker."""
         self.name = name
-        self.pid = process.pid
-        self._process = process
+        self._log = log
+        self._people = people
         self._write = write
         self._taken = taken
         self._arrived = arrived
-        self._people = people
-        loop = asyncio.get_running_loop()
-        # How far it has come: the others can reach it, and it serves.
-        self._stages: dict[str, asyncio.Future[None]] = {stage: loop.create_future() for stage in ("bound", "open")}
-        # What it is asked for: to be linked with a worker.
-        self._linked: dict[int, asyncio.Future[None]] = {}
+        self._loop = asyncio.get_running_loop()
+        # Its standard error, and its exit code.
+        self._errors: socket.socket
+        self._code: asyncio.Future[int]
+        # What it is asked for, by the name of the answer.
+        self._answers: dict[str, asyncio.Future[list[Any]]] = {}
         # Why it could not start.
         self._why = ""
-        # The answer to the last reload.
-        self._problems: list[str] = []
-        self._lines: list[str] = []
-        self._finished = loop.create_future()
-        self.channel = Channel(sock, self._received, self._all_read)
-        self.ended: asyncio.Task[int] = loop.create_task(self._end())
-        """Its exit code, or minus the number of the signal that ended it; all that it said was heard by then."""
+        self._finished = self._loop.create_future()
 
-    @classmethod
-    async def begin(
-        cls,
-        name: str,
-        start: Start,
-        write: Callable[[str], object],
-        people: bool,
-        taken: Callable[[], None],
-        arrived: Callable[[Arrival, socket.socket], None],
-    ) -> WorkerProcess:
-        """Start a process. `write` takes lines of its log, which `people` read, or programs; `taken` is called for each
-        connection that it has, and `arrived` with each that it has for another worker.
-
-        Raises:
-            WorkerError: the system starts no process.
-        """
-        mine, its = socket.socketpair()
+    async def begin(self) -> None:
+        """Start the process. Raises WorkerError: the system starts none."""
+        (mine, its), (self._errors, errors) = socket.socketpair(), socket.socketpair()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *COMMAND,
-                str(its.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=(its.fileno(),),
-                # Ctrl-C is for the supervisor.
-                start_new_session=True,
-                env={key: value for key, value in os.environ.items() if key not in NOT_ITS},
-            )
-        except OSError as error:
+            self.pid, self._code = await nursery().fork(its, errors)
+        except BaseException as error:
             mine.close()
-            raise WorkerError(f"worker {name} cannot be started: {error.strerror}") from error
-        except BaseException:
-            mine.close()
+            self._errors.close()
+            if isinstance(error, OSError):
+                raise WorkerError(f"worker {self.name} cannot be started: {error.strerror}") from error
             raise
         finally:
             its.close()
-        made = cls(name, process, mine, write, people, taken, arrived)
-        made.channel.send(starts(start))
-        return made
+            errors.close()
+        self.channel = Channel(mine, self._received, self._all_read)
+        self.ended = self._loop.create_task(self._end())
 
-    async def bound(self) -> None:
-        """Wait until the other workers can reach it. Raises WorkerError."""
-        await self._answer(self._stages["bound"])
+    async def ask(self, answer: str, *said: object) -> list[Any]:
+        """Say something, and return what comes with the answer of this name, or with one that was asked for before.
 
-    async def opened(self) -> None:
-        """Have it go on, as the other workers can be reached, and wait until it serves. Raises WorkerError."""
-        self.channel.send(says({"do": "go on"}))
-        await self._answer(self._stages["open"])
-
-    async def linked(self, other: int) -> None:
-        """Wait until it has a link to another worker, which knows all that it wants. Raises WorkerError."""
-        future = self._linked.setdefault(other, asyncio.get_running_loop().create_future())
-        self.channel.send(says({"do": "link", "to": other}))
-        await self._answer(future)
-
-    async def reload(self, takes: bool, settings: Settings) -> list[str]:
-        """Have it take up other settings, or only check them. Returns a line for each that takes a restart.
-
-        Raises:
-            SettingsError: they cannot be used.
-            WorkerError: it has ended.
+        Raises WorkerError: it has ended.
         """
-        self._stages["reloaded"] = asyncio.get_running_loop().create_future()
-        self.channel.send(reloads(takes, settings))
-        await self._answer(self._stages["reloaded"])
-        if self._problems:
-            raise SettingsError(self._problems)
-        return self._lines
-
-    async def drained(self) -> None:
-        """Wait until it has no message for another worker. Raises WorkerError."""
-        self._stages["drained"] = asyncio.get_running_loop().create_future()
-        self.channel.send(says({"do": "drain"}))
-        await self._answer(self._stages["drained"])
-
-    async def ping(self) -> None:
-        """Wait until its event loop has answered. Raises WorkerError."""
-        self._stages["pong"] = asyncio.get_running_loop().create_future()
-        self.channel.send(says({"do": "ping"}))
-        await self._answer(self._stages["pong"])
-
-    def stop(self) -> None:
-        """Have it end in order."""
-        self.channel.send(says({"do": "stop"}))
-
-    def kill(self) -> None:
-        if not self.ended.done():
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
-
-    async def _answer(self, future: asyncio.Future[None]) -> None:
+        future = self._answers.get(answer)
+        if future is None or future.done():
+            future = self._answers[answer] = self._loop.create_future()
+        self.channel.send(says(*said))
         await asyncio.wait((future, self.ended), return_when=asyncio.FIRST_COMPLETED)
         if not future.done():
             raise WorkerError(self._why or f"worker {self.name} {how_it_ended(self.ended.result())}")
+        return future.result()
 
-    def _received(self, frame: Frame) -> None:
-        if frame.kind == TAKEN:
-            self._taken()
-        elif frame.kind == CONNECTION and frame.sock is not None:
-            self._arrived(arrival(frame.body), frame.sock)
-        elif frame.kind == SAYS:
-            self._told(frame.said())
+    def stop(self) -> None:
+        """Have it end in order."""
+        self.channel.send(says("stop"))
 
-    def _told(self, said: Said) -> None:
-        if said["say"] == "failed":
-            self._why = said["why"]
-            return
-        if said["say"] == "reloaded":
-            self._problems, self._lines = said["problems"], said["lines"]
-        future = self._linked.pop(said["to"], None) if said["say"] == "linked" else self._stages[said["say"]]
-        if future is not None and not future.done():
-            future.set_result(None)
+    def kill(self) -> None:
+        if not self._code.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def _received(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            if frame.kind == TAKEN:
+                self._taken(frame.body[0])
+            elif frame.kind == CONNECTION and frame.sock is not None:
+                self._arrived(arrival(frame.body), frame.sock)
+            elif frame.kind == SAYS:
+                name, *given = frame.said()
+                if name == "failed":
+                    self._why = given[0]
+                elif not self._answers[name].done():
+                    self._answers[name].set_result(given)
 
     def _all_read(self) -> None:
         if not self._finished.done():
             self._finished.set_result(None)
 
     async def _end(self) -> int:
-        """Hand its log on until it has ended."""
-        reading = asyncio.get_running_loop().create_task(self._hand_on())
-        code = await self._process.wait()
-        await asyncio.wait((reading, self._finished), timeout=LAST_WORDS)
-        reading.cancel()
+        """Hand its log on, and see that it answers, until it has ended."""
+        beside = [self._loop.create_task(self._hand_on()), self._loop.create_task(self._watch())]
+        code = await self._code
+        await asyncio.wait((beside[0], self._finished), timeout=LAST_WORDS)
+        for task in beside:
+            task.cancel()
         self.channel.close()
         return code
 
+    async def _watch(self) -> None:
+        """Kill it once it does not answer."""
+        while True:
+            await asyncio.sleep(PING)
+            opened = self._answers.get("open")
+            seconds = HANG if opened is not None and opened.done() else STARTING
+            try:
+                async with asyncio.timeout(seconds):
+                    await self.ask("pong", "ping")
+            except TimeoutError:
+                self._log.error("worker does not answer", worker=self.name, pid=self.pid, seconds=seconds)
+                self.kill()
+                return
+
     async def _hand_on(self) -> None:
-        assert self._process.stderr is not None
+        reader, writer = await asyncio.open_unix_connection(sock=self._errors)
         rest = b""
-        while piece := await self._process.stderr.read(PIECE):
-            *whole, rest = (rest + piece).split(b"\n")
-            if len(rest) > MAX_LINE:
-                whole, rest = [*whole, rest], b""
-            for line in whole:
-                self._write(self._with_name(line))
-        if rest:
-            self._write(self._with_name(rest))
+        try:
+            while piece := await reader.read(PIECE):
+                *whole, rest = (rest + piece).split(b"\n")
+                if len(rest) > MAX_LINE:
+                    whole, rest = [*whole, rest], b""
+                for line in whole:
+                    self._write(self._with_name(line))
+            if rest:
+                self._write(self._with_name(rest))
+        finally:
+            writer.close()
 
     def _with_name(self, line: bytes) -> str:
         text = line.decode("utf-8", "replace")

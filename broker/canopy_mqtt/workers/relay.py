@@ -16,6 +16,7 @@ from typing import Final, cast
 from canopy_mqtt.core.hooks import Origin, PeerCertificate
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import OPEN
+from canopy_mqtt.net.stream import LINGER
 from canopy_mqtt.net.websocket.transport import WebSocketTransport
 from canopy_mqtt.workers.first_packet import First, Opening
 from canopy_mqtt.workers.placing import worker_of
@@ -50,6 +51,8 @@ class Place:
         self.worker = worker
         self.workers = workers
         self.passes = passes
+        self.relays: set[Relay] = set()
+        """The connections of this process that are another worker's."""
 
     def other(self, client_id: bytes) -> int | None:
         """Return the worker of a client; None: it is this one's, or may be any's."""
@@ -113,14 +116,14 @@ class Chooser:
             self._tls.set_protocol(self._upper)
             if opening.upgraded:
                 cast(WebSocketTransport, self._upper).opened()
-            self._upper.data_received(opening.data)
+            self._upper.data_received(bytes(opening.data))
             return
         origin = origin_bytes(self._connection.protocol.origin)
-        arrival = Arrival(self._listener, other, first.version, opening.upgraded, origin, opening.data)
+        arrival = Arrival(self._listener, other, first.version, opening.upgraded, origin, bytes(opening.data))
         mine, its = socket.socketpair()
         mine.setblocking(False)
         its.setblocking(False)
-        relay = Relay(self._tls)
+        relay = Relay(self._tls, self._place.relays)
         self._tls.set_protocol(cast(asyncio.Protocol, relay))
         # Here the connection is over, and its socket is not.
         self._upper.connection_lost(None)
@@ -131,25 +134,29 @@ class Chooser:
 class Relay:
     """Copies between a client's TLS connection and the socket of its worker: the protocol of the former."""
 
-    def __init__(self, tls: asyncio.Transport) -> None:
+    def __init__(self, tls: asyncio.Transport, relays: set[Relay]) -> None:
+        """It is among the `relays` from its beginning until the client's connection is closed."""
         self._tls = tls
+        self._relays = relays
         self._inner = _Inner(self)
         self.worker: asyncio.Transport | None = None
         """The worker's side, once it is there, and until it is closed."""
         self._over = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, sock: socket.socket) -> None:
         """Copy from and to this socket."""
+        self._relays.add(self)
         self._tls.pause_reading()
         self._tls.set_write_buffer_limits(high=HIGH)
         loop = asyncio.get_running_loop()
         task = loop.create_task(loop.connect_accepted_socket(lambda: self._inner, sock))
         # It refers to itself until it is done; its failure is that of the socket.
-        task.add_done_callback(lambda done: self._failed(sock) if done.exception() else None)
+        task.add_done_callback(lambda done: self._failed(sock) if done.cancelled() or done.exception() else None)
 
     def _failed(self, sock: socket.socket) -> None:
         sock.close()
-        self._tls.close()
+        self.worker_gone()
 
     # -- what TLS calls ------------------------------------------------------------------------------------------------
 
@@ -163,6 +170,9 @@ class Relay:
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._over = True
+        self._relays.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
         if self.worker is not None:
             # With what is still to be written: a DISCONNECT may be among it.
             self.worker.close()
@@ -197,8 +207,9 @@ class Relay:
     def worker_gone(self) -> None:
         self.worker = None
         if not self._over:
-            # With the last packet, which is still to be written.
+            # With the last packet, for which the client has as long as anywhere.
             self._tls.close()
+            self._timer = asyncio.get_running_loop().call_later(LINGER, self._tls.abort)
 
 
 class _Inner(asyncio.Protocol):

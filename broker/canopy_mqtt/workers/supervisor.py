@@ -25,12 +25,11 @@ from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.sockets import OWN_DESCRIPTORS
 from canopy_mqtt.workers.crew import Crew, Slot
 from canopy_mqtt.workers.entrance import Entrance
-from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer, Room
+from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
 from canopy_mqtt.workers.moving import take_store
-from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.plan import unusable
-from canopy_mqtt.workers.process import WorkerError, WorkerProcess, how_it_ended
-from canopy_mqtt.workers.wire import Arrival
+from canopy_mqtt.workers.process import WorkerError, how_it_ended, nursery
+from canopy_mqtt.workers.wire import ANY, Arrival
 
 FIRST_PAUSE: Final = 0.5
 MAX_PAUSE: Final = 30.0
@@ -39,14 +38,10 @@ MAX_PAUSE: Final = 30.0
 STEADY: Final = 5.0
 """Seconds after which a worker has served long enough to be started again at once."""
 
-PING: Final = 5.0
-HANG: Final = 15.0
-"""Seconds between two questions whether a worker answers, and until one that does not is killed."""
-
 FEW: Final = 64
 MANY: Final = 65_536
-"""Connections that may wait for workers at a time: half of the file descriptors, within these bounds. Half as many may
-be read."""
+"""Connections that may wait for all workers at a time: half of the file descriptors, within these bounds. Half as many
+may be read."""
 
 
 class Supervisor:
@@ -64,9 +59,7 @@ class Supervisor:
         # Of the store's folder; -1: none.
         self._lock = -1
         self._keepers: list[asyncio.Task[None]] = []
-        # Of reloads, and of workers that start again.
-        self._turn = asyncio.Lock()
-        # For clients without an identifier, and those that are not known yet.
+        # For connections that any worker can have.
         self._round = itertools.count()
         # From `start` on.
         self._crew: Crew
@@ -85,9 +78,10 @@ class Supervisor:
         """Have all workers serve. Raises StartupError, in one line."""
         loop = asyncio.get_running_loop()
         self._broken = loop.create_future()
+        nursery().lost = lambda: self._broken.set_result("the process that starts workers has ended")
         most = _half_of_descriptors()
-        self._crew = Crew(self.settings, self.log, self._people, self._write, Room(most), self._relayed)
-        self._entrance = Entrance(self.settings, self.log, most // 2, self._arrived)
+        self._crew = Crew(self.settings, self.log, self._people, self._write, most, self._relayed)
+        self._entrance = Entrance(self.settings, self.log, most // 2, self._pass_on)
         try:
             await self._entrance.bind()
             self._lock = await take_store(self.settings, self.log, self._people, self._write)
@@ -114,7 +108,7 @@ class Supervisor:
             self._lock = -1
 
     async def broken(self) -> str:
-        """Wait for ever: workers that end are started again."""
+        """Wait for ever: workers that end are started again, as long as there is what starts them."""
         return await asyncio.shield(self._broken)
 
     async def reload(self, new: Settings) -> list[str]:
@@ -123,16 +117,15 @@ class Supervisor:
         Raises:
             SettingsError: they are not for several workers, or one of these cannot use them.
         """
-        async with self._turn:
-            if lines := unusable(new) if new.workers.count > 1 else []:
-                raise SettingsError(lines)
-            applied, lines = self._as_they_are(new)
-            await self._crew.reload(False, applied)
-            lines += await self._crew.reload(True, applied)
-            self.settings = with_reloadable(self.settings, applied)
-            self._entrance.limit(self.settings)
-            logs.set_level(self.settings.log.level)
-            return lines
+        if lines := unusable(new) if new.workers.count > 1 else []:
+            raise SettingsError(lines)
+        applied, lines = self._as_they_are(new)
+        await self._crew.reload(False, applied)
+        lines += await self._crew.reload(True, applied)
+        self.settings = with_reloadable(self.settings, applied)
+        self._entrance.limit(self.settings)
+        logs.set_level(self.settings.log.level)
+        return lines
 
     def _as_they_are(self, new: Settings) -> tuple[Settings, list[str]]:
         """Return other settings, but for what takes a restart of the supervisor, and a line for each of these."""
@@ -155,34 +148,21 @@ class Supervisor:
         made.model_fields_set.discard("listen")
         return made, lines
 
-    def _arrived(self, newcomer: Newcomer, client_id: bytes) -> None:
-        """Pass a connection on to the worker of its client, or to any, if there is no client identifier."""
-        slots = self._crew.slots
-        if client_id:
-            slot = slots[worker_of(client_id, len(slots))]
+    def _pass_on(self, newcomer: Newcomer) -> None:
+        """Pass a connection on to its worker; or to any, with the shortest line of those that serve."""
+        slots, worker = self._crew.slots, newcomer.arrival.worker
+        if worker == ANY:
+            first = next(self._round) % len(slots)
+            slots = slots[first:] + slots[:first]
+            slot = min([each for each in slots if each.line.open] or slots, key=lambda each: len(each.line))
         else:
-            there = [slot for slot in slots if slot.line.open] or slots
-            slot = there[next(self._round) % len(there)]
+            slot = slots[worker]
         slot.line.add(newcomer)
 
     def _relayed(self, arrival: Arrival, sock: socket.socket) -> None:
         """Pass a connection on that a worker has for another one."""
         until = asyncio.get_running_loop().time() + (self.settings.limits.connect_timeout or MAX_WAIT)
-        self._crew.slots[arrival.worker].line.add(Newcomer(arrival, sock, until))
-
-    async def _ended(self, slot: Slot, process: WorkerProcess) -> int:
-        """Wait until a worker has ended, and return its exit code; one that does not answer is killed."""
-        while not process.ended.done():
-            await asyncio.wait((process.ended,), timeout=PING)
-            try:
-                async with asyncio.timeout(HANG):
-                    await process.ping()
-            except WorkerError:
-                break
-            except TimeoutError:
-                self.log.error("worker does not answer", worker=slot.name, pid=process.pid, seconds=HANG)
-                process.kill()
-        return await asyncio.shield(process.ended)
+        self._pass_on(Newcomer(arrival, sock, until))
 
     async def _keep(self, slot: Slot) -> None:
         """Start a worker again whenever it has ended."""
@@ -191,17 +171,17 @@ class Supervisor:
         while True:
             process = slot.process
             if process is not None:
-                code = await self._ended(slot, process)
-                slot.process = None
-                slot.line.end()
+                code = await asyncio.shield(process.ended)
+                others = slot.empty()
                 failures = 0 if loop.time() - since > STEADY else failures + 1
                 self.log.error("worker ended", worker=slot.name, pid=process.pid, reason=how_it_ended(code))
+                for newcomer in others:
+                    self._pass_on(newcomer)
             if failures > 1:
                 await asyncio.sleep(min(MAX_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 2, 16)))
             since = loop.time()
             try:
-                async with self._turn:
-                    await self._crew.again(slot)
+                await self._crew.again(slot)
             except WorkerError as error:
                 self.log.error("worker did not start", worker=slot.name, reason=str(error))
                 failures += slot.process is None

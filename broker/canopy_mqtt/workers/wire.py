@@ -2,41 +2,48 @@
 
 A frame has a header, the length of its body and its kind, and a body. A frame of the kind `CONNECTION` comes with one
 descriptor, which travels with its first byte (SCM_RIGHTS); all others have none. It goes to a worker, or to the
-supervisor for another worker. Both sides are the same program: what
-cannot be read is a fault of ours, and ends the conversation.
+supervisor for another worker. Both sides are the same program: what cannot be read is a fault of ours, and ends the
+conversation.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
+import errno
 import pickle
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 HEADER: Final = struct.Struct("!IB")
 
 SAYS: Final = 0
-"""A JSON object."""
-STARTS: Final = 1
-"""The first frame, to a worker: a pickled object."""
-RELOADS: Final = 4
-"""To a worker: True and settings to take up, or False and settings to check; pickled."""
-CONNECTION: Final = 2
+"""Pickled objects: first what a worker begins with (`process.Start`); then what to do, or was done, by name."""
+CONNECTION: Final = 1
 """A connection (`Arrival`)."""
-TAKEN: Final = 3
-"""A worker has one more of the connections, in their order. No body: it goes before the worker touches it."""
+TAKEN: Final = 2
+"""A worker has so many more of the connections, in their order: one byte. It goes before the worker touches them."""
 
 READ: Final = 262_144
 """Bytes of one read."""
 
+READS: Final = 64
+"""Reads in one turn of the event loop. One takes a single connection."""
+
 HEAD: Final = struct.Struct("!HBBBI")
 """Of a connection: its listener, its worker, the protocol level, 1: it is a WebSocket, bytes of its origin."""
 
-Said: TypeAlias = dict[str, Any]
+ANY: Final = 255
+"""In place of a worker: any of them."""
+
+SHORTAGE: Final = frozenset({errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM, errno.EMFILE})
+"""Errors of the system that pass: too many descriptors are on their way, or it is short of memory."""
+
+PAUSE: Final = 0.05
+"""Seconds until it is asked again."""
 
 
 class Frame(NamedTuple):
@@ -46,26 +53,22 @@ class Frame(NamedTuple):
     body: bytes
     sock: socket.socket | None = None
 
-    def said(self) -> Said:
-        """Return the object of a frame that says something."""
-        found: Said = json.loads(self.body)
+    def said(self) -> tuple[Any, ...]:
+        """Return the objects of a frame that says something, made by the process at the other side: one of ours."""
+        found: tuple[Any, ...] = pickle.loads(self.body)
         return found
 
 
-def says(said: Said) -> Frame:
-    return Frame(SAYS, json.dumps(said).encode())
+def says(*said: object) -> Frame:
+    return Frame(SAYS, pickle.dumps(said))
 
 
-def starts(first: object) -> Frame:
-    return Frame(STARTS, pickle.dumps(first))
-
-
-def reloads(takes: bool, settings: object) -> Frame:
-    return Frame(RELOADS, pickle.dumps((takes, settings)))
+def taken(count: int) -> Frame:
+    return Frame(TAKEN, bytes((count,)))
 
 
 class Arrival(NamedTuple):
-    """A connection whose worker is known, and what was read of it.
+    """A connection, its worker, or `ANY`, and what was read of it.
 
     `version`: the protocol level, 0: not known. `upgraded`: the request for a WebSocket was answered, and is not among
     the bytes. `origin`: where it comes from, if the socket does not say it; a JSON object, or empty.
@@ -135,49 +138,46 @@ class Frames:
 
 def first_frame(sock: socket.socket) -> Frame:
     """Return the first frame of a conversation, which is waited for. Raises EOFError: the other side is gone."""
-    head = _exactly(sock, HEADER.size)
-    length, kind = HEADER.unpack(head)
-    return Frame(kind, _exactly(sock, length))
-
-
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        piece = sock.recv(size - len(data))
-        if not piece:
-            raise EOFError("the other side is gone")
-        data += piece
-    return bytes(data)
+    head = sock.recv(HEADER.size, socket.MSG_WAITALL)
+    if len(head) == HEADER.size:
+        length, kind = HEADER.unpack(head)
+        body = sock.recv(length, socket.MSG_WAITALL)
+        if len(body) == length:
+            return Frame(kind, body)
+    raise EOFError("the other side is gone")
 
 
 class Channel:
     """One side of a conversation, on the event loop.
 
-    `received` is called with each frame, `lost` once, when the other side is gone and all that it had sent is received.
+    `received` is called with the frames of each turn, `lost` once, when the other side is gone, or cannot be told
+    anything any more, and all that it had sent is received.
     """
 
-    def __init__(self, sock: socket.socket, received: Callable[[Frame], None], lost: Callable[[], None]) -> None:
+    def __init__(self, sock: socket.socket, received: Callable[[list[Frame]], None], lost: Callable[[], None]) -> None:
         self._sock = sock
         self._received = received
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._frames = Frames()
-        # What is still to be sent, the socket that goes with the first of these bytes, and whether it is closed then.
-        self._out: deque[tuple[memoryview, socket.socket | None, bool]] = deque()
+        # What is still to be sent, the socket that goes with the first of these bytes, and what is called then.
+        self._out: deque[tuple[memoryview, socket.socket | None, Callable[[], object] | None]] = deque()
+        self._retry: asyncio.TimerHandle | None = None
         self.open = True
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._read)
 
-    def send(self, frame: Frame, closes: bool = False) -> None:
-        """Send a frame. It never waits. `closes`: close the frame's socket here once it is sent; else it has to stay
-        open until the other side has it."""
-        if self.open:
-            idle = not self._out
-            self._out.append((memoryview(encoded(frame)), frame.sock, closes))
-            if idle:
-                self._write()
-        elif closes and frame.sock is not None:
-            frame.sock.close()
+    def send(self, frame: Frame, then: Callable[[], object] | None = None) -> None:
+        """Send a frame. It never waits. Its socket has to stay open until the other side has it.
+
+        `then` is called once all of it is sent, or, to close its socket, if it never is.
+        """
+        idle = not self._out
+        self._out.append((memoryview(encoded(frame)), frame.sock, then))
+        if not self.open:
+            self._drop()
+        elif idle:
+            self._write()
 
     def close(self) -> None:
         """End the conversation. `lost` is not called."""
@@ -185,46 +185,61 @@ class Channel:
             self.open = False
             self._loop.remove_reader(self._sock.fileno())
             self._loop.remove_writer(self._sock.fileno())
+            if self._retry is not None:
+                self._retry.cancel()
             self._sock.close()
             self._frames.close()
             self._drop()
 
     def _drop(self) -> None:
         while self._out:
-            _, sock, closes = self._out.popleft()
-            if closes and sock is not None:
-                sock.close()
+            _, sock, then = self._out.popleft()
+            if sock is not None and then is not None:
+                then()
 
     def _read(self) -> None:
+        found: list[Frame] = []
+        over = False
         try:
-            data, descriptors, flags, _ = socket.recv_fds(self._sock, READ, 1)
-            found = self._frames.feed(data, descriptors, flags & socket.MSG_CTRUNC != 0)
+            for _ in range(READS):
+                data, descriptors, flags, _ = socket.recv_fds(self._sock, READ, 1)
+                found += self._frames.feed(data, descriptors, flags & socket.MSG_CTRUNC != 0)
+                if not data:
+                    over = True
+                    break
         except BlockingIOError:
-            return
+            pass
         except (OSError, ValueError):
-            data, found = b"", []
-        for frame in found:
-            self._received(frame)
-        if not data and self.open:
+            over = True
+        if found:
+            self._received(found)
+        if over and self.open:
             self.close()
             self._lost()
 
     def _write(self) -> None:
+        self._retry = None
         try:
             while self._out:
-                data, sock, closes = self._out[0]
-                descriptors = [] if sock is None else [sock.fileno()]
-                sent = socket.send_fds(self._sock, [data], descriptors)
-                if closes and sock is not None:
-                    sock.close()
+                data, sock, then = self._out[0]
+                # It has gone with the first part of these bytes.
+                gone = data.nbytes < memoryview(data.obj).nbytes
+                sent = socket.send_fds(self._sock, [data], [] if sock is None or gone else [sock.fileno()])
                 if sent < len(data):
-                    self._out[0] = (data[sent:], None, False)
-                else:
-                    self._out.popleft()
+                    self._out[0] = (data[sent:], sock, then)
+                    continue
+                self._out.popleft()
+                if then is not None:
+                    then()
         except BlockingIOError:
             self._loop.add_writer(self._sock.fileno(), self._write)
             return
-        except OSError:
-            # The other side is gone: the reader tells.
-            self._drop()
+        except OSError as error:
+            if error.errno in SHORTAGE:
+                self._retry = self._loop.call_later(PAUSE, self._write)
+            else:
+                # The rest would be misread behind half a frame. The reader tells, after what the other side has said.
+                self._drop()
+                with contextlib.suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RDWR)
         self._loop.remove_writer(self._sock.fileno())

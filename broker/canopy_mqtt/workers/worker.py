@@ -1,8 +1,8 @@
 """One worker: a whole broker in a process of its own, which gets its connections from the supervisor.
 
-Owns the worker's side of the conversation. It is run as `python -m canopy_mqtt.workers.worker DESCRIPTOR`, with the
-descriptor of the socket to the supervisor. Promises: it ends in order when the supervisor says so, and at once when
-that is gone; no signal but SIGKILL ends it, since systemd sends them to all processes of a service at once.
+Owns the worker's side of the conversation. The nursery forks a process for `main`. Promises: it ends in
+order when the supervisor says so, and at once when that is gone; no signal but SIGKILL ends it, since systemd sends
+them to all processes of a service at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import pickle
 import shutil
 import signal
 import socket
@@ -33,29 +32,28 @@ from canopy_mqtt.core.persistence.journal import SessionRecord
 from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.listening.listeners import Listener, ListenerHost, Listeners
+from canopy_mqtt.net.stream import LINGER
 from canopy_mqtt.net.websocket.transport import WebSocketTransport
 from canopy_mqtt.settings import Listener as ListenerSettings
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.placing import worker_of
-from canopy_mqtt.workers.plan import name_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place, read_origin
 from canopy_mqtt.workers.wire import (
     CONNECTION,
-    RELOADS,
     SAYS,
-    TAKEN,
     Arrival,
     Channel,
     Frame,
-    Said,
     arrival,
     encoded,
     first_frame,
     says,
+    taken,
 )
 
 KILLED: Final = 137
@@ -63,6 +61,10 @@ KILLED: Final = 137
 
 LOOK: Final = 0.02
 """Seconds between two looks whether a link that the supervisor asked for is there."""
+
+TELL: Final = 10.0
+STUCK: Final = 120.0
+"""Seconds between two log lines about what waits for other workers before a move, and until it ends as none goes."""
 
 
 class PassedOnListener(Listener):
@@ -141,6 +143,7 @@ class WorkerBroker(Broker):
             return "" if home == start.worker else NODES + name_of(home)
 
         self.router.table.home_of = home_of
+        self.router.limits.relays_retained = not start.settings.store.path
         self.router.keeps = lambda client_id: worker_of(client_id.encode(), workers) == start.worker
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
@@ -187,7 +190,7 @@ class Worker:
         await broker.start()
         gc.freeze()
         gc.set_threshold(*daemon.GC_THRESHOLDS)
-        self._channel.send(says({"say": "open"}))
+        self._channel.send(says("open"))
         asked, broken = loop.create_task(self._stopping.wait()), loop.create_task(broker.broken())
         try:
             await asyncio.wait((asked, broken), return_when=asyncio.FIRST_COMPLETED)
@@ -197,12 +200,16 @@ class Worker:
             broken.cancel()
             for work in self._works:
                 work.cancel()
+            until = loop.time() + broker.settings.shutdown.flush_timeout + LINGER
             await broker.stop()
+            while self._place.relays and loop.time() < until:  # noqa: ASYNC110 (nothing tells when)
+                # Clients of other workers, which have the same time to take what waits for them.
+                await asyncio.sleep(LOOK)
             self._channel.close()
 
     async def _wait_for_others(self) -> None:
         """Tell the supervisor that others can reach this worker, and wait until it says that all can be reached."""
-        self._channel.send(says({"say": "bound"}))
+        self._channel.send(says("bound"))
         await self._others_there.wait()
         if self._stopping.is_set():
             raise StartupError("the broker was stopped before it had started")
@@ -212,33 +219,40 @@ class Worker:
         self._stopping.set()
         self._others_there.set()
 
-    def _received(self, frame: Frame) -> None:
-        if frame.kind == CONNECTION:
-            # Before anything is done with it: what was not taken, another process gets.
-            self._channel.send(Frame(TAKEN, b""))
-            if frame.sock is None:
+    def _received(self, frames: list[Frame]) -> None:
+        newcomers = [frame for frame in frames if frame.kind == CONNECTION]
+        if newcomers:
+            # That has to leave before anything is done with them: what was not taken, another process gets.
+            self._channel.send(taken(len(newcomers)), lambda: self._take(newcomers))
+        for frame in frames:
+            if frame.kind == SAYS:
+                self._do(*frame.said())
+
+    def _take(self, newcomers: list[Frame]) -> None:
+        for each in newcomers:
+            if each.sock is None:
                 self._broker.log.error("connection is lost", reason="too few file descriptors")
             else:
-                self._begin(self._connect(frame.body, frame.sock))
-        elif frame.kind == RELOADS:
-            # Made by the process that started this one.
-            self._begin(self._reload(*pickle.loads(frame.body)))
-        elif frame.kind == SAYS:
-            said = frame.said()
-            if said["do"] == "stop":
-                self._stop()
-            elif said["do"] == "ping":
-                self._channel.send(says({"say": "pong"}))
-            elif said["do"] == "go on":
-                self._others_there.set()
-            elif said["do"] == "drain":
-                self._begin(self._drain())
-            else:
-                self._begin(self._link(said))
+                self._begin(self._connect(each.body, each.sock))
+
+    def _do(self, what: str, *given: Any) -> None:
+        """Do what the supervisor says."""
+        if what == "stop":
+            self._stop()
+        elif what == "ping":
+            self._channel.send(says("pong"))
+        elif what == "go on":
+            self._others_there.set()
+        elif what == "drain":
+            self._begin(self._drain())
+        elif what == "reload":
+            self._begin(self._reload(*given))
+        else:
+            self._begin(self._link(*given))
 
     def _pass_on(self, found: Arrival, sock: socket.socket) -> None:
         """Have the supervisor pass a connection on to another worker."""
-        self._channel.send(found.frame(sock), closes=True)
+        self._channel.send(found.frame(sock), sock.close)
 
     def _begin(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -267,39 +281,53 @@ class Worker:
             problems = list(error.problems)
         except RuntimeError as error:
             problems = [str(error)]
-        self._channel.send(says({"say": "reloaded", "problems": problems, "lines": lines}))
+        self._channel.send(says("reloaded", problems, lines))
 
     async def _drain(self) -> None:
-        """Say when no message waits here for another worker, nor is on its way there."""
-        sessions = self._broker.router.sessions
-        while any(  # noqa: ASYNC110 (nothing tells when)
-            session.backlog or session.inflight for name, session in sessions.items() if name.startswith(NODES)
-        ):
-            await asyncio.sleep(LOOK)
-        self._channel.send(says({"say": "drained"}))
+        """Say when no message waits here for another worker, nor is on its way there.
 
-    async def _link(self, said: Said) -> None:
+        It is logged how many do. Where that stays the same for long, this worker says so, and ends.
+        """
+        broker, loop = self._broker, asyncio.get_running_loop()
+        before, changed, told = -1, loop.time(), loop.time()
+        while left := self._for_others():
+            if left != before:
+                before, changed = left, loop.time()
+            elif loop.time() - changed > STUCK:
+                why = f"has {left:,} messages for other workers, and none has gone in {STUCK:g} s"
+                self._channel.send(says("failed", f"worker {broker.settings.cluster.node} {why}"))
+                self._stop()
+                return
+            if loop.time() - told > TELL:
+                told = loop.time()
+                broker.log.warning("messages wait for other workers", messages=left)
+            await asyncio.sleep(LOOK)
+        self._channel.send(says("drained"))
+
+    def _for_others(self) -> int:
+        """Return how many messages wait for other workers, or are on their way there."""
+        nodes = [session for name, session in self._broker.router.sessions.items() if name.startswith(NODES)]
+        return sum((node.waiting_messages() + len(node.inflight)) or node.backlog for node in nodes)
+
+    async def _link(self, other: str) -> None:
         """Say when the link to another worker is up, and that one knows all that is wanted here."""
         links = self._broker.links
         assert links is not None
-        link = links.links[NODES + name_of(said["to"])]
+        link = links.links[NODES + other]
         assert isinstance(link, NodeLink)
         link.hurry()
         while not (link.connected and link.declarer.settled):  # noqa: ASYNC110 (nothing tells when)
             await asyncio.sleep(LOOK)
-        self._channel.send(says({"say": "linked", "to": said["to"]}))
+        self._channel.send(says(f"linked {other}"))
 
 
-def main() -> int:
-    """Run a worker, and return its exit code."""
+def main(sock: socket.socket) -> int:
+    """Run a worker that says what it does over this socket, and return its exit code."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     daemon.ignore_signals()
-    sock = socket.socket(fileno=int(sys.argv[1]))
-    sock.set_inheritable(False)
     try:
-        # Made by the process that started this one.
-        start: Start = pickle.loads(first_frame(sock).body)
+        start: Start = first_frame(sock).said()[0]
     except EOFError:
         return 1
     settings = start.settings
@@ -333,8 +361,4 @@ def _say_why(sock: socket.socket, why: str) -> None:
     """Tell the supervisor why it does not start. It blocks."""
     with contextlib.suppress(OSError):
         sock.setblocking(True)
-        sock.sendall(encoded(says({"say": "failed", "why": why})))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sock.sendall(encoded(says("failed", why)))

@@ -11,9 +11,11 @@ loss that the broker's documentation announces is counted apart, and is no breac
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import Any, Final, Literal
 
+from canopy_load.ledger.apart import Apart
 from canopy_load.ledger.checker import Finding, check
 from canopy_load.ledger.history import (
     Connect,
@@ -27,7 +29,7 @@ from canopy_load.ledger.history import (
 )
 from canopy_load.ledger.told import time_of
 from canopy_load.prove import waits
-from canopy_load.prove.faults import Fault
+from canopy_load.prove.faults import STARTS, Fault
 from canopy_load.prove.play import ABSENT, Proof
 from canopy_load.prove.waits import Wait
 from canopy_mqtt.words import counted
@@ -80,8 +82,7 @@ ENDURING: Final = frozenset(
 )  # fmt: skip
 """The promises that a broker can only keep over a kill if it has written what they are about to its disk."""
 
-ENDS: Final = (Fault.KILL, Fault.RESTART, Fault.SCALE)
-"""The faults with which a process ends."""
+KILLS: Final = (Fault.KILL, Fault.KILL_WORKER)
 WILL_SECONDS: Final = 1.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it.
 Between a quiet phase and the next fault there are more."""
@@ -91,6 +92,9 @@ will is not judged: such a broker sees after the return of a client that its con
 MAX_LATENESS: Final = 2.0
 """Seconds by which the tool may be late while it waits, or for which tool or broker may wait for a core, before what
 did not come is no finding any more."""
+
+MOMENT: Final = 1.0
+"""Seconds within which a message that was acknowledged has come to the other nodes, if nothing is wrong."""
 
 State = Literal["kept", "broken", "not judged"]
 
@@ -108,6 +112,8 @@ class Durability:
     """True if nothing outlives its process, however that ends."""
     share_queue: bool = False
     """True if what waits for a share group is for the member that connects first. No statement asks for it."""
+    relinked: float = 0.0
+    """Seconds after a fault within which nodes reach each other again; 0: no session stays at a node (`Apart`)."""
 
 
 @dataclass
@@ -176,11 +182,12 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         name: Ruling(name, statement, verdict.checked[name], verdict.unjudged[name])
         for name, statement in PROMISES.items()
     }
+    apart = Apart(proof.history, partial(_cut, proof, durability.relinked)) if durability.relinked else None
     late = max(proof.late_at_end, proof.starved_at_end) > MAX_LATENESS or not proof.rested
     for finding in verdict.findings:
         ruling = rulings[finding.promise]
         events = [history.events[number] for number in finding.operations]
-        if _excused(finding.promise, events, durability, proof):
+        if _excused(finding.promise, events, durability, proof) or (apart and apart.excuse(finding.promise, events)):
             ruling.not_promised += 1
         elif finding.promise == "first of a group" and proof.late > WILL_LATENESS:
             # The first member may not have acknowledged what it had, and so have had no room for more.
@@ -223,7 +230,7 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
     if promise == "first of a group" and not durability.share_queue:
         return True
     last = time_of(events[-1])
-    fatal = ENDS if durability.volatile else (Fault.KILL,)
+    fatal = STARTS if durability.volatile else KILLS
     # What should not have come, or been said, is no consequence of a kill that was still to come.
     kills = [
         (began, ended)
@@ -245,6 +252,18 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
         # What the broker had sent before the kill may be read, and noted, after it.
         return clean and any(first.at <= ended and began < publish.ended for began, ended in kills)
     return False
+
+
+def _cut(proof: Proof, relinked: float, one: str, other: str, since: float, at: float) -> bool:
+    """Return True if what a node had at a time may not have reached another one by a later time."""
+    waited = proof.lateness.waited(since - relinked, at)
+    # Nodes that wait for a core give each other up, and dial again.
+    moment = MOMENT + proof.late + waited + (relinked if waited > MOMENT else 0.0)
+    way = proof.targets.index(one), proof.targets.index(other)
+    return at <= since + moment or any(
+        (fault.loses(*way) or fault.loses(*way[::-1])) and began - moment <= since and at <= ended + relinked + moment
+        for began, ended, fault in proof.inflicted
+    )
 
 
 def _overlaps(event: Event, begin: float, end: float) -> bool:

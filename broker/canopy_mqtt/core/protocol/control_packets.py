@@ -16,6 +16,7 @@ from canopy_mqtt.core.protocol.phases import ADMITTING, AUTHENTICATING, CONNECTE
 from canopy_mqtt.core.queues.held import send_promise
 
 if TYPE_CHECKING:
+    from canopy_mqtt.core.accounts import Account
     from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
     from canopy_mqtt.core.queues.send_buffer import SendBuffer
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 class LateAnswer(Confirmed):
     """A control packet that is sent later. `kept` as in `send`."""
 
-    def __init__(self) -> None:
+    def __init__(self, client_id: str, account: Account) -> None:
+        super().__init__(client_id, account)
         self.packet = b""
         self.kept = False
 

@@ -151,7 +151,7 @@ def _answer_later(protocol: ServerProtocol, packet: FilterPacket, awaited: list[
     Raises:
         ProtocolError: the client cannot take it (0x95).
     """
-    late = LateSuback(protocol)
+    late = LateSuback(protocol, packet.session)
     # Making it now ends the connection of a client that cannot take it, as any other answer does.
     packet.answer(protocol, late)
     listener = protocol.router.table.listener
@@ -162,15 +162,15 @@ def _answer_later(protocol: ServerProtocol, packet: FilterPacket, awaited: list[
 class LateSuback(LateAnswer):
     """Sends a SUBACK once the other nodes of the cluster know the filters, or are not waited for any longer."""
 
-    def __init__(self, protocol: ServerProtocol) -> None:
-        super().__init__()
+    def __init__(self, protocol: ServerProtocol, session: Session) -> None:
+        super().__init__(session.client_id, session.account.owner)
         self._protocol = protocol
-        self._session = protocol.session
+        self._session = session
 
     def confirmed(self) -> None:
         """Send it, if its connection still exists."""
         protocol = self._protocol
-        if self._session is not None and protocol.session is self._session:
+        if protocol.session is self._session:
             control_packets.send(protocol.send_buffer, self.packet, self.kept)
 
 
@@ -189,7 +189,7 @@ class FilterPacket(Job):
         """
         self._filters = filters
         self.subscribes = filters.subscribes
-        self._session = session
+        self.session = session
         self._router = router
         # What stands before the client's filters here (`topic_names.mount_filter`).
         self._mount = session.principal.mount
@@ -273,12 +273,12 @@ class FilterPacket(Job):
             if filters.subscribes:
                 code = self._refusal or reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
                 why = self._bad_options or STORE
-                self._session.refused(SUBSCRIBE, filters.topic_filter(), code, why, count=self._count)
+                self.session.refused(SUBSCRIBE, filters.topic_filter(), code, why, count=self._count)
             return True
         # Meanwhile no other client subscribes. The most that all filters of the packet can take is compared once.
         table = router.table
         length: i64 = len(self._mount)
-        self._room = table.room(router.limits, self._session)
+        self._room = table.room(router.limits, self.session)
         characters: i64 = self._count * length + filters.end - filters.start
         self._roomy = router.trie.max_cost(self._count, characters) <= self._room
         each: i64 = FILTER_WORK + (i64(table.count) >> MANY_FILTERS_SHIFT)
@@ -292,7 +292,7 @@ class FilterPacket(Job):
                 self._subscribe()
             else:
                 name = self._named(filters.topic_filter())
-                found = name is not None and router.unsubscribe(self._session, name)
+                found = name is not None and router.unsubscribe(self.session, name)
                 # Answered also where there was none [MQTT-3.10.4-5].
                 self._codes.append(reason_codes.SUCCESS if found else reason_codes.NO_SUBSCRIPTION_EXISTED)
             if filters.position >= filters.end:
@@ -305,7 +305,7 @@ class FilterPacket(Job):
         The code is the QoS that is granted, or why not [MQTT-3.8.4-7]. The subscriptions of a bridge of 3.1.1 have No
         Local and Retain As Published: the bit in its CONNECT asks for them.
         """
-        session = self._session
+        session = self.session
         router = self._router
         request = self._filters.request()
         name = self._named(request.topic_filter) if self._mount else request.topic_filter
@@ -359,7 +359,7 @@ class FilterPacket(Job):
     def _granted(self, terms: SubscriptionTerms | None) -> list[tuple[str, str]]:
         """Return what was granted of the options for the current filter; `terms`: of its queue, if asked for."""
         granted = [] if terms is None else granted_properties(terms)
-        send_buffer = self._session.send_buffer
+        send_buffer = self.session.send_buffer
         if self._delay != UNSET and send_buffer is not None and send_buffer.peer is not None:
             granted.append(granted_delay(send_buffer.peer.max_delay()))
         return granted
@@ -369,7 +369,7 @@ class FilterPacket(Job):
 
         Access control may lower the QoS asked for.
         """
-        session = self._session
+        session = self.session
         router = self._router
         name = request.topic_filter
         limits = router.limits
@@ -417,7 +417,7 @@ class FilterPacket(Job):
             self._room -= most
             return True
         now = self._router.counters.load.now
-        self._why = lacking_filter_room(self._router, self._session, name, group, topic_filter, now)
+        self._why = lacking_filter_room(self._router, self.session, name, group, topic_filter, now)
         return not self._why
 
     def _tell(self, granted: list[tuple[str, str]]) -> None:
@@ -445,7 +445,7 @@ class FilterPacket(Job):
         version = protocol.version
         codes = self._codes
         # [MQTT-3.8.4-1] [MQTT-3.10.4-4]; nothing was done that would have to be kept first, where it was refused.
-        kept = self._session.journal is not None and self._refusal == 0
+        kept = self.session.journal is not None and self._refusal == 0
         if self._refusal > 0:
             codes = [self._refusal] * self._count
         elif self._bad_options:
@@ -493,7 +493,7 @@ class SubscriptionReview(Job):
     """
 
     def __init__(self, session: Session, access_control: AccessControl | None, router: Router) -> None:
-        self._session = session
+        self.session = session
         self._access_control = access_control
         self._router = router
         self._names = list(session.subscriptions)
@@ -502,7 +502,7 @@ class SubscriptionReview(Job):
 
     def step(self, budget: Budget) -> bool:
         """Check as many subscriptions as one turn allows. Return True when all is done."""
-        session = self._session
+        session = self.session
         router = self._router
         names = self._names
         while self._at < len(names):
@@ -523,7 +523,7 @@ class SubscriptionReview(Job):
 
     def _ask(self, subscription: Subscription, access_control: AccessControl) -> None:
         """Ask access control about one."""
-        session = self._session
+        session = self.session
         router = self._router
         name = subscription.topic_filter
         router.budget.used += ASK_FILTER_WORK + access_control.source().ask_work

@@ -94,6 +94,8 @@ class NodeSession(Session):
         self.upstream = self.internal = True
         self.queue.holds = False
         self._presence = b""
+        self._takes_frames = False
+        self._relays_retained = False
         # What is retained and cleared here, once the node has been connected, and how much had been dropped when it was
         # last begun to be sent.
         self._retained: RetainedTree | None = None
@@ -103,17 +105,27 @@ class NodeSession(Session):
     def bound(self, limits: Limits) -> None:
         """Apply the limits of a link's queue, and of the connection's."""
         policy = DROP_OLDEST if limits.queue_policy == DROP_OLDEST else DROP_NEWEST
-        self.limit(policy, None, 0, limits.link_bytes)
         self._presence = limits.presence_topic
+        self._relays_retained = limits.relays_retained
+        self.limit(policy, None, 0, limits.link_bytes)
         send_buffer = self.send_buffer
         if send_buffer is not None:
             send_buffer.limit(policy, 0, limits.link_bytes)
             send_buffer.holds = False
 
     def update_fast_path(self) -> None:
-        """Look at each message: where it comes from decides."""
+        """Look at each message: where it comes from decides. Plain frames of clients pass (`takes_frames_of`)."""
         super().update_fast_path()
+        self._takes_frames = self.fast_path and not self._presence
         self.fast_path = False
+
+    def takes_frames_of(self, origin: Session | None) -> bool:
+        """Return whether plain frames go as they came: those of a client do, since no `$` topic is among them."""
+        return self._takes_frames and origin is not None and not origin.internal
+
+    def excludes(self, origin: Session | None) -> bool:
+        """Return whether the publisher is a link to a node."""
+        return origin is not None and origin.client_id.startswith(NODE_LINKS)
 
     def deliver(
         self,
@@ -193,9 +205,13 @@ class NodeSession(Session):
         stream.send_live()
 
     def adapt_retained(self, delivery: Delivery) -> bool:
-        """Mark a retained message of this node's own, or a clearing; False: it does not cross."""
+        """Mark a retained message of this node's own, or a clearing; False: it does not cross.
+
+        Where no store brings back to a node what it had retained, those of other nodes cross, too.
+        """
         message = delivery.message
-        if is_system(message.topic) or not crosses(message, self._presence):
+        relayed = self._relays_retained and message.publisher.startswith(NODE_LINKS)
+        if is_system(message.topic) or not (relayed or crosses(message, self._presence)):
             return False
         at = message.at if isinstance(message, TimedMessage) else 0
         payload = message.payload()

@@ -78,7 +78,7 @@ class Router:
         self.fanout = Fanout(self.table, self._load, self.jobs)
         # How this broker calls itself in the path of a message (`path`); empty: it has no name yet, and meets no loop.
         self.broker_id = ""
-        # Whether a new client identifier is one of this process's; None: all are.
+        # Whether a client identifier is one of this process's; None: all are.
         self.keeps: Callable[[str], bool] | None = None
         self.cache.guarded = limits.presence_topic
         self.cache.controls = limits.control_characters

@@ -1,0 +1,174 @@
+"""Fills the stores of a number of workers with what those of another number have; 1: of one process.
+
+Owns what becomes of each row. Promises: a session keeps everything, at the worker that has its client identifier; each
+former store is read once; of what is retained, all workers have the newest of each topic.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Final
+
+from canopy_mqtt.core.accounts import LINK_ACCOUNT
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, is_within
+from canopy_mqtt.core.routing.links import UPLINKS
+from canopy_mqtt.core.routing.node_messages import read_mark
+from canopy_mqtt.core.routing.nodes import NODE_LINKS, NODES
+from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.division import name_of
+from canopy_mqtt.store.sqlite.opening import told
+from canopy_mqtt.store.tools import row_rules
+from canopy_mqtt.store.tools.exporting import TIMES, rows_of
+from canopy_mqtt.store.tools.importing import FaultyRow, Importer
+from canopy_mqtt.store.tools.read_only import ReadOnlyStore
+
+BETWEEN: Final = (
+    "SELECT client_id FROM session JOIN delivery ON session.id = delivery.session"
+    f" WHERE substr(client_id, 1, {len(NODES)}) = ? OR substr(client_id, 1, {len(NODE_LINKS)}) = ? LIMIT 1"
+)
+"""A session between workers, or nodes, that has messages."""
+
+
+class Stopped(Exception):
+    """Another thread wants it to end."""
+
+
+@contextmanager
+def _reading(store: ReadOnlyStore) -> Iterator[None]:
+    try:
+        yield
+    except FaultyRow as error:
+        raise StoreError(f"{store.path}: {error}: see canopy store verify") from error
+    except sqlite3.Error as error:
+        raise StoreError(told(store.path, error)) from error
+
+
+def check(store: ReadOnlyStore, before: int, after: int) -> None:
+    """Refuse what another number of workers cannot have. Raises StoreError."""
+    for table, column in (("subscription", "filter"), ("session", "client_id")) if after > 1 else ():
+        query = f"SELECT count(*) FROM {table} WHERE substr({column}, 1, {len(SHARE_PREFIX)}) = ?"
+        if store.db.execute(query, (SHARE_PREFIX,)).fetchone()[0]:
+            raise StoreError(
+                f"{store.path.parent} has shared subscriptions, whose groups are moved to one process only: start "
+                "it with the number of workers that it had, or with workers.count = 1"
+            )
+    if found := store.db.execute(BETWEEN, (NODES, NODE_LINKS)).fetchone():
+        remedy = "start the broker again" if before > 1 else "start it as a node of its cluster until they have gone"
+        raise StoreError(f"{store.path} has messages for another worker or node ({found[0]}): {remedy}")
+
+
+class Divider:
+    """The new stores while they are filled. `sessions`: those that they have."""
+
+    def __init__(
+        self, stores: list[Importer], worker_of: Callable[[bytes, int], int], stopping: threading.Event
+    ) -> None:
+        """`worker_of`: the number of a client identifier's store among so many; `stopping`: see `Stopped`."""
+        self.sessions = 0
+        self._stores = stores
+        self._worker_of = worker_of
+        self._stopping = stopping
+        # Messages that several deliveries share are numbered anew: each former store has had numbers of its own.
+        self._numbers = count(1)
+
+    def take(self, store: ReadOnlyStore) -> None:
+        """Bring in all that a former store has, but for what is retained.
+
+        Raises StoreError and Stopped.
+        """
+        with _reading(store):
+            self._take(store)
+
+    def _take(self, store: ReadOnlyStore) -> None:
+        # Links between workers begin anew.
+        homes = {
+            session: (client_id, self._home(client_id))
+            for session, client_id in store.db.execute("SELECT id, client_id FROM session")
+            if not client_id.startswith((NODES, NODE_LINKS))
+        }
+        self.sessions += len(homes)
+        # By message: the workers that have it, a bit each, and its new number.
+        users: dict[int, int] = {}
+        for message, session in store.db.execute("SELECT message, session FROM delivery WHERE message NOT NULL"):
+            if session in homes:
+                users[message] = users.get(message, 0) | 1 << homes[session][1]
+        numbers: dict[int, int] = {}
+        for table in row_rules.TABLES:
+            for row in rows_of(store, table) if table != "retained" else ():
+                # Of a broadcast, which one process has left unfinished, each worker goes on with its own sessions.
+                to = -1
+                if table == "message":
+                    to = users.get(row["id"], 0)
+                    numbers[row["id"]] = row["id"] = next(self._numbers)
+                elif table != "broadcast":
+                    row["client_id"], home = homes.get(row["id" if table == "session" else "session"], ("", -1))
+                    to = 0 if home < 0 else 1 << home
+                if row.get("message") is not None:
+                    row["message"] = numbers.get(row["message"], 0)
+                self._add(table, row, store.ahead, to)
+
+    def take_retained(self, stores: list[ReadOnlyStore], presence: bytes) -> None:
+        """Bring in what is retained, and cleared: all workers have all of it, the newest of each topic.
+
+        A worker sends the others what its own clients have retained: so each message is one worker's own, and at the
+        others a copy of that. `presence`: the topic below which each worker says which of its clients are
+        connected, if there is one. Raises StoreError and Stopped.
+        """
+        newest: dict[str, tuple[int, str, bool, int, int]] = {}
+        names = [column.name for column in self._stores[0].columns("retained")]
+        for number, store in enumerate(stores):
+            with _reading(store):
+                for row, topic, publisher, properties in store.db.execute(
+                    "SELECT rowid, topic, publisher, properties FROM retained"
+                ):
+                    mark, copied = read_mark(properties or b""), (publisher or "").startswith(NODE_LINKS)
+                    # As workers decide it: of equal times the greater name.
+                    name = publisher[len(NODE_LINKS) :] if copied else name_of(number)
+                    found = (0 if mark is None else mark.at, name, not copied, number, row)
+                    newest[topic] = max(newest.get(topic, found), found)
+        # In the order in which they were set: the oldest may have to give way first.
+        for _, _, own, number, key in sorted(newest.values(), key=lambda each: (each[0], *each[3:])):
+            store = stores[number]
+            with _reading(store):
+                [values] = store.db.execute(f"SELECT {', '.join(names)} FROM retained WHERE rowid = ?", (key,))
+                self._add_retained(dict(zip(names, values, strict=True)), store.ahead, own, presence)
+
+    def _add_retained(self, row: dict[str, Any], ahead: float, own: bool, presence: bytes) -> None:
+        home = 1 << self._home(row["publisher"] or "")
+        if not own:
+            # Its own worker has lost it: a copy for all.
+            self._add("retained", row, ahead, -1)
+        elif not (presence and is_within(row["topic"].encode(), presence)):
+            name = name_of(home.bit_length() - 1)
+            copy = row | {"publisher": NODE_LINKS + name, "account": LINK_ACCOUNT + NODES + name}
+            self._add("retained", copy, ahead, ~home)
+            self._add("retained", row, ahead, home)
+        elif row["publisher"] is not None:
+            # Which clients are connected is each worker's own to say, and none is.
+            self._add("retained", row, ahead, home)
+
+    def _home(self, client_id: str) -> int:
+        """Return the store of a client; what is the broker's own, and its links to other brokers, are in the first."""
+        if not client_id or client_id.startswith(UPLINKS):
+            return 0
+        return self._worker_of(client_id.encode(), len(self._stores))
+
+    def _add(self, table: str, row: dict[str, Any], ahead: float, to: int) -> None:
+        """Add a row to the stores of some workers, a bit each. `ahead`: what its times are ahead of the clock."""
+        if self._stopping.is_set():
+            raise Stopped
+        for name in TIMES & row.keys():
+            if row[name] is not None:
+                row[name] -= ahead
+        to &= (1 << len(self._stores)) - 1
+        while to:
+            worker = to.bit_length() - 1
+            to ^= 1 << worker
+            try:
+                self._stores[worker].row(table, row)
+            except FaultyRow as error:
+                raise FaultyRow(f"a row of {table}: {error}") from error

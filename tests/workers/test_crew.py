@@ -1,0 +1,164 @@
+"""Workers that start again: side by side, whatever becomes of the others meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import structlog
+
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.workers import crew as crews
+from canopy_mqtt.workers import process
+from canopy_mqtt.workers.crew import Crew
+from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
+from canopy_mqtt.workers.wire import Channel
+from tests.support.waiting import until
+
+
+class Fake:
+    """A process by what is asked of it; a test answers."""
+
+    def __init__(self, name: str, *_: Any) -> None:
+        self.name = name
+        self.pid = 0
+        self.asked: dict[str, tuple[asyncio.Future[list[Any]], tuple[Any, ...]]] = {}
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        mine, self.its = socket.socketpair()
+        self.channel = Channel(mine, print, lambda: None)
+
+    async def begin(self) -> None:
+        started.setdefault(self.name, []).append(self)
+
+    async def ask(self, answer: str, *said: Any) -> list[Any]:
+        future, _ = self.asked.setdefault(answer, (asyncio.get_running_loop().create_future(), said))
+        await asyncio.wait((future, self.ended), return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            raise WorkerError("ended")
+        answered: list[Any] = future.result()
+        return answered
+
+    def stop(self) -> None:
+        self.end()
+
+    def end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(0)
+        self.channel.close()
+        self.its.close()
+
+    async def answer(self, answer: str, *found: Any) -> tuple[Any, ...]:
+        """Answer what is asked, and return what was said."""
+        await until(lambda: answer in self.asked, f"{self.name} is asked for {answer}")
+        future, said = self.asked.pop(answer)
+        future.set_result(list(found))
+        return said
+
+
+started: dict[str, list[Fake]] = {}
+
+
+async def newest(name: str, number: int) -> Fake:
+    """The process that is the so many-th of its name."""
+    await until(lambda: len(started.get(name, [])) == number, f"{name} number {number}")
+    return started[name][-1]
+
+
+@pytest.fixture
+async def crew(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Crew]:
+    """Three workers that serve."""
+    monkeypatch.setattr(crews, "WorkerProcess", Fake)
+    monkeypatch.setattr(crews, "LINKING_AGAIN", 1_000.0)
+    started.clear()
+    made = Crew(Settings(workers={"count": 3}), structlog.get_logger(), False, print, 1_000, lambda *_: None)
+    starting = asyncio.create_task(made.start([0]))
+    all_of_them = [await newest(f"w{number}", 1) for number in range(3)]
+    for answer in ("bound", "open"):
+        for each in all_of_them:
+            await each.answer(answer)
+    for one in range(3):
+        for other in {0, 1, 2} - {one}:
+            await all_of_them[one].answer(f"linked w{other}")
+    await starting
+    yield made
+    await made.stop()
+
+
+def end(crew: Crew, worker: int) -> None:
+    started[f"w{worker}"][-1].end()
+    crew.slots[worker].empty()
+
+
+async def test_workers_that_are_killed_at_once_start_side_by_side(crew: Crew) -> None:
+    for worker in (0, 1):
+        end(crew, worker)
+    starting = [asyncio.create_task(crew.again(crew.slots[worker])) for worker in (0, 1)]
+    both = [await newest("w0", 2), await newest("w1", 2)]
+    for answer in ("bound", "open"):
+        for each in both:
+            await each.answer(answer)
+    # Each other, and the one that was there.
+    for each, other in zip(both, (1, 0), strict=True):
+        await each.answer("linked w2")
+        await each.answer(f"linked w{other}")
+        await started["w2"][0].answer(f"linked w{1 - other}")
+    await asyncio.gather(*starting)
+    assert all(slot.line.open for slot in crew.slots)
+
+
+async def test_a_start_does_not_wait_for_a_worker_that_starts_or_ends(crew: Crew) -> None:
+    end(crew, 1)
+    hangs = asyncio.create_task(crew.again(crew.slots[1]))
+    await newest("w1", 2)
+    end(crew, 0)
+    again = asyncio.create_task(crew.again(crew.slots[0]))
+    first = await newest("w0", 2)
+    await first.answer("bound")
+    await first.answer("open")
+    await until(lambda: "linked w2" in first.asked)
+    assert "linked w1" not in first.asked
+    started["w2"][0].end()
+    await again
+    assert crew.slots[0].line.open
+    hangs.cancel()
+
+
+async def test_a_reload_waits_for_no_start_and_reaches_it_all_the_same(crew: Crew) -> None:
+    end(crew, 1)
+    again = asyncio.create_task(crew.again(crew.slots[1]))
+    starts = await newest("w1", 2)
+    said = await starts.answer("bound")
+    assert isinstance(said[0], Start)
+    assert said[0].settings.mqtt.max_keep_alive == 0
+    new = Settings(workers={"count": 3}, mqtt={"max_keep_alive": 77})
+    for takes in (False, True):
+        reload = asyncio.create_task(crew.reload(takes, new))
+        for name in ("w0", "w2"):
+            assert (await started[name][0].answer("reloaded", [], []))[1] is takes
+        await reload
+    await starts.answer("open")
+    said = await starts.answer("reloaded", [], [])
+    assert (said[1], said[2].mqtt.max_keep_alive) == (True, 77)
+    for other in (0, 2):
+        await starts.answer(f"linked w{other}")
+        await started[f"w{other}"][0].answer("linked w1")
+    await again
+
+
+async def test_a_worker_that_hangs_while_it_starts_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = await asyncio.create_subprocess_exec("sleep", "1000")
+
+    class Forks:
+        async def fork(self, *_: Any) -> tuple[int, asyncio.Future[int]]:
+            return hangs.pid, asyncio.ensure_future(hangs.wait())
+
+    monkeypatch.setattr(process, "nursery", Forks)
+    monkeypatch.setattr(process, "PING", 0.0)
+    monkeypatch.setattr(process, "STARTING", 0.01)
+    worker = WorkerProcess("w0", structlog.get_logger(), False, print, print, print)
+    await worker.begin()
+    with pytest.raises(WorkerError, match="worker w0 ended by signal 9"):
+        await worker.ask("bound")
