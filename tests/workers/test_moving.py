@@ -26,7 +26,6 @@ from canopy_mqtt.store.sqlite.opening import lock_folder
 from canopy_mqtt.store.tools import dividing
 from canopy_mqtt.store.tools.dividing import Stopped
 from canopy_mqtt.store.tools.exporting import rows_of
-from canopy_mqtt.store.tools.importing import filling
 from canopy_mqtt.store.tools.read_only import ReadOnlyStore
 from canopy_mqtt.store.tools.verifying import verify
 from canopy_mqtt.workers import moving
@@ -35,7 +34,7 @@ from tests.support.daemon import environment
 from tests.support.forked import CANOPY, Forked
 from tests.workers import dying
 from tests.workers.crew import Crew
-from tests.workers.stores import EXPECTED, NAMES, SESSION, SUBSCRIPTION, content, fill, made, places
+from tests.workers.stores import EXPECTED, NAMES, content, fill, made, places
 
 ONE_QOS = NAMES[::2]
 """Those whose subscriptions are of QoS 1, so that all messages are."""
@@ -397,14 +396,32 @@ def test_what_is_damaged_gets_no_right_checksum(tmp_path: Path) -> None:
     assert division(folder) == Division(1)
 
 
-def test_shared_subscriptions_stay_with_one_process(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    with filling(folder) as importer:
-        importer.row("session", SESSION | {"client_id": "a"})
-        importer.row("subscription", SUBSCRIPTION | {"client_id": "a", "filter": "$share/g/a", "streaming": 0})
-    with pytest.raises(StoreError, match="has shared subscriptions, whose groups are moved to one process only"):
-        moving.rebuild(folder, 1, 2)
-    assert division(folder) == Division(1)
+async def test_share_groups_move_with_what_waits_for_them(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """A group lives at another worker then, also where none of its members is at that one."""
+    store = str(tmp_path / "store")
+    crew = Crew(stack, 1)
+    await crew.start("--store", store)
+    members = {name: f"$share/g/{name}" for name in NAMES}
+    for name, topic_filter in members.items():
+        await (await crew.stay(name, (topic_filter, 1))).disconnect()
+    sender = await crew.join("sender")
+    for name in NAMES:
+        for payload in (b"0", b"1"):
+            await sender.publish(name, payload, qos=1)
+    for workers in (3, 2, 1):
+        assert await crew.stop() == 0
+        crew = Crew(stack, workers)
+        await crew.start("--store", store)
+        # Some take what waits now, others with another number of workers; new messages come for all.
+        sender = await crew.join("sender")
+        for number, name in enumerate(NAMES):
+            if number % 3 == workers - 1:
+                peer = await crew.stay(name, present=True)
+                assert [(await peer.message()).payload for _ in range(2)] == [b"0", b"1"]
+                await sender.publish(name, b"new", qos=1)
+                assert (await peer.message()).payload == b"new"
+                await peer.disconnect()
+    assert await crew.stop() == 0
 
 
 def test_messages_for_another_worker_are_not_left_behind(tmp_path: Path) -> None:
