@@ -300,6 +300,14 @@ def test_a_folder_of_a_worker_may_be_a_link(tmp_path: Path) -> None:
         assert (disk / "canopy.db").exists() is (after > 1)
 
 
+def test_a_disk_that_is_not_mounted_keeps_its_place(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 2)
+    part(folder, 2).mkdir()
+    assert moving._finish(folder) == 2
+    assert part(folder, 2).is_dir()
+
+
 def test_a_file_of_a_store_may_be_a_link(tmp_path: Path) -> None:
     folder, file = tmp_path / "store", tmp_path / "real.db"
     made(folder, 1)
@@ -394,7 +402,7 @@ def test_shared_subscriptions_stay_with_one_process(tmp_path: Path) -> None:
     with filling(folder) as importer:
         importer.row("session", SESSION | {"client_id": "a"})
         importer.row("subscription", SUBSCRIPTION | {"client_id": "a", "filter": "$share/g/a", "streaming": 0})
-    with pytest.raises(StoreError, match="has shared subscriptions, which several workers do not serve"):
+    with pytest.raises(StoreError, match="has shared subscriptions, whose groups are moved to one process only"):
         moving.rebuild(folder, 1, 2)
     assert division(folder) == Division(1)
 

@@ -16,7 +16,7 @@ from itertools import islice
 import pytest
 
 from tests.e2e import wire
-from tests.e2e.wire import SESSION_EXPIRY, SHARED_AVAILABLE, connect
+from tests.e2e.wire import SESSION_EXPIRY, connect
 from tests.support.daemon import Daemon, canopy
 from tests.support.waiting import until
 from tests.workers.crew import HOUR, PATIENT, Crew, accepted, pids_of, runs
@@ -110,13 +110,6 @@ async def test_an_identifier_that_the_broker_gives_belongs_to_its_worker(crew: C
         name = peer.client_id
         await peer.disconnect()
         await crew.stay(name, present=True)
-
-
-async def test_shared_subscriptions_are_refused(crew: Crew) -> None:
-    """No worker has all members of a group, so none could give each message to one of them."""
-    peer = await crew.join("member")
-    assert peer.connack.get(SHARED_AVAILABLE) == 0
-    assert await peer.subscribe(("$share/group/a", 1), ("a", 1)) == (0x9E, 1)
 
 
 async def test_a_connect_in_pieces_and_what_follows_it_at_once(crew: Crew) -> None:

@@ -38,6 +38,7 @@ from canopy_mqtt.settings import Listener as ListenerSettings
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
@@ -136,9 +137,13 @@ class WorkerBroker(Broker):
             return listener
 
         self.listeners = Listeners(self, make)
-        # No worker has all members of a group.
-        self.router.limits.shared_available = False
         self.router.limits.relays_retained = not start.settings.store.path
+
+        def home_of(group: str) -> str:
+            home = worker_of(group.encode(), workers)
+            return "" if home == start.worker else NODES + name_of(home)
+
+        self.router.table.home_of = home_of
         self.router.keeps = lambda client_id: worker_of(client_id.encode(), workers) == start.worker
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
