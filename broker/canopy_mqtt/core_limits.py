@@ -45,7 +45,6 @@ def change(router: Router, settings: Settings) -> None:
     # Draining has set it: the broker to which clients shall go.
     made.server_reference = before.server_reference
     # A worker has set it.
-    made.shared_available = before.shared_available
     made.relays_retained = before.relays_retained
     for name in NAMES:
         setattr(before, name, getattr(made, name))

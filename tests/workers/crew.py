@@ -46,6 +46,13 @@ class Crew:
         """The workers that serve, or have served last."""
         return pids_of(self.daemon)
 
+    @property
+    def children(self) -> list[int]:
+        """The processes that the supervisor has started: the one that forks workers."""
+        supervisor = self.daemon.process.pid
+        with open(f"/proc/{supervisor}/task/{supervisor}/children", encoding="ascii") as file:
+            return [int(each) for each in file.read().split()]
+
     def told(self, event: str) -> list[dict[str, Any]]:
         """The lines of the log about an event."""
         return told(self.daemon, event)
@@ -108,8 +115,9 @@ class Crew:
 
 
 def told(daemon: Daemon, event: str) -> list[dict[str, Any]]:
-    """The lines of a log about an event."""
-    return [line for line in map(json.loads, list(daemon.lines)) if line["event"] == event]
+    """The lines of a log about an event. A daemon's last word may be a line for people."""
+    lines = [json.loads(line) for line in list(daemon.lines) if line.startswith("{")]
+    return [line for line in lines if line["event"] == event]
 
 
 def pids_of(daemon: Daemon) -> dict[str, int]:

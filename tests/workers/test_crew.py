@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -82,7 +81,7 @@ async def crew(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Crew]:
             await each.answer(answer)
     for one in range(3):
         for other in {0, 1, 2} - {one}:
-            await all_of_them[one].answer(f"linked {other}")
+            await all_of_them[one].answer(f"linked w{other}")
     await starting
     yield made
     await made.stop()
@@ -103,9 +102,9 @@ async def test_workers_that_are_killed_at_once_start_side_by_side(crew: Crew) ->
             await each.answer(answer)
     # Each other, and the one that was there.
     for each, other in zip(both, (1, 0), strict=True):
-        await each.answer("linked 2")
-        await each.answer(f"linked {other}")
-        await started["w2"][0].answer(f"linked {1 - other}")
+        await each.answer("linked w2")
+        await each.answer(f"linked w{other}")
+        await started["w2"][0].answer(f"linked w{1 - other}")
     await asyncio.gather(*starting)
     assert all(slot.line.open for slot in crew.slots)
 
@@ -119,8 +118,8 @@ async def test_a_start_does_not_wait_for_a_worker_that_starts_or_ends(crew: Crew
     first = await newest("w0", 2)
     await first.answer("bound")
     await first.answer("open")
-    await until(lambda: "linked 2" in first.asked)
-    assert "linked 1" not in first.asked
+    await until(lambda: "linked w2" in first.asked)
+    assert "linked w1" not in first.asked
     started["w2"][0].end()
     await again
     assert crew.slots[0].line.open
@@ -144,33 +143,22 @@ async def test_a_reload_waits_for_no_start_and_reaches_it_all_the_same(crew: Cre
     said = await starts.answer("reloaded", [], [])
     assert (said[1], said[2].mqtt.max_keep_alive) == (True, 77)
     for other in (0, 2):
-        await starts.answer(f"linked {other}")
-        await started[f"w{other}"][0].answer("linked 1")
+        await starts.answer(f"linked w{other}")
+        await started[f"w{other}"][0].answer("linked w1")
     await again
 
 
-@pytest.fixture
-async def worker() -> AsyncIterator[WorkerProcess]:
-    made = WorkerProcess("w0", structlog.get_logger(), False, lambda _: None, print, print)
-    yield made
-    made.kill()
-    await made.ended
+async def test_a_worker_that_hangs_while_it_starts_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = await asyncio.create_subprocess_exec("sleep", "1000")
 
+    class Forks:
+        async def fork(self, *_: Any) -> tuple[int, asyncio.Future[int]]:
+            return hangs.pid, asyncio.ensure_future(hangs.wait())
 
-async def test_a_worker_that_hangs_while_it_starts_is_killed(
-    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", "import signal; signal.pause()"))
+    monkeypatch.setattr(process, "nursery", Forks)
     monkeypatch.setattr(process, "PING", 0.0)
     monkeypatch.setattr(process, "STARTING", 0.01)
+    worker = WorkerProcess("w0", structlog.get_logger(), False, print, print, print)
     await worker.begin()
     with pytest.raises(WorkerError, match="worker w0 ended by signal 9"):
         await worker.ask("bound")
-
-
-async def test_a_worker_of_another_version_says_so(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of the package are another version's than those of the supervisor that runs."""
-    monkeypatch.setattr(process, "COMMAND", (*process.COMMAND[:-1], "0.0.1"))
-    await worker.begin()
-    with pytest.raises(WorkerError, match=r"Canopy 0\.0\.1 was upgraded to .* while it ran: restart it"):
-        await worker.ask("bound", "something else")

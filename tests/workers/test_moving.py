@@ -87,6 +87,8 @@ async def test_one_three_two_one(stack: AsyncExitStack, tmp_path: Path) -> None:
         await crew.start("--store", store)
         assert {line["after"] for line in crew.told("sessions are moved")} == {workers}
         await waiting(crew, payloads)
+    # Nor is what forked workers left.
+    assert crew.children == []
     assert await crew.stop() == 0
     assert sorted(each.name for each in (tmp_path / "store").iterdir()) == ["canopy.db", "canopy.lock"]
 
@@ -400,7 +402,7 @@ def test_shared_subscriptions_stay_with_one_process(tmp_path: Path) -> None:
     with filling(folder) as importer:
         importer.row("session", SESSION | {"client_id": "a"})
         importer.row("subscription", SUBSCRIPTION | {"client_id": "a", "filter": "$share/g/a", "streaming": 0})
-    with pytest.raises(StoreError, match="has shared subscriptions, which several workers do not serve"):
+    with pytest.raises(StoreError, match="has shared subscriptions, whose groups are moved to one process only"):
         moving.rebuild(folder, 1, 2)
     assert division(folder) == Division(1)
 

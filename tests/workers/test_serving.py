@@ -15,7 +15,7 @@ from itertools import islice
 import pytest
 
 from tests.e2e import wire
-from tests.e2e.wire import SESSION_EXPIRY, SHARED_AVAILABLE, connect
+from tests.e2e.wire import SESSION_EXPIRY, connect
 from tests.support.daemon import Daemon, canopy
 from tests.support.waiting import until
 from tests.workers.crew import HOUR, PATIENT, Crew, accepted, pids_of, runs
@@ -111,13 +111,6 @@ async def test_an_identifier_that_the_broker_gives_belongs_to_its_worker(crew: C
         await crew.stay(name, present=True)
 
 
-async def test_shared_subscriptions_are_refused(crew: Crew) -> None:
-    """No worker has all members of a group, so none could give each message to one of them."""
-    peer = await crew.join("member")
-    assert peer.connack.get(SHARED_AVAILABLE) == 0
-    assert await peer.subscribe(("$share/group/a", 1), ("a", 1)) == (0x9E, 1)
-
-
 async def test_a_connect_in_pieces_and_what_follows_it_at_once(crew: Crew) -> None:
     name = next(crew.names(1))
     packet = connect(name) + wire.subscribe(1, [("p", 0)]) + wire.publish("p", b"x" * 20_000)
@@ -162,6 +155,14 @@ async def test_all_end_in_order(own: Crew) -> None:
 async def test_no_worker_outlives_a_killed_supervisor(own: Crew) -> None:
     os.kill(own.daemon.process.pid, signal.SIGKILL)
     await until(lambda: not any(map(runs, own.pids.values())), "the workers have ended")
+
+
+async def test_without_what_starts_workers_the_broker_ends(own: Crew) -> None:
+    (forks,) = own.children
+    os.kill(forks, signal.SIGKILL)
+    code = await asyncio.to_thread(own.daemon.process.wait, 60)
+    assert code == 1
+    assert not any(map(runs, own.pids.values()))
 
 
 async def test_signals_that_systemd_sends_to_all_end_no_worker(crew: Crew) -> None:

@@ -20,7 +20,7 @@ from canopy_mqtt.settings.loader import load_settings
 from canopy_mqtt.settings.missing_files import missing_files
 from canopy_mqtt.settings.secret_files import open_settings
 from canopy_mqtt.store.base import StoreError
-from canopy_mqtt.store.division import Division, division
+from canopy_mqtt.store.division import FILE, Division, division
 from canopy_mqtt.terminal import MISUSED, fail
 
 app = typer.Typer(rich_markup_mode=None)
@@ -106,6 +106,11 @@ def serve(
 
         if lines := unusable(settings):
             fail("\n".join(lines), MISUSED)
+    if settings.workers.count > 1 or (settings.store.path and (Path(settings.store.path) / FILE).exists()):
+        # Before this process has a thread.
+        from canopy_mqtt.workers.process import nursery
+
+        nursery()
     # An unread log must not block the broker; and whatever ends it, nothing that was logged is lost.
     with closing(BackgroundWriter(sys.stderr)) as writer:
         logs.configure(settings.log.level, settings.log.format, writer)

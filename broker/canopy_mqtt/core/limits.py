@@ -52,8 +52,6 @@ class Limits:
         self.auto_id_prefix = "canopy-"
         self.control_characters = False
         self.retain_available = True
-        # False in one of several workers, none of which has all members of a group.
-        self.shared_available = True
         # True if a node that joins gets what other nodes have retained, too: it lost all at its end, and they serve on.
         self.relays_retained = False
         self.allow_anonymous = True

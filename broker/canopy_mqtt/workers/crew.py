@@ -158,10 +158,10 @@ class Crew:
         """Wait until a worker and all others that have started are linked; then pass clients on to it."""
         process = slot.process
         assert process is not None
-        others = [other for other in self.slots if other is not slot and other.started]
+        others = [each.process for each in self.slots if each is not slot and each.process is not None and each.started]
         try:
             async with asyncio.timeout(seconds):
-                await asyncio.gather(*(_linked(slot, other) for other in others))
+                await asyncio.gather(*(_linked(process, other) for other in others))
         except TimeoutError:
             self._log.error("worker is not linked with the others", worker=slot.name, seconds=seconds)
         if not process.ended.done():
@@ -199,16 +199,15 @@ async def _open(slot: Slot) -> None:
     slot.started = True
 
 
-async def _linked(one: Slot, other: Slot) -> None:
+async def _linked(one: WorkerProcess, other: WorkerProcess) -> None:
     """Wait until two workers are linked in both directions, or one of them has ended."""
-    assert one.process is not None
-    assert other.process is not None
     both = asyncio.gather(
-        *(a.process.ask(f"linked {b.number}", "link", b.number) for a, b in ((one, other), (other, one)) if a.process),
+        one.ask(f"linked {other.name}", "link", other.name),
+        other.ask(f"linked {one.name}", "link", one.name),
         return_exceptions=True,
     )
     try:
-        await asyncio.wait((both, one.process.ended, other.process.ended), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((both, one.ended, other.ended), return_when=asyncio.FIRST_COMPLETED)
     finally:
         both.cancel()
 

@@ -69,29 +69,14 @@ class Place:
                 )
                 self.sockets.append(sock)
             else:
-                await self._bind_tcp(settings)
+                self.sockets = await sockets.bind_tcp(self.endpoint.bind_host, self.endpoint.port)
+                for sock in self.sockets:
+                    sockets.tune(sock, settings)
+                self.endpoint = self.endpoint._replace(port=self.sockets[0].getsockname()[1])
         except sockets.SocketFileError as error:
             raise StartupError(f"cannot listen on {self.told}: {error}") from error
         except OSError as error:
             raise StartupError(sockets.why_not_listening(self.told, self.endpoint.host, error)) from error
-
-    async def _bind_tcp(self, settings: Settings) -> None:
-        port = self.endpoint.port
-        found = await asyncio.get_running_loop().getaddrinfo(
-            self.endpoint.bind_host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, _, _, _, address in dict.fromkeys(found):
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            self.sockets.append(sock)
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind((address[0], port, *address[2:]))
-            # A free port is the same at each address of a host.
-            port = sock.getsockname()[1]
-            sockets.tune(sock, settings)
-        self.endpoint = self.endpoint._replace(port=port)
 
     def listen(self) -> None:
         """Have the system take connections. Raises StartupError, in one line."""

@@ -32,7 +32,7 @@ from canopy_mqtt.store.tools.read_only import ReadOnlyStore, open_read_only
 from canopy_mqtt.store.tools.verifying import verify
 from canopy_mqtt.workers.crew import Crew
 from canopy_mqtt.workers.placing import worker_of
-from canopy_mqtt.workers.process import WorkerError
+from canopy_mqtt.workers.process import WorkerError, nursery
 from canopy_mqtt.workers.wire import Arrival
 
 NEXT: Final = "next"
@@ -68,6 +68,9 @@ def join_stores(settings: Settings, log: Any, people: bool, write: Callable[[str
         asyncio.run(join())
     except asyncio.CancelledError:
         return False
+    finally:
+        # There are no workers any more.
+        nursery().close()
     return True
 
 

@@ -13,20 +13,15 @@ import json
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from canopy_mqtt import __version__
-from canopy_mqtt.assembly.notify import NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC
+from canopy_mqtt.assembly.nursery import Nursery
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.workers.wire import CONNECTION, SAYS, TAKEN, Arrival, Channel, Frame, arrival, says
 
-COMMAND: Final = (sys.executable, "-P", "-m", "canopy_mqtt.workers.worker", __version__)
-"""What is run, with the version that it has to be, and the descriptor of its side of the conversation."""
-
-NOT_ITS: Final = frozenset({NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID})
-"""Variables that are for the supervisor alone."""
+PARTS: Final = ("canopy_mqtt.cluster.cluster", "canopy_mqtt.store.sqlite", "uvloop")
+"""Modules that a worker imports when it is running."""
 
 PIECE: Final = 65_536
 MAX_LINE: Final = 1_048_576
@@ -39,7 +34,16 @@ PING: Final = 5.0
 HANG: Final = 15.0
 STARTING: Final = 60.0
 """Seconds between two questions whether a worker answers, and until one that does not is killed: one that serves, and
-one that starts, which first has to import what it is made of."""
+one that starts."""
+
+_nurseries: list[Nursery] = []
+
+
+def nursery() -> Nursery:
+    """Return what forks workers. First called before this process has a thread, or an event loop."""
+    if not _nurseries:
+        _nurseries.append(Nursery("canopy_mqtt.workers.worker", PARTS))
+    return _nurseries[0]
 
 
 class Start(NamedTuple):
@@ -81,7 +85,9 @@ class WorkerProcess:
         self._taken = taken
         self._arrived = arrived
         self._loop = asyncio.get_running_loop()
-        self._process: asyncio.subprocess.Process
+        # Its standard error, and its exit code.
+        self._errors: socket.socket
+        self._code: asyncio.Future[int]
         # What it is asked for, by the name of the answer.
         self._answers: dict[str, asyncio.Future[list[Any]]] = {}
         # Why it could not start.
@@ -90,27 +96,18 @@ class WorkerProcess:
 
     async def begin(self) -> None:
         """Start the process. Raises WorkerError: the system starts none."""
-        mine, its = socket.socketpair()
+        (mine, its), (self._errors, errors) = socket.socketpair(), socket.socketpair()
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *COMMAND,
-                str(its.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=(its.fileno(),),
-                # Ctrl-C is for the supervisor.
-                start_new_session=True,
-                env={key: value for key, value in os.environ.items() if key not in NOT_ITS},
-            )
-        except OSError as error:
+            self.pid, self._code = await nursery().fork(its, errors)
+        except BaseException as error:
             mine.close()
-            raise WorkerError(f"worker {self.name} cannot be started: {error.strerror}") from error
-        except BaseException:
-            mine.close()
+            self._errors.close()
+            if isinstance(error, OSError):
+                raise WorkerError(f"worker {self.name} cannot be started: {error.strerror}") from error
             raise
         finally:
             its.close()
-        self.pid = self._process.pid
+            errors.close()
         self.channel = Channel(mine, self._received, self._all_read)
         self.ended = self._loop.create_task(self._end())
 
@@ -133,9 +130,9 @@ class WorkerProcess:
         self.channel.send(says("stop"))
 
     def kill(self) -> None:
-        if not self.ended.done():
+        if not self._code.done():
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
 
     def _received(self, frames: list[Frame]) -> None:
         for frame in frames:
@@ -157,7 +154,7 @@ class WorkerProcess:
     async def _end(self) -> int:
         """Hand its log on, and see that it answers, until it has ended."""
         beside = [self._loop.create_task(self._hand_on()), self._loop.create_task(self._watch())]
-        code = await self._process.wait()
+        code = await self._code
         await asyncio.wait((beside[0], self._finished), timeout=LAST_WORDS)
         for task in beside:
             task.cancel()
@@ -179,16 +176,19 @@ class WorkerProcess:
                 return
 
     async def _hand_on(self) -> None:
-        assert self._process.stderr is not None
+        reader, writer = await asyncio.open_unix_connection(sock=self._errors)
         rest = b""
-        while piece := await self._process.stderr.read(PIECE):
-            *whole, rest = (rest + piece).split(b"\n")
-            if len(rest) > MAX_LINE:
-                whole, rest = [*whole, rest], b""
-            for line in whole:
-                self._write(self._with_name(line))
-        if rest:
-            self._write(self._with_name(rest))
+        try:
+            while piece := await reader.read(PIECE):
+                *whole, rest = (rest + piece).split(b"\n")
+                if len(rest) > MAX_LINE:
+                    whole, rest = [*whole, rest], b""
+                for line in whole:
+                    self._write(self._with_name(line))
+            if rest:
+                self._write(self._with_name(rest))
+        finally:
+            writer.close()
 
     def _with_name(self, line: bytes) -> str:
         text = line.decode("utf-8", "replace")

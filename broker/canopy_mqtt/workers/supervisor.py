@@ -28,7 +28,7 @@ from canopy_mqtt.workers.entrance import Entrance
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
 from canopy_mqtt.workers.moving import take_store
 from canopy_mqtt.workers.plan import unusable
-from canopy_mqtt.workers.process import WorkerError, how_it_ended
+from canopy_mqtt.workers.process import WorkerError, how_it_ended, nursery
 from canopy_mqtt.workers.wire import ANY, Arrival
 
 FIRST_PAUSE: Final = 0.5
@@ -78,6 +78,7 @@ class Supervisor:
         """Have all workers serve. Raises StartupError, in one line."""
         loop = asyncio.get_running_loop()
         self._broken = loop.create_future()
+        nursery().lost = lambda: self._broken.set_result("the process that starts workers has ended")
         most = _half_of_descriptors()
         self._crew = Crew(self.settings, self.log, self._people, self._write, most, self._relayed)
         self._entrance = Entrance(self.settings, self.log, most // 2, self._pass_on)
@@ -107,7 +108,7 @@ class Supervisor:
             self._lock = -1
 
     async def broken(self) -> str:
-        """Wait for ever: workers that end are started again."""
+        """Wait for ever: workers that end are started again, as long as there is what starts them."""
         return await asyncio.shield(self._broken)
 
     async def reload(self, new: Settings) -> list[str]:

@@ -1,9 +1,8 @@
 """One worker: a whole broker in a process of its own, which gets its connections from the supervisor.
 
-Owns the worker's side of the conversation. It is run as `python -m canopy_mqtt.workers.worker VERSION DESCRIPTOR`,
-with the version of the supervisor and the descriptor of the socket to it. Promises: it ends in order when the
-supervisor says so, and at once when that is gone; no signal but SIGKILL ends it, since systemd sends them to all
-processes of a service at once.
+Owns the worker's side of the conversation. The nursery forks a process for `main`. Promises: it ends in
+order when the supervisor says so, and at once when that is gone; no signal but SIGKILL ends it, since systemd sends
+them to all processes of a service at once.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from typing import Any, Final, cast
 
 import structlog
 
-from canopy_mqtt import __version__
 from canopy_mqtt.assembly import daemon, logs
 from canopy_mqtt.assembly.app import Broker, StartupError
 from canopy_mqtt.assembly.logwriter import BackgroundWriter
@@ -139,9 +137,13 @@ class WorkerBroker(Broker):
             return listener
 
         self.listeners = Listeners(self, make)
-        # No worker has all members of a group.
-        self.router.limits.shared_available = False
         self.router.limits.relays_retained = not start.settings.store.path
+
+        def home_of(group: str) -> str:
+            home = worker_of(group.encode(), workers)
+            return "" if home == start.worker else NODES + name_of(home)
+
+        self.router.table.home_of = home_of
         self.router.keeps = lambda client_id: worker_of(client_id.encode(), workers) == start.worker
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
@@ -307,11 +309,11 @@ class Worker:
         nodes = [session for name, session in self._broker.router.sessions.items() if name.startswith(NODES)]
         return sum((node.waiting_messages() + len(node.inflight)) or node.backlog for node in nodes)
 
-    async def _link(self, other: int) -> None:
+    async def _link(self, other: str) -> None:
         """Say when the link to another worker is up, and that one knows all that is wanted here."""
         links = self._broker.links
         assert links is not None
-        link = links.links[NODES + name_of(other)]
+        link = links.links[NODES + other]
         assert isinstance(link, NodeLink)
         link.hurry()
         while not (link.connected and link.declarer.settled):  # noqa: ASYNC110 (nothing tells when)
@@ -319,21 +321,15 @@ class Worker:
         self._channel.send(says(f"linked {other}"))
 
 
-def main() -> int:
-    """Run a worker, and return its exit code."""
+def main(sock: socket.socket) -> int:
+    """Run a worker that says what it does over this socket, and return its exit code."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     daemon.ignore_signals()
-    sock = socket.socket(fileno=int(sys.argv[2]))
-    sock.set_inheritable(False)
     try:
-        frame = first_frame(sock)
+        start: Start = first_frame(sock).said()[0]
     except EOFError:
         return 1
-    if sys.argv[1] != __version__:
-        _say_why(sock, f"Canopy {sys.argv[1]} was upgraded to {__version__} while it ran: restart it")
-        return 1
-    start: Start = frame.said()[0]
     settings = start.settings
     with closing(BackgroundWriter(sys.stderr)) as writer:
         logs.configure(settings.log.level, settings.log.format, writer)
@@ -366,7 +362,3 @@ def _say_why(sock: socket.socket, why: str) -> None:
     with contextlib.suppress(OSError):
         sock.setblocking(True)
         sock.sendall(encoded(says("failed", why)))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -27,7 +27,6 @@ from canopy_mqtt.core.codec.properties import (
     RETAIN_AVAILABLE,
     SERVER_KEEP_ALIVE,
     SESSION_EXPIRY_INTERVAL,
-    SHARED_SUBSCRIPTION_AVAILABLE,
     TOPIC_ALIAS_MAXIMUM,
 )
 from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolViolation, Refused
@@ -415,8 +414,6 @@ def _connack(protocol: ServerProtocol, connect: Connect, expiry: int, delay: int
         integers[MAXIMUM_QOS] = limits.max_qos  # [MQTT-3.2.2-9]
     if not limits.retain_available:
         integers[RETAIN_AVAILABLE] = 0
-    if not limits.shared_available:
-        integers[SHARED_SUBSCRIPTION_AVAILABLE] = 0
     max_packet_size = largest_packet(limits, protocol.origin)
     if max_packet_size < MAX_PACKET:
         integers[MAXIMUM_PACKET_SIZE] = max_packet_size

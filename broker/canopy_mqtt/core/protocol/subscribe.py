@@ -35,7 +35,6 @@ from canopy_mqtt.core.jobs import (
 )
 from canopy_mqtt.core.ledger import MOUNT, STORE, SUBSCRIBE
 from canopy_mqtt.core.protocol import control_packets
-from canopy_mqtt.core.protocol.control_packets import LateAnswer
 from canopy_mqtt.core.queues.queue_terms import (
     UNSET,
     BadQueueOptions,
@@ -47,6 +46,7 @@ from canopy_mqtt.core.queues.queue_terms import (
 )
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import lacking_filter_room
+from canopy_mqtt.core.routing.share_homes import group_of
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
 
@@ -125,11 +125,15 @@ def step(protocol: ServerProtocol, now: float) -> None:
         return
     protocol.filter_packet = None
     protocol.filters_busy = False
-    awaited = packet.awaited
-    if awaited is None:
+    listener = protocol.router.table.listener
+    if not packet.awaited or listener is None:
         packet.answer(protocol)
     else:
-        _answer_later(protocol, packet, awaited)
+        late = control_packets.LateSuback(protocol, session)
+        # Made now, it ends the connection of a client that cannot take it, as any other answer does.
+        packet.answer(protocol, late)
+        if not listener.waits(late, packet.awaited):
+            late.confirmed()
     send_buffer = protocol.send_buffer
     if session.streams is None or not packet.subscribes:
         return
@@ -142,35 +146,6 @@ def step(protocol: ServerProtocol, now: float) -> None:
         if not again:
             return
     send_buffer.schedule_flush()
-
-
-def _answer_later(protocol: ServerProtocol, packet: FilterPacket, awaited: list[str]) -> None:
-    """Send the SUBACK when the other nodes of the cluster know these filters; at once where they know them already.
-
-    Raises:
-        ProtocolError: the client cannot take it (0x95).
-    """
-    late = LateSuback(protocol, packet.session)
-    # Making it now ends the connection of a client that cannot take it, as any other answer does.
-    packet.answer(protocol, late)
-    listener = protocol.router.table.listener
-    if listener is None or not awaited or not listener.waits(late, awaited):
-        late.confirmed()
-
-
-class LateSuback(LateAnswer):
-    """Sends a SUBACK once the other nodes of the cluster know the filters, or are not waited for any longer."""
-
-    def __init__(self, protocol: ServerProtocol, session: Session) -> None:
-        super().__init__(session.client_id, session.account.owner)
-        self._protocol = protocol
-        self._session = session
-
-    def confirmed(self) -> None:
-        """Send it, if its connection still exists."""
-        protocol = self._protocol
-        if protocol.session is self._session:
-            control_packets.send(protocol.send_buffer, self.packet, self.kept)
 
 
 class FilterPacket(Job):
@@ -188,7 +163,7 @@ class FilterPacket(Job):
         """
         self._filters = filters
         self.subscribes = filters.subscribes
-        self.session = session
+        self._session = session
         self._router = router
         # What stands before the client's filters here (`topic_names.mount_filter`).
         self._mount = session.principal.mount
@@ -212,7 +187,8 @@ class FilterPacket(Job):
         self._part = ""
         # The filters that other nodes of the cluster have to know before the SUBACK; None: the SUBACK does not wait.
         self.awaited: list[str] | None = None
-        if router.table.confirms and filters.subscribes and not session.internal:
+        # Another worker, which has members of a group that lives here, waits as its members do.
+        if router.table.confirms and filters.subscribes and (not session.internal or router.table.home_of is not None):
             self.awaited = []
         # The reason code for all filters, while what they change cannot be kept; 0: it can.
         self._refusal = 0
@@ -271,12 +247,12 @@ class FilterPacket(Job):
             if filters.subscribes:
                 code = self._refusal or reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
                 why = self._bad_options or STORE
-                self.session.refused(SUBSCRIBE, filters.topic_filter(), code, why, count=self._count)
+                self._session.refused(SUBSCRIBE, filters.topic_filter(), code, why, count=self._count)
             return True
         # Meanwhile no other client subscribes. The most that all filters of the packet can take is compared once.
         table = router.table
         length: i64 = len(self._mount)
-        self._room = table.room(router.limits, self.session)
+        self._room = table.room(router.limits, self._session)
         characters: i64 = self._count * length + filters.end - filters.start
         self._roomy = router.trie.max_cost(self._count, characters) <= self._room
         each: i64 = FILTER_WORK + (i64(table.count) >> MANY_FILTERS_SHIFT)
@@ -290,7 +266,7 @@ class FilterPacket(Job):
                 self._subscribe()
             else:
                 name = self._named(filters.topic_filter())
-                found = name is not None and router.unsubscribe(self.session, name)
+                found = name is not None and router.unsubscribe(self._session, name)
                 # Answered also where there was none [MQTT-3.10.4-5].
                 self._codes.append(reason_codes.SUCCESS if found else reason_codes.NO_SUBSCRIPTION_EXISTED)
             if filters.position >= filters.end:
@@ -303,7 +279,7 @@ class FilterPacket(Job):
         The code is the QoS that is granted, or why not [MQTT-3.8.4-7]. The subscriptions of a bridge of 3.1.1 have No
         Local and Retain As Published: the bit in its CONNECT asks for them.
         """
-        session = self.session
+        session = self._session
         router = self._router
         request = self._filters.request()
         name = self._named(request.topic_filter) if self._mount else request.topic_filter
@@ -317,6 +293,8 @@ class FilterPacket(Job):
         topic_filter = name
         if not self._filters.plain and name.startswith(SHARE_PREFIX):
             group, topic_filter = parse_shared(name)
+        elif session.upstream:
+            group, topic_filter = group_of(session, name)
         code = self._judge(request, group, topic_filter)
         roomy = self._roomy or session.internal
         if code == 0 and not roomy and not self._has_room(name, group, topic_filter):
@@ -338,9 +316,11 @@ class FilterPacket(Job):
             if options is not None or delay != UNSET:
                 self._tell(self._granted(None if options is None else message_terms))
             if self.awaited is not None:
-                entry = session.subscriptions[name].entry
-                if entry is not None:
-                    self.awaited.append(entry.topic_filter)
+                made = session.subscriptions[name]
+                if made.group is not None and made.group.home is not None:
+                    self.awaited.append(made.group.home.told)
+                elif made.entry is not None and (group or not session.internal):
+                    self.awaited.append(made.entry.topic_filter)
             # A QoS that the server does not have may be asked for; less is granted [MQTT-3.2.2-10].
             code = min(request.qos, router.limits.max_qos)
         else:
@@ -353,7 +333,7 @@ class FilterPacket(Job):
     def _granted(self, terms: SubscriptionTerms | None) -> list[tuple[str, str]]:
         """Return what was granted of the options for the current filter; `terms`: of its queue, if asked for."""
         granted = [] if terms is None else granted_properties(terms)
-        send_buffer = self.session.send_buffer
+        send_buffer = self._session.send_buffer
         if self._delay != UNSET and send_buffer is not None and send_buffer.peer is not None:
             granted.append(granted_delay(send_buffer.peer.max_delay()))
         return granted
@@ -363,7 +343,7 @@ class FilterPacket(Job):
 
         Access control may lower the QoS asked for.
         """
-        session = self.session
+        session = self._session
         router = self._router
         name = request.topic_filter
         limits = router.limits
@@ -373,9 +353,6 @@ class FilterPacket(Job):
         if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
             self._why = "limits.max_topic_levels"
             return reason_codes.TOPIC_FILTER_INVALID
-        if group and not limits.shared_available:
-            self._why = "workers.count"
-            return reason_codes.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         subscriptions = session.subscriptions
         if 0 < limits.max_subscriptions_per_client <= len(subscriptions) and name not in subscriptions:
             self._why = "limits.max_subscriptions_per_client"
@@ -414,7 +391,7 @@ class FilterPacket(Job):
             self._room -= most
             return True
         now = self._router.counters.load.now
-        self._why = lacking_filter_room(self._router, self.session, name, group, topic_filter, now)
+        self._why = lacking_filter_room(self._router, self._session, name, group, topic_filter, now)
         return not self._why
 
     def _tell(self, granted: list[tuple[str, str]]) -> None:
@@ -426,7 +403,7 @@ class FilterPacket(Job):
         if granted != told[0]:
             self._alike = False
 
-    def answer(self, protocol: ServerProtocol, late: LateAnswer | None = None) -> None:
+    def answer(self, protocol: ServerProtocol, late: control_packets.LateSuback | None = None) -> None:
         """Send the one SUBACK or UNSUBACK [MQTT-3.10.4-6], with the packet identifier [MQTT-2.2.1-6] [MQTT-3.8.4-2].
         `late`: it gets the packet instead, to send it later.
 
@@ -442,7 +419,7 @@ class FilterPacket(Job):
         version = protocol.version
         codes = self._codes
         # [MQTT-3.8.4-1] [MQTT-3.10.4-4]; nothing was done that would have to be kept first, where it was refused.
-        kept = self.session.journal is not None and self._refusal == 0
+        kept = self._session.journal is not None and self._refusal == 0
         if self._refusal > 0:
             codes = [self._refusal] * self._count
         elif self._bad_options:
@@ -490,7 +467,7 @@ class SubscriptionReview(Job):
     """
 
     def __init__(self, session: Session, access_control: AccessControl | None, router: Router) -> None:
-        self.session = session
+        self._session = session
         self._access_control = access_control
         self._router = router
         self._names = list(session.subscriptions)
@@ -499,7 +476,7 @@ class SubscriptionReview(Job):
 
     def step(self, budget: Budget) -> bool:
         """Check as many subscriptions as one turn allows. Return True when all is done."""
-        session = self.session
+        session = self._session
         router = self._router
         names = self._names
         while self._at < len(names):
@@ -520,7 +497,7 @@ class SubscriptionReview(Job):
 
     def _ask(self, subscription: Subscription, access_control: AccessControl) -> None:
         """Ask access control about one."""
-        session = self.session
+        session = self._session
         router = self._router
         name = subscription.topic_filter
         router.budget.used += ASK_FILTER_WORK + access_control.source().ask_work

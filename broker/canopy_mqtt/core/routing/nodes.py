@@ -16,10 +16,10 @@ from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import Delivery
-from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.message import Message, MessageCopy
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST, MessageTerms
 from canopy_mqtt.core.routing.links import UPLINKS
-from canopy_mqtt.core.routing.node_messages import TimedMessage, marked
+from canopy_mqtt.core.routing.node_messages import TimedMessage, for_group, from_group, marked
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
 from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
@@ -51,18 +51,12 @@ def for_nodes(message: Message, at: int, clears: bool) -> Message:
 
     `clears`: it is not retained here, and its topic has been cleared.
     """
-    return Message(
-        message.topic,
-        message.payload(),
-        message.qos,
-        False,
-        marked(message.properties, message.qos, at, clears),
-        message.expires_at,
-        message.publisher,
-    )
+    made = MessageCopy(message, marked(message.properties, message.qos, at, clears))
+    made.retain = False
+    return made
 
 
-def crosses(message: Message, presence: bytes) -> bool:
+def crosses(message: Message, presence: bytes = b"") -> bool:
     """Return whether a message may go to another node: what came from a node does not, nor which clients are connected
     (`presence`: the topic, empty: none), and what nodes say to each other is only a node's to say.
     """
@@ -138,9 +132,13 @@ class NodeSession(Session):
     ) -> int:
         """Offer a message to the node: as `Session.deliver`; EXCLUDED: it does not cross.
 
-        One that is to be retained comes by `RetainedStore.retain`, to all nodes.
+        One that is to be retained comes by `RetainedStore.retain`, to all nodes. One for a share group that lives here
+        is for members there, wherever it came from.
         """
         del retain
+        if group is not None:
+            message = for_group(message, qos, group.full_name)
+            return super().deliver(message, _between_nodes(qos), False, NO_IDENTIFIERS, group, message_terms)
         if not crosses(message, self._presence):
             return EXCLUDED
         if message.retain:
@@ -149,14 +147,24 @@ class NodeSession(Session):
         if qos == 1 or properties:
             properties = marked(properties, qos)
             if properties is not message.properties:
-                message = Message(
-                    message.topic, message.payload(), qos, False, properties, message.expires_at, message.publisher
-                )
+                message = MessageCopy(message, properties)
         return super().deliver(message, _between_nodes(qos), False, identifiers, group, message_terms)
 
     def send(self, message: Message) -> None:
         """Offer a message that is marked already (`for_nodes`)."""
         super().deliver(message, _between_nodes(message.qos), False, NO_IDENTIFIERS, None)
+
+    def send_home(self, message: Message, name: str) -> int:
+        """Offer a message for a share group that lives at the node: as `Session.deliver`."""
+        qos = message.qos
+        return super().deliver(for_group(message, qos, name), _between_nodes(qos), False, NO_IDENTIFIERS, None)
+
+    def take_shared(self, some: list[Delivery]) -> None:
+        """Remove messages as `Session.take_shared`: what other members get is as it was before it came here."""
+        super().take_shared(some)
+        for delivery in some:
+            delivery.message = from_group(delivery.message)
+            delivery.qos = delivery.message.qos
 
     def stream_all(self, retained: RetainedTree, cleared: RetainedTree) -> None:
         """Begin to send all retained messages, and which topics were cleared."""
@@ -193,17 +201,10 @@ class NodeSession(Session):
         if is_system(message.topic) or not (relayed or crosses(message, self._presence)):
             return False
         at = message.at if isinstance(message, TimedMessage) else 0
-        payload = message.payload()
-        delivery.message = Message(
-            message.topic,
-            payload,
-            message.qos,
-            True,
-            marked(message.properties, delivery.qos, at),
+        delivery.message = MessageCopy(message, marked(message.properties, delivery.qos, at))
+        if not message.payload():
             # When a clearing is forgotten is said by its time.
-            message.expires_at if payload else 0.0,
-            message.publisher,
-        )
+            delivery.message.expires_at = 0.0
         # As what waits before it: with a store, one of QoS 1 would overtake those of QoS 2, which wait for the commit.
         delivery.qos = _between_nodes(delivery.qos)
         return True

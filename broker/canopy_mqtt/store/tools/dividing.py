@@ -53,8 +53,8 @@ def check(store: ReadOnlyStore, before: int, after: int) -> None:
         query = f"SELECT count(*) FROM {table} WHERE substr({column}, 1, {len(SHARE_PREFIX)}) = ?"
         if store.db.execute(query, (SHARE_PREFIX,)).fetchone()[0]:
             raise StoreError(
-                f"{store.path.parent} has shared subscriptions, which several workers do not serve: start it with "
-                "workers.count = 1, and have their clients unsubscribe first"
+                f"{store.path.parent} has shared subscriptions, whose groups are moved to one process only: start "
+                "it with the number of workers that it had, or with workers.count = 1"
             )
     if found := store.db.execute(BETWEEN, (NODES, NODE_LINKS)).fetchone():
         remedy = "start the broker again" if before > 1 else "start it as a node of its cluster until they have gone"

@@ -139,10 +139,11 @@ class Started:
         running = [(node.process.pid, self._workers(node)) for node in self._nodes if node.process is not None]
         return [pid for node, workers in running for pid in (node, *(each.pid for each in workers))]
 
-    def _workers(self, node: _Node) -> list[psutil.Process]:
-        """Return the processes that a node has started."""
+    def _workers(self, node: _Node, *, serve: bool = False) -> list[psutil.Process]:
+        """Return the processes that a node has started; `serve`: but for those that only started others."""
         with suppress(psutil.Error):
-            return [] if node.process is None else psutil.Process(node.process.pid).children(recursive=True)
+            found = [] if node.process is None else psutil.Process(node.process.pid).children(recursive=True)
+            return [each for each in found if not serve or not each.children()]
         return []
 
     # -- its beginning and its end -------------------------------------------------------------------------------------
@@ -306,7 +307,7 @@ class Started:
         """Let a fault begin, or end."""
         node = self._nodes[fault.nodes[0]]
         match fault.fault:
-            case Fault.KILL_WORKER if workers := self._workers(node):
+            case Fault.KILL_WORKER if workers := self._workers(node, serve=True):
                 if on:
                     workers[int(fault.amount * len(workers))].kill()
             case Fault.KILL | Fault.KILL_WORKER if on:
