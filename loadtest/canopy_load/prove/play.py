@@ -349,7 +349,7 @@ class _Player:
                 client.subscribe(False)
             case Act.HUSH:
                 client.hush()
-            case Act.LOOK:
+            case Act.LOOK if not self._looks:
                 task = asyncio.create_task(self._look())
                 self._looks.add(task)
                 task.add_done_callback(self._looks.discard)
