@@ -260,6 +260,7 @@ def rebuild(folder: Path, before: int, after: int, presence: str = "", stopping:
         divider = Divider(new, worker_of, stopping or threading.Event())
         for store in stores:
             divider.take(store)
+        divider.take_broadcasts(stores)
         divider.take_retained(stores, presence.encode())
     # Names that are new are on the disk before they count.
     for each in {folder, *places}:
