@@ -11,6 +11,7 @@ from canopy_mqtt.store.division import Division, division, note, part
 from canopy_mqtt.store.tools.exporting import rows_of
 from canopy_mqtt.store.tools.importing import filling
 from canopy_mqtt.store.tools.read_only import open_read_only
+from canopy_mqtt.store.tools.row_rules import NEVER
 from canopy_mqtt.workers.placing import worker_of
 
 NAMES: Final = [f"client-{number}" for number in range(12)]
