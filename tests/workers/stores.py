@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from canopy_mqtt.core.codec.packets import NEVER
 from canopy_mqtt.store.division import Division, division, note, part
 from canopy_mqtt.store.tools.exporting import rows_of
 from canopy_mqtt.store.tools.importing import filling
