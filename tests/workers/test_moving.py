@@ -34,7 +34,7 @@ from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.worker import Worker
 from tests.support.daemon import environment
 from tests.support.forked import CANOPY, Forked
-from tests.workers import dying
+from tests.workers import dying, stuck
 from tests.workers.crew import Crew
 from tests.workers.stores import EXPECTED, NAMES, SESSION, SUBSCRIPTION, content, fill, made, places
 
@@ -250,6 +250,27 @@ def test_the_store_is_in_use_until_the_thread_that_moves_has_ended(
     asyncio.run(cancelled())
     os.close(lock_folder(folder))
     assert moving._finish(folder) == 1
+    assert content(folder) == EXPECTED
+
+
+def test_a_second_signal_ends_the_thread_before_the_lock_is_free(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 2)
+    process = Forked(stuck.MODULE, (str(folder),), environment())
+    try:
+        assert process.stdout is not None
+        for line in ("begun", "stopping"):
+            while process.stdout.readline() != f"{line}\n":
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            if line == "begun":
+                with pytest.raises(StoreError, match="in use"):
+                    lock_folder(folder)
+        assert process.wait(60) == 128 + signal.SIGINT
+    finally:
+        process.kill()
+        process.read()
+    assert moving._finish(folder) == 2
     assert content(folder) == EXPECTED
 
 

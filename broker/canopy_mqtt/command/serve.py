@@ -136,7 +136,7 @@ def _run(settings: Settings, read: Callable[[], Settings] | None, writer: Backgr
             from canopy_mqtt.workers.moving import join_stores
 
             log, people = structlog.get_logger("canopy"), logs.for_people(settings.log.format, writer)
-            if not join_stores(settings, log, people, writer.write):
+            if not join_stores(settings, log, people, writer):
                 return None
         daemon.run(settings, make, stream=writer, read=read)
     except (daemon.DaemonError, StartupError, StoreError) as error:

@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
+from canopy_mqtt.assembly.logwriter import BackgroundWriter
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Http, Recorder, Settings
 from canopy_mqtt.store.base import StoreError
@@ -49,11 +50,11 @@ _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 
-def join_stores(settings: Settings, log: Any, people: bool, write: Callable[[str], object]) -> bool:
+def join_stores(settings: Settings, log: Any, people: bool, output: BackgroundWriter) -> bool:
     """Move the sessions of several workers into the store of one process. Returns False if a signal stopped it.
 
-    SIGTERM and SIGINT stop it in order; the same signal again ends the process. Arguments and errors are those of
-    `take_store`.
+    SIGTERM and SIGINT stop it in order; a second one ends the process at once, and no thread of it goes on when the
+    lock is free. `output` takes the lines of the workers' logs; other arguments, and errors, are those of `take_store`.
     """
 
     async def join() -> None:
@@ -61,12 +62,15 @@ def join_stores(settings: Settings, log: Any, people: bool, write: Callable[[str
         assert this is not None
 
         def stop(number: int) -> None:
-            loop.remove_signal_handler(number)
+            if this.cancelling():
+                # With what is still to be written.
+                output.close()
+                os._exit(128 + number)
             this.cancel()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop, number)
-        os.close(await take_store(settings, log, people, write))
+        os.close(await take_store(settings, log, people, output.write))
 
     try:
         asyncio.run(join())
