@@ -24,9 +24,13 @@ class Apart:
         self._cut = cut
         self._stays: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
         """By client: from when to when it was at which node, or tried to be."""
+        self._fresh: dict[str, list[int]] = defaultdict(list)
+        """By client: the numbers of the connections with which its sessions began."""
         connects: dict[str, list[Connect]] = defaultdict(list)
         for connect in history.of(Connect):
             connects[connect.client].append(connect)
+            if not connect.present:
+                self._fresh[connect.client].append(connect.number)
         for client, those in connects.items():
             ends = [*(each.began for each in those[1:]), inf]
             self._stays[client] = [(each.began, end, each.node) for each, end in zip(those, ends, strict=True)]
@@ -62,10 +66,12 @@ class Apart:
         return {node for began, end, node in self._stays[publish.client] if began <= until and publish.began < end}
 
     def _overtaken(self, late: Delivery) -> bool:
-        """Return True if a message came by another node than each later one that came before, and not by the
-        receiver's own."""
+        """Return True if a message came by another node than each later one that came before in that session, and not
+        by the receiver's own."""
         ways = self._ways(late, late.sequence)
-        before = {each.sequence for each in self._came[late.client, late.stream, late.qos] if each.at < late.at}
+        begun = max((each for each in self._fresh[late.client] if each < late.number), default=-1)
+        came = self._came[late.client, late.stream, late.qos]
+        before = {each.sequence for each in came if begun < each.number < late.number}
         later = [self._ways(late, sequence) for sequence in before if sequence > late.sequence]
         return bool(ways) and ways != {self._node(late.client, late.at)} and all(len(each | ways) > 1 for each in later)
 

@@ -104,6 +104,22 @@ def test_what_stayed_at_a_node_is_found_beside_what_moved() -> None:
     assert story.broken() == {"order"}
 
 
+def test_what_came_in_an_earlier_session_overtakes_nothing() -> None:
+    story = Story()
+    story.connect("s", 0.0, A)
+    story.subscribe("s", 0.2, "t/#")
+    story.connect("p", 1.0, A)
+    one, two = story.publish(1.5, 0), story.publish(1.7, 1)
+    story.comes(two, 1.8)
+    story.connect("p", 2.0, B)
+    story.connect("s", 2.1, C)
+    story.subscribe("s", 2.2, "t/#")
+    story.comes(story.publish(2.5, 2), 2.8)
+    # It had waited at node a for node c.
+    story.comes(one, 3.0)
+    assert story.broken() == set()
+
+
 def cut(fault: Fault, *nodes: int, began: float = 10.0, ended: float = 12.0) -> tuple[float, float, BrokerFault]:
     return began, ended, BrokerFault(0.0, fault, ended - began, nodes)
 

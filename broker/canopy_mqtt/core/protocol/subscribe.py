@@ -35,7 +35,6 @@ from canopy_mqtt.core.jobs import (
 )
 from canopy_mqtt.core.ledger import MOUNT, STORE, SUBSCRIBE
 from canopy_mqtt.core.protocol import control_packets
-from canopy_mqtt.core.protocol.control_packets import LateAnswer
 from canopy_mqtt.core.queues.queue_terms import (
     UNSET,
     BadQueueOptions,
@@ -126,11 +125,15 @@ def step(protocol: ServerProtocol, now: float) -> None:
         return
     protocol.filter_packet = None
     protocol.filters_busy = False
-    awaited = packet.awaited
-    if awaited is None:
+    listener = protocol.router.table.listener
+    if not packet.awaited or listener is None:
         packet.answer(protocol)
     else:
-        _answer_later(protocol, packet, awaited)
+        late = control_packets.LateSuback(protocol, session)
+        # Made now, it ends the connection of a client that cannot take it, as any other answer does.
+        packet.answer(protocol, late)
+        if not listener.waits(late, packet.awaited):
+            late.confirmed()
     send_buffer = protocol.send_buffer
     if session.streams is None or not packet.subscribes:
         return
@@ -143,35 +146,6 @@ def step(protocol: ServerProtocol, now: float) -> None:
         if not again:
             return
     send_buffer.schedule_flush()
-
-
-def _answer_later(protocol: ServerProtocol, packet: FilterPacket, awaited: list[str]) -> None:
-    """Send the SUBACK when the other nodes of the cluster know these filters; at once where they know them already.
-
-    Raises:
-        ProtocolError: the client cannot take it (0x95).
-    """
-    late = LateSuback(protocol, packet.session)
-    # Making it now ends the connection of a client that cannot take it, as any other answer does.
-    packet.answer(protocol, late)
-    listener = protocol.router.table.listener
-    if listener is None or not awaited or not listener.waits(late, awaited):
-        late.confirmed()
-
-
-class LateSuback(LateAnswer):
-    """Sends a SUBACK once the other nodes of the cluster know the filters, or are not waited for any longer."""
-
-    def __init__(self, protocol: ServerProtocol, session: Session) -> None:
-        super().__init__(session.client_id, session.account.owner)
-        self._protocol = protocol
-        self._session = session
-
-    def confirmed(self) -> None:
-        """Send it, if its connection still exists."""
-        protocol = self._protocol
-        if protocol.session is self._session:
-            control_packets.send(protocol.send_buffer, self.packet, self.kept)
 
 
 class FilterPacket(Job):
@@ -189,7 +163,7 @@ class FilterPacket(Job):
         """
         self._filters = filters
         self.subscribes = filters.subscribes
-        self.session = session
+        self._session = session
         self._router = router
         # What stands before the client's filters here (`topic_names.mount_filter`).
         self._mount = session.principal.mount
@@ -273,12 +247,12 @@ class FilterPacket(Job):
             if filters.subscribes:
                 code = self._refusal or reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
                 why = self._bad_options or STORE
-                self.session.refused(SUBSCRIBE, filters.topic_filter(), code, why, count=self._count)
+                self._session.refused(SUBSCRIBE, filters.topic_filter(), code, why, count=self._count)
             return True
         # Meanwhile no other client subscribes. The most that all filters of the packet can take is compared once.
         table = router.table
         length: i64 = len(self._mount)
-        self._room = table.room(router.limits, self.session)
+        self._room = table.room(router.limits, self._session)
         characters: i64 = self._count * length + filters.end - filters.start
         self._roomy = router.trie.max_cost(self._count, characters) <= self._room
         each: i64 = FILTER_WORK + (i64(table.count) >> MANY_FILTERS_SHIFT)
@@ -292,7 +266,7 @@ class FilterPacket(Job):
                 self._subscribe()
             else:
                 name = self._named(filters.topic_filter())
-                found = name is not None and router.unsubscribe(self.session, name)
+                found = name is not None and router.unsubscribe(self._session, name)
                 # Answered also where there was none [MQTT-3.10.4-5].
                 self._codes.append(reason_codes.SUCCESS if found else reason_codes.NO_SUBSCRIPTION_EXISTED)
             if filters.position >= filters.end:
@@ -305,7 +279,7 @@ class FilterPacket(Job):
         The code is the QoS that is granted, or why not [MQTT-3.8.4-7]. The subscriptions of a bridge of 3.1.1 have No
         Local and Retain As Published: the bit in its CONNECT asks for them.
         """
-        session = self.session
+        session = self._session
         router = self._router
         request = self._filters.request()
         name = self._named(request.topic_filter) if self._mount else request.topic_filter
@@ -359,7 +333,7 @@ class FilterPacket(Job):
     def _granted(self, terms: SubscriptionTerms | None) -> list[tuple[str, str]]:
         """Return what was granted of the options for the current filter; `terms`: of its queue, if asked for."""
         granted = [] if terms is None else granted_properties(terms)
-        send_buffer = self.session.send_buffer
+        send_buffer = self._session.send_buffer
         if self._delay != UNSET and send_buffer is not None and send_buffer.peer is not None:
             granted.append(granted_delay(send_buffer.peer.max_delay()))
         return granted
@@ -369,7 +343,7 @@ class FilterPacket(Job):
 
         Access control may lower the QoS asked for.
         """
-        session = self.session
+        session = self._session
         router = self._router
         name = request.topic_filter
         limits = router.limits
@@ -417,7 +391,7 @@ class FilterPacket(Job):
             self._room -= most
             return True
         now = self._router.counters.load.now
-        self._why = lacking_filter_room(self._router, self.session, name, group, topic_filter, now)
+        self._why = lacking_filter_room(self._router, self._session, name, group, topic_filter, now)
         return not self._why
 
     def _tell(self, granted: list[tuple[str, str]]) -> None:
@@ -429,7 +403,7 @@ class FilterPacket(Job):
         if granted != told[0]:
             self._alike = False
 
-    def answer(self, protocol: ServerProtocol, late: LateAnswer | None = None) -> None:
+    def answer(self, protocol: ServerProtocol, late: control_packets.LateSuback | None = None) -> None:
         """Send the one SUBACK or UNSUBACK [MQTT-3.10.4-6], with the packet identifier [MQTT-2.2.1-6] [MQTT-3.8.4-2].
         `late`: it gets the packet instead, to send it later.
 
@@ -445,7 +419,7 @@ class FilterPacket(Job):
         version = protocol.version
         codes = self._codes
         # [MQTT-3.8.4-1] [MQTT-3.10.4-4]; nothing was done that would have to be kept first, where it was refused.
-        kept = self.session.journal is not None and self._refusal == 0
+        kept = self._session.journal is not None and self._refusal == 0
         if self._refusal > 0:
             codes = [self._refusal] * self._count
         elif self._bad_options:
@@ -493,7 +467,7 @@ class SubscriptionReview(Job):
     """
 
     def __init__(self, session: Session, access_control: AccessControl | None, router: Router) -> None:
-        self.session = session
+        self._session = session
         self._access_control = access_control
         self._router = router
         self._names = list(session.subscriptions)
@@ -502,7 +476,7 @@ class SubscriptionReview(Job):
 
     def step(self, budget: Budget) -> bool:
         """Check as many subscriptions as one turn allows. Return True when all is done."""
-        session = self.session
+        session = self._session
         router = self._router
         names = self._names
         while self._at < len(names):
@@ -523,7 +497,7 @@ class SubscriptionReview(Job):
 
     def _ask(self, subscription: Subscription, access_control: AccessControl) -> None:
         """Ask access control about one."""
-        session = self.session
+        session = self._session
         router = self._router
         name = subscription.topic_filter
         router.budget.used += ASK_FILTER_WORK + access_control.source().ask_work

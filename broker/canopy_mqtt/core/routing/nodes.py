@@ -16,7 +16,7 @@ from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import Delivery
-from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.message import Message, MessageCopy
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST, MessageTerms
 from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.node_messages import TimedMessage, for_group, from_group, marked
@@ -51,18 +51,12 @@ def for_nodes(message: Message, at: int, clears: bool) -> Message:
 
     `clears`: it is not retained here, and its topic has been cleared.
     """
-    return Message(
-        message.topic,
-        message.payload(),
-        message.qos,
-        False,
-        marked(message.properties, message.qos, at, clears),
-        message.expires_at,
-        message.publisher,
-    )
+    made = MessageCopy(message, marked(message.properties, message.qos, at, clears))
+    made.retain = False
+    return made
 
 
-def crosses(message: Message, presence: bytes) -> bool:
+def crosses(message: Message, presence: bytes = b"") -> bool:
     """Return whether a message may go to another node: what came from a node does not, nor which clients are connected
     (`presence`: the topic, empty: none), and what nodes say to each other is only a node's to say.
     """
@@ -153,9 +147,7 @@ class NodeSession(Session):
         if qos == 1 or properties:
             properties = marked(properties, qos)
             if properties is not message.properties:
-                message = Message(
-                    message.topic, message.payload(), qos, False, properties, message.expires_at, message.publisher
-                )
+                message = MessageCopy(message, properties)
         return super().deliver(message, _between_nodes(qos), False, identifiers, group, message_terms)
 
     def send(self, message: Message) -> None:
@@ -214,17 +206,10 @@ class NodeSession(Session):
         if is_system(message.topic) or not (relayed or crosses(message, self._presence)):
             return False
         at = message.at if isinstance(message, TimedMessage) else 0
-        payload = message.payload()
-        delivery.message = Message(
-            message.topic,
-            payload,
-            message.qos,
-            True,
-            marked(message.properties, delivery.qos, at),
+        delivery.message = MessageCopy(message, marked(message.properties, delivery.qos, at))
+        if not message.payload():
             # When a clearing is forgotten is said by its time.
-            message.expires_at if payload else 0.0,
-            message.publisher,
-        )
+            delivery.message.expires_at = 0.0
         # As what waits before it: with a store, one of QoS 1 would overtake those of QoS 2, which wait for the commit.
         delivery.qos = _between_nodes(delivery.qos)
         return True
