@@ -181,10 +181,10 @@ def test_a_broadcast_of_a_worker_goes_on_to_those_that_have_not_had_it(
     left: dict[str, list[str]] = {"of w0": [], "of w1": []}
     for place in places(folder):
         with open_read_only(place) as store:
-            names = {row["id"]: row["client_id"] for row in rows_of(store, "session")}
-            passed = {(row["broadcast"], names[row["session"]]) for row in rows_of(store, "passed")}
+            known = {row["id"]: row["client_id"] for row in rows_of(store, "session")}
+            passed = {(row["broadcast"], known[row["session"]]) for row in rows_of(store, "passed")}
             for row in rows_of(store, "broadcast"):
-                left[row["topic"]] += [name for name in names.values() if (row["id"], name) not in passed]
+                left[row["topic"]] += [name for name in known.values() if (row["id"], name) not in passed]
     assert sorted(left["of w0"]) == sorted(clients[0][2:] + ([] if linked else clients[1]))
     # The link of w0 has not had it.
     assert sorted(left["of w1"]) == sorted(clients[1][2:] + clients[0])
