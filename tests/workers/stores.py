@@ -10,6 +10,7 @@ from canopy_mqtt.store.division import Division, division, note, part
 from canopy_mqtt.store.tools.exporting import rows_of
 from canopy_mqtt.store.tools.importing import filling
 from canopy_mqtt.store.tools.read_only import open_read_only
+from canopy_mqtt.store.tools.row_rules import NEVER
 from canopy_mqtt.workers.placing import worker_of
 
 NAMES: Final = [f"client-{number}" for number in range(12)]
@@ -18,7 +19,7 @@ EXPECTED: Final = {name: Counter({"all": 1, f"of/{name}": 1, ("a", 1): 1}) for n
 """The content of `made`."""
 
 SUBSCRIPTION: Final = {"qos": 1, "no_local": 0, "retain_as_published": 0, "retain_handling": 0, "identifier": 0}
-SESSION: Final = {"principal": '{"user_name": "u"}', "expiry_interval": 3_600, "disconnected_at": 1.0}
+SESSION: Final = {"principal": '{"user_name": "u"}', "expiry_interval": NEVER, "disconnected_at": 1.0}
 DELIVERY: Final = {"state": 0, "packet_id": 0, "attempts": 0, "qos": 1, "retain": 0}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from canopy_mqtt.core.routing.node_messages import marked
 from canopy_mqtt.store.division import Division, note, part
 from canopy_mqtt.store.tools import row_rules
@@ -153,9 +155,39 @@ def test_each_worker_goes_on_with_a_message_that_was_on_its_way_to_very_many(tmp
     for place in places(folder):
         with open_read_only(place) as store:
             clients = {row["id"]: row["client_id"] for row in rows_of(store, "session")}
-            assert [(row["id"], row["topic"]) for row in rows_of(store, "broadcast")] == [(7, "t")]
+            assert [(row["id"], row["topic"]) for row in rows_of(store, "broadcast")] == [(1, "t")]
             passed += [clients[row["session"]] for row in rows_of(store, "passed")]
     assert sorted(passed) == sorted(NAMES[:6])
+
+
+@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("after", [3, 1])
+def test_a_broadcast_of_a_worker_goes_on_to_those_that_have_not_had_it(
+    tmp_path: Path, linked: bool, after: int
+) -> None:
+    """Two of one number; `linked`: w1 has had what w0 has left."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    clients = [[name for name in NAMES if worker_of(name.encode(), 2) == worker] for worker in range(2)]
+    for worker, names in enumerate(clients):
+        with filling(part(folder, worker)) as importer:
+            for name in (*names, f"$node/w{1 - worker}"):
+                importer.row("session", SESSION | {"client_id": name})
+            importer.row("broadcast", {"id": 7, "topic": f"of w{worker}", "payload": b"x", "qos": 1, "retain": 0})
+            for name in names[:2] if worker == 1 or not linked else (*names[:2], "$node/w1"):
+                importer.row("passed", {"broadcast": 7, "client_id": name})
+    note(folder, Division(2))
+    moving.rebuild(folder, 2, after)
+    left: dict[str, list[str]] = {"of w0": [], "of w1": []}
+    for place in places(folder):
+        with open_read_only(place) as store:
+            known = {row["id"]: row["client_id"] for row in rows_of(store, "session")}
+            passed = {(row["broadcast"], known[row["session"]]) for row in rows_of(store, "passed")}
+            for row in rows_of(store, "broadcast"):
+                left[row["topic"]] += [name for name in known.values() if (row["id"], name) not in passed]
+    assert sorted(left["of w0"]) == sorted(clients[0][2:] + ([] if linked else clients[1]))
+    # The link of w0 has not had it.
+    assert sorted(left["of w1"]) == sorted(clients[1][2:] + clients[0])
 
 
 def retain(place: Path, *rows: dict[str, Any]) -> None:

@@ -26,16 +26,16 @@ from canopy_mqtt.store.sqlite.opening import lock_folder
 from canopy_mqtt.store.tools import dividing
 from canopy_mqtt.store.tools.dividing import Stopped
 from canopy_mqtt.store.tools.exporting import rows_of
-from canopy_mqtt.store.tools.importing import filling
 from canopy_mqtt.store.tools.read_only import ReadOnlyStore
 from canopy_mqtt.store.tools.verifying import verify
 from canopy_mqtt.workers import moving
+from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.worker import Worker
 from tests.support.daemon import environment
 from tests.support.forked import CANOPY, Forked
-from tests.workers import dying
+from tests.workers import dying, stuck
 from tests.workers.crew import Crew
-from tests.workers.stores import EXPECTED, NAMES, SESSION, SUBSCRIPTION, content, fill, made, places
+from tests.workers.stores import EXPECTED, NAMES, content, fill, made, places
 
 ONE_QOS = NAMES[::2]
 """Those whose subscriptions are of QoS 1, so that all messages are."""
@@ -194,7 +194,7 @@ def test_new_names_are_on_the_disk_before_they_count_and_old_ones_are_not_needed
     monkeypatch.setattr(Path, "mkdir", made_folder)
     monkeypatch.setattr(Path, "rename", renamed)
     moving.rebuild(folder, 2, 4)
-    assert counted == ["4 moved\n", "4\n"]
+    assert counted == ["4 moved 2\n", "4 placed 2\n", "4\n"]
     assert not unsynced
 
 
@@ -252,6 +252,27 @@ def test_the_store_is_in_use_until_the_thread_that_moves_has_ended(
     assert content(folder) == EXPECTED
 
 
+def test_a_second_signal_ends_the_thread_before_the_lock_is_free(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 2)
+    process = Forked(stuck.MODULE, (str(folder),), environment())
+    try:
+        assert process.stdout is not None
+        for line in ("begun", "stopping"):
+            while process.stdout.readline() != f"{line}\n":
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            if line == "begun":
+                with pytest.raises(StoreError, match="in use"):
+                    lock_folder(folder)
+        assert process.wait(60) == 128 + signal.SIGINT
+    finally:
+        process.kill()
+        process.read()
+    assert moving._finish(folder) == 2
+    assert content(folder) == EXPECTED
+
+
 def test_what_is_to_stop_changes_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     made(folder, 3)
@@ -276,7 +297,9 @@ async def test_a_worker_whose_messages_do_not_go_says_how_many_and_ends(monkeypa
     assert lines[0] == {"messages": 7}
 
 
-@pytest.mark.parametrize("words", ["0", "0 moved", "1", "65", "1000000000", "3 moved 4", "", "three"])
+@pytest.mark.parametrize(
+    "words", ["0", "0 moved", "1", "65", "1000000000", "3 moved", "3 moved 65", "3 moving 4", "", "three"]
+)
 def test_a_number_that_no_broker_wrote_loses_nothing(tmp_path: Path, words: str) -> None:
     folder = tmp_path / "store"
     made(folder, 3)
@@ -330,15 +353,107 @@ def test_what_an_operator_has_beside_a_store_stays(tmp_path: Path) -> None:
     assert aside.exists()
 
 
-def test_a_store_that_is_missing_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("after", [3, 2, 1])
+def test_a_store_that_is_missing_is_an_error_at_each_start(tmp_path: Path, after: int) -> None:
     folder = tmp_path / "store"
     made(folder, 3)
     away = tmp_path / "away"
     part(folder, 1).rename(away)
-    with pytest.raises(StartupError, match=r"w1/canopy.db is missing, .* put it back, or start with workers.count = 3"):
-        asyncio.run(take(folder, 2))
+    for _ in range(2):
+        with pytest.raises(StartupError, match=r"w1/canopy.db is missing, .* put it back .*make an empty file"):
+            asyncio.run(take(folder, after))
+        # Nor an empty folder, where its disk is not mounted.
+        part(folder, 1).mkdir(exist_ok=True)
+    part(folder, 1).rmdir()
     away.rename(part(folder, 1))
+    os.close(asyncio.run(take(folder, 3)))
     assert content(folder) == EXPECTED
+
+
+def test_a_store_that_is_lost_is_let_go_by_an_empty_file(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 3)
+    (part(folder, 1) / "canopy.db").write_bytes(b"")
+    os.close(asyncio.run(take(folder, 3)))
+    moving.rebuild(folder, 3, 1)
+    assert content(folder) == {name: EXPECTED[name] for name in NAMES if worker_of(name.encode(), 3) != 1}
+
+
+@pytest.mark.parametrize("after", [3, 2, 1])
+def test_a_first_start_that_failed_keeps_no_other_number_out(tmp_path: Path, after: int) -> None:
+    folder = tmp_path / "store"
+    os.close(asyncio.run(take(folder, 4)))
+    # It ends here, before a worker has a store; each has a file that can be missed.
+    assert division(folder) == Division(4)
+    assert [(place / "canopy.db").stat().st_size for place in places(folder)] == [0] * 4
+    os.close(asyncio.run(take(folder, after)))
+    assert division(folder) == Division(after)
+    assert {each.name for each in folder.iterdir()} - {"canopy.lock"} == (
+        set() if after == 1 else {"workers", *(each.name for each in places(folder))}
+    )
+
+
+@pytest.mark.parametrize("number", ["2", None])
+@pytest.mark.parametrize("after", [4, 3, 2, 1])
+def test_stores_that_do_not_count_are_kept_and_end_the_start(tmp_path: Path, number: str | None, after: int) -> None:
+    """The file `workers` is another one, or lost: as restored from a backup."""
+    folder = tmp_path / "store"
+    made(folder, 4)
+    if number is None:
+        (folder / "workers").unlink()
+    else:
+        (folder / "workers").write_text(number)
+    with pytest.raises(StartupError, match=r"w[02]/canopy.db is there, and .* should have the store"):
+        asyncio.run(take(folder, after))
+    (folder / "workers").write_text("4")
+    os.close(asyncio.run(take(folder, 4)))
+    assert content(folder) == EXPECTED
+
+
+def test_an_old_store_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new store that is complete is removed before it has its place, as by somebody who makes room."""
+    folder = tmp_path / "store"
+    made(folder, 3)
+    unlink = Path.unlink
+
+    def busy(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "canopy.db":
+            raise OSError(16, "Device or resource busy", str(path))
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", busy)
+        with pytest.raises(OSError, match="busy"):
+            moving.rebuild(folder, 3, 2)
+    new, aside = part(folder, 1) / "next", tmp_path / "aside"
+    new.rename(aside)
+    for _ in range(2):
+        with pytest.raises(StartupError, match=r"w1/next/canopy.db is missing, a new store that was complete: put it"):
+            asyncio.run(take(folder, 2))
+    assert all((part(folder, worker) / "canopy.db").exists() for worker in range(3))
+    aside.rename(new)
+    os.close(asyncio.run(take(folder, 2)))
+    assert content(folder) == EXPECTED
+
+
+def test_a_store_that_was_not_read_is_not_removed_while_a_move_ends(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    made(folder, 3)
+    look = moving._look_for
+    other = part(folder, 5)
+
+    def looked(file: Path) -> None:
+        # Its disk is mounted meanwhile.
+        if not other.exists():
+            fill(other, ["of-another"])
+        look(file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moving, "_look_for", looked)
+        moving.rebuild(folder, 3, 2)
+    assert (other / "canopy.db").exists()
+    with pytest.raises(StartupError, match=r"w5/canopy.db is there"):
+        asyncio.run(take(folder, 2))
 
 
 def test_an_error_of_the_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,14 +512,32 @@ def test_what_is_damaged_gets_no_right_checksum(tmp_path: Path) -> None:
     assert division(folder) == Division(1)
 
 
-def test_shared_subscriptions_stay_with_one_process(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    with filling(folder) as importer:
-        importer.row("session", SESSION | {"client_id": "a"})
-        importer.row("subscription", SUBSCRIPTION | {"client_id": "a", "filter": "$share/g/a", "streaming": 0})
-    with pytest.raises(StoreError, match="has shared subscriptions, whose groups are moved to one process only"):
-        moving.rebuild(folder, 1, 2)
-    assert division(folder) == Division(1)
+async def test_share_groups_move_with_what_waits_for_them(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """A group lives at another worker then, also where none of its members is at that one."""
+    store = str(tmp_path / "store")
+    crew = Crew(stack, 1)
+    await crew.start("--store", store)
+    members = {name: f"$share/g/{name}" for name in NAMES}
+    for name, topic_filter in members.items():
+        await (await crew.stay(name, (topic_filter, 1))).disconnect()
+    sender = await crew.join("sender")
+    for name in NAMES:
+        for payload in (b"0", b"1"):
+            await sender.publish(name, payload, qos=1)
+    for workers in (3, 2, 1):
+        assert await crew.stop() == 0
+        crew = Crew(stack, workers)
+        await crew.start("--store", store)
+        # Some take what waits now, others with another number of workers; new messages come for all.
+        sender = await crew.join("sender")
+        for number, name in enumerate(NAMES):
+            if number % 3 == workers - 1:
+                peer = await crew.stay(name, present=True)
+                assert [(await peer.message()).payload for _ in range(2)] == [b"0", b"1"]
+                await sender.publish(name, b"new", qos=1)
+                assert (await peer.message()).payload == b"new"
+                await peer.disconnect()
+    assert await crew.stop() == 0
 
 
 def test_messages_for_another_worker_are_not_left_behind(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.e2e import wire
 from tests.e2e.wire import Peer, connect
 from tests.support.daemon import canopy
 from tests.workers.crew import Crew, accepted
+from tests.workers.stores import made
 
 
 async def test_unix_sockets_and_proxies(stack: AsyncExitStack, tmp_path: Path) -> None:
@@ -104,7 +105,17 @@ async def test_a_store_has_one_supervisor(stack: AsyncExitStack, tmp_path: Path)
     assert "is in use by process" in result.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("text", ["", "many", "-3", "2 3", "2 moved 3"])
+def test_one_process_does_not_begin_anew_beside_the_stores_of_workers(tmp_path: Path) -> None:
+    """The file with their number is lost."""
+    made(tmp_path / "store", 2)
+    (tmp_path / "store" / "workers").unlink()
+    result = canopy("serve", "--port", "0", "--store", str(tmp_path / "store"))
+    assert result.returncode == 1
+    assert "w0/canopy.db is there, and" in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "store" / "canopy.db").exists()
+
+
+@pytest.mark.parametrize("text", ["", "many", "-3", "2 3", "2 moved", "2 moved 3 4"])
 def test_a_number_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "workers").write_text(text)
     with pytest.raises(StoreError, match="should have the number of workers"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -193,6 +194,23 @@ async def test_all_end_in_order(own: Crew) -> None:
 async def test_no_worker_outlives_a_killed_supervisor(own: Crew) -> None:
     os.kill(own.daemon.process.pid, signal.SIGKILL)
     await until(lambda: not any(map(runs, own.pids.values())), "the workers have ended")
+
+
+async def test_a_worker_can_have_as_many_descriptors_as_the_system_allows(crew: Crew) -> None:
+    """Whatever the process that forks it may have, which is older than the supervisor's own look at the limit."""
+    (forks,) = crew.children
+    _, hard = resource.prlimit(forks, resource.RLIMIT_NOFILE)
+    resource.prlimit(forks, resource.RLIMIT_NOFILE, (hard - 1, hard))
+    before = crew.pids["w0"]
+    await crew.kill(0)
+    await until(lambda: crew.pids["w0"] != before, "w0 serves again")
+    assert resource.prlimit(crew.pids["w0"], resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+async def test_what_forks_workers_has_one_thread(crew: Crew) -> None:
+    """What another one holds at a fork, such as a lock, the new process would wait for in vain."""
+    (forks,) = crew.children
+    assert len(os.listdir(f"/proc/{forks}/task")) == 1
 
 
 async def test_without_what_starts_workers_the_broker_ends(own: Crew) -> None:

@@ -20,7 +20,7 @@ from canopy_mqtt.settings.loader import load_settings
 from canopy_mqtt.settings.missing_files import missing_files
 from canopy_mqtt.settings.secret_files import open_settings
 from canopy_mqtt.store.base import StoreError
-from canopy_mqtt.store.division import FILE, Division, division
+from canopy_mqtt.store.division import divided
 from canopy_mqtt.terminal import MISUSED, fail
 
 app = typer.Typer(rich_markup_mode=None)
@@ -106,7 +106,7 @@ def serve(
 
         if lines := unusable(settings):
             fail("\n".join(lines), MISUSED)
-    if settings.workers.count > 1 or (settings.store.path and (Path(settings.store.path) / FILE).exists()):
+    if settings.workers.count > 1 or (settings.store.path and divided(Path(settings.store.path))):
         # Before this process has a thread.
         from canopy_mqtt.workers.process import nursery
 
@@ -132,11 +132,11 @@ def _run(settings: Settings, read: Callable[[], Settings] | None, writer: Backgr
     try:
         if settings.workers.count > 1:
             make = _supervisor(writer)
-        elif settings.store.path and division(Path(settings.store.path)) != Division(1):
+        elif settings.store.path and divided(Path(settings.store.path)):
             from canopy_mqtt.workers.moving import join_stores
 
             log, people = structlog.get_logger("canopy"), logs.for_people(settings.log.format, writer)
-            if not join_stores(settings, log, people, writer.write):
+            if not join_stores(settings, log, people, writer):
                 return None
         daemon.run(settings, make, stream=writer, read=read)
     except (daemon.DaemonError, StartupError, StoreError) as error:

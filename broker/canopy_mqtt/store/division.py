@@ -1,7 +1,7 @@
 """A store's folder that is divided among workers: each has a store in a folder of its own, `w0`, `w1` and so on.
 
-Owns the file that says how many they are, which is there before the first of them. So a broker of another number of
-processes finds no empty store where the clients' sessions should be.
+Owns the file that says how many they are, which is there before anything is in the first of them. So a broker of
+another number of processes finds no empty store where the clients' sessions should be.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 from canopy_mqtt.store.base import StoreError
 
 FILE: Final = "workers"
-"""The name of the file: it has the number, and the word `moved` while stores of that number take their places."""
+"""The name of the file: it has the number; while a move to it ends, also `MOVED` or `PLACED`, and the number before."""
 
 MOVED: Final = "moved"
+PLACED: Final = "placed"
 
 MOST: Final = 64
 """Workers at most (`workers.count`)."""
@@ -25,8 +26,10 @@ class Division(NamedTuple):
     """Of how many workers the stores in a folder are; 1: there is one store, in the folder itself."""
 
     workers: int
-    moved: bool = False
-    """New stores are complete, and are put into the places of old ones."""
+    before: int = 0
+    """The new stores are complete, and replace those of so many workers; 0: there is no move."""
+    placed: bool = False
+    """The old ones are gone, and the new ones take their places."""
 
 
 def division(folder: Path) -> Division:
@@ -38,11 +41,19 @@ def division(folder: Path) -> Division:
         return Division(1)
     except OSError as error:
         raise StoreError(f"{file} cannot be read ({error.strerror}): let the broker's user read it") from error
-    # One process needs the file only while its store takes its place.
-    known = {str(number) for number in range(1 if words[1:] else 2, MOST + 1)}
-    if not words or words[0] not in known or words[1:] not in ([], [MOVED]):
-        raise StoreError(f"{file} should have the number of workers whose stores are beside it, and has {words!r:.80}")
-    return Division(int(words[0]), len(words) > 1)
+    known = {str(number): number for number in range(1, MOST + 1)}
+    match words:
+        # One process needs the file only while its store takes its place.
+        case [workers] if workers in known and workers != "1":
+            return Division(known[workers])
+        case [workers, ("moved" | "placed") as step, before] if workers in known and before in known:
+            return Division(known[workers], known[before], step == PLACED)
+    raise StoreError(f"{file} should have the number of workers whose stores are beside it, and has {words!r:.80}")
+
+
+def divided(folder: Path) -> bool:
+    """Return whether a folder has, or may have, stores of several workers, or one that takes the place of those."""
+    return (folder / FILE).exists() or any(part(folder, worker).is_dir() for worker in range(MOST))
 
 
 def note(folder: Path, found: Division) -> None:
@@ -54,7 +65,8 @@ def note(folder: Path, found: Division) -> None:
                 each.unlink(missing_ok=True)
         else:
             with made.open("w", encoding="ascii") as written:
-                written.write(f"{found.workers} {MOVED}\n" if found.moved else f"{found.workers}\n")
+                step = f" {PLACED if found.placed else MOVED} {found.before}" if found.before else ""
+                written.write(f"{found.workers}{step}\n")
                 written.flush()
                 os.fsync(written.fileno())
             made.rename(file)

@@ -2,9 +2,12 @@
 
 Owns the steps, of which each can be interrupted: the workers of the former number run without clients until none has a
 message for another one; then a new store is filled at the place of each worker, in the folder `next` there; then the
-file `workers` says that these count, and their files replace the old ones. Whatever ends the process, the next start
-goes on: the old stores are whole until the new ones are on the disk. Only files are renamed, within a place: that may
-be a link, or a disk of its own.
+file `workers` says that these count, the old ones are removed, it says that, too, and the new ones take their places.
+Whatever ends the process, the next start goes on: the old stores are whole until the new ones are on the disk. Only
+files are renamed, within a place: that may be a link, or a disk of its own.
+
+Promises: a store that counts and is not there ends each start, and so does one that is there and does not count; none
+is removed that has not been read. So the files of new stores are there, empty, before the number counts.
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
+from canopy_mqtt.assembly.logwriter import BackgroundWriter
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Http, Recorder, Settings
 from canopy_mqtt.store.base import StoreError
-from canopy_mqtt.store.division import Division, division, note, part
+from canopy_mqtt.store.division import FILE as NUMBER
+from canopy_mqtt.store.division import MOST, Division, division, note, part
 from canopy_mqtt.store.sqlite.opening import CACHE_KIBIBYTES, FILE, LOCK, lock_folder, open_store
 from canopy_mqtt.store.sqlite.rebuilding import SIDE_FILES, keep_names
 from canopy_mqtt.store.tools.dividing import Divider, check
@@ -45,11 +50,11 @@ _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 
-def join_stores(settings: Settings, log: Any, people: bool, write: Callable[[str], object]) -> bool:
+def join_stores(settings: Settings, log: Any, people: bool, output: BackgroundWriter) -> bool:
     """Move the sessions of several workers into the store of one process. Returns False if a signal stopped it.
 
-    SIGTERM and SIGINT stop it in order; the same signal again ends the process. Arguments and errors are those of
-    `take_store`.
+    SIGTERM and SIGINT stop it in order; a second one ends the process at once, and no thread of it goes on when the
+    lock is free. `output` takes the lines of the workers' logs; other arguments, and errors, are those of `take_store`.
     """
 
     async def join() -> None:
@@ -57,12 +62,15 @@ def join_stores(settings: Settings, log: Any, people: bool, write: Callable[[str
         assert this is not None
 
         def stop(number: int) -> None:
-            loop.remove_signal_handler(number)
+            if this.cancelling():
+                # With what is still to be written.
+                output.close()
+                os._exit(128 + number)
             this.cancel()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop, number)
-        os.close(await take_store(settings, log, people, write))
+        os.close(await take_store(settings, log, people, output.write))
 
     try:
         asyncio.run(join())
@@ -92,7 +100,9 @@ async def take_store(settings: Settings, log: Any, people: bool, write: Callable
         lock = await asyncio.to_thread(lock_folder, folder)
         try:
             there = await _in_thread(None, _finish, folder)
-            if there != workers:
+            if not await asyncio.to_thread(_has_stores, folder, there):
+                await _in_thread(None, _begin, folder, workers)
+            elif there != workers:
                 await _move(settings, folder, there, log, people, write)
         except BaseException:
             os.close(lock)
@@ -116,14 +126,16 @@ async def _in_thread(
         if stopping is not None:
             stopping.set()
         await asyncio.wait((done,))
+        with suppress(Exception):
+            done.result()
         raise
 
 
 def _finish(folder: Path) -> int:
     """Finish what an earlier process had begun, or forget it; return of how many workers the stores are."""
     found = division(folder)
-    if found.moved:
-        _replace(folder, found.workers)
+    if found.before:
+        _replace(folder, found)
     for each in (folder, *_parts(folder)):
         if (each / NEXT).exists():
             shutil.rmtree(each / NEXT, ignore_errors=True)
@@ -137,9 +149,6 @@ async def _move(
     settings: Settings, folder: Path, there: int, log: Any, people: bool, write: Callable[[str], object]
 ) -> None:
     workers = settings.workers.count
-    if not await asyncio.to_thread(_has_stores, folder, there):
-        await asyncio.to_thread(note, folder, Division(workers))
-        return
     log.warning("sessions are moved to another number of workers", before=there, after=workers)
     if there > 1:
         crew = Crew(_former(settings, there), log, people, write, 0, _nobody)
@@ -154,17 +163,50 @@ async def _move(
 
 
 def _has_stores(folder: Path, workers: int) -> bool:
-    """Return whether the stores of so many workers are there; False: of one process, which is new.
+    """Return whether one of the stores of so many workers has been opened; False: all are new.
 
-    Raises StoreError: one of several is missing.
+    Raises StoreError: one is missing, or there is one that does not count.
     """
-    missing = [each / FILE for each in _places(folder, workers) if not (each / FILE).exists()]
+    places = _places(folder, workers)
+    whose = f"the stores of {workers} workers" if workers > 1 else "the store of one process"
+    missing = [place / FILE for place in places if not (place / FILE).exists()]
     if missing and workers > 1:
         raise StoreError(
-            f"{missing[0]} is missing, and {folder} should have the stores of {workers} workers: put it back, or start "
-            f"with workers.count = {workers}, which makes an empty one"
+            f"{missing[0]} is missing, and {folder} should have {whose}: put it back (its disk may not be mounted); if "
+            "it is lost, make an empty file in its place"
         )
-    return not missing
+    others = [each / FILE for each in (folder, *_parts(folder)) if each not in places and _opened_before(each)]
+    if others:
+        raise StoreError(
+            f"{others[0]} is there, and {folder} should have {whose} alone: move it away, or if it belongs to them "
+            f"write how many workers they are of into {folder / NUMBER}"
+        )
+    return any(map(_opened_before, places))
+
+
+def _opened_before(place: Path) -> bool:
+    """Return whether a store has been opened there; a new one is an empty file."""
+    file = place / FILE
+    return file.exists() and file.stat().st_size > 0
+
+
+def _begin(folder: Path, workers: int) -> None:
+    """Make the stores of so many workers, where there are none: empty files, before the number counts. Raises OSError.
+
+    That of one process is made by its broker.
+    """
+    places = _places(folder, workers)
+    for place in places if workers > 1 else ():
+        place.mkdir(mode=0o700, exist_ok=True)
+        (place / FILE).touch(mode=0o600)
+        keep_names(place)
+    keep_names(folder)
+    note(folder, Division(workers))
+    for each in (folder, *_parts(folder)):
+        if each not in places and (each / FILE).exists():
+            (each / FILE).unlink()
+            with suppress(OSError):
+                each.rmdir()
 
 
 def _former(settings: Settings, workers: int) -> Settings:
@@ -195,7 +237,7 @@ def _places(folder: Path, workers: int) -> list[Path]:
 
 def _parts(folder: Path) -> list[Path]:
     """Return the folders of workers that are there."""
-    return [each for each in folder.glob("w[0-9]*") if each.name[1:].isdecimal()]
+    return [place for place in (part(folder, worker) for worker in range(MOST)) if place.is_dir()]
 
 
 # -- filling the new stores --------------------------------------------------------------------------------------------
@@ -218,18 +260,20 @@ def rebuild(folder: Path, before: int, after: int, presence: str = "", stopping:
     with ExitStack() as stack:
         stores = [stack.enter_context(_opened(each, before)) for each in _places(folder, before)]
         for store in stores:
-            check(store, before, after)
+            check(store, before)
         share = max(CACHE_KIBIBYTES // after, MIN_CACHE)
         new = [stack.enter_context(filling(each / NEXT, share)) for each in places]
         divider = Divider(new, worker_of, stopping or threading.Event())
         for store in stores:
             divider.take(store)
+        divider.take_broadcasts(stores)
         divider.take_retained(stores, presence.encode())
     # Names that are new are on the disk before they count.
     for each in {folder, *places}:
         keep_names(each)
-    note(folder, Division(after, moved=True))
-    _replace(folder, after)
+    moved = Division(after, before)
+    note(folder, moved)
+    _replace(folder, moved)
     return divider.sessions
 
 
@@ -252,29 +296,38 @@ def _opened(place: Path, before: int) -> Iterator[ReadOnlyStore]:
 # -- replacing the old ones --------------------------------------------------------------------------------------------
 
 
-def _replace(folder: Path, workers: int) -> None:
-    """Put the new stores into the places of the old ones, which count no more. Raises OSError."""
-    places = _places(folder, workers)
+def _replace(folder: Path, moved: Division) -> None:
+    """Put the new stores into the places of the old ones, which count no more. Raises OSError and StoreError."""
+    places = _places(folder, moved.workers)
+    if not moved.placed:
+        # None has its place yet: what is there is old.
+        for place in places:
+            _look_for(place / NEXT / FILE)
+        for each in _places(folder, moved.before):
+            _remove(each)
+            if each not in places and each != folder:
+                (each / LOCK).unlink(missing_ok=True)
+                # A link or another disk stays, and what else an operator has there.
+                with suppress(OSError):
+                    each.rmdir()
+            if each.is_dir():
+                keep_names(each)
+        moved = moved._replace(placed=True)
+        note(folder, moved)
     for place in places:
         new = place / NEXT / FILE
         if new.exists():
-            _remove(place)
             new.rename(place / FILE)
-        if not (place / FILE).exists():
-            raise StoreError(f"{place / FILE} is missing: put it back (its disk may not be mounted)")
+        _look_for(place / FILE)
         keep_names(place)
-    for each in _parts(folder):
-        if each not in places:
-            _remove(each)
-            (each / LOCK).unlink(missing_ok=True)
-            # A link or another disk stays, and what else an operator has there.
-            with suppress(OSError):
-                each.rmdir()
-    if folder not in places:
-        _remove(folder)
     for place in places:
         shutil.rmtree(place / NEXT, ignore_errors=True)
-    note(folder, Division(workers))
+    note(folder, Division(moved.workers))
+
+
+def _look_for(file: Path) -> None:
+    if not file.exists():
+        raise StoreError(f"{file} is missing, a new store that was complete: put it back (its disk may not be mounted)")
 
 
 def _remove(place: Path) -> None:

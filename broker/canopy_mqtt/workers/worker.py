@@ -330,6 +330,7 @@ def main(sock: socket.socket) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     daemon.ignore_signals()
+    daemon.raise_descriptor_limit(0)
     try:
         start: Start = first_frame(sock).said()[0]
     except EOFError:

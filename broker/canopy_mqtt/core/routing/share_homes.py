@@ -39,7 +39,7 @@ class ShareHome(GroupHome):
         count = group.connected.count
         if group.size > 0:
             kind = BUSY if self.busy and count > 0 else MEMBERS
-            told = f"{self.node}/{kind}/{count}/{group.name}/{group.topic_filter}"
+            told = members_filter(self.node, kind, count, group.name, group.topic_filter)
         if told == before:
             return
         self.told = told
@@ -51,6 +51,11 @@ class ShareHome(GroupHome):
             listener.wanted(told)
         if before:
             listener.unwanted(before)
+
+
+def members_filter(node: str, kind: str, connected: int, name: str, topic_filter: str) -> str:
+    """Return the filter by which the home of a group, with the client identifier `node`, is told of members."""
+    return f"{node}/{kind}/{connected}/{name}/{topic_filter}"
 
 
 def group_of(session: Session, name: str) -> tuple[str, str]:

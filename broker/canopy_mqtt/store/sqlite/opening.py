@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from canopy_mqtt.store.base import StoreError
-from canopy_mqtt.store.division import division, part
+from canopy_mqtt.store.division import Division, division, part
 from canopy_mqtt.store.sqlite.reading import any_text, clock, is_damage, mend_ended, numbers
 from canopy_mqtt.store.sqlite.rebuilding import SIDE_FILES, Rebuilt, finish, keep_names, make, put_aside, tables
 from canopy_mqtt.store.sqlite.schema import (
@@ -158,7 +158,7 @@ def _file(directory: Path) -> Path:
         StoreError: the folder has the stores of several workers, or the link leads nowhere.
     """
     found = division(directory)
-    if found.workers > 1 or found.moved:
+    if found != Division(1):
         raise StoreError(
             f"{directory} has the stores of {found.workers} workers: start the broker with workers.count = "
             f"{found.workers}, or name the folder of one, {part(directory, 0)}"

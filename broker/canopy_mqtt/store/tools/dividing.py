@@ -14,10 +14,11 @@ from itertools import count
 from typing import Any, Final
 
 from canopy_mqtt.core.accounts import LINK_ACCOUNT
-from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, is_within
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, is_within, parse_shared
 from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.node_messages import read_mark
 from canopy_mqtt.core.routing.nodes import NODE_LINKS, NODES
+from canopy_mqtt.core.routing.share_homes import MEMBERS, members_filter
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.store.sqlite.opening import told
@@ -31,6 +32,13 @@ BETWEEN: Final = (
     f" WHERE substr(client_id, 1, {len(NODES)}) = ? OR substr(client_id, 1, {len(NODE_LINKS)}) = ? LIMIT 1"
 )
 """A session between workers, or nodes, that has messages."""
+
+
+LINK: Final = {"principal": '{"user_name": null}', "expiry_interval": 86_400}
+"""The session of another worker, which has its links for a day."""
+
+TOLD: Final = {"qos": 2, "no_local": 1, "retain_as_published": 1, "retain_handling": 0, "identifier": 0, "streaming": 0}
+"""Its subscription, by which it tells of members of a share group."""
 
 
 class Stopped(Exception):
@@ -47,15 +55,8 @@ def _reading(store: ReadOnlyStore) -> Iterator[None]:
         raise StoreError(told(store.path, error)) from error
 
 
-def check(store: ReadOnlyStore, before: int, after: int) -> None:
+def check(store: ReadOnlyStore, before: int) -> None:
     """Refuse what another number of workers cannot have. Raises StoreError."""
-    for table, column in (("subscription", "filter"), ("session", "client_id")) if after > 1 else ():
-        query = f"SELECT count(*) FROM {table} WHERE substr({column}, 1, {len(SHARE_PREFIX)}) = ?"
-        if store.db.execute(query, (SHARE_PREFIX,)).fetchone()[0]:
-            raise StoreError(
-                f"{store.path.parent} has shared subscriptions, whose groups are moved to one process only: start "
-                "it with the number of workers that it had, or with workers.count = 1"
-            )
     if found := store.db.execute(BETWEEN, (NODES, NODE_LINKS)).fetchone():
         remedy = "start the broker again" if before > 1 else "start it as a node of its cluster until they have gone"
         raise StoreError(f"{store.path} has messages for another worker or node ({found[0]}): {remedy}")
@@ -72,11 +73,15 @@ class Divider:
         self._stores = stores
         self._worker_of = worker_of
         self._stopping = stopping
-        # Messages that several deliveries share are numbered anew: each former store has had numbers of its own.
+        # Messages that several deliveries share, and broadcasts, are numbered anew: each former store has had numbers
+        # of its own.
         self._numbers = count(1)
+        self._broadcasts = count(1)
+        # For each worker: the others that have told it of members of share groups, and by which filters.
+        self._told: list[dict[str, set[str]]] = [{} for _ in stores]
 
     def take(self, store: ReadOnlyStore) -> None:
-        """Bring in all that a former store has, but for what is retained.
+        """Bring in all that a former store has, but for what is retained, and broadcasts.
 
         Raises StoreError and Stopped.
         """
@@ -85,11 +90,7 @@ class Divider:
 
     def _take(self, store: ReadOnlyStore) -> None:
         # Links between workers begin anew.
-        homes = {
-            session: (client_id, self._home(client_id))
-            for session, client_id in store.db.execute("SELECT id, client_id FROM session")
-            if not client_id.startswith((NODES, NODE_LINKS))
-        }
+        homes = self._homes(store)
         self.sessions += len(homes)
         # By message: the workers that have it, a bit each, and its new number.
         users: dict[int, int] = {}
@@ -98,18 +99,70 @@ class Divider:
                 users[message] = users.get(message, 0) | 1 << homes[session][1]
         numbers: dict[int, int] = {}
         for table in row_rules.TABLES:
-            for row in rows_of(store, table) if table != "retained" else ():
-                # Of a broadcast, which one process has left unfinished, each worker goes on with its own sessions.
-                to = -1
+            for row in rows_of(store, table) if table not in ("retained", "broadcast", "passed") else ():
                 if table == "message":
                     to = users.get(row["id"], 0)
                     numbers[row["id"]] = row["id"] = next(self._numbers)
-                elif table != "broadcast":
+                else:
                     row["client_id"], home = homes.get(row["id" if table == "session" else "session"], ("", -1))
                     to = 0 if home < 0 else 1 << home
+                if table == "subscription" and home >= 0:
+                    self._tell_home(row["filter"], home)
                 if row.get("message") is not None:
                     row["message"] = numbers.get(row["message"], 0)
                 self._add(table, row, store.ahead, to)
+
+    def _tell_home(self, name: str, worker: int) -> None:
+        """If this is a share group that lives at another worker, have that one know from its start that there is a
+        member: without any, the queue of the group would end."""
+        home = self._home(name) if name.startswith(SHARE_PREFIX) else worker
+        if home == worker:
+            return
+        node, told = NODES + name_of(worker), self._told[home]
+        if node not in told:
+            told[node] = set()
+            self._add("session", LINK | {"client_id": node}, 0.0, 1 << home)
+        topic_filter = members_filter(NODES + name_of(home), MEMBERS, 0, *parse_shared(name))
+        if topic_filter not in told[node]:
+            told[node].add(topic_filter)
+            self._add("subscription", TOLD | {"client_id": node, "filter": topic_filter}, 0.0, 1 << home)
+
+    def _homes(self, store: ReadOnlyStore) -> dict[int, tuple[str, int]]:
+        """Return the sessions of a former store, but for those of links between workers, and where each goes."""
+        return {
+            session: (client_id, self._home(client_id))
+            for session, client_id in store.db.execute("SELECT id, client_id FROM session")
+            if not client_id.startswith((NODES, NODE_LINKS))
+        }
+
+    def take_broadcasts(self, stores: list[ReadOnlyStore]) -> None:
+        """Bring in the messages that a former process has left on their way to very many: after all sessions.
+
+        Each goes on to the sessions that it was for: those of its store, and those of each worker whose link had not
+        had it yet. Raises StoreError and Stopped.
+        """
+        for number, store in enumerate(stores):
+            with _reading(store):
+                broadcasts = list(rows_of(store, "broadcast"))
+                if not broadcasts:
+                    continue
+                passed: dict[int, set[str]] = {row["id"]: set() for row in broadcasts}
+                clients = dict(store.db.execute("SELECT id, client_id FROM session"))
+                for row in rows_of(store, "passed"):
+                    passed.get(row["broadcast"], set()).add(clients[row["session"]])
+            links = set(clients.values())
+            for row in broadcasts:
+                had, row["id"] = passed[row["id"]], next(self._broadcasts)
+                without: list[tuple[str, int]] = []
+                for other, each in enumerate(stores):
+                    link = NODES + name_of(other)
+                    all_had = other != number and (link in had or link not in links)
+                    with _reading(each):
+                        without += [found for found in self._homes(each).values() if all_had or found[0] in had]
+                with _reading(store):
+                    self._add("broadcast", row, store.ahead, -1)
+                    for client_id, home in without:
+                        self._add("passed", {"broadcast": row["id"], "client_id": client_id}, 0.0, 1 << home)
 
     def take_retained(self, stores: list[ReadOnlyStore], presence: bytes) -> None:
         """Bring in what is retained, and cleared: all workers have all of it, the newest of each topic.
