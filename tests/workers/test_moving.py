@@ -26,7 +26,6 @@ from canopy_mqtt.store.sqlite.opening import lock_folder
 from canopy_mqtt.store.tools import dividing
 from canopy_mqtt.store.tools.dividing import Stopped
 from canopy_mqtt.store.tools.exporting import rows_of
-from canopy_mqtt.store.tools.importing import filling
 from canopy_mqtt.store.tools.read_only import ReadOnlyStore
 from canopy_mqtt.store.tools.verifying import verify
 from canopy_mqtt.workers import moving
@@ -36,7 +35,7 @@ from tests.support.daemon import environment
 from tests.support.forked import CANOPY, Forked
 from tests.workers import dying, stuck
 from tests.workers.crew import Crew
-from tests.workers.stores import EXPECTED, NAMES, SESSION, SUBSCRIPTION, content, fill, made, places
+from tests.workers.stores import EXPECTED, NAMES, content, fill, made, places
 
 ONE_QOS = NAMES[::2]
 """Those whose subscriptions are of QoS 1, so that all messages are."""
@@ -513,16 +512,6 @@ def test_what_is_damaged_gets_no_right_checksum(tmp_path: Path) -> None:
     assert division(folder) == Division(1)
 
 
-def test_shared_subscriptions_stay_with_one_process(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    with filling(folder) as importer:
-        importer.row("session", SESSION | {"client_id": "a"})
-        importer.row("subscription", SUBSCRIPTION | {"client_id": "a", "filter": "$share/g/a", "streaming": 0})
-    with pytest.raises(StoreError, match="has shared subscriptions, whose groups are moved to one process only"):
-        moving.rebuild(folder, 1, 2)
-    assert division(folder) == Division(1)
-
-
 def test_messages_for_another_worker_are_not_left_behind(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     folder.mkdir()
@@ -557,7 +546,7 @@ def _stuck(messages: int) -> tuple[Any, list[tuple[str, str]], list[dict[str, An
     log = SimpleNamespace(warning=lambda _, **fields: lines.append(fields))
     vars(worker).update(
         _broker=SimpleNamespace(
-            router=SimpleNamespace(sessions={"$node/w0": node}),
+            router=SimpleNamespace(sessions={"$node/w0": node}, fanout=SimpleNamespace(broadcasting=False)),
             log=log,
             settings=SimpleNamespace(cluster=SimpleNamespace(node="w1")),
         ),

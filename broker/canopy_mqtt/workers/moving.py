@@ -258,7 +258,7 @@ def rebuild(folder: Path, before: int, after: int, presence: str = "", stopping:
     with ExitStack() as stack:
         stores = [stack.enter_context(_opened(each, before)) for each in _places(folder, before)]
         for store in stores:
-            check(store, before, after)
+            check(store, before)
         share = max(CACHE_KIBIBYTES // after, MIN_CACHE)
         new = [stack.enter_context(filling(each / NEXT, share)) for each in places]
         divider = Divider(new, worker_of, stopping or threading.Event())
