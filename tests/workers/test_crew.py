@@ -148,6 +148,14 @@ async def test_a_reload_waits_for_no_start_and_reaches_it_all_the_same(crew: Cre
     await again
 
 
+@pytest.mark.parametrize(("most", "count"), [(416, 16), (64, 64), (65_536, 2)])
+async def test_lines_have_no_more_room_than_there_is(most: int, count: int) -> None:
+    made = Crew(Settings(workers={"count": count}), structlog.get_logger(), False, print, most, lambda *_: None)
+    lines = [slot.line for slot in made.slots]
+    assert sum(line._part for line in lines) + lines[0]._room.left <= most
+    assert all(line._part for line in lines)
+
+
 async def test_a_worker_that_hangs_while_it_starts_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = await asyncio.create_subprocess_exec("sleep", "1000")
 

@@ -305,6 +305,20 @@ async def test_what_waits_is_there_after_a_kill_of_its_home(kept: Crew) -> None:
     assert sorted(group.takers[name].received) == list(range(20))
 
 
+async def test_what_waits_is_there_after_a_kill_of_its_only_members_worker(kept: Crew) -> None:
+    """The member was connected when its worker ended, and is not when that is back."""
+    group = Group(kept, 0)
+    name = group.name(1)
+    await group.member(name, 1)
+    pid = kept.pids["w1"]
+    await kept.kill(1)
+    await group.publish(0, 50, 1, range(1))
+    await until(lambda: kept.pids["w1"] != pid, "it serves again")
+    group.take(name, await group.member(name, 1, present=True))
+    await group.has(50)
+    assert group.takers[name].received == list(range(50))
+
+
 async def test_a_slow_member_leaves_the_rest_to_members_of_other_workers(crew: Crew) -> None:
     """What waits in the queue of a group goes to a worker as far as its members take it, and a little ahead."""
     group = Group(crew, 0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from canopy_mqtt.workers import wire
-from canopy_mqtt.workers.lines import UNAVAILABLE_V5, UNTAKEN, Line, Newcomer, Room
+from canopy_mqtt.workers.lines import SMALL, UNAVAILABLE_V5, UNTAKEN, Line, Newcomer, Room
 from canopy_mqtt.workers.wire import (
     ANY,
     CONNECTION,
@@ -127,13 +127,35 @@ async def test_what_does_not_fit_is_told(ends: Ends, version: int, answer: bytes
 
 
 async def test_their_bytes_are_bounded_but_one_always_fits(ends: Ends) -> None:
-    line = Line(Room(0), 10, 10)
-    line.add(ends.newcomer(b"x" * 20))
-    line.add(ends.newcomer(b"x"))
+    line = Line(Room(0), 10, SMALL)
+    large = bytes(SMALL + 1)
+    for data in (large, large, bytes(SMALL)):
+        line.add(ends.newcomer(data))
     assert await ends.answer(1) == UNAVAILABLE_V5
-    assert len(line) == 1
+    assert len(line) == 2
     line.close()
     assert await ends.answer(0) == UNAVAILABLE_V5
+
+
+async def test_bytes_that_are_on_their_way_keep_none_out(ends: Ends) -> None:
+    """The worker is there; those that it did not take are not refused when it ends, either."""
+    line = Line(Room(0), 10, 2 * SMALL)
+    ends.takes = False
+    first = ends.channel(line)
+    line.begin(first)
+    packets = [bytes([number]) * (SMALL + 1) for number in range(3)]
+    for data in packets:
+        line.add(ends.newcomer(data))
+    ends.other.close()
+    first.close()
+    line.end()
+    ends.takes = True
+    second = ends.channel(line)
+    line.begin(second)
+    await until(lambda: not len(line))
+    assert ends.got == packets
+    second.close()
+    ends.other.close()
 
 
 async def test_who_waits_for_one_worker_keeps_out_no_client_of_another(ends: Ends) -> None:

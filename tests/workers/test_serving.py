@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import shutil
 import signal
 import socket
 import time
@@ -11,9 +13,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
+from canopy_mqtt.workers import worker as process
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, connect
 from tests.support.daemon import Daemon, canopy
@@ -73,8 +77,8 @@ async def test_a_killed_worker_gets_what_its_clients_had_retained_from_the_other
         await sender.publish(topic, topic.encode(), qos=1, retain=True)
     await sender.publish("kept/1", b"", qos=1, retain=True)
     # The others have it by then.
-    for worker in (0, 2):
-        looker = await crew.join(next(crew.names(worker)), ("kept/#", 1))
+    for other in (0, 2):
+        looker = await crew.join(next(crew.names(other)), ("kept/#", 1))
         assert (await looker.message()).topic == "kept/2"
     await crew.kill(1)
     looker = await crew.join(name, ("kept/#", 1))
@@ -143,6 +147,41 @@ async def test_clients_of_a_killed_worker_wait_and_are_served(crew: Crew) -> Non
     assert (await there.message()).payload == b"again"
 
 
+async def test_a_worker_serves_again_though_somebody_has_removed_the_sockets(crew: Crew) -> None:
+    there = await crew.join(next(crew.names(0)), ("to/0", 1))
+    shutil.rmtree(folder_of(crew.pids["w1"]))
+    await crew.kill(1)
+    back = await crew.join(next(crew.names(1)), ("to/1", 1))
+    await back.publish("to/0", b"from 1", qos=1)
+    await there.publish("to/1", b"from 0", qos=1)
+    assert [(await peer.message()).payload for peer in (there, back)] == [b"from 1", b"from 0"]
+
+
+def folder_of(pid: int) -> Path:
+    """The folder of the sockets of a worker."""
+    own = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    with open("/proc/net/unix", encoding="ascii") as file:
+        paths = [words[7] for words in map(str.split, file) if len(words) > 7 and f"socket:[{words[6]}]" in own]
+    return Path(next(path for path in paths if path.endswith(".sock"))).parent
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_worker_that_is_cut_off_removes_no_socket_but_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, others: int
+) -> None:
+    folder = tmp_path / "sockets"
+    folder.mkdir()
+    rest = [folder / f"w{number}.sock" for number in range(1, 1 + others)]
+    for path in (folder / "w0.sock", *rest):
+        path.touch()
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    process.supervisor_gone(folder / "w0.sock")
+    assert codes == [process.KILLED]
+    assert [*tmp_path.rglob("*.sock")] == rest
+    assert folder.exists() is bool(others)
+
+
 async def test_all_end_in_order(own: Crew) -> None:
     peers = [await own.join(next(own.names(worker))) for worker in range(3)]
     assert await own.stop() == 0
@@ -155,6 +194,23 @@ async def test_all_end_in_order(own: Crew) -> None:
 async def test_no_worker_outlives_a_killed_supervisor(own: Crew) -> None:
     os.kill(own.daemon.process.pid, signal.SIGKILL)
     await until(lambda: not any(map(runs, own.pids.values())), "the workers have ended")
+
+
+async def test_a_worker_can_have_as_many_descriptors_as_the_system_allows(crew: Crew) -> None:
+    """Whatever the process that forks it may have, which is older than the supervisor's own look at the limit."""
+    (forks,) = crew.children
+    _, hard = resource.prlimit(forks, resource.RLIMIT_NOFILE)
+    resource.prlimit(forks, resource.RLIMIT_NOFILE, (hard - 1, hard))
+    before = crew.pids["w0"]
+    await crew.kill(0)
+    await until(lambda: crew.pids["w0"] != before, "w0 serves again")
+    assert resource.prlimit(crew.pids["w0"], resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+async def test_what_forks_workers_has_one_thread(crew: Crew) -> None:
+    """What another one holds at a fork, such as a lock, the new process would wait for in vain."""
+    (forks,) = crew.children
+    assert len(os.listdir(f"/proc/{forks}/task")) == 1
 
 
 async def test_without_what_starts_workers_the_broker_ends(own: Crew) -> None:

@@ -18,7 +18,7 @@ from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
-from canopy_mqtt.workers.plan import Plan, run_folder
+from canopy_mqtt.workers.plan import Plan, make_again, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
 from canopy_mqtt.workers.wire import Arrival
 
@@ -64,7 +64,8 @@ class Crew:
         for all of them. `relayed` is called with a connection that a worker has for another one."""
         count = settings.workers.count
         # A quarter is for all lines alike, so that no line has all: who waits for one that is away keeps nobody out.
-        part, room = max(most // count // 4, UNTAKEN), Room(most - most // 4)
+        part = max(most // count // 4, min(UNTAKEN, most // count))
+        room = Room(most - part * count)
         self.slots = [Slot(number, Line(room, part, MAX_BYTES // count)) for number in range(count)]
         self._settings = settings
         self._log = log
@@ -92,6 +93,11 @@ class Crew:
 
     async def again(self, slot: Slot) -> None:
         """Have a worker serve whose process has ended. Raises WorkerError."""
+        assert self._folder is not None
+        try:
+            await asyncio.to_thread(make_again, self._folder)
+        except OSError as error:
+            raise WorkerError(f"the folder {self._folder} cannot be made: {error.strerror}") from error
         plan = self._plan
         process = await self._begin(slot)
         await _open(slot)

@@ -25,6 +25,9 @@ those it holds are lost with the worker."""
 MAX_BYTES: Final = 67_108_864
 """Bytes that were read of the connections that wait in all lines."""
 
+SMALL: Final = 4_096
+"""Bytes that were read of a connection which count as none: in bytes, it always fits."""
+
 MAX_WAIT: Final = 60.0
 """Seconds that a connection waits where no time limit is set for its CONNECT."""
 
@@ -53,6 +56,11 @@ def refuse(newcomer: Newcomer) -> None:
     newcomer.sock.close()
 
 
+def _size(newcomer: Newcomer) -> int:
+    size = len(newcomer.arrival.data)
+    return size if size > SMALL else 0
+
+
 class Room:
     """The room that all lines have in common."""
 
@@ -65,12 +73,13 @@ class Line:
     """The connections for one worker. Made on the event loop."""
 
     def __init__(self, room: Room, part: int, most_bytes: int = MAX_BYTES) -> None:
-        """`part`: connections that fit whatever the other lines take of the room; `most_bytes`: what was read of all
-        that are not taken; one always fits."""
+        """`part`: connections that fit whatever the other lines take of the room; `most_bytes`: what was read of large
+        ones that wait, and about as much of those that are on their way; one always fits."""
         self._room = room
         self._part = part
         self._most_bytes = most_bytes
         self._closed = False
+        # Of those that wait.
         self._bytes = 0
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Newcomer] = deque()
@@ -90,9 +99,9 @@ class Line:
 
     def add(self, newcomer: Newcomer) -> None:
         """Pass a connection on, now or as soon as there is a worker; or refuse it."""
-        size = len(newcomer.arrival.data)
+        size = _size(newcomer)
         beyond = len(self) >= self._part
-        full = (beyond and self._room.left <= 0) or (len(self) and self._bytes + size > self._most_bytes)
+        full = (beyond and self._room.left <= 0) or (self._bytes and size and self._bytes + size > self._most_bytes)
         if self._closed or full:
             refuse(newcomer)
             return
@@ -112,43 +121,47 @@ class Line:
         Returns those that any other worker can have, which do not wait.
         """
         self._channel = None
-        self._waiting.extendleft(reversed(self._sent))
+        all_of_them = [*self._sent, *self._waiting]
+        self._room.left += max(0, len(all_of_them) - self._part)
+        others = [each for each in all_of_them if each.arrival.worker == ANY]
+        self._waiting = deque(each for each in all_of_them if each.arrival.worker != ANY)
         self._sent.clear()
-        others: list[Newcomer] = []
-        for _ in range(len(self._waiting)):
-            newcomer = self._leave(self._waiting)
-            if newcomer.arrival.worker == ANY:
-                others.append(newcomer)
-            else:
-                self.add(newcomer)
+        self._room.left -= max(0, len(self) - self._part)
+        self._bytes = sum(map(_size, self._waiting))
+        if self._closed:
+            self.close()
         self._watch()
         return others
 
     def taken(self, count: int) -> None:
         """The worker has the first of those that were sent to it."""
         for _ in range(count):
-            self._leave(self._sent).sock.close()
+            self._sent.popleft().sock.close()
+            self._room.left += len(self) >= self._part
         self._send()
 
     def close(self) -> None:
         """Refuse all that wait, and all that come: the broker stops."""
         self._closed = True
         while self._waiting:
-            refuse(self._leave(self._waiting))
+            refuse(self._leave())
         self._watch()
 
     def _send(self) -> None:
         channel = self._channel
         while channel is not None and self._waiting and len(self._sent) < UNTAKEN:
+            if sum(map(_size, self._sent)) >= self._most_bytes:
+                break
             newcomer = self._waiting.popleft()
+            self._bytes -= _size(newcomer)
             self._sent.append(newcomer)
             channel.send(newcomer.arrival.frame(newcomer.sock))
         self._watch()
 
-    def _leave(self, those: deque[Newcomer]) -> Newcomer:
-        """Take out the first of those that wait, or were sent."""
-        newcomer = those.popleft()
-        self._bytes -= len(newcomer.arrival.data)
+    def _leave(self) -> Newcomer:
+        """Take out the first of those that wait."""
+        newcomer = self._waiting.popleft()
+        self._bytes -= _size(newcomer)
         self._room.left += len(self) >= self._part
         return newcomer
 
@@ -164,5 +177,5 @@ class Line:
         self._timer = None
         now = self._loop.time()
         while self._waiting and self._waiting[0].until <= now:
-            refuse(self._leave(self._waiting))
+            refuse(self._leave())
         self._watch()

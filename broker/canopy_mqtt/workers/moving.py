@@ -126,6 +126,8 @@ async def _in_thread(
         if stopping is not None:
             stopping.set()
         await asyncio.wait((done,))
+        with suppress(Exception):
+            done.result()
         raise
 
 

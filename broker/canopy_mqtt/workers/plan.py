@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -52,6 +54,16 @@ def run_folder(workers: int) -> Path:
         folder.rmdir()
         raise StartupError(f"workers.count: {where} (TMPDIR) is too long a path for Unix sockets; name a shorter one")
     return folder
+
+
+def make_again(folder: Path) -> None:
+    """Make the folder of the sockets anew if it is gone: programs that clean up remove old ones.
+
+    Raises OSError: it cannot be made, or another user has made it.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, "another user's", str(folder))
 
 
 class Plan:

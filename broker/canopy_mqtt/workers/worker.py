@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -185,8 +184,8 @@ class Worker:
         gc.collect()
         broker.before_listening = gc.freeze
         broker.suspended = daemon.Suspends(loop).look
-        folder = Path(broker.settings.cluster.endpoint.path).parent
-        self._channel = Channel(self._sock, self._received, lambda: _supervisor_gone(folder))
+        path = Path(broker.settings.cluster.endpoint.path)
+        self._channel = Channel(self._sock, self._received, lambda: supervisor_gone(path))
         await broker.start()
         gc.freeze()
         gc.set_threshold(*daemon.GC_THRESHOLDS)
@@ -312,8 +311,10 @@ class Worker:
 
     async def _link(self, other: str) -> None:
         """Say when the link to another worker is up, and that one knows all that is wanted here."""
-        links = self._broker.links
+        links, cluster = self._broker.links, self._broker.cluster
         assert links is not None
+        assert cluster is not None
+        await cluster.listener.renew_file()
         link = links.links[NODES + other]
         assert isinstance(link, NodeLink)
         link.hurry()
@@ -327,6 +328,7 @@ def main(sock: socket.socket) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     daemon.ignore_signals()
+    daemon.raise_descriptor_limit(0)
     try:
         start: Start = first_frame(sock).said()[0]
     except EOFError:
@@ -348,9 +350,14 @@ def main(sock: socket.socket) -> int:
     return 1 if why else 0
 
 
-def _supervisor_gone(folder: Path) -> None:
-    """End at once, as if killed too: the next supervisor shall find the store free. `folder`: of the sockets."""
-    shutil.rmtree(folder, ignore_errors=True)
+def supervisor_gone(path: Path) -> None:
+    """End at once, as if killed too: the next supervisor shall find the store free. `path`: of this worker's socket.
+
+    The last worker removes the folder, too. The supervisor may be there all the same, and start this worker again.
+    """
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
     os._exit(KILLED)
 
 

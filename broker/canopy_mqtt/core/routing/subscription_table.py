@@ -191,6 +191,10 @@ class SubscriptionTable(Job):
         """The options of a subscription have changed in place."""
         if subscription.entry is not None:
             self.cache.touch(subscription.entry, subscription)
+        group = subscription.group
+        if group is not None:
+            stand_for(subscription)
+            group.place(subscription)
 
     def drop(self, subscription: Subscription) -> i64:
         """Take a subscription away from its filter, and the filter with the last one. Its session has let go of it.

@@ -229,6 +229,7 @@ class Downlink(Peer):
         expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
         properties, publisher = packet.properties[: -mark.size], self._session.client_id
         message = Message(packet.topic, packet.payload, mark.qos, mark.retain, properties, expires_at, publisher)
+        message.held = True
         return GroupMessage(message, mark.share)
 
     def acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:

@@ -52,7 +52,7 @@ class Driver:
     lines: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     """Written into the node's folder before its first start."""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[Annotated[str, Field(pattern="^[^=]+$")], str] = field(default_factory=dict)
     prepare: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
     """Commands that run before the first start of a node."""
     needs: Mapping[str, str] = field(default_factory=dict)
@@ -181,9 +181,6 @@ def _parsed(given: dict[str, object]) -> Driver:
         path = PurePath(name)
         if not path.parts or path.is_absolute() or ".." in path.parts:
             raise ValueError(f"files.{name!r}: a file must be within the node's folder, such as conf/broker.conf")
-    for name in driver.environment:
-        if not name or "=" in name:
-            raise ValueError(f"environment.{name!r}: this cannot be the name of a variable")
     if driver.peer not in ("", *PEERS):
         raise ValueError(f"peer: known are {', '.join(PEERS)}")
     if not driver.peer and not driver.command:
