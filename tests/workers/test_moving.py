@@ -574,7 +574,7 @@ def _stuck(messages: int) -> tuple[Any, list[tuple[str, str]], list[dict[str, An
     log = SimpleNamespace(warning=lambda _, **fields: lines.append(fields))
     vars(worker).update(
         _broker=SimpleNamespace(
-            router=SimpleNamespace(sessions={"$node/w0": node}),
+            router=SimpleNamespace(sessions={"$node/w0": node}, fanout=SimpleNamespace(broadcasting=False)),
             log=log,
             settings=SimpleNamespace(cluster=SimpleNamespace(node="w1")),
         ),

@@ -151,8 +151,11 @@ class Crew:
         return await process.ask(f"reloaded {number}", "reload", number, takes, plan.settings(slot.number))
 
     async def drain(self) -> None:
-        """Wait until no worker has a message for another one. Raises WorkerError."""
-        await _together([slot.process.ask("drained", "drain") for slot in self.slots if slot.process is not None])
+        """Wait until no worker has a message for another one, while no client is connected. Raises WorkerError."""
+        # What was on its way to members of a share group at another worker comes back from there, after that one may
+        # have said that it has nothing.
+        for _ in range(2):
+            await _together([slot.process.ask("drained", "drain") for slot in self.slots if slot.process is not None])
 
     async def stop(self) -> None:
         """End all in order, at the same time. What waits for them is refused at once: some wait for its end."""

@@ -307,9 +307,10 @@ class Worker:
         self._channel.send(says("drained"))
 
     def _for_others(self) -> int:
-        """Return how many messages wait for other workers, or are on their way there."""
+        """Return how many messages wait for other workers, or are on their way there, or to very many sessions."""
         nodes = [session for name, session in self._broker.router.sessions.items() if name.startswith(NODES)]
-        return sum((node.waiting_messages() + len(node.inflight)) or node.backlog for node in nodes)
+        found = sum((node.waiting_messages() + len(node.inflight)) or node.backlog for node in nodes)
+        return found + self._broker.router.fanout.broadcasting
 
     async def _link(self, other: str) -> None:
         """Say when the link to another worker is up, and that one knows all that is wanted here."""

@@ -1,7 +1,8 @@
 """Fills the stores of a number of workers with what those of another number have; 1: of one process.
 
-Owns what becomes of each row. Promises: a session keeps everything, at the worker that has its client identifier; each
-former store is read once; of what is retained, all workers have the newest of each topic.
+Owns what becomes of each row. Promises: a session keeps everything, at the worker that has its client identifier; so
+does the queue of a share group, at its home, which knows where its members are; each former store is read once; of what
+is retained, all workers have the newest of each topic.
 """
 
 from __future__ import annotations
@@ -33,12 +34,21 @@ BETWEEN: Final = (
 )
 """A session between workers, or nodes, that has messages."""
 
+NODE_SESSION: Final = {
+    "principal": '{"user_name": null, "listener": "cluster"}',
+    "expiry_interval": row_rules.NEVER,
+}
+"""The session of a worker at another one: when that connects, it says how long it lasts."""
 
-LINK: Final = {"principal": '{"user_name": null}', "expiry_interval": 86_400}
-"""The session of another worker, which has its links for a day."""
-
-TOLD: Final = {"qos": 2, "no_local": 1, "retain_as_published": 1, "retain_handling": 0, "identifier": 0, "streaming": 0}
-"""Its subscription, by which it tells of members of a share group."""
+MEMBERS_SUBSCRIPTION: Final = {
+    "qos": 2,
+    "no_local": 1,
+    "retain_as_published": 1,
+    "retain_handling": 2,
+    "identifier": 0,
+    "streaming": 0,
+}
+"""The subscription of a worker for the members of a share group there (`core.routing.share_homes`)."""
 
 
 class Stopped(Exception):
@@ -56,7 +66,7 @@ def _reading(store: ReadOnlyStore) -> Iterator[None]:
 
 
 def check(store: ReadOnlyStore, before: int) -> None:
-    """Refuse what another number of workers cannot have. Raises StoreError."""
+    """Refuse what would be left behind. Raises StoreError."""
     if found := store.db.execute(BETWEEN, (NODES, NODE_LINKS)).fetchone():
         remedy = "start the broker again" if before > 1 else "start it as a node of its cluster until they have gone"
         raise StoreError(f"{store.path} has messages for another worker or node ({found[0]}): {remedy}")
@@ -77,8 +87,9 @@ class Divider:
         # of its own.
         self._numbers = count(1)
         self._broadcasts = count(1)
-        # For each worker: the others that have told it of members of share groups, and by which filters.
-        self._told: list[dict[str, set[str]]] = [{} for _ in stores]
+        # Subscriptions by which workers tell of members of share groups, and the sessions of workers: see `_join`.
+        self._told: set[tuple[str, int]] = set()
+        self._nodes: set[tuple[int, int]] = set()
 
     def take(self, store: ReadOnlyStore) -> None:
         """Bring in all that a former store has, but for what is retained, and broadcasts.
@@ -89,9 +100,8 @@ class Divider:
             self._take(store)
 
     def _take(self, store: ReadOnlyStore) -> None:
-        # Links between workers begin anew.
         homes = self._homes(store)
-        self.sessions += len(homes)
+        self.sessions += sum(not client_id.startswith(SHARE_PREFIX) for client_id, _ in homes.values())
         # By message: the workers that have it, a bit each, and its new number.
         users: dict[int, int] = {}
         for message, session in store.db.execute("SELECT message, session FROM delivery WHERE message NOT NULL"):
@@ -106,29 +116,32 @@ class Divider:
                 else:
                     row["client_id"], home = homes.get(row["id" if table == "session" else "session"], ("", -1))
                     to = 0 if home < 0 else 1 << home
-                if table == "subscription" and home >= 0:
-                    self._tell_home(row["filter"], home)
+                    if table == "subscription" and home >= 0 and row["filter"].startswith(SHARE_PREFIX):
+                        self._join(row["filter"], home)
                 if row.get("message") is not None:
                     row["message"] = numbers.get(row["message"], 0)
                 self._add(table, row, store.ahead, to)
 
-    def _tell_home(self, name: str, worker: int) -> None:
-        """If this is a share group that lives at another worker, have that one know from its start that there is a
-        member: without any, the queue of the group would end."""
-        home = self._home(name) if name.startswith(SHARE_PREFIX) else worker
-        if home == worker:
+    def _join(self, name: str, worker: int) -> None:
+        """Let a share group have a member at a worker: where it lives elsewhere, that worker has told it so.
+
+        Else the queue of the group, and what its members have left behind, would be for nobody until workers are linked
+        with each other.
+        """
+        home = self._home(name)
+        if home == worker or (name, worker) in self._told:
             return
-        node, told = NODES + name_of(worker), self._told[home]
-        if node not in told:
-            told[node] = set()
-            self._add("session", LINK | {"client_id": node}, 0.0, 1 << home)
-        topic_filter = members_filter(NODES + name_of(home), MEMBERS, 0, *parse_shared(name))
-        if topic_filter not in told[node]:
-            told[node].add(topic_filter)
-            self._add("subscription", TOLD | {"client_id": node, "filter": topic_filter}, 0.0, 1 << home)
+        self._told.add((name, worker))
+        for at, other in ((home, worker), (worker, home)):
+            if (at, other) not in self._nodes:
+                self._nodes.add((at, other))
+                self._add("session", NODE_SESSION | {"client_id": NODES + name_of(other)}, 0.0, 1 << at)
+        members = members_filter(NODES + name_of(home), MEMBERS, 0, *parse_shared(name))
+        row = MEMBERS_SUBSCRIPTION | {"client_id": NODES + name_of(worker), "filter": members}
+        self._add("subscription", row, 0.0, 1 << home)
 
     def _homes(self, store: ReadOnlyStore) -> dict[int, tuple[str, int]]:
-        """Return the sessions of a former store, but for those of links between workers, and where each goes."""
+        """Return the sessions of a former store and where each goes, but for those of links, which begin anew."""
         return {
             session: (client_id, self._home(client_id))
             for session, client_id in store.db.execute("SELECT id, client_id FROM session")
