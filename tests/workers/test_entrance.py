@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 import structlog
 
 from canopy_mqtt.settings import Settings
+from canopy_mqtt.workers.by_address import ByAddress
 from canopy_mqtt.workers.entrance import Entrance
 from canopy_mqtt.workers.lines import Newcomer
 from tests.e2e import wire
@@ -40,8 +43,11 @@ class Clients:
 
 @pytest.fixture
 async def entered(stack: AsyncExitStack) -> Callable[..., Any]:
-    async def make(most: int, **limits: int) -> Clients:
-        settings = Settings(listen=("mqtt://127.0.0.1:0",), limits=limits, workers={"count": 4})
+    async def make(most: int, proxied: bool = False, **limits: int) -> Clients:
+        table: dict[str, Any] = {"url": "mqtt://127.0.0.1:0"}
+        if proxied:
+            table |= {"proxy_protocol": "v1", "proxy_from": ["127.0.0.1/32"]}
+        settings = Settings(listener=(table,), limits=limits, workers={"count": 4})
         arrived: list[Newcomer] = []
         entrance = Entrance(settings, structlog.get_logger(), most, arrived.append)
         await entrance.bind()
@@ -62,6 +68,54 @@ async def test_the_oldest_of_the_address_that_has_most_gives_way(entered: Callab
     (newcomer,) = clients.arrived
     assert newcomer.sock.getpeername()[0] == "127.0.0.2"
     newcomer.sock.close()
+
+
+def header(host: str) -> bytes:
+    return f"PROXY TCP4 {host} 192.0.2.1 4000 1883\r\n".encode()
+
+
+async def test_behind_a_proxy_the_addresses_of_its_clients_count(entered: Callable[..., Any]) -> None:
+    clients = await entered(4, proxied=True)
+    # One has it with the first bytes, and one later.
+    honest = [await clients.come(header("192.0.2.7")), await clients.come()]
+    await honest[1].send(header("192.0.2.8"))
+    await until(lambda: sum(bool(each.opening.host) for each in clients.entrance._unread) == 2)
+    silent = [await clients.come(header("192.0.2.9")) for _ in range(4)]
+    assert [await peer.closed() for peer in silent[:2]] == [[], []]
+    for peer in honest:
+        await peer.send(connect("a"))
+    await until(lambda: len(clients.arrived) == 2)
+    for newcomer in clients.arrived:
+        newcomer.sock.close()
+
+
+async def test_whoever_is_no_proxy_takes_no_place_where_proxies_come(entered: Callable[..., Any]) -> None:
+    clients = await entered(1, proxied=True)
+    proxied = await clients.come()
+    _, writer = await asyncio.open_connection(
+        "127.0.0.1", clients.entrance.places[0].endpoint.port, local_addr=("127.0.0.2", 0)
+    )
+    await until(lambda: clients.arrived)
+    assert len(clients.entrance._unread) == 1
+    clients.arrived[0].sock.close()
+    writer.close()
+    proxied.abort()
+
+
+def test_the_fullest_address_is_known_whatever_comes_and_goes() -> None:
+    chance = random.Random(7)
+    by_address, there = ByAddress[int](), list[tuple[int, int]]()
+    for thing in range(3_000):
+        if there and chance.random() < (0.3 if thing < 2_000 else 0.9):
+            gone = there.pop(chance.randrange(len(there)))
+            by_address.remove(*gone)
+        there.append((thing, chance.randrange(9)))
+        by_address.add(*there[-1])
+        counts = Counter(address for _, address in there)
+        found = by_address.oldest_of_fullest()
+        (address,) = {address for each, address in there if each == found}
+        assert counts[address] == max(counts.values())
+        assert found == min(each for each, other in there if other == address)
 
 
 async def test_where_all_hold_too_much_a_small_connect_stays(entered: Callable[..., Any]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -25,6 +26,7 @@ from canopy_mqtt.workers.wire import (
     says,
     taken,
 )
+from canopy_mqtt.workers.worker import Worker
 from tests.support.waiting import until
 
 
@@ -249,6 +251,20 @@ async def test_a_worker_touches_nothing_before_it_has_said_so() -> None:
     assert order == ["much", "taken"]
     supervisor.close()
     worker.close()
+
+
+async def test_a_worker_begins_with_a_connection_once_that_has_left() -> None:
+    worker = Worker.__new__(Worker)
+    left: list[Callable[[], object]] = []
+    begun: list[Coroutine[Any, Any, None]] = []
+    worker._channel = cast(Any, SimpleNamespace(send=lambda _, then: left.append(then)))
+    worker._begin = begun.append  # type: ignore[method-assign]
+    with socket.socket() as sock:
+        worker._received([Frame(CONNECTION, b"", sock)])
+        assert begun == []
+        left[0]()
+        (work,) = begun
+        work.close()
 
 
 async def test_none_waits_beyond_its_time(ends: Ends) -> None:

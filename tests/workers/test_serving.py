@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from canopy_mqtt.workers import worker as process
+from canopy_mqtt.workers.worker import KILLED, supervisor_gone
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, connect
 from tests.support.daemon import Daemon, canopy
@@ -176,8 +176,8 @@ def test_a_worker_that_is_cut_off_removes_no_socket_but_its_own(
         path.touch()
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
-    process.supervisor_gone(folder / "w0.sock")
-    assert codes == [process.KILLED]
+    supervisor_gone(folder / "w0.sock")
+    assert codes == [KILLED]
     assert [*tmp_path.rglob("*.sock")] == rest
     assert folder.exists() is bool(others)
 

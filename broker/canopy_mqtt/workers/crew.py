@@ -7,6 +7,7 @@ order, at the same time, and one that does not end is killed.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import socket
 from collections.abc import Callable, Coroutine, Sequence
@@ -73,6 +74,8 @@ class Crew:
         self._write = write
         self._relayed = relayed
         self._folder: Path | None = None
+        # Two may be out at a time, at a worker that starts during a reload.
+        self._questions = itertools.count()
         # From `start` on.
         self._plan: Plan
         self._ports: Sequence[int]
@@ -104,7 +107,10 @@ class Crew:
         while plan is not self._plan:
             # There was a reload since it began.
             plan = self._plan
-            await process.ask("reloaded", "reload", True, plan.settings(slot.number))
+            problems, _ = await self._ask_to_reload(process, slot, True, plan)
+            if problems:
+                process.kill()
+                raise WorkerError("; ".join(problems))
         await self._join(slot, LINKING_AGAIN)
 
     async def reload(self, takes: bool, settings: Settings) -> list[str]:
@@ -118,7 +124,7 @@ class Crew:
             self._plan = self._plan.with_settings(_in_force(self._settings, settings))
         answers = await asyncio.gather(
             *(
-                slot.process.ask("reloaded", "reload", takes, plan.settings(slot.number))
+                self._ask_to_reload(slot.process, slot, takes, plan)
                 for slot in self.slots
                 if slot.process is not None and slot.started
             ),
@@ -135,6 +141,11 @@ class Crew:
         if problems:
             raise SettingsError(list(problems))
         return list(lines)
+
+    async def _ask_to_reload(self, process: WorkerProcess, slot: Slot, takes: bool, plan: Plan) -> list[Any]:
+        """Return the problems that a worker has with settings, and its lines. Raises WorkerError: it has ended."""
+        number = next(self._questions)
+        return await process.ask(f"reloaded {number}", "reload", number, takes, plan.settings(slot.number))
 
     async def drain(self) -> None:
         """Wait until no worker has a message for another one, while no client is connected. Raises WorkerError."""

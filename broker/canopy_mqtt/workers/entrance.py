@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 from canopy_mqtt import sockets
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.principal import network
 from canopy_mqtt.net.listening.listeners import BACKLOG, PROXY_VERSIONS, StartupError, request_bytes
+from canopy_mqtt.net.listening.proxy_protocol import TrustedProxies
 from canopy_mqtt.net.websocket.upgrade import UpgradeTerms
 from canopy_mqtt.settings import Endpoint, Limits, Listener, Settings
+from canopy_mqtt.workers.by_address import ByAddress
 from canopy_mqtt.workers.first_packet import NOTHING, First, Opening
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
 from canopy_mqtt.workers.placing import worker_of
@@ -46,6 +48,7 @@ class Place:
         self.endpoint: Endpoint = listener.endpoint
         """With its real port, once it is bound."""
         self.proxy = PROXY_VERSIONS.get(listener.proxy_protocol, 0)
+        self.trusted = TrustedProxies(listener.proxy_from)
         self.upgrade: UpgradeTerms | None = None
         """The requirements on a request for a WebSocket; None: there is none that can be read here."""
         if self.endpoint.scheme == "ws":
@@ -105,8 +108,16 @@ class _Unread:
         self.host = host
         self.until = until
         self.opening = Opening(place.proxy, place.upgrade, most)
+        self.address: Hashable = None
+        """What it is counted under, while it is."""
         # Bytes that count among those of all.
         self.held = 0
+
+    def whose(self) -> Hashable:
+        """Return what it is counted under: the client's address, as its proxy says. Through a Unix socket each is
+        counted by itself: what is at the other end of a user's own program, nobody says."""
+        host = self.opening.host or self.host
+        return network(host) if host else self
 
 
 class Entrance:
@@ -123,7 +134,7 @@ class Entrance:
         self._loop = asyncio.get_running_loop()
         # The oldest first: all, those of each address, and those that hold more than a small CONNECT.
         self._unread: dict[_Unread, None] = {}
-        self._of_host: dict[str, dict[_Unread, None]] = {}
+        self._by_address = ByAddress[_Unread]()
         self._large: dict[_Unread, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
@@ -201,8 +212,8 @@ class Entrance:
                 sockets.tune(sock, self._settings)
             host = peer[0] if isinstance(peer, tuple) else ""
             unread = _Unread(place, sock, host, self._loop.time() + self._patience, self._largest)
-            if place.endpoint.tls:
-                # Its worker has to make the handshake before anybody knows the client.
+            if place.endpoint.tls or (place.proxy and not place.trusted.trusts(host)):
+                # Its worker has to make the handshake before anybody knows the client, or refuses it.
                 self._arrive(unread, NOTHING)
             else:
                 self._read_first(unread)
@@ -212,18 +223,23 @@ class Entrance:
         if self._feed(unread, FIRST_READ):
             return
         if len(self._unread) >= self._most:
-            most = max(self._of_host, key=lambda host: len(self._of_host[host]))
-            self._drop(next(iter(self._of_host[most])))
-        unread.host = network(unread.host)
+            self._drop(self._by_address.oldest_of_fullest())
         self._unread[unread] = None
-        self._of_host.setdefault(unread.host, {})[unread] = None
+        unread.address = unread.whose()
+        self._by_address.add(unread, unread.address)
         self._loop.add_reader(unread.sock.fileno(), self._more, unread)
         self._count(unread)
         if self._timer is None:
             self._timer = self._loop.call_at(unread.until, self._look)
 
     def _more(self, unread: _Unread) -> None:
+        named = unread.opening.host
         if not self._feed(unread, READ):
+            if unread.opening.host != named:
+                # The header of its proxy is there.
+                self._by_address.remove(unread, unread.address)
+                unread.address = unread.whose()
+                self._by_address.add(unread, unread.address)
             self._count(unread)
 
     def _count(self, unread: _Unread) -> None:
@@ -270,10 +286,7 @@ class Entrance:
             self._bytes -= unread.held
             del self._unread[unread]
             self._large.pop(unread, None)
-            of_host = self._of_host[unread.host]
-            del of_host[unread]
-            if not of_host:
-                del self._of_host[unread.host]
+            self._by_address.remove(unread, unread.address)
 
     def _drop(self, unread: _Unread) -> None:
         self._forget(unread)

@@ -57,6 +57,8 @@ class Opening:
         """What the worker gets: all that came, but for a request that was answered."""
         self.answer = b""
         """What the client has to be sent now."""
+        self.host = ""
+        """The client's IP address in the header of a proxy; empty: it says none."""
         self.upgraded = False
         """The request for a WebSocket was answered."""
 
@@ -70,6 +72,7 @@ class Opening:
                 return NOTHING
             if not self._header.done:
                 return None
+            self.host = self._header.host
             self._header = None
             data = data[used:]
             if not data:

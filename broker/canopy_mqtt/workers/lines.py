@@ -44,13 +44,17 @@ class Newcomer(NamedTuple):
     until: float
 
 
+def unavailable(version: int, upgraded: bool) -> bytes:
+    """Return what tells a client that the server is unavailable; nothing if its protocol level, 0, is not known."""
+    if not version:
+        return b""
+    answer = UNAVAILABLE_V5 if version == V5 else UNAVAILABLE_V3
+    return header(BINARY, len(answer)) + answer if upgraded else answer
+
+
 def refuse(newcomer: Newcomer) -> None:
     """Tell a client that the server is unavailable, and close its connection."""
-    version = newcomer.arrival.version
-    if version:
-        answer = UNAVAILABLE_V5 if version == V5 else UNAVAILABLE_V3
-        if newcomer.arrival.upgraded:
-            answer = header(BINARY, len(answer)) + answer
+    if answer := unavailable(newcomer.arrival.version, newcomer.arrival.upgraded):
         with contextlib.suppress(OSError):
             newcomer.sock.send(answer)
     newcomer.sock.close()

@@ -36,6 +36,9 @@ STARTING: Final = 60.0
 """Seconds between two questions whether a worker answers, and until one that does not is killed: one that serves, and
 one that starts."""
 
+LOOKS: Final = 5
+"""Parts of that time, in each of which it is asked."""
+
 _nurseries: list[Nursery] = []
 
 
@@ -158,7 +161,8 @@ class WorkerProcess:
         await asyncio.wait((beside[0], self._finished), timeout=LAST_WORDS)
         for task in beside:
             task.cancel()
-        self.channel.close()
+        # What it had taken by its end no other process may get.
+        self.channel.finish()
         return code
 
     async def _watch(self) -> None:
@@ -167,10 +171,13 @@ class WorkerProcess:
             await asyncio.sleep(PING)
             opened = self._answers.get("open")
             seconds = HANG if opened is not None and opened.done() else STARTING
-            try:
-                async with asyncio.timeout(seconds):
-                    await self.ask("pong", "ping")
-            except TimeoutError:
+            for _ in range(LOOKS):
+                # In parts, which end one by one: while this process stands still, its own time goes by as well.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds / LOOKS):
+                        await self.ask("pong", "ping")
+                    break
+            else:
                 self._log.error("worker does not answer", worker=self.name, pid=self.pid, seconds=seconds)
                 self.kill()
                 return

@@ -18,9 +18,14 @@ from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import OPEN
 from canopy_mqtt.net.stream import LINGER
 from canopy_mqtt.net.websocket.transport import WebSocketTransport
+from canopy_mqtt.sockets import connections_that_fit
 from canopy_mqtt.workers.first_packet import First, Opening
+from canopy_mqtt.workers.lines import unavailable
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.wire import Arrival
+
+RELAY: Final = 2
+"""File descriptors of a relay: the client's connection, and one end of a pair."""
 
 HIGH: Final = 65_536
 """Bytes in a transport's own buffer at which the other side is not read any more."""
@@ -47,7 +52,15 @@ def read_origin(data: bytes, origin: Origin) -> None:
 class Place:
     """A worker among the others. `passes` takes a connection for another one."""
 
-    def __init__(self, worker: int, workers: int, passes: Callable[[Arrival, socket.socket], None]) -> None:
+    def __init__(
+        self,
+        worker: int,
+        workers: int,
+        passes: Callable[[Arrival, socket.socket], None],
+        served: Callable[[], int],
+    ) -> None:
+        """`served` returns how many connections this worker has of its own."""
+        self._served = served
         self.worker = worker
         self.workers = workers
         self.passes = passes
@@ -58,6 +71,11 @@ class Place:
         """Return the worker of a client; None: it is this one's, or may be any's."""
         found = worker_of(client_id, self.workers) if client_id else self.worker
         return None if found == self.worker else found
+
+    def fits(self) -> bool:
+        """Return whether the process may have the file descriptors of one more relay, which takes two."""
+        most = connections_that_fit()
+        return not most or self._served() + RELAY * (len(self.relays) + 1) <= most
 
 
 class Chooser:
@@ -117,6 +135,11 @@ class Chooser:
             if opening.upgraded:
                 cast(WebSocketTransport, self._upper).opened()
             self._upper.data_received(bytes(opening.data))
+            return
+        if not self._place.fits():
+            # It goes on until it is closed, or has had its time.
+            self._tls.write(unavailable(first.version, opening.upgraded))
+            self._tls.close()
             return
         origin = origin_bytes(self._connection.protocol.origin)
         arrival = Arrival(self._listener, other, first.version, opening.upgraded, origin, bytes(opening.data))

@@ -117,14 +117,18 @@ class Supervisor:
         Raises:
             SettingsError: they are not for several workers, or one of these cannot use them.
         """
-        if lines := unusable(new) if new.workers.count > 1 else []:
+        # By the number in force.
+        if lines := unusable(new.model_copy(update={"workers": self.settings.workers})):
             raise SettingsError(lines)
         applied, lines = self._as_they_are(new)
         await self._crew.reload(False, applied)
-        lines += await self._crew.reload(True, applied)
-        self.settings = with_reloadable(self.settings, applied)
-        self._entrance.limit(self.settings)
-        logs.set_level(self.settings.log.level)
+        try:
+            lines += await self._crew.reload(True, applied)
+        finally:
+            # Files may have changed since the check. The other workers have these settings all the same.
+            self.settings = with_reloadable(self.settings, applied)
+            self._entrance.limit(self.settings)
+            logs.set_level(self.settings.log.level)
         return lines
 
     def _as_they_are(self, new: Settings) -> tuple[Settings, list[str]]:

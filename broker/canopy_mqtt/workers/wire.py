@@ -179,6 +179,12 @@ class Channel:
         elif idle:
             self._write()
 
+    def finish(self) -> None:
+        """Receive all that the other side had sent before its end, and close."""
+        while self.open and self._read():
+            pass
+        self.close()
+
     def close(self) -> None:
         """End the conversation. `lost` is not called."""
         if self.open:
@@ -197,7 +203,8 @@ class Channel:
             if sock is not None and then is not None:
                 then()
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Read what is there, but not for ever. Returns whether there was anything."""
         found: list[Frame] = []
         over = False
         try:
@@ -216,6 +223,7 @@ class Channel:
         if over and self.open:
             self.close()
             self._lost()
+        return bool(found)
 
     def _write(self) -> None:
         self._retry = None

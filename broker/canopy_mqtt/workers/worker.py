@@ -170,7 +170,7 @@ class Worker:
         self._broker.process.changed = self._broker.log_changed
         self._broker.connection_log.write = logs.json_write()
         self._sock = sock
-        self._place = Place(start.worker, start.settings.workers.count, self._pass_on)
+        self._place = Place(start.worker, start.settings.workers.count, self._pass_on, self._served)
         self._stopping = asyncio.Event()
         self._others_there = asyncio.Event()
         self._works: set[asyncio.Task[None]] = set()
@@ -253,6 +253,9 @@ class Worker:
         """Have the supervisor pass a connection on to another worker."""
         self._channel.send(found.frame(sock), sock.close)
 
+    def _served(self) -> int:
+        return len(self._broker.connection_table.connections)
+
     def _begin(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._works.add(task)
@@ -267,8 +270,8 @@ class Worker:
             # Its client has gone.
             sock.close()
 
-    async def _reload(self, takes: bool, settings: Settings) -> None:
-        """Take up other settings, or check them, and say what came of it."""
+    async def _reload(self, number: int, takes: bool, settings: Settings) -> None:
+        """Take up other settings, or check them, and say what came of it. `number`: of the question."""
         problems: list[str] = []
         lines: list[str] = []
         try:
@@ -280,7 +283,7 @@ class Worker:
             problems = list(error.problems)
         except RuntimeError as error:
             problems = [str(error)]
-        self._channel.send(says("reloaded", problems, lines))
+        self._channel.send(says(f"reloaded {number}", problems, lines))
 
     async def _drain(self) -> None:
         """Say when no message waits here for another worker, nor is on its way there.
