@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -174,6 +175,20 @@ async def test_a_worker_that_cannot_use_what_came_while_it_started_does_not_serv
         await again
     assert starts.ended.done()
     assert not crew.slots[1].line.open
+
+
+async def test_a_start_that_takes_long_is_told(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "TELL", 0.001)
+    told: list[dict[str, str]] = []
+    monkeypatch.setattr(crew, "_log", SimpleNamespace(warning=lambda _, **fields: told.append(fields)))
+    end(crew, 1)
+    again = asyncio.create_task(crew.again(crew.slots[1]))
+    for answer in ("bound", "open"):
+        before = len(told)
+        await until(lambda before=before: len(told) > before)  # type: ignore[misc]
+        await (await newest("w1", 2)).answer(answer)
+    assert told[0] == {"worker": "w1"}
+    again.cancel()
 
 
 async def test_each_reload_has_answers_of_its_own(crew: Crew) -> None:

@@ -253,12 +253,12 @@ async def test_a_worker_touches_nothing_before_it_has_said_so() -> None:
     worker.close()
 
 
-async def test_a_worker_begins_with_a_connection_once_that_has_left() -> None:
+async def test_a_worker_begins_with_a_connection_once_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker.__new__(Worker)
     left: list[Callable[[], object]] = []
     begun: list[Coroutine[Any, Any, None]] = []
     worker._channel = cast(Any, SimpleNamespace(send=lambda _, then: left.append(then)))
-    worker._begin = begun.append  # type: ignore[method-assign]
+    monkeypatch.setattr(worker, "_begin", begun.append)
     with socket.socket() as sock:
         worker._received([Frame(CONNECTION, b"", sock)])
         assert begun == []

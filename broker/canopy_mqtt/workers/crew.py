@@ -28,6 +28,9 @@ LINKING_AGAIN: Final = 3.0
 """Seconds that workers wait for their links to each other at the beginning, and one that starts again for its links to
 the others; then it serves without."""
 
+TELL: Final = 10.0
+"""Seconds between two log lines about a worker that has not started yet."""
+
 PATIENCE: Final = 10.0
 """Seconds beyond `shutdown.flush_timeout` that a worker has to end in order, before it is killed."""
 
@@ -91,7 +94,7 @@ class Crew:
         self._folder = await asyncio.to_thread(run_folder, len(self.slots))
         self._plan = Plan(self._settings, self._folder, self._people)
         await _together([self._begin(slot) for slot in self.slots])
-        await _together([_open(slot) for slot in self.slots])
+        await _together([self._open(slot) for slot in self.slots])
         await _together([self._join(slot, LINKING) for slot in self.slots])
 
     async def again(self, slot: Slot) -> None:
@@ -103,7 +106,7 @@ class Crew:
             raise WorkerError(f"the folder {self._folder} cannot be made: {error.strerror}") from error
         plan = self._plan
         process = await self._begin(slot)
-        await _open(slot)
+        await self._open(slot)
         while plan is not self._plan:
             # There was a reload since it began.
             plan = self._plan
@@ -171,8 +174,24 @@ class Crew:
         start = Start(slot.number, self._plan.settings(slot.number), list(self._ports))
         await process.begin()
         slot.process = process
-        await process.ask("bound", start)
+        await self._starts(slot, process.ask("bound", start))
         return process
+
+    async def _open(self, slot: Slot) -> None:
+        """Have a worker go on, as the others can be reached, and wait until it serves. Raises WorkerError."""
+        assert slot.process is not None
+        await self._starts(slot, slot.process.ask("open", "go on"))
+        slot.started = True
+
+    async def _starts(self, slot: Slot, asked: Coroutine[Any, Any, object]) -> None:
+        """Wait for an answer of a worker that starts, and say so again and again: a disk may hang for ever."""
+        answer = asyncio.create_task(asked)
+        try:
+            while not (await asyncio.wait((answer,), timeout=TELL))[0]:
+                self._log.warning("worker has not started yet", worker=slot.name)
+            answer.result()
+        finally:
+            answer.cancel()
 
     async def _join(self, slot: Slot, seconds: float) -> None:
         """Wait until a worker and all others that have started are linked; then pass clients on to it."""
@@ -210,13 +229,6 @@ def _in_force(before: Settings, new: Settings) -> Settings:
     made = with_reloadable(before, new).model_copy(update={"listener": tables})
     made.model_fields_set.discard("listen")
     return made
-
-
-async def _open(slot: Slot) -> None:
-    """Have a worker go on, as the others can be reached, and wait until it serves. Raises WorkerError."""
-    assert slot.process is not None
-    await slot.process.ask("open", "go on")
-    slot.started = True
 
 
 async def _linked(one: WorkerProcess, other: WorkerProcess) -> None:
