@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyiceberg.catalog
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from canopy_pipeline.errors import MisuseError, PipelineError
@@ -232,6 +234,42 @@ def test_a_table_of_iceberg_has_the_new_columns(tmp_path: Path, monkeypatch: pyt
         assert duckdb.execute(read).fetchall() == EXPECTED
         lazily = pl.scan_iceberg(table, reader_override="pyiceberg")
         assert lazily.sort("seq").select("phase", "watts", "volts").collect().rows() == EXPECTED
+
+
+class StoppedError(BaseException):
+    """The end of a process: what the code does not catch."""
+
+
+@for_each("steps", range(9))
+def test_stopped_at_every_commit_to_a_catalog_each_row_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Before and after each: the columns, and the rows of three tables; the last one is not stopped."""
+    configured(monkeypatch, tmp_path / "lake")
+    begun(tmp_path, ICEBERG)
+    commit, made = SqlCatalog.commit_table, list[None]()
+
+    def step() -> None:
+        if len(made) == steps:
+            raise StoppedError
+        made.append(None)
+
+    def stopping(*arguments: Any) -> Any:
+        step()
+        done = commit(*arguments)
+        step()
+        return done
+
+    with monkeypatch.context() as patch, suppress(StoppedError):
+        patch.setattr(SqlCatalog, "commit_table", stopping)
+        tables(tmp_path, ICEBERG)
+        assert len(made) == steps
+    assert tables(tmp_path, ICEBERG).rows == {"power": 4, "notes": 1}
+    with pyiceberg.catalog.load_catalog("plant") as catalog:
+        power = catalog.load_table("canopy.power").scan().to_arrow().sort_by("seq").to_pylist()
+        assert [(each["phase"], each["watts"], each["volts"]) for each in power] == EXPECTED
+        for name in ("notes", "dead_letters"):
+            assert catalog.load_table(f"canopy.{name}").scan().to_arrow().num_rows == 1
 
 
 @for_each("owner", ["canopy", "somebody else"])
