@@ -50,7 +50,8 @@ class DeltaSink:
             fields = [each.with_type(pa.int64()) if each.name in wider else each for each in there]
             self._rewrite(table, pa.schema([*fields, *new]))
         elif new:
-            table.alter.add_columns([self._lake.Field(each.name, _DELTA[str(each.type)]) for each in new])
+            kind = self._lake.schema.PrimitiveType
+            table.alter.add_columns([self._lake.Field(each.name, kind(_DELTA[str(each.type)])) for each in new])
 
     def _rewrite(self, table: Any, schema: Any) -> None:
         batches = (filled(each, schema) for each in table.to_pyarrow_dataset().to_batches())
