@@ -316,6 +316,22 @@ def too_few_descriptors(connections: int) -> str:
     return "" if enough or not connections else sockets.too_few_descriptors(connections, hard)
 
 
+def stop_on_signals(
+    loop: asyncio.AbstractEventLoop, output: logs.Stream, stop: Callable[[], object], stops: Callable[[], object]
+) -> None:
+    """Call `stop` at SIGTERM and SIGINT. Where it `stops` already, end the process at once, with 128 and the signal's
+    number, once `output` has written what it has."""
+
+    def on_signal(number: int) -> None:
+        if stops():
+            output.close()
+            os._exit(128 + number)
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
 async def _serve(
     settings: Settings,
     make: Callable[[Settings], Service],
@@ -326,17 +342,8 @@ async def _serve(
 ) -> None:
     loop = unused.loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-
-    def on_signal(number: int) -> None:
-        if stopping.is_set():
-            # With what is still to be written.
-            output.close()
-            os._exit(128 + number)
-        stopping.set()
-
     # Before the start, so that a signal during a long start is not lost.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+    stop_on_signals(loop, output, stopping.set, stopping.is_set)
     broker = make(settings)
     # Before a store is read: to look for garbage among all of its objects takes seconds, in which no client is
     # answered, and reading makes none.
