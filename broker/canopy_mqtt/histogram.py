@@ -32,6 +32,13 @@ class Histogram:
         self.sum += seconds
         self._worst = max(self._worst, seconds)
 
+    def add_all(self, other: Histogram) -> None:
+        """Count all durations of another one."""
+        self._counts = [mine + its for mine, its in zip(self._counts, other._counts, strict=True)]
+        self.count += other.count
+        self.sum += other.sum
+        self._worst = max(self._worst, other._worst)
+
     def take_worst(self) -> float:
         """Return the longest duration since the last call."""
         worst = self._worst

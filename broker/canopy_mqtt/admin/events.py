@@ -125,6 +125,10 @@ class EventFeed:
         self._streams.add(stream)
         return stream
 
+    async def history(self) -> list[list[float]]:
+        """Return the kept samples, the newest last."""
+        return list(self.samples)
+
     def close_stream(self, stream: EventStream) -> None:
         self._streams.discard(stream)
 
@@ -265,7 +269,7 @@ async def events(call: Call) -> web.StreamResponse:
         await response.prepare(call.request)
         if call.request.method == hdrs.METH_HEAD:
             return response
-        await response.write(event("hello", hello) + event("history", list(feed.samples)))
+        await response.write(event("hello", hello) + event("history", await feed.history()))
         while made := await stream.take():
             await response.write(made)
     except ConnectionError:

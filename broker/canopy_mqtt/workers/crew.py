@@ -83,6 +83,12 @@ class Crew:
         self._plan: Plan
         self._ports: Sequence[int]
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the sockets, once it has started."""
+        assert self._folder is not None
+        return self._folder
+
     async def start(self, ports: Sequence[int]) -> None:
         """Have all serve, each linked with each other one. `ports`: the real ones of the listeners.
 

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
@@ -38,12 +38,14 @@ from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import name_of
+from canopy_mqtt.workers.asking import SUPERVISOR, Siblings, socket_of
 from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place, read_origin
 from canopy_mqtt.workers.wire import (
     CONNECTION,
+    HTTP,
     SAYS,
     Arrival,
     Channel,
@@ -54,6 +56,9 @@ from canopy_mqtt.workers.wire import (
     says,
     taken,
 )
+
+if TYPE_CHECKING:
+    from canopy_mqtt.admin.server import AdminServer
 
 KILLED: Final = 137
 """The exit code of a process that SIGKILL has ended, as shells have it."""
@@ -128,6 +133,8 @@ class WorkerBroker(Broker):
         self._worker = start.worker
         self._when_bound = bound
         workers = start.settings.workers.count
+        self._folder = Path(start.settings.cluster.endpoint.path).parent
+        self.siblings = Siblings(self._folder, start.worker, workers)
         ports = iter(start.ports)
 
         def make(server: ListenerHost, settings: ListenerSettings) -> Listener:
@@ -144,6 +151,26 @@ class WorkerBroker(Broker):
 
         self.router.table.home_of = home_of
         self.router.keeps = lambda client_id: worker_of(client_id.encode(), workers) == start.worker
+
+    async def start(self) -> None:
+        """Serve, and then answer the other workers. Raises StartupError."""
+        await super().start()
+        self.figures.worker = self.siblings.name
+        self.siblings.answers["not ready"] = self._not_ready
+        await self.siblings.start(self._folder, self.faults.broke)
+
+    async def stop(self) -> None:
+        await self.siblings.stop()
+        await super().stop()
+
+    def make_admin(self) -> AdminServer:
+        # Not before: it takes 20 MB.
+        from canopy_mqtt.workers.http_server import WorkerAdminServer
+
+        return WorkerAdminServer(self, self.settings.http, self.siblings)
+
+    async def _not_ready(self) -> list[str]:
+        return self.not_ready()
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
         """Make the links to the other workers, which connect once all can be reached."""
@@ -226,6 +253,8 @@ class Worker:
         for frame in frames:
             if frame.kind == SAYS:
                 self._do(*frame.said())
+            elif frame.kind == HTTP and frame.sock is not None:
+                self._begin(self._serve_http(int.from_bytes(frame.body), frame.sock))
 
     def _take(self, newcomers: list[Frame]) -> None:
         for each in newcomers:
@@ -233,6 +262,16 @@ class Worker:
                 self._broker.log.error("connection is lost", reason="too few file descriptors")
             else:
                 self._begin(self._connect(each.body, each.sock))
+
+    async def _serve_http(self, address: int, sock: socket.socket) -> None:
+        from canopy_mqtt.workers.http_server import WorkerAdminServer
+
+        admin = self._broker.admin
+        if isinstance(admin, WorkerAdminServer):
+            await admin.take(address, sock)
+        else:
+            # It stops.
+            sock.close()
 
     def _do(self, what: str, *given: Any) -> None:
         """Do what the supervisor says."""
@@ -318,6 +357,7 @@ class Worker:
         assert links is not None
         assert cluster is not None
         await cluster.listener.renew_file()
+        await self._broker.siblings.renew()
         link = links.links[NODES + other]
         assert isinstance(link, NodeLink)
         link.hurry()
@@ -360,6 +400,10 @@ def supervisor_gone(path: Path) -> None:
     """
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
+        socket_of(path.parent, path.stem).unlink(missing_ok=True)
+        supervisors = socket_of(path.parent, SUPERVISOR)
+        if os.listdir(path.parent) == [supervisors.name]:
+            supervisors.unlink(missing_ok=True)
         path.parent.rmdir()
     os._exit(KILLED)
 

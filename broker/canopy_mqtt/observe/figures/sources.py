@@ -71,6 +71,8 @@ class Sources:
         """Returns the figures of HTTP connections, if the broker listens for them."""
         self.traces: Traces | None = None
         """The traces, and the spans."""
+        self.worker = ""
+        """The name of this worker, where there are several."""
 
     def read(self) -> Reading:
         return Reading(self, self.server.loop.time())
@@ -106,6 +108,12 @@ class Reading:
         """The number of clients' sessions, connected or not."""
         links = 0 if self.sources.links is None else self.sources.links.session_count
         return len(self.router.sessions) - links - self.sources.of_program()
+
+    @property
+    def subscriptions(self) -> int:
+        """The number of subscriptions, without those of other nodes."""
+        nodes = [] if self.sources.links is None else self.sources.links.other_nodes()
+        return self.router.subscription_count - sum(node.subscriptions for node in nodes)
 
     @cached_property
     def security(self) -> dict[str, int]:
