@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from canopy_mqtt.admin.events import SAMPLE
 from tests.e2e import wire
 from tests.support.daemon import Daemon, canopy
 from tests.support.waiting import until
@@ -280,3 +281,35 @@ async def test_the_listening_port_is_taken_by_the_supervisor_alone() -> None:
         )
     assert started.returncode != 0
     assert str(port) in started.stderr
+
+
+async def test_the_page_hears_of_all_workers_and_of_who_is_missing(stack: AsyncExitStack) -> None:
+    crew = Crew(stack, 3)
+    await crew.start(*HTTP)
+    for worker in range(3):
+        await crew.join(next(crew.names(worker)))
+    session = await stack.enter_async_context(aiohttp.ClientSession())
+    answer = await stack.enter_async_context(session.get(crew.daemon.started["http"][0] + "/events"))
+
+    async def event() -> tuple[str, Any]:
+        name = (await answer.content.readline()).decode().removeprefix("event: ").strip()
+        data = json.loads((await answer.content.readline()).removeprefix(b"data: "))
+        await answer.content.readline()
+        return name, data
+
+    assert (await event())[0] == "hello"
+    name, history = await event()
+    assert name == "history"
+    assert all(len(row) == len(SAMPLE) for row in history)
+    name, snapshot = await event()
+    assert (name, snapshot["not_ready"]) == ("snapshot", [])
+    assert snapshot["sample"][SAMPLE.index("connected")] == 3
+    assert snapshot["upstream"] == []
+    assert snapshot["totals"]["sessions"] == 3
+    os.kill(crew.pids["w2"], signal.SIGKILL)
+    while not snapshot["not_ready"]:
+        _, snapshot = await event()
+    assert snapshot["not_ready"] == ["w2 does not answer"]
+    await crew.line("worker serves again", worker="w2")
+    while snapshot["not_ready"]:
+        _, snapshot = await event()

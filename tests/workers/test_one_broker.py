@@ -72,5 +72,4 @@ REFUSED = {
     "/api/v5/trace/{name}/download",
     "/api/v5/trace/{name}/follow",
     "/api/v5/trace/{name}/stop",
-    "/events",
 }

@@ -191,7 +191,7 @@ class SysTopics:
         self._changed_links.clear()
         try:
             for link in changed:
-                if self._links is not None and self._links.links.get(link.name) is link:
+                if self._sources.upstreams.get(link.name) is link:
                     for topic, value in state(link):
                         name = f"upstream/{link.name}/{topic}"
                         self._listed[name] = None

@@ -10,11 +10,13 @@ import contextlib
 import socket
 from collections.abc import Callable
 
+from canopy_mqtt.admin.events import EventFeed
 from canopy_mqtt.admin.host import Host
 from canopy_mqtt.admin.routing import Call, Handled, Route
 from canopy_mqtt.admin.server import AdminServer
 from canopy_mqtt.settings import Endpoint, Http
 from canopy_mqtt.workers.asking import Siblings
+from canopy_mqtt.workers.feed import CrewFeed
 from canopy_mqtt.workers.one_broker import OneBroker
 from canopy_mqtt.workers.ways import WAYS
 
@@ -23,10 +25,14 @@ class WorkerAdminServer(AdminServer):
     """The HTTP server of one worker."""
 
     def __init__(self, broker: Host, settings: Http, siblings: Siblings) -> None:
+        self._siblings = siblings
         super().__init__(broker, settings)
         self._one_broker = OneBroker(broker, siblings, WAYS)
         # By the number of the address.
         self._factories: list[Callable[[], asyncio.Protocol]] = []
+
+    def make_feed(self, broker: Host, max_streams: int) -> EventFeed:
+        return CrewFeed(broker, max_streams, self._siblings)
 
     async def handle(self, route: Route, call: Call) -> Handled:
         return await self._one_broker.handle(route, call)

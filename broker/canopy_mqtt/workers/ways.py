@@ -7,6 +7,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from canopy_mqtt.admin import events
 from canopy_mqtt.admin.api import alarms, bans, clients, messages, metrics, operations, room, status, subscriptions
 from canopy_mqtt.admin.api import topics as retained_topics
 from canopy_mqtt.admin.errors import ApiError
@@ -180,6 +181,8 @@ async def _upstreams(one: OneBroker, route: Route, call: Call) -> Handled:
 
 
 WAYS: Final[dict[Handler, Way]] = {
+    # Its feed is of all workers (`feed`).
+    events.events: here,
     status.readyz: _readyz,
     status.status: _status,
     metrics.metrics: _metrics,

@@ -33,6 +33,7 @@ from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.listening.listeners import Listener, ListenerHost, Listeners
 from canopy_mqtt.net.stream import LINGER
 from canopy_mqtt.net.websocket.transport import WebSocketTransport
+from canopy_mqtt.observe.systopics import SysTopics
 from canopy_mqtt.settings import Listener as ListenerSettings
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
@@ -155,13 +156,16 @@ class WorkerBroker(Broker):
     async def start(self) -> None:
         """Serve, and then answer the other workers. Raises StartupError."""
         await super().start()
-        self.figures.worker = self.siblings.name
         self.siblings.answers["not ready"] = self._not_ready
         await self.siblings.start(self._folder, self.faults.broke)
 
     async def stop(self) -> None:
         await self.siblings.stop()
         await super().stop()
+
+    def make_sys_topics(self) -> SysTopics:
+        self.figures.worker = self.siblings.name
+        return super().make_sys_topics()
 
     def make_admin(self) -> AdminServer:
         # Not before: it takes 20 MB.

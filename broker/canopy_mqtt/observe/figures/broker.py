@@ -150,8 +150,7 @@ RECORDER: Final = (
 
 
 def _up(reading: Reading) -> Iterator[Sample]:
-    links = reading.sources.links
-    for name, link in () if links is None else links.links.items():
+    for name, link in reading.sources.upstreams.items():
         yield (name,), int(link.connected)
 
 
