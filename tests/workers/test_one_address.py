@@ -303,13 +303,16 @@ async def test_the_page_hears_of_all_workers_and_of_who_is_missing(stack: AsyncE
     assert all(len(row) == len(SAMPLE) for row in history)
     name, snapshot = await event()
     assert (name, snapshot["not_ready"]) == ("snapshot", [])
-    assert snapshot["sample"][SAMPLE.index("connected")] == 3
+    while snapshot["sample"][SAMPLE.index("connected")] != 3:
+        _, snapshot = await event()
     assert snapshot["upstream"] == []
     assert snapshot["totals"]["sessions"] == 3
-    os.kill(crew.pids["w2"], signal.SIGKILL)
+    os.kill(crew.pids["w2"], signal.SIGSTOP)
+    stack.callback(_go_on, crew.pids["w2"])
     while not snapshot["not_ready"]:
         _, snapshot = await event()
     assert snapshot["not_ready"] == ["w2 does not answer"]
+    os.kill(crew.pids["w2"], signal.SIGKILL)
     await crew.line("worker serves again", worker="w2")
     while snapshot["not_ready"]:
         _, snapshot = await event()

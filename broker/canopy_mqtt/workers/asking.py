@@ -24,9 +24,6 @@ PATIENCE: Final = 5.0
 SILENT: Final = 5.0
 """Seconds for which a process that did not answer in time is not asked."""
 
-AT_ONCE: Final = 2
-"""Questions that are answered at a time: each may take a turn of the event loop of about a millisecond."""
-
 SUPERVISOR: Final = "supervisor"
 
 Answers: TypeAlias = Mapping[str, Callable[..., Awaitable[Any]]]
@@ -70,7 +67,6 @@ class Answering:
         self._path = socket_of(folder, name)
         self._answers = answers
         self._broke = broke
-        self._turns = asyncio.Semaphore(AT_ONCE)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -98,8 +94,7 @@ class Answering:
         self._tasks.add(task)
         try:
             what, given = await _next(reader)
-            async with self._turns:
-                found = await self._answers[what](*given)
+            found = await self._answers[what](*given)
             writer.write(_framed(found))
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):

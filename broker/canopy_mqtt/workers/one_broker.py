@@ -20,7 +20,7 @@ from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.host import Host
 from canopy_mqtt.admin.paging import BUILT, PAGE_CHARACTERS, Page, cursor_of, in_turns, name_of
 from canopy_mqtt.admin.routes import all_routes
-from canopy_mqtt.admin.routing import Call, Handled, Handler, Route
+from canopy_mqtt.admin.routing import AT_ONCE, Call, Handled, Handler, Route
 from canopy_mqtt.observe.figures.catalogue import Found, read
 from canopy_mqtt.workers import placing
 from canopy_mqtt.workers.asking import Away, Siblings
@@ -59,6 +59,7 @@ class OneBroker:
         """`ways`: how each route is answered, by its handler."""
         self._broker = broker
         self._ways = ways
+        self._looking = asyncio.Semaphore(AT_ONCE)
         self.siblings = siblings
         self._handlers: dict[tuple[str, str], Handler] = {
             (each.method, each.path): each.handler for each in all_routes()
@@ -87,7 +88,8 @@ class OneBroker:
         request: Any = None
         call = Call(self._broker, request, caller, given, query, body)
         try:
-            made = await self._handlers[method, path](call)
+            async with self._looking:
+                made = await self._handlers[method, path](call)
         except ApiError as error:
             return Reply(error.status, None, error.code, error.message)
         assert made is None or isinstance(made, BaseModel)

@@ -44,6 +44,7 @@ from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place, read_origin
+from canopy_mqtt.workers.systopics import CrewSysTopics
 from canopy_mqtt.workers.wire import (
     CONNECTION,
     HTTP,
@@ -165,13 +166,17 @@ class WorkerBroker(Broker):
 
     def make_sys_topics(self) -> SysTopics:
         self.figures.worker = self.siblings.name
-        return super().make_sys_topics()
+        return CrewSysTopics(self.figures, self.settings.sys.interval, self.siblings, self._raised)
 
     def make_admin(self) -> AdminServer:
         # Not before: it takes 20 MB.
         from canopy_mqtt.workers.http_server import WorkerAdminServer
 
         return WorkerAdminServer(self, self.settings.http, self.siblings)
+
+    def _raised(self) -> dict[str, dict[str, Any]]:
+        alarms = [] if self.alarms is None else self.alarms.active.values()
+        return {alarm.name: alarm.fields() for alarm in alarms}
 
     async def _not_ready(self) -> list[str]:
         return self.not_ready()
