@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from canopy_mqtt.admin.paging import cursor_of, name_of
 from canopy_mqtt.admin.routes import all_routes
+from canopy_mqtt.workers import inquiries
 from canopy_mqtt.workers.asking import Heard
 from canopy_mqtt.workers.one_broker import one_page
 from canopy_mqtt.workers.placing import worker_of
@@ -60,16 +61,5 @@ def test_a_reason_of_all_is_said_once_and_one_of_some_with_their_names() -> None
 
 def test_each_route_has_its_way() -> None:
     """A new one is refused with workers until it has one."""
-    lacking = {route.path for route in all_routes() if route.role != "anyone" and route.handler not in WAYS}
-    assert lacking == REFUSED
-
-
-REFUSED = {
-    "/api/v5/explain",
-    "/api/v5/top",
-    "/api/v5/trace",
-    "/api/v5/trace/{name}",
-    "/api/v5/trace/{name}/download",
-    "/api/v5/trace/{name}/follow",
-    "/api/v5/trace/{name}/stop",
-}
+    ways = WAYS | inquiries.WAYS
+    assert [route.path for route in all_routes() if route.role != "anyone" and route.handler not in ways] == []

@@ -36,6 +36,9 @@ Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
 BASE: Final = "/api/v5"
 """The first part of the API's paths, as in EMQX 5."""
 
+MISSING: Final = "Canopy-Missing-Workers"
+"""The header that names the workers whose part an answer lacks (`canopy_mqtt.workers`)."""
+
 AT_ONCE: Final = 2
 """Read requests that are handled in one turn of the event loop: each takes about a millisecond, which delays all MQTT
 clients."""

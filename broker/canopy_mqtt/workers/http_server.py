@@ -15,6 +15,7 @@ from canopy_mqtt.admin.host import Host
 from canopy_mqtt.admin.routing import Call, Handled, Route
 from canopy_mqtt.admin.server import AdminServer
 from canopy_mqtt.settings import Endpoint, Http
+from canopy_mqtt.workers import inquiries
 from canopy_mqtt.workers.asking import Siblings
 from canopy_mqtt.workers.feed import CrewFeed
 from canopy_mqtt.workers.one_broker import OneBroker
@@ -27,7 +28,8 @@ class WorkerAdminServer(AdminServer):
     def __init__(self, broker: Host, settings: Http, siblings: Siblings) -> None:
         self._siblings = siblings
         super().__init__(broker, settings)
-        self._one_broker = OneBroker(broker, siblings, WAYS)
+        self._one_broker = OneBroker(broker, siblings, WAYS | inquiries.WAYS)
+        inquiries.answer_about(broker, siblings)
         # By the number of the address.
         self._factories: list[Callable[[], asyncio.Protocol]] = []
 

@@ -20,13 +20,10 @@ from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.host import Host
 from canopy_mqtt.admin.paging import BUILT, PAGE_CHARACTERS, Page, cursor_of, in_turns, name_of
 from canopy_mqtt.admin.routes import all_routes
-from canopy_mqtt.admin.routing import AT_ONCE, Call, Handled, Handler, Route
+from canopy_mqtt.admin.routing import AT_ONCE, MISSING, Call, Handled, Handler, Route
 from canopy_mqtt.observe.figures.catalogue import Found, read
 from canopy_mqtt.workers import placing
 from canopy_mqtt.workers.asking import Away, Siblings
-
-MISSING: Final = "Canopy-Missing-Workers"
-"""The header that names the workers that have not answered."""
 
 AWAY: Final = "AWAY"
 """The code in place of an answer that did not come."""
@@ -104,22 +101,21 @@ class OneBroker:
 
     # -- what it asks --------------------------------------------------------------------------------------------------
 
-    async def ask(self, name: str, route: Route, call: Call, **changed: object) -> Reply:
+    async def ask(self, name: str, route: Route, call: Call, changed: Json | None = None) -> Reply:
         """Have a worker answer a request. `changed`: fields of its query or body. Raises Away."""
         query, body = (
-            part.model_copy(update=changed) if isinstance(part, BaseModel) and changed else part
-            for part in (call.query, call.body)
+            part.model_copy(update=changed) if isinstance(part, BaseModel) else part for part in (call.query, call.body)
         )
         found: Reply = await self.siblings.ask(
             name, "request", route.method, route.path, call.caller, call.path, query, body
         )
         return found
 
-    async def replies(self, route: Route, call: Call, but: str = "", **changed: object) -> dict[str, Reply]:
+    async def replies(self, route: Route, call: Call, but: str = "", changed: Json | None = None) -> dict[str, Reply]:
         """Have all workers, or all but one, answer a request: who does not answer refuses."""
         names = [name for name in self.siblings.names if name != but]
         replies = await asyncio.gather(
-            *(self.ask(name, route, call, **changed) for name in names), return_exceptions=True
+            *(self.ask(name, route, call, changed) for name in names), return_exceptions=True
         )
         found: dict[str, Reply] = {}
         for name, reply in zip(names, replies, strict=True):
@@ -131,12 +127,12 @@ class OneBroker:
                 found[name] = reply
         return found
 
-    async def ask_all(self, route: Route, call: Call, **changed: object) -> tuple[dict[str, Any], list[str]]:
+    async def ask_all(self, route: Route, call: Call, changed: Json | None = None) -> tuple[dict[str, Any], list[str]]:
         """Have all workers answer a request. Returns the bodies by worker, and who did not answer.
 
         Raises ApiError: one of them refuses it, as all would.
         """
-        replies = await self.replies(route, call, "", **changed)
+        replies = await self.replies(route, call, "", changed)
         missing = [name for name, reply in replies.items() if reply.code == AWAY]
         return {name: reply.value() for name, reply in replies.items() if name not in missing}, missing
 
@@ -225,7 +221,7 @@ def one_page(
             break
         taken += 1
     more = bool(ends) or taken < len(keys)
-    cursor = cursor_of(keys[taken - 1]) if more else None
+    cursor = cursor_of(keys[taken - 1] if taken else str(end)) if more else None
     return {
         "data": [entries[key] for key in keys[:taken]],
         "meta": {"limit": limit, "hasnext": more, "cursor": cursor},

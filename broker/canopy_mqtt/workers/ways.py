@@ -11,13 +11,12 @@ from canopy_mqtt.admin import events
 from canopy_mqtt.admin.api import alarms, bans, clients, messages, metrics, operations, room, status, subscriptions
 from canopy_mqtt.admin.api import topics as retained_topics
 from canopy_mqtt.admin.errors import ApiError
-from canopy_mqtt.admin.routing import Call, Handled, Handler, Route
+from canopy_mqtt.admin.routing import MISSING, Call, Handled, Handler, Route
 from canopy_mqtt.observe.figures.figure import Kind
 from canopy_mqtt.observe.figures.traffic import COPIED
 from canopy_mqtt.workers.asking import SUPERVISOR, Heard
 from canopy_mqtt.workers.figures import of_all
 from canopy_mqtt.workers.one_broker import (
-    MISSING,
     Json,
     OneBroker,
     Way,
@@ -120,7 +119,7 @@ async def _alarms(one: OneBroker, route: Route, call: Call) -> Handled:
 
 
 async def _room(one: OneBroker, route: Route, call: Call) -> Handled:
-    found, missing = await one.ask_all(route, call, limit=MAX_HOLDERS)
+    found, missing = await one.ask_all(route, call, {"limit": MAX_HOLDERS})
     rooms = [
         _one_room(list(each), call.query.limit)
         for each in zip(*(answer["data"] for answer in found.values()), strict=True)

@@ -157,6 +157,7 @@ class WorkerBroker(Broker):
     async def start(self) -> None:
         """Serve, and then answer the other workers. Raises StartupError."""
         await super().start()
+        self.explainer.leaves_out = NODES
         self.siblings.answers["not ready"] = self._not_ready
         await self.siblings.start(self._folder, self.faults.broke)
 
