@@ -254,6 +254,37 @@ async def test_wrong_tokens_and_foreign_headers_are_refused_as_in_one_process(
     await http.ask("GET", crew, "/clients", 401, headers={"Authorization": "Bearer " + "0" * 32})
 
 
+async def test_other_tokens_hold_at_all_workers_or_none_and_at_those_that_start_later(
+    stack: AsyncExitStack, http: Http, tmp_path: Path
+) -> None:
+    config, token = tmp_path / "canopy.toml", tmp_path / "token"
+
+    def write(name: str, text: str) -> dict[str, str]:
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+        config.write_text(f'[http]\nviewer_token_file = "{tmp_path / name}"\n')
+        return {"Authorization": f"Bearer {text}"}
+
+    old = write(token.name, "0" * 32)
+    crew = Crew(stack, 2)
+    await crew.start("--config", str(config), *HTTP)
+    await http.ask("GET", crew, "/clients", headers=old)
+    write("short", "too short")
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    line = await crew.line("settings not reloaded")
+    assert "short" in line["detail"]
+    await http.ask("GET", crew, "/clients", headers=old)
+
+    new = write("other", "1" * 32)
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    await until(lambda: len(crew.told("settings reloaded")) == 2, "both have reloaded")
+    for worker in (0, 1):
+        os.kill(crew.pids[f"w{worker}"], signal.SIGKILL)
+        await crew.line("worker serves again", worker=f"w{worker}")
+        await http.ask("GET", crew, "/clients", headers=new)
+        await http.ask("GET", crew, "/clients", 401, headers=old)
+
+
 async def test_a_unix_socket_is_an_address_too(stack: AsyncExitStack, tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     crew = Crew(stack, 2)

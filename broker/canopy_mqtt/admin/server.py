@@ -49,11 +49,6 @@ MAX_LINE_BYTES: Final = 262_144
 """Bytes of a request's first line: a topic name of 65,535 bytes, each of them escaped, and some more. With a shorter
 line, a client with a long topic would end every list at itself."""
 
-FIXED: Final = (
-    "listen", "certificate", "key", "socket_mode", "max_connections", "max_request_bytes", "timeout", "public_metrics",
-)  # fmt: skip
-"""Settings that take a restart."""
-
 
 class Prepared(NamedTuple):
     """Credentials and certificates that are read, and not in force yet."""
@@ -208,7 +203,7 @@ class AdminServer:
         Raises:
             SecurityError, TlsError: a file cannot be used, or credentials would not be needed any more.
         """
-        wanted = settings.model_copy(update={name: getattr(self._settings, name) for name in FIXED})
+        wanted = self._settings.changed_by(settings)
         if self._settings.guarded and not wanted.guarded:
             raise SecurityError("nobody would have to say who they are any more: that takes a restart")
         credentials, loaded = await asyncio.to_thread(_read, wanted)

@@ -232,7 +232,9 @@ def _in_force(before: Settings, new: Settings) -> Settings:
         old.model_copy(update={"tls": other.tls}) if old.tls and other.tls and old.url == other.url else old
         for old, other in zip(before.listeners, new.listeners, strict=True)
     )
-    made = with_reloadable(before, new).model_copy(update={"listener": tables})
+    made = with_reloadable(before, new).model_copy(
+        update={"listener": tables, "http": before.http.changed_by(new.http)}
+    )
     made.model_fields_set.discard("listen")
     return made
 

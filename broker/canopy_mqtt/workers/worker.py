@@ -61,6 +61,7 @@ from canopy_mqtt.workers.wire import (
 
 if TYPE_CHECKING:
     from canopy_mqtt.admin.server import AdminServer
+    from canopy_mqtt.workers.http_server import WorkerAdminServer
 
 KILLED: Final = 137
 """The exit code of a process that SIGKILL has ended, as shells have it."""
@@ -129,6 +130,9 @@ class _Begun:
 class WorkerBroker(Broker):
     """The broker of a worker."""
 
+    http_server: WorkerAdminServer | None = None
+    """The HTTP server, if the settings name an address; from `start` on."""
+
     def __init__(self, start: Start, bound: Callable[[], Awaitable[None]]) -> None:
         """`bound` is awaited once the other workers can reach this one."""
         super().__init__(start.settings)
@@ -173,7 +177,8 @@ class WorkerBroker(Broker):
         # Not before: it takes 20 MB.
         from canopy_mqtt.workers.http_server import WorkerAdminServer
 
-        return WorkerAdminServer(self, self.settings.http, self.siblings)
+        self.http_server = WorkerAdminServer(self, self.settings.http, self.siblings)
+        return self.http_server
 
     def _raised(self) -> dict[str, dict[str, Any]]:
         alarms = [] if self.alarms is None else self.alarms.active.values()
@@ -263,25 +268,28 @@ class Worker:
         for frame in frames:
             if frame.kind == SAYS:
                 self._do(*frame.said())
-            elif frame.kind == HTTP and frame.sock is not None:
+            elif frame.kind == HTTP:
                 self._begin(self._serve_http(int.from_bytes(frame.body), frame.sock))
 
     def _take(self, newcomers: list[Frame]) -> None:
         for each in newcomers:
             if each.sock is None:
-                self._broker.log.error("connection is lost", reason="too few file descriptors")
+                self._lost()
             else:
                 self._begin(self._connect(each.body, each.sock))
 
-    async def _serve_http(self, address: int, sock: socket.socket) -> None:
-        from canopy_mqtt.workers.http_server import WorkerAdminServer
+    def _lost(self) -> None:
+        self._broker.log.error("connection is lost", reason="too few file descriptors")
 
-        admin = self._broker.admin
-        if isinstance(admin, WorkerAdminServer):
-            await admin.take(address, sock)
-        else:
+    async def _serve_http(self, address: int, sock: socket.socket | None) -> None:
+        """Serve a connection of `[http]`."""
+        if sock is None:
+            self._lost()
+        elif self._broker.http_server is None:
             # It stops.
             sock.close()
+        else:
+            await self._broker.http_server.take(address, sock)
 
     def _do(self, what: str, *given: Any) -> None:
         """Do what the supervisor says."""
