@@ -44,7 +44,7 @@ def test_a_snapshot_is_of_all() -> None:
     assert found["totals"] == {"sessions": 4, "retained": 7}
     assert [each["clientid"] for each in found["losers"]] == ["b", "a"]
     assert found["slow"] == {"count": 2, "clients": [{"clientid": "slow", "delay": 5}]}
-    assert [each["message"] for each in found["alarms"]["active"]] == ["w0: full", "w1: full"]
+    assert found["alarms"] == {"count": 1, "active": [{"name": "room", "message": "full", "since": 3}]}
     assert found["store"]["figures"] == {"state": "written", "rows": 8}
 
 

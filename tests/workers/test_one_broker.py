@@ -13,7 +13,7 @@ from canopy_mqtt.workers import inquiries
 from canopy_mqtt.workers.asking import Heard
 from canopy_mqtt.workers.one_broker import one_page
 from canopy_mqtt.workers.placing import worker_of
-from canopy_mqtt.workers.ways import WAYS, reasons
+from canopy_mqtt.workers.ways import WAYS, raised, reasons
 
 NAMES = st.lists(st.text(max_size=3), unique=True, max_size=30)
 
@@ -57,6 +57,16 @@ def test_a_reason_of_all_is_said_once_and_one_of_some_with_their_names() -> None
     heard = Heard({"w0": ["full", "late"], "w1": ["full"]}, [])
     assert reasons(heard) == ["full", "w0: late"]
     assert reasons(heard._replace(missing=["w2"])) == ["w2 does not answer", "w0, w1: full", "w0: late"]
+
+
+def test_an_alarm_of_some_names_them_and_one_of_all_is_one() -> None:
+    def alarm(message: str, since: int) -> dict[str, Any]:
+        return {"name": "room", "message": message, "since": since}
+
+    assert raised({"w0": [alarm("full", 3)], "w1": [alarm("fuller", 1), alarm("full", 2)]}, "since") == [
+        alarm("w1: fuller", 1),
+        alarm("full", 2),
+    ]
 
 
 def test_each_route_has_its_way() -> None:

@@ -15,7 +15,7 @@ from canopy_mqtt.admin.host import Host
 from canopy_mqtt.observe.figures.merging import Sample, added
 from canopy_mqtt.workers.asking import Siblings
 from canopy_mqtt.workers.one_broker import Json
-from canopy_mqtt.workers.ways import reasons
+from canopy_mqtt.workers.ways import raised, reasons
 
 TOTALS: Final = ("received", "sent", "bytes_in", "bytes_out", "dropped", "connections")
 """The columns of a sample that only grow."""
@@ -111,11 +111,8 @@ def one_snapshot(found: dict[str, Json], missing: list[Json]) -> Json:
         return sorted((one for each in all_of_them for one in each[part]), key=by, reverse=True)[:most]
 
     slow = [each["slow"] for each in all_of_them]
-    alarms = [
-        alarm | {"message": f"{name}: {alarm['message']}"}
-        for name, each in found.items()
-        for alarm in each["alarms"]["active"]
-    ]
+    alarms = raised({name: each["alarms"]["active"] for name, each in found.items()}, "since")
+    more = sum(each["alarms"]["count"] - len(each["alarms"]["active"]) for each in all_of_them)
     return {
         "sample": added_rows([*(each["sample"] for each in all_of_them), *away]),
         "uptime": max(each["uptime"] for each in all_of_them),
@@ -135,8 +132,8 @@ def one_snapshot(found: dict[str, Json], missing: list[Json]) -> Json:
             ],
         },
         "alarms": {
-            "count": sum(each["alarms"]["count"] for each in all_of_them),
-            "active": sorted(alarms, key=lambda each: int(each["since"]))[:MAX_ALARMS],
+            "count": len(alarms) + more,
+            "active": alarms[:MAX_ALARMS],
         },
         "upstream": [link for each in all_of_them for link in each["upstream"]][:MAX_LINKS],
         "store": {

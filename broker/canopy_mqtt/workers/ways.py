@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -110,12 +110,31 @@ def _ban(entry: Json) -> str:
 
 async def _alarms(one: OneBroker, route: Route, call: Call) -> Handled:
     found, missing = await one.ask_all(route, call)
-    data = [each | {"message": f"{name}: {each['message']}"} for name, some in found.items() for each in some["data"]]
+    alarms_by_worker = {name: some["data"] for name, some in found.items()}
     if call.query.activated:
-        data.sort(key=lambda each: str(each["activate_at"]))
+        data = raised(alarms_by_worker, "activate_at")
     else:
+        data = [_of_worker(name, each) for name, some in alarms_by_worker.items() for each in some]
         data.sort(key=lambda each: str(each["deactivate_at"]), reverse=True)
     return answered({"data": data}, missing)
+
+
+def raised(found: Mapping[str, list[Json]], since: str) -> list[Json]:
+    """Return the raised alarms of the workers, the oldest first: what all raise is one alarm. `since`: its field."""
+    same: dict[tuple[str, str], dict[str, Json]] = {}
+    for name, some in found.items():
+        for each in some:
+            same.setdefault((each["name"], each["message"]), {})[name] = each
+    made = [
+        first if len(those) == len(found) else _of_worker(", ".join(those), first)
+        for those in same.values()
+        for first in [min(those.values(), key=lambda each: each[since])]
+    ]
+    return sorted(made, key=lambda each: each[since])
+
+
+def _of_worker(name: str, alarm: Json) -> Json:
+    return alarm | {"message": f"{name}: {alarm['message']}"}
 
 
 async def _room(one: OneBroker, route: Route, call: Call) -> Handled:
