@@ -20,6 +20,13 @@ class Histogram:
         self.sum = 0.0
         self.count = 0
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Have pickle take it as it is: of a compiled class, it would take nothing."""
+        return Histogram, (), (self._counts, self._worst, self.sum, self.count)
+
+    def __setstate__(self, state: tuple[list[int], float, float, int]) -> None:
+        self._counts, self._worst, self.sum, self.count = state
+
     def add(self, seconds: float) -> None:
         """Count one duration."""
         at = 0
