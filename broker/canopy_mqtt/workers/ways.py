@@ -149,7 +149,8 @@ async def _room(one: OneBroker, route: Route, call: Call) -> Handled:
 def _one_room(parts: list[Json], limit: int) -> Json:
     """Return a room of all workers. An account that has something at several of them counts at each."""
     if parts[0]["room"] in COPIED:
-        return parts[0] | {"largest": parts[0]["largest"][:limit]}
+        most = max(parts, key=lambda each: int(each["held"]))
+        return most | {"largest": most["largest"][:limit]}
     made = dict(parts[0])
     for name in ("held", "bound", "accounts", "refused", "gave_way"):
         made[name] = sum(each[name] for each in parts)

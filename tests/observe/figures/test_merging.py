@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from canopy_mqtt.histogram import Histogram
-from canopy_mqtt.observe.figures.catalogue import FIGURES, Found, merged, topics_of
+from canopy_mqtt.observe.figures.catalogue import FIGURES, Found, merged, of_process, topics_of
 from canopy_mqtt.observe.figures.merging import added, but_copies, by_worker, greatest, least
+from canopy_mqtt.observe.figures.process import Process
 
 
 def of_all(**figures: list[Found]) -> dict[str, Found]:
@@ -88,3 +89,9 @@ def test_the_slowest_clients_of_all_are_ranked_anew() -> None:
 def test_parts_are_figures() -> None:
     names = {figure.name for figure in FIGURES}
     assert {part for figure in FIGURES for part in figure.parts} <= names
+
+
+def test_a_process_without_a_broker_has_the_figures_of_a_process() -> None:
+    found = of_process(Process())
+    assert set(found) == {figure.name for figure in FIGURES if figure.process}
+    assert found["process_resident_memory"] != [((), 0)]

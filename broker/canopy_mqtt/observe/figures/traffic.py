@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from canopy_mqtt.core.accounts import RETAINED, RETAINED_SIZE, ROOMS
+from canopy_mqtt.core.accounts import FILTERS, RETAINED, RETAINED_SIZE, ROOMS
 from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.observe.figures.figure import Figure, Kind, Topic, one
 from canopy_mqtt.observe.figures.merging import Merge, Sample, Value, added, but_copies, greatest
@@ -36,7 +36,7 @@ def _dropped(reading: Reading) -> Iterator[Sample]:
         yield (name,), reading.counters.dropped[cause]
 
 
-COPIED: Final = (ROOMS[RETAINED], ROOMS[RETAINED_SIZE])
+COPIED: Final = (ROOMS[FILTERS], ROOMS[RETAINED], ROOMS[RETAINED_SIZE])
 """The rooms of what each of several workers has a copy of."""
 
 
