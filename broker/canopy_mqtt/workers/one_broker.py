@@ -23,7 +23,7 @@ from canopy_mqtt.admin.routes import all_routes
 from canopy_mqtt.admin.routing import AT_ONCE, MISSING, Call, Handled, Handler, Route
 from canopy_mqtt.observe.figures.catalogue import Found, read
 from canopy_mqtt.workers import placing
-from canopy_mqtt.workers.asking import Away, Siblings
+from canopy_mqtt.workers.asking import Away, Heard, Siblings
 
 AWAY: Final = "AWAY"
 """The code in place of an answer that did not come."""
@@ -57,6 +57,7 @@ class OneBroker:
         self._broker = broker
         self._ways = ways
         self._looking = asyncio.Semaphore(AT_ONCE)
+        self._health: asyncio.Task[Heard] | None = None
         self.siblings = siblings
         self._handlers: dict[tuple[str, str], Handler] = {
             (each.method, each.path): each.handler for each in all_routes()
@@ -110,6 +111,12 @@ class OneBroker:
             name, "request", route.method, route.path, call.caller, call.path, query, body
         )
         return found
+
+    async def health(self) -> Heard:
+        """Return why clients should go elsewhere, by worker. Who asks meanwhile gets the same: anybody may ask."""
+        if self._health is None or self._health.done():
+            self._health = asyncio.get_running_loop().create_task(self.siblings.ask_all("not ready"))
+        return await asyncio.shield(self._health)
 
     async def replies(self, route: Route, call: Call, but: str = "", changed: Json | None = None) -> dict[str, Reply]:
         """Have all workers, or all but one, answer a request: who does not answer refuses."""

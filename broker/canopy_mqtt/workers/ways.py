@@ -48,7 +48,7 @@ async def newest(one: OneBroker, route: Route, call: Call) -> Handled:
 
 async def _reasons(one: OneBroker) -> list[str]:
     """Return why clients should go elsewhere, a line each."""
-    return reasons(await one.siblings.ask_all("not ready"))
+    return reasons(await one.health())
 
 
 def reasons(heard: Heard) -> list[str]:
