@@ -23,6 +23,9 @@ from canopy_mqtt.workers.wire import CONNECTION, SAYS, TAKEN, Arrival, Channel, 
 PARTS: Final = ("canopy_mqtt.cluster.cluster", "canopy_mqtt.store.sqlite", "uvloop")
 """Modules that a worker imports when it is running."""
 
+HTTP_PART: Final = "canopy_mqtt.workers.http_server"
+"""What it imports if there is an address of `[http]`: 20 MB that all share then."""
+
 PIECE: Final = 65_536
 MAX_LINE: Final = 1_048_576
 """Bytes without an end of line that are kept together."""
@@ -42,10 +45,13 @@ LOOKS: Final = 5
 _nurseries: list[Nursery] = []
 
 
-def nursery() -> Nursery:
-    """Return what forks workers. First called before this process has a thread, or an event loop."""
+def nursery(http: bool = False) -> Nursery:
+    """Return what forks workers. First called before this process has a thread, or an event loop.
+
+    `http`, at the first call: they listen for HTTP.
+    """
     if not _nurseries:
-        _nurseries.append(Nursery("canopy_mqtt.workers.worker", PARTS))
+        _nurseries.append(Nursery("canopy_mqtt.workers.worker", (*PARTS, HTTP_PART) if http else PARTS))
     return _nurseries[0]
 
 
