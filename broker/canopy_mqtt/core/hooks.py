@@ -114,10 +114,13 @@ class Ticket:
     reason of a refusal, for the log only; the client gets the name of the reason code.
     """
 
-    def __init__(self, told: Callable[[int], None], principal: Principal | None = None) -> None:
-        self._told = told
+    def __init__(self, told: Callable[[int], None] | None, principal: Principal | None = None) -> None:
+        """`told` hears of a late answer."""
         self.principal = principal
         self.detail = ""
+        self._told = told
+        self._asking = False  # `admit` has not returned yet
+        self._early_answer = LATER
 
     def answer(self, reason_code: int) -> None:
         """Answer the CONNECT with the reason code that `AccessControl.admit` would return.
@@ -125,7 +128,23 @@ class Ticket:
         Call it once, in the thread of the event loop (elsewhere: `loop.call_soon_threadsafe(ticket.answer, code)`). It
         does nothing if the connection has ended meanwhile or was answered, and never raises.
         """
-        self._told(reason_code)
+        if self._asking:
+            self._early_answer = reason_code
+        elif self._told is not None:
+            self._told(reason_code)
+
+    def ask(self, access_control: AccessControl, connect: Connect, origin: Origin) -> int:
+        """Ask about a CONNECT: its reason code, or LATER. The core's alone, as `discard`."""
+        self._asking = True
+        try:
+            answer = access_control.admit(connect, origin, self)
+        finally:
+            self._asking = False
+        return self._early_answer if answer == LATER else answer
+
+    def discard(self) -> None:
+        """Take no answer any more: the client is in, or its connection has ended."""
+        self._told = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -8,7 +8,6 @@ accepted or its connection has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.causes import REFUSED
@@ -31,7 +30,7 @@ from canopy_mqtt.core.codec.properties import (
 )
 from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolViolation, Refused
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, has_control, is_system, validate_topic
-from canopy_mqtt.core.hooks import LATER, AccessControl, Origin, Ticket
+from canopy_mqtt.core.hooks import LATER, Origin, Ticket
 from canopy_mqtt.core.jobs import CONNECT_WORK
 from canopy_mqtt.core.ledger import ACCESS_CONTROL, MOUNT, WILL
 from canopy_mqtt.core.limits import Limits
@@ -141,68 +140,23 @@ def _ask(protocol: ServerProtocol, connect: Connect, proved: Principal | None, n
     if access_control is None:
         admit(protocol, reason_codes.SUCCESS, now)
         return
-    question = AdmitQuestion(proved, protocol.answer_later)
-    protocol.question = question
+    ticket = Ticket(protocol.answer_later, proved)
+    protocol.ticket = ticket
     protocol.state = phases.follow(protocol.state, ADMITTING)
-    answer = question.ask(access_control, connect, protocol.origin)
+    answer = ticket.ask(access_control, connect, protocol.origin)
     # Opening the session may have ended this connection.
     if answer != LATER and protocol.state != CLOSED:
         admit(protocol, answer, now)
-
-
-class AdmitQuestion:
-    """Asks access control about one CONNECT and takes its answer, which may come later, by a `Ticket`."""
-
-    def __init__(self, proved: Principal | None, told: Callable[[int], None] | None) -> None:
-        """`proved`: who the client is by its authentication method; `told` hears of a late answer."""
-        self._proved = proved
-        self._told = told
-        self._ticket: Ticket | None = None
-        self._asking = False  # it may answer by the ticket before it returns
-        self._early_answer = LATER
-
-    def ask(self, access_control: AccessControl, connect: Connect, origin: Origin) -> int:
-        """Return the reason code for a CONNECT, or LATER."""
-        ticket = Ticket(self._decided, self._proved)
-        self._ticket = ticket
-        self._asking = True
-        try:
-            answer = access_control.admit(connect, origin, ticket)
-        finally:
-            self._asking = False
-        return self._early_answer if answer == LATER else answer
-
-    def _decided(self, reason_code: int) -> None:
-        """Take the answer of `Ticket.answer`."""
-        if self._asking:
-            self._early_answer = reason_code
-        elif self._told is not None:
-            self._told(reason_code)
-
-    @property
-    def principal(self) -> Principal | None:
-        """The client, as access control has named it; None: as its CONNECT does."""
-        return None if self._ticket is None else self._ticket.principal
-
-    @property
-    def detail(self) -> str:
-        """The reason of a refusal, for the log."""
-        return "" if self._ticket is None else self._ticket.detail
-
-    def discard(self) -> None:
-        """Take no answer any more: the client is in, or its connection has ended."""
-        self._ticket = None
-        self._told = None
 
 
 def forget(protocol: ServerProtocol) -> None:
     """Forget what was needed until the client is in, or until its connection has ended."""
     protocol.connect = None
     protocol.answer_later = None
-    question = protocol.question
-    if question is not None:
-        protocol.question = None
-        question.discard()
+    ticket = protocol.ticket
+    if ticket is not None:
+        protocol.ticket = None
+        ticket.discard()
 
 
 def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
@@ -283,11 +237,11 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
 def _identify(protocol: ServerProtocol, connect: Connect, now: float) -> Principal:
     """Find out who the client is. Raises Refused: it may not come in."""
     router = protocol.router
-    question = protocol.question
+    ticket = protocol.ticket
     authentication = protocol.authentication
     found: Principal | None = None
-    if question is not None:
-        found = question.principal
+    if ticket is not None:
+        found = ticket.principal
     elif authentication is not None:
         found = authentication.principal
     principal = identity.principal_of(connect, found, protocol.origin, protocol.client_id)

@@ -29,7 +29,7 @@ from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import PINGRESP
 from canopy_mqtt.core.codec.packets import Auth, Connect, Disconnect
 from canopy_mqtt.core.codec.reason_codes import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
-from canopy_mqtt.core.hooks import Origin
+from canopy_mqtt.core.hooks import Origin, Ticket
 from canopy_mqtt.core.jobs import HELD_WORK, PACKET_WORK, TURN_WORK
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol import acknowledge, connect, control_packets, phases, publish, subscribe
@@ -121,7 +121,7 @@ class ServerProtocol(Peer):
         self.connect: Connect | None = None
         # What another node of the cluster is told in CONNACK; None: it is a client.
         self.node: list[tuple[str, str]] | None = None
-        self.question: connect.AdmitQuestion | None = None
+        self.ticket: Ticket | None = None
         self.authentication: Authentication | None = None
         self.v5 = False
         self.accepted = False
@@ -449,6 +449,6 @@ class ServerProtocol(Peer):
         self.final_packet = control_packets.refusal(version, error.reason_code, text, self.send_buffer.max_packet)
         if isinstance(error, Refused) and error.detail:
             text = error.detail[:MAX_TEXT]
-        elif self.question is not None:
-            text = self.question.detail[:MAX_TEXT] or text
+        elif self.ticket is not None:
+            text = self.ticket.detail[:MAX_TEXT] or text
         self.end(REFUSED if isinstance(error, Refused) else PROTOCOL_ERROR, now, text)

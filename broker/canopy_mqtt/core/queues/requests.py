@@ -9,7 +9,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.reason_codes import NO_MATCHING_SUBSCRIBERS
-from canopy_mqtt.core.queues.delivery import LOST, Settled
+from canopy_mqtt.core.queues.delivery import LOST
 from canopy_mqtt.core.queues.message import Message, MessageCopy
 
 
@@ -64,7 +64,7 @@ class AskedLink:
         return LinkAnswer(request, self)
 
 
-class LinkAnswer(Settled):
+class LinkAnswer:
     """Tells a request what one link has said of it."""
 
     def __init__(self, request: Request, link: AskedLink) -> None:

@@ -34,10 +34,11 @@ from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.fanout import UNQUEUED, fits, share_qos, takes_at_once
 from canopy_mqtt.core.routing.node_messages import GroupMessage
 from canopy_mqtt.core.routing.nodes import NodeSession
-from canopy_mqtt.core.session.retained_stream import RetainedStreams, Source
+from canopy_mqtt.core.routing.share_homes import ShareHome
+from canopy_mqtt.core.session.retained_stream import RetainedStreams
 from canopy_mqtt.core.session.session import ClientAccount, Session
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS, Recipient, subscription_identifiers
-from canopy_mqtt.core.topics.subscription import GroupHome, SharedGroup, Subscription
+from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.limits import Limits
@@ -135,14 +136,18 @@ class ShareQueue(Session):
         return made
 
 
-class ShareSource(Source):
-    """Takes for one connected session from the queues of its share groups, from each in turn."""
+class ShareSource:
+    """Takes for one connected session from the queues of its share groups, from each in turn.
+
+    It comes behind all else that waits for the client.
+    """
 
     def __init__(self, queues: ShareQueues) -> None:
         self.members: OrderedDict[Subscription, None] = OrderedDict()
         self._queues = queues
 
     def fill(self, session: Session, send_buffer: SendBuffer, now: float) -> bool:
+        """Send as much as there is room for. True: there is more, and only the bound of a turn has ended this one."""
         members = self.members
         left: i64 = TURN
         while members:
@@ -168,9 +173,6 @@ class ShareSource(Source):
                 return False
             members.move_to_end(member)
         return False
-
-    def is_over(self) -> bool:
-        return not self.members
 
 
 class ShareQueues:
@@ -261,7 +263,7 @@ class ShareQueues:
             self._see_room(group, group.home)
         return count
 
-    def _see_room(self, group: SharedGroup, home: GroupHome) -> None:
+    def _see_room(self, group: SharedGroup, home: ShareHome) -> None:
         """Tell the home of a group if no member here has room; the first that has says so (`ShareSource`)."""
         members = [member for member in group.connected.slots if member is not None]
         if any(takes_at_once(member.session) for member in members):
@@ -271,7 +273,7 @@ class ShareQueues:
             self.attach(member)
 
     def send_home(self, message: Message, name: str, home: str) -> int:
-        """Send a message that no member here can take to the worker where its group lives (`GroupHome.node`)."""
+        """Send a message that no member here can take to the worker where its group lives (`ShareHome.node`)."""
         node = self._router.sessions.get(home)
         if not isinstance(node, NodeSession):
             Ledger(name, self.counters).lost(SESSION_ENDED, 1)
@@ -403,7 +405,7 @@ class ShareQueues:
             return
         streams = session.streams = session.streams or RetainedStreams()
         source = streams.source
-        if not isinstance(source, ShareSource):
+        if source is None:
             source = streams.source = ShareSource(self)
         source.members[member] = None
         send_buffer.schedule_flush()
