@@ -183,48 +183,28 @@ def matches(topic_filter: str, topic: str) -> bool:
 
     One pair at a time: for many filters there is the trie, for many topics the retained tree.
     """
-    if topic_filter == topic:
-        return True
-    # [MQTT-4.7.2-1]: a leading wildcard sees no topic that begins with $.
-    if topic.startswith("$") and topic_filter.startswith(("+", "#")):
-        return False
-    return levels_match(topic_filter.split("/"), 0, topic.split("/"), 0)
+    return topic_filter == topic or levels_match(topic_filter.split("/"), topic.split("/"))
 
 
-def levels_match(filter_levels: list[str], at: int, topic_levels: list[str], depth: int) -> bool:
-    """Match the filter's levels from `at` on with the topic's from `depth` on; the `$` rule is the caller's."""
-    end = len(topic_levels)
-    for index in range(at, len(filter_levels)):
-        level = filter_levels[index]
+def levels_match(filter_levels: list[str], levels: list[str]) -> bool:
+    """Match a filter with a topic name, level by level; or with a filter, of which each topic has to match."""
+    if levels[0].startswith("$") and filter_levels[0] in ("+", "#"):
+        return False  # [MQTT-4.7.2-1]
+    end = len(levels)
+    for at, level in enumerate(filter_levels):
         if level == "#":
             return True  # the level before it is matched too: "a/#" matches "a" (section 4.7.1.2)
-        if depth >= end:
+        if at >= end or levels[at] == "#" or (level != "+" and level != levels[at]):
             return False
-        if level != "+" and level != topic_levels[depth]:
-            return False
-        depth += 1
-    return depth == end
+    return len(filter_levels) == end
 
 
 def covers(wide: str, topic_filter: str) -> bool:
     """Return whether `wide` matches each topic that `topic_filter` matches. Both are valid, without `$share/name/`."""
-    if topic_filter.startswith("$") and not wide.startswith("$"):
-        return False  # [MQTT-4.7.2-1]
-    if wide.startswith("$") and not topic_filter.startswith("$"):
-        return False
     if wide == "+/#":
         # Every topic name has a first level.
-        return True
-    levels = wide.split("/")
-    asked = topic_filter.split("/")
-    for at, level in enumerate(levels):
-        if level == "#":
-            return True
-        if at >= len(asked) or asked[at] == "#":
-            return False
-        if level != "+" and level != asked[at]:
-            return False
-    return len(levels) == len(asked)
+        wide = "#"
+    return levels_match(wide.split("/"), topic_filter.split("/"))
 
 
 def intersect(one: str, other: str) -> str | None:

@@ -263,12 +263,9 @@ class RetainedTree:
             at = end + 1
         return node.value is not None
 
-    def walk(self, topic_filter: str, youngest: i64 = -1) -> RetainedCursor:
-        """A cursor over the topics that match a well-formed filter, in no particular order.
-
-        With `youngest`, the walk passes over what was created after that node, as if it had begun then.
-        """
-        return RetainedCursor(self, topic_filter, self.youngest if youngest < 0 else youngest)
+    def walk(self, topic_filter: str) -> RetainedCursor:
+        """A cursor over the topics that match a well-formed filter, in no particular order."""
+        return RetainedCursor(self, topic_filter, self.youngest)
 
     def matching(self, topic_filter: str) -> list[TopicNode]:
         """All nodes that match a filter, at once. For short answers; a client's subscription wants `walk`."""
@@ -293,7 +290,8 @@ class Frame:
 class RetainedCursor:
     """A search in progress. It holds no lock and needs no closing: drop it when it is no longer needed.
 
-    `reserved`: a leading wildcard sees topics that begin with `$`, too.
+    `youngest`: it passes over what was created after that node, as if it had begun then. `reserved`: a leading wildcard
+    sees topics that begin with `$`, too.
     """
 
     def __init__(self, tree: RetainedTree, topic_filter: str, youngest: i64, reserved: bool = False) -> None:
