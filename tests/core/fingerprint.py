@@ -132,7 +132,6 @@ def cache(found: MatchCache) -> Facts:
     """The match cache without its routes."""
     return {
         "size": (len(found), found.weight, found._index.node_count),
-        "wide filters": sorted(each.topic_filter for each in found._wide.values()),
         "index": tree(found._index),
     }
 
