@@ -108,7 +108,7 @@ def test_many_retained_messages_expire() -> None:
     network = Network()
     router = network.router
     for number in range(5_000):
-        router.retain(Message(b"r/%d" % number, b"x", 0, True, b"", network.now + 10.0, "p"))
+        router.retained_store.retain(Message(b"r/%d" % number, b"x", 0, True, b"", network.now + 10.0, "p"))
     network.now += 10.0
     assert router.tick(network.now)
     assert 0 < len(router.retained) < 5_000
@@ -117,7 +117,7 @@ def test_many_retained_messages_expire() -> None:
     assert late.payloads() == []
     assert ticks(network) >= 5_000 * DUE_WORK // STEP_WORK
     assert len(router.retained) == 0
-    assert router.retained_bytes == 0
+    assert router.retained_store.bytes == 0
 
 
 def test_many_sessions_expire() -> None:
