@@ -813,6 +813,7 @@ class DiskQueue:
         journal.fetch(self._ledger.client_id, self._fetch)
 
     def try_again(self) -> None:
+        """Let the writer of the connection look at the queue."""
         send_buffer = self._send_buffer
         if send_buffer is not None and not send_buffer.closed:
             send_buffer.schedule_flush()
@@ -846,9 +847,7 @@ class DiskQueue:
             load.bytes -= size
             self._ledger.lost(GLOBAL, messages)
         self._end_if_empty()
-        send_buffer = self._send_buffer
-        if send_buffer is not None and not send_buffer.closed:
-            send_buffer.schedule_flush()
+        self.try_again()
 
     # -- dropping ------------------------------------------------------------------------------------------------------
 
