@@ -451,7 +451,10 @@ def _check(connect: Connect, refused: int, host: str, router: Router, now: float
     `refused` is the reason code of a connection that is one too many of its address, or 0. A client of such an address
     may come in place of its own old connection: that may well be dead, and would keep it out until that is noticed.
     """
-    check_load(router, now)
+    limit = router.limits.max_loop_lag
+    if limit > 0.0 and router.counters.load.lag_at(now) > limit:
+        # Before anything is done for it.
+        raise Refused("the broker is overloaded", reason_codes.SERVER_BUSY)
     check_ban(connect.client_id, connect.user_name, host, router, now)
     if refused != 0:
         earlier = router.sessions.get(connect.client_id)
@@ -491,7 +494,9 @@ def _check_settings(connect: Connect, router: Router) -> None:
     elif router.keeps is not None and not router.keeps(client_id):
         raise Refused("the sessions of this client identifier are elsewhere", reason_codes.SERVER_UNAVAILABLE)
     user_name = connect.user_name
-    if user_name is None and not limits.allow_anonymous and not _asks_later(connect, router):
+    # Access control or a method will say who the client is: then its CONNECT need not.
+    asked = router.access_control is not None or AUTHENTICATION_METHOD in connect.properties.strings
+    if user_name is None and not limits.allow_anonymous and not asked:
         # A health check has to hear that no client could come in, rather than that it may not.
         check_room(router)
         raise Refused("a user name is needed", reason_codes.NOT_AUTHORIZED)
@@ -524,33 +529,6 @@ def check_levels(will: Will, limits: Limits) -> None:
     """Check the topic of a will against the limit of levels. Raises Refused."""
     if 0 < limits.max_topic_levels <= will.topic.count("/"):
         raise Refused("the will's topic has too many levels", reason_codes.TOPIC_NAME_INVALID)
-
-
-def _asks_later(connect: Connect, router: Router) -> bool:
-    """Return whether access control or a method will say who the client is: then its CONNECT need not."""
-    return router.access_control is not None or AUTHENTICATION_METHOD in connect.properties.strings
-
-
-def check_principal(connect: Connect, principal: Principal, router: Router) -> None:
-    """Check what a CONNECT asks for against who the client has turned out to be. Raises Refused."""
-    limits = router.limits
-    if principal.user_name is None and not limits.allow_anonymous:
-        check_room(router)
-        raise Refused("a user name is needed", reason_codes.NOT_AUTHORIZED)
-    will = connect.will
-    if will is None or announced(will):
-        return  # of those below $SYS only such a one is left (`leave_will_out`)
-    if identity.is_reserved(
-        will.topic.encode(), identity.is_link(principal.client_id, principal.user_name, limits), router
-    ):
-        raise Refused("a will to a topic that is the broker's own", reason_codes.NOT_AUTHORIZED)
-
-
-def check_load(router: Router, now: float) -> None:
-    """Refuse a client that comes while the event loop lags, before anything is done for it. Raises Refused."""
-    limit = router.limits.max_loop_lag
-    if limit > 0.0 and router.counters.load.lag_at(now) > limit:
-        raise Refused("the broker is overloaded", reason_codes.SERVER_BUSY)
 
 
 def check_session(connect: Connect, client_id: str, principal: Principal, router: Router, now: float) -> None:
@@ -619,14 +597,22 @@ def check_client(connect: Connect, principal: Principal, router: Router) -> None
     Raises:
         Refused: its will or its user do not allow it.
     """
-    mount = principal.mount
-    if mount and connect.will is not None:
-        connect.will = identity.mounted_will(connect.will, mount)
-        check_levels(connect.will, router.limits)
-    check_principal(connect, principal, router)
+    limits = router.limits
     will = connect.will
-    rule = "" if will is None else _rule_against(will, principal, router)
-    if will is not None and rule:
+    if principal.mount and will is not None:
+        connect.will = will = identity.mounted_will(will, principal.mount)
+        check_levels(will, limits)
+    if principal.user_name is None and not limits.allow_anonymous:
+        check_room(router)
+        raise Refused("a user name is needed", reason_codes.NOT_AUTHORIZED)
+    if will is None:
+        return
+    link = identity.is_link(principal.client_id, principal.user_name, limits)
+    # Of the wills below $SYS only those of bridges are left (`leave_will_out`).
+    if not announced(will) and identity.is_reserved(will.topic.encode(), link, router):
+        raise Refused("a will to a topic that is the broker's own", reason_codes.NOT_AUTHORIZED)
+    rule = _rule_against(will, principal, router)
+    if rule:
         router.counters.denied_publishes += 1
         raise Refused(  # section 5.4.2
             "not authorized to publish to the will's topic",

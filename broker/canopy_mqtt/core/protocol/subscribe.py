@@ -452,13 +452,6 @@ class FilterPacket(Job):
         return properties
 
 
-def _lower(session: Session, subscription: Subscription, qos: int, router: Router) -> None:
-    """Give a subscription a lower QoS: no more is allowed by now."""
-    subscription.grant(qos)
-    router.table.touch(subscription)
-    session.keep_subscription(subscription)
-
-
 class SubscriptionReview(Job):
     """Checks a resumed session's subscriptions: forbidden ones end, others may continue with a lower QoS.
 
@@ -511,4 +504,6 @@ class SubscriptionReview(Job):
             router.unsubscribe(session, name)
         elif granted < i64(subscription.qos):
             router.budget.used += FILTER_WORK + TOLD_WORK
-            _lower(session, subscription, granted, router)
+            subscription.grant(granted)
+            router.table.touch(subscription)
+            session.keep_subscription(subscription)
