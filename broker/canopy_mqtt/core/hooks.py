@@ -252,14 +252,15 @@ class Permissions:
         """Return whether some client may not be sent everything."""
         return self.source.filters_deliveries
 
-    def stamp(self) -> i64:
-        """Return the stamp of verdicts about deliveries. Call it where they are used: it looks for a new epoch."""
+    def delivery_stamp(self) -> i64:
+        """Return the stamp of verdicts about deliveries while some may not be sent everything, else 0.
+
+        Recipients are computed with it. Call it where they are used: it looks for a new epoch.
+        """
+        if not self.source.filters_deliveries:
+            return 0
         self.refresh()
         return self._stamp
-
-    def delivery_stamp(self) -> i64:
-        """Return `stamp` while some may not be sent everything, else 0: recipients are computed with it."""
-        return self.stamp() if self.source.filters_deliveries else 0
 
     def refresh(self) -> None:
         """See whether access control says other things by now."""

@@ -83,20 +83,12 @@ def validate_filter(topic_filter: str, max_levels: int = 0) -> None:
         raise _bad_filter(f"is longer than {MAX_BYTES:,} bytes")  # [MQTT-4.7.3-3]
     if max_levels > 0 and level_count(topic_filter) > max_levels:
         raise Refused(f"topic filter has more than {max_levels} levels", reason_codes.TOPIC_FILTER_INVALID)
-    hash_sign = topic_filter.find("#")
-    if hash_sign >= 0:
-        # One, at the very end, alone in its level [MQTT-4.7.1-1].
-        if hash_sign != len(topic_filter) - 1:
-            raise _bad_filter("holds # before its end")
-        if hash_sign > 0 and topic_filter[hash_sign - 1] != "/":
-            raise _bad_filter("holds # beside other characters of a level")
-    plus = topic_filter.find("+")
-    if plus >= 0:
-        last = len(topic_filter) - 1
-        while plus >= 0:
-            if (plus > 0 and topic_filter[plus - 1] != "/") or (plus < last and topic_filter[plus + 1] != "/"):
-                raise _bad_filter("holds + beside other characters of a level")  # [MQTT-4.7.1-2]
-            plus = topic_filter.find("+", plus + 1)
+    if "#" in topic_filter[:-1]:
+        raise _bad_filter("holds # before its end")  # [MQTT-4.7.1-1]
+    for level in topic_filter.split("/"):
+        for sign in "#+":
+            if sign in level and len(level) > 1:  # [MQTT-4.7.1-1] [MQTT-4.7.1-2]
+                raise _bad_filter(f"holds {sign} beside other characters of a level")
 
 
 def scan_filter(raw: bytes, start: i64, stop: i64) -> int:
