@@ -188,9 +188,6 @@ class CompactTrie:
             self._match_prefixes(topic, found)
         return found
 
-    def filters(self) -> list[str]:
-        return list(self._filters)
-
     def __len__(self) -> int:
         return self.count
 
