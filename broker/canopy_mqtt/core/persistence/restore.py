@@ -162,7 +162,11 @@ def _time(remaining: float, now: float) -> float:
 def _session(
     router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float, steps: _Steps
 ) -> Iterator[None]:
-    session = _made(router, record)
+    session = new_session(record.client_id, router.limits, router.counters, record.principal)
+    session.expiry_interval = record.expiry_interval
+    session.account.retained = router.retained_store.shares.of(record.client_id)
+    router.queue_limits.apply(session)
+    router.session_table.add(session)
     yield from _fill(router, session, record, messages, now, steps)
     journal = router.journal
     gone_for = record.disconnected_for
@@ -170,7 +174,12 @@ def _session(
         gone_for = 0.0
         if journal is not None:
             journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
-    _times(router, session, record, gone_for, now)
+    if session.expiry_interval != NEVER:
+        session.expires_at = _time(session.expiry_interval - gone_for, now)
+    if record.will is not None:
+        _will(router, session, record.will, now)
+    router.session_table.count(session)
+    router.schedule(session)
 
 
 def _share_queue(
@@ -191,25 +200,6 @@ def _share_queue(
     yield from _fill(router, queue, record, messages, now, steps)
     router.session_table.count(queue)
     router.share_queues.settle(queue)
-
-
-def _made(router: Router, record: SessionRecord) -> Session:
-    session = new_session(record.client_id, router.limits, router.counters, record.principal)
-    session.expiry_interval = record.expiry_interval
-    session.account.retained = router.retained_store.shares.of(record.client_id)
-    router.queue_limits.apply(session)
-    router.session_table.add(session)
-    return session
-
-
-def _times(router: Router, session: Session, record: SessionRecord, gone_for: float, now: float) -> None:
-    """Its expiry and its will, and the accounts of it."""
-    if session.expiry_interval != NEVER:
-        session.expires_at = _time(session.expiry_interval - gone_for, now)
-    if record.will is not None:
-        _will(router, session, record.will, now)
-    router.session_table.count(session)
-    router.schedule(session)
 
 
 def _fill(

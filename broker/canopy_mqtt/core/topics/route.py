@@ -57,17 +57,21 @@ class MergedRecipient(Recipient):
     `identifier` is 0: `identifiers` has all of them [MQTT-3.3.4-4].
     """
 
-    def __init__(self, session: Session, qos: u8, no_local: bool, retain_as_published: bool) -> None:
+    def __init__(
+        self,
+        session: Session,
+        qos: u8,
+        no_local: bool,
+        retain_as_published: bool,
+        identifiers: tuple[int, ...],
+        message_terms: MessageTerms | None,
+    ) -> None:
         super().__init__(session, 0, qos, no_local, retain_as_published)
-        self.identifiers: tuple[int, ...] = NO_IDENTIFIERS
-        # What the session's own messages go by: its subscriptions without No Local. None: there is none.
-        self.others: Recipient | None = None
-
-    def set_terms(self, identifiers: tuple[int, ...], message_terms: MessageTerms | None) -> None:
-        """Set the identifiers, and the terms on which messages wait."""
         self.identifiers = identifiers
         self.message_terms = message_terms
         self.plain = message_terms is None and len(identifiers) == 0
+        # What the session's own messages go by: its subscriptions without No Local. None: there is none.
+        self.others: Recipient | None = None
 
 
 NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
