@@ -385,12 +385,8 @@ class MessageQueue:
     def take_shared(self, some: list[Delivery]) -> None:
         """Take out some of `waiting`, which others get."""
         self.take_out(some)
-        load = self.load
         for delivery in some:
-            load.messages -= 1
-            load.bytes -= delivery.message.size
-            if delivery.message_terms is not None:
-                delivery.message_terms.leave(delivery)
+            self.forget(delivery)
 
     def take_out(self, some: list[Delivery]) -> None:
         """Take out some of `waiting`; what else has an account of them, such as the broker's sum, still has."""
@@ -485,16 +481,16 @@ class MessageQueue:
             size -= delivery.message.size
             count += 1
             self.pop_first(delivery)
-            self._forget(delivery)
+            self.forget(delivery)
         if count > 0:
             self._ledger.lost(cause, count)
 
     def give_up(self, delivery: Delivery, cause: int) -> None:
         """One that is out of the queue is dropped."""
-        self._forget(delivery)
+        self.forget(delivery)
         self.drop(cause)
 
-    def _forget(self, delivery: Delivery) -> None:
+    def forget(self, delivery: Delivery) -> None:
         """Take one that is out of the queue out of the broker's sum and all other accounts."""
         self.load.messages -= 1
         self.load.bytes -= delivery.message.size

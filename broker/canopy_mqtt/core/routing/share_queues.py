@@ -499,15 +499,8 @@ class ShareQueues:
     def _take(self, queue: ShareQueue, delivery: Delivery) -> None:
         """Take the first message out of a queue, for another session to have it."""
         queue.queue.pop_first(delivery)
-        load = self._load
-        load.messages -= 1
-        load.bytes -= delivery.message.size
-        if delivery.message_terms is not None:
-            delivery.message_terms.leave(delivery)
+        queue.queue.forget(delivery)
         queue.offered -= 1
-        delivery.settle()
-        if queue.journal is not None:
-            queue.journal.finished(queue.client_id, delivery)
         self.settle(queue)
 
     def _drop(self, queue: ShareQueue, delivery: Delivery, cause: int) -> None:

@@ -562,12 +562,12 @@ class Session:
         """Remove some of `shareable`, so that other members can get them."""
         waiting: list[Delivery] = []
         for delivery in some:
-            if delivery.state == QUEUED:
-                waiting.append(delivery)
-            else:
-                self.window.take(delivery)
             if delivery.attempts == 0 or delivery.state == QUEUED:
                 self.offered -= 1
+            if delivery.state == QUEUED:
+                waiting.append(delivery)
+                continue
+            self.window.take(delivery)
             delivery.settle()
             if self.journal is not None:
                 self.journal.finished(self.client_id, delivery)

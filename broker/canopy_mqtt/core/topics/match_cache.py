@@ -57,8 +57,8 @@ class MatchCache:
       filter change the entry's version and never touch the cache. A filter that is new to the trie is added to the
       routes of the topics it matches, and no others are looked at: a tree of the cached topics leads to them, so that
       the cost follows what matches and not the size of the cache. A wide one, which matches more than `MAX_EXTENDED` of
-      them or makes the search longer than `MAX_WALKED`, comes to the others when they are next looked up: a new filter
-      costs no more than that, whatever is remembered, and no route is forgotten for it.
+      them or makes the search longer than `MAX_WALKED`, comes to the others when they are next looked up; no route is
+      forgotten for it.
     - A look-up leaves no trace of a filter that has left: its entry leaves the route, and what was computed with it
       goes too. This costs one comparison while no client subscribes or unsubscribes. The same filter coming back is
       a new filter with a new entry.
