@@ -508,7 +508,7 @@ def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> 
         other = _next(group, verdicts)
         if other is not None and fits(message, other):
             return other
-    other = group.next_away() if verdicts is None else verdicts.permitted(group, group.away).next_member(verdicts)
+    other = group.next_member(True) if verdicts is None else verdicts.permitted(group, group.away).next_member(verdicts)
     return member if other is None else other
 
 

@@ -241,13 +241,14 @@ class SharedGroup:
         """Count the members, with those whose sessions are over and that no search has come upon yet."""
         return self.connected.count + self.away.count
 
-    def next_member(self) -> Subscription | None:
+    def next_member(self, away: bool = False) -> Subscription | None:
         """Return whose turn it is, in rotation: among those who are connected, or, with none of them, among the others.
 
-        None for an empty group. Who passes over a member that cannot take a message now asks again (`Fanout.choose`).
+        `away`: among the others in any case. None for an empty group. A caller that passes over a member which cannot
+        take a message now asks again (`Fanout.choose`).
         """
         while True:
-            turns = self.connected if self.connected.count > 0 else self.away
+            turns = self.away if away or self.connected.count == 0 else self.connected
             member = turns.current()
             if member is None:
                 return None
@@ -262,16 +263,6 @@ class SharedGroup:
         if member.served > 0:
             member.served = 0
             (self.connected if member.present else self.away).cursor += 1
-
-    def next_away(self) -> Subscription | None:
-        """Return whose turn it is of those whose clients are away."""
-        while True:
-            member = self.away.current()
-            if member is None:
-                return None
-            if self.in_place(member):
-                self.away.cursor += 1
-                return member
 
     def has_connected(self) -> bool:
         """Return whether a member is there whose client is connected."""
