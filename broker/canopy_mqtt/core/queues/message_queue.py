@@ -127,11 +127,11 @@ class MessageQueue:
                     elif quota <= 0 and delivery.qos > 0:
                         # The client reads, perhaps, but it does not acknowledge.
                         cause = NO_QUOTA
-                return self.drop(cause)
+                return self._ledger.lost(cause, 1)
         if self.pages is not None and self._is_for_disk(delivery, size, self.pages):
             if self._begin_disk(self.pages).add(delivery, self.journal, self.policy == DROP_OLDEST):
                 return ACCEPTED
-            return self.drop(GLOBAL)
+            return self._ledger.lost(GLOBAL, 1)
         load = self.load
         # `QueueTotals.has_room`, spelled out: this is asked for every message that waits.
         if (
@@ -139,7 +139,7 @@ class MessageQueue:
             and not load.has_room(1, size)
             and not load.admits(1, size, self.messages, self.bytes)
         ):
-            return self.drop(GLOBAL)
+            return self._ledger.lost(GLOBAL, 1)
         pending = self.pending
         if pending is None:
             pending = deque()
@@ -488,7 +488,7 @@ class MessageQueue:
     def give_up(self, delivery: Delivery, cause: int) -> None:
         """One that is out of the queue is dropped."""
         self.forget(delivery)
-        self.drop(cause)
+        self._ledger.lost(cause, 1)
 
     def forget(self, delivery: Delivery) -> None:
         """Take one that is out of the queue out of the broker's sum and all other accounts."""
@@ -602,7 +602,7 @@ class MessageQueue:
             if oldest is None:
                 if message_terms.policy == DISCONNECT and send_buffer is not None:
                     send_buffer.overflow()
-                return self.drop(FULL_MESSAGES)
+                return self._ledger.lost(FULL_MESSAGES, 1)
             self.shed_one(oldest, FULL_MESSAGES, send_buffer)
         return GO_ON
 
@@ -627,13 +627,13 @@ class MessageQueue:
         else:
             fits = self.bytes + grown <= self.max_bytes or self.messages == 1
         if not fits:
-            return self.drop(FULL_BYTES)
+            return self._ledger.lost(FULL_BYTES, 1)
         if grown > 0 and not load.has_room(0, grown):
             relieved = load.relieve(0, grown)
             if not waiting.waits:
                 return GO_ON
             if not relieved:
-                return self.drop(GLOBAL)
+                return self._ledger.lost(GLOBAL, 1)
         if waiting.live:
             assert send_buffer is not None
             send_buffer.replace(grown)
@@ -641,7 +641,7 @@ class MessageQueue:
             self.bytes += grown
             self.owner.queued += grown
             load.bytes += grown
-            self.drop(REPLACED)
+            self._ledger.lost(REPLACED, 1)
         waiting.settle()
         waiting.message = message
         waiting.qos = qos
@@ -652,11 +652,6 @@ class MessageQueue:
         if self.journal is not None and not waiting.live:
             self.journal.renewed(self.client_id, waiting)
         return ACCEPTED
-
-    def drop(self, cause: int) -> int:
-        """Count a message that does not come to wait here, or no more. Returns the cause."""
-        self._ledger.lost(cause, 1)
-        return cause
 
 
 HIGHEST: Final = 2

@@ -382,7 +382,7 @@ class ShareQueues:
             if terms is not None and terms.policy == LATEST:
                 waiting = terms.of_topic(message.topic)
                 if message.topic in topics or (waiting is not None and waiting.order > delivery.order):
-                    queue.drop(REPLACED)  # by what came later
+                    queue.ledger.lost(REPLACED, 1)  # by what came later
                     continue
                 topics.add(message.topic)
                 if waiting is not None:

@@ -256,15 +256,4 @@ class WillQueue(Job):
         """Remember that a will was refused: its client is not there to be told."""
         if session is not None:
             topic = message.topic.decode()
-            counters = self._counters
-            counters.refusals.note(
-                session.ledger,
-                principal,
-                WILL,
-                topic,
-                reason_code,
-                counters.load.now,
-                why,
-                message.qos,
-                message.retain,
-            )
+            session.refused(WILL, topic, reason_code, why, message.qos, message.retain, 1, principal)

@@ -192,7 +192,7 @@ class RetainedStreams:
             if cause != EXCLUDED:
                 session.offered += 1
                 if cause != ACCEPTED:
-                    session.drop(cause)
+                    session.ledger.lost(cause, 1)
         if streams:
             return True
         source = self.source

@@ -302,7 +302,7 @@ class Session:
             cause = send_buffer.refusal(message, qos, identifiers)
             if cause != ACCEPTED:
                 # The message will never fit, however long it waits: nothing makes room for it.
-                return self._missed(message, self.drop(cause))
+                return self._missed(message, self.ledger.lost(cause, 1))
         if message_terms is not None:
             if queue is None:
                 queue = self.queue
@@ -343,7 +343,7 @@ class Session:
                     and not self.totals.has_room(1, size)
                     and not self.totals.admits(1, size, send_buffer.messages + count, send_buffer.bytes + window.bytes)
                 ):
-                    return self._missed(message, self.drop(GLOBAL))
+                    return self._missed(message, self.ledger.lost(GLOBAL, 1))
                 if window.send_new(delivery, send_buffer):
                     if self.asked_link is not None:
                         self._ask(delivery)
@@ -643,16 +643,15 @@ class Session:
         qos: int = 0,
         retain: bool = False,
         count: int = 1,
+        principal: Principal | None = None,
     ) -> None:
-        """Remember that something of its client was refused, of which 3.1.1 may have no way to tell it (`Refusals`)."""
-        self._counters.refusals.note(
-            self.ledger, self.principal, kind, topic, reason_code, self.totals.now, why, qos, retain, count
-        )
+        """Remember that something of its client was refused, of which 3.1.1 may have no way to tell it (`Refusals`).
 
-    def drop(self, cause: int) -> int:
-        """Count an offered message as dropped. Returns the cause."""
-        self.ledger.lost(cause, 1)
-        return cause
+        `principal`: who its client was then; None: who it is now.
+        """
+        self._counters.refusals.note(
+            self.ledger, principal or self.principal, kind, topic, reason_code, self.totals.now, why, qos, retain, count
+        )
 
     def stand_in(self, counters: Counters) -> Session:
         """Return an empty session with the terms of this one, to which a message can be delivered in its place."""

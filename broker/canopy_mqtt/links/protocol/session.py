@@ -130,7 +130,7 @@ class UplinkSession(Session):
             return EXCLUDED
         if self.trial.bars(adapted.topic, self.totals.now):
             self.offered += 1
-            return self.drop(REFUSED)
+            return self.ledger.lost(REFUSED, 1)
         answer = super().deliver(
             adapted, min(qos, self.max_qos), retain and self.retain_available, (), group, message_terms
         )
@@ -146,7 +146,7 @@ class UplinkSession(Session):
             return False
         if self.trial.bars(adapted.topic, self.totals.now):
             self.offered += 1
-            self.drop(REFUSED)
+            self.ledger.lost(REFUSED, 1)
             return False
         delivery.message = adapted
         delivery.qos = min(delivery.qos, self.max_qos)
@@ -245,7 +245,7 @@ class UplinkSession(Session):
                     continue
                 self.window.finish(delivery)
                 if delivery.attempts == 0:
-                    self.drop(TOO_LARGE)
+                    self.ledger.lost(TOO_LARGE, 1)
                 continue
             if not send_buffer.has_room(size) or (delivery.state == QUEUED and not self._fly(delivery)):
                 return False
@@ -360,7 +360,7 @@ class UplinkSession(Session):
         if delivery.attempts > 0:
             # It counted as delivered when it was written.
             self.delivered -= 1
-        self.drop(REFUSED)
+        self.ledger.lost(REFUSED, 1)
 
     def begin_anew(self, retained: RetainedTree) -> None:
         """The upstream has no session of ours: what is in flight goes as if for the first time, and what is retained.
@@ -396,7 +396,7 @@ class UplinkSession(Session):
                     continue
                 self.window.finish(delivery)
                 if delivery.attempts == 0:
-                    self.drop(TOO_LARGE)
+                    self.ledger.lost(TOO_LARGE, 1)
         for delivery in self.queue.waiting():
             delivery.retain = delivery.retain and self.retain_available
             if delivery.qos > most:
