@@ -281,12 +281,8 @@ class Permissions:
         """A session that has subscriptions has another principal."""
         self._stamp += 1
 
-    def receive_qos(self, principal: Principal, topic: str) -> int:
-        """The QoS with which a client is sent messages of the topic, at most; FORBIDDEN: it is sent none."""
-        return self.asked.receive_qos(principal, topic)
-
     def bars(self, principal: Principal, topic: bytes) -> bool:
-        """Return whether it is sent none, of a topic as messages have it."""
+        """Return whether a client is sent no messages of a topic, which is as messages have it."""
         return self.asked.receive_qos(principal, topic.decode()) < 0
 
 

@@ -679,7 +679,7 @@ class Review:
         """The QoS with which the first that waits may be sent, at most; below 0: not at all. Asks once about each."""
         if self.left <= 0 or permissions is None or not permissions.filters or delivery is self._allowed:
             return HIGHEST
-        most = permissions.receive_qos(self._principal, delivery.message.topic.decode())
+        most = permissions.asked.receive_qos(self._principal, delivery.message.topic.decode())
         if most >= 0:
             self._allowed = delivery
         return most

@@ -470,7 +470,7 @@ def _answer_weight(answer: int) -> i64:
 def share_qos(message: Message, member: Recipient, verdicts: Verdicts | None) -> int:
     """Return the QoS with which a member of a share group is sent a message; `verdicts` None: as it was granted."""
     qos = message.qos if message.qos < member.qos else member.qos
-    return qos if verdicts is None else verdicts.lowered_qos(member.session, qos)
+    return qos if verdicts is None else min(qos, verdicts.find(member.session))
 
 
 def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> Subscription | None:

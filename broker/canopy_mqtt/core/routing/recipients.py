@@ -360,10 +360,6 @@ class Verdicts:
                 self._known[principal] = verdict
         return verdict >= 0
 
-    def lowered_qos(self, session: Session, qos: int) -> int:
-        """Return the QoS with which a session that may have a message is sent it, of the QoS that it would be."""
-        return min(qos, self.find(session))
-
     def permitted(self, group: SharedGroup, turns: Turns) -> Permitted:
         """Return the members of a share group that may have it: of the connected ones, or of the others (`turns`)."""
         found = self._permitted.get(turns)
@@ -401,7 +397,7 @@ class Verdicts:
 
     def _ask(self, principal: Principal) -> int:
         self.asked += 1
-        return self._permissions.receive_qos(principal, self.topic)
+        return self._permissions.asked.receive_qos(principal, self.topic)
 
 
 MAX_EXPLORED: Final = 16

@@ -119,10 +119,6 @@ class ShareQueue(Session):
         super().shed(messages, size, cause)
         self._queues.has_shed(self)
 
-    def shed_one(self, delivery: Delivery, cause: int) -> None:
-        super().shed_one(delivery, cause)
-        self._queues.has_shed(self)
-
     def shed_stale(self, message_terms: MessageTerms, now: float, most: i64) -> i64:
         count = super().shed_stale(message_terms, now, most)
         self._queues.has_shed(self)

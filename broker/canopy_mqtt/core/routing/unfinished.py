@@ -204,7 +204,7 @@ class Unfinished(Job):
             session.offered += 1
             session.ledger.lost(NOT_AUTHORIZED, 1)
         else:
-            qos = delivery.qos if verdicts is None else verdicts.lowered_qos(session, delivery.qos)
+            qos = delivery.qos if verdicts is None else min(int(delivery.qos), verdicts.find(session))
             self._totals.kept_place = delivery.order
             group = delivery.group
             session.deliver(message, qos, delivery.retain, delivery.identifiers, group, delivery.message_terms)

@@ -157,7 +157,7 @@ class RetainedStreams:
                 continue
             if permissions is not None:
                 self.left -= permissions.source.ask_work // ASK_PART
-                most = permissions.receive_qos(session.principal, message.topic.decode())
+                most = permissions.asked.receive_qos(session.principal, message.topic.decode())
                 if most < 0:
                     session.ledger.barred(session.principal, message.topic, True)
                     continue

@@ -422,11 +422,6 @@ class Session:
         self.queue.shed(messages, size, cause)
         self.update_fast_path()
 
-    def shed_one(self, delivery: Delivery, cause: int) -> None:
-        """Drop one queued message, here or in the send buffer, at any position."""
-        self.queue.shed_one(delivery, cause, self.send_buffer)
-        self.update_fast_path()
-
     def shed_stale(self, message_terms: MessageTerms, now: float, most: i64) -> i64:
         """Drop queued messages that are too old, at most this many; returns how many there were."""
         count = self.queue.shed_stale(message_terms, now, most, self.send_buffer)
