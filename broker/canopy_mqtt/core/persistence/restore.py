@@ -124,7 +124,7 @@ def refill(router: Router, session: Session, record: SessionRecord, now: float) 
 
 
 class _Dropped(Journal):
-    """The journal of a queue while it is filled again: what comes in was told of long ago, what has to go was not."""
+    """The journal of a session while it is filled again: what comes in was told of long ago, what has to go was not."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ def _fill(
         session.received_qos2 = set(record.received)
     journal = router.journal
     if journal is not None:
-        session.queue.journal = _Dropped(journal)
+        session.keep_in(_Dropped(journal))
     pages = deque(record.pages)
     for kept in record.deliveries:
         _pages_before(session, pages, kept.number, journal)

@@ -108,7 +108,7 @@ class Session:
             self.made_queue = queue
             self.account.queue = queue
             self.account.fit()
-            self._keep_queue(queue)
+            self.keep_in(self.journal)
         return queue
 
     @property
@@ -123,7 +123,7 @@ class Session:
             self.made_window = window
             self.account.window = window
             self.account.fit()
-            self._keep_window(window)
+            self.keep_in(self.journal)
         return window
 
     @property
@@ -161,21 +161,14 @@ class Session:
     def keep_in(self, journal: Journal | None) -> None:
         """Report changes of this session to a journal from now on; None: it is not stored."""
         self.journal = journal
-        if self.made_queue is not None:
-            self._keep_queue(self.made_queue)
-        if self.made_window is not None:
-            self._keep_window(self.made_window)
-
-    def _keep_queue(self, queue: MessageQueue) -> None:
-        journal = self.journal
-        queue.journal = journal
-        # A link looks for messages that wait before their turn comes.
-        queue.pages = None if journal is None or self.upstream else journal.pages
-
-    def _keep_window(self, window: SendWindow) -> None:
-        journal = self.journal
-        window.journal = journal
-        window.commits = None if journal is None else journal.commits
+        queue, window = self.made_queue, self.made_window
+        if queue is not None:
+            queue.journal = journal
+            # A link looks for messages that wait before their turn comes.
+            queue.pages = None if journal is None or self.upstream else journal.pages
+        if window is not None:
+            window.journal = journal
+            window.commits = None if journal is None else journal.commits
 
     def limit(
         self,
