@@ -52,7 +52,7 @@ def fingerprint(network: Network) -> dict[str, Facts]:
             len(router.peers.events),
         ),
         "in turns": (
-            router.wills.waiting,
+            len(router.wills.line),
             len(router.unfinished._line),
             len(router.fanout.line.broadcasts),
             dict(router.fanout.line.topics),
