@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.accounts import Account
-from canopy_mqtt.core.counters import Counters, QueueTotals, bound
+from canopy_mqtt.core.counters import UNLIMITED, Counters, QueueTotals, bound
 from canopy_mqtt.core.hooks import NEVER_MADE, Permissions
 from canopy_mqtt.core.ledger import (
     ACCEPTED,
@@ -50,17 +50,17 @@ GAPS: Final = 64
 
 
 class MessageQueue:
-    """One client's queue in its session. `messages` and `bytes`: what waits; a limit of 0: unlimited.
+    """One client's queue in its session. `messages` and `bytes`: what waits. It is unlimited until `limit` is called.
 
     Of it some may be on disk alone (`disk`): behind the first `_ahead` of `pending`, and before the rest.
     `send_buffer`, where a method takes it, is that of the client's connection; None: it is offline.
     """
 
-    def __init__(self, ledger: Ledger, counters: Counters, max_messages: int, max_bytes: int) -> None:
+    def __init__(self, ledger: Ledger, counters: Counters) -> None:
         """`ledger`: where losses are written down."""
-        self.max_messages: i64 = bound(max_messages)
-        self.max_bytes: i64 = bound(max_bytes)  # what holds now: `ClientAccount.fit` may set it below the queue's own
-        self.own_max_bytes: i64 = self.max_bytes
+        self.max_messages: i64 = UNLIMITED
+        self.max_bytes: i64 = UNLIMITED  # what holds now: `ClientAccount.fit` may set it below the queue's own
+        self.own_max_bytes: i64 = UNLIMITED
         self.policy: i64 = DROP_NEWEST
         # What is still to be asked about what waits; None: the rules were not looked at for the client that it is now.
         self.review: Review | None = None

@@ -102,7 +102,7 @@ class Session:
         """The messages that wait."""
         queue = self.made_queue
         if queue is None:
-            queue = MessageQueue(self.ledger, self._counters, 0, 0)
+            queue = MessageQueue(self.ledger, self._counters)
             queue.limit(self.policy, self._max_messages, self._max_bytes)
             queue.owner = self.account.owner
             self.made_queue = queue
