@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
     from canopy_mqtt.core.accounts import Account
+    from canopy_mqtt.core.topics.subscription import Subscription
 
 LATER: Final = -1
 """Answer of `AccessControl.admit`: the decision comes later, by `Ticket.answer`."""
@@ -350,16 +351,7 @@ class Recorder:
         """Record that `count` messages for a client were dropped for `cause` (`core.ledger`)."""
         raise NotImplementedError
 
-    def subscribed(
-        self,
-        client_id: str,
-        topic_filter: str,
-        qos: int,
-        no_local: bool,
-        retain_as_published: bool,
-        identifier: int,
-        snapshot: bool,
-    ) -> None:
+    def subscribed(self, subscription: Subscription, snapshot: bool) -> None:
         """Record that a subscription was made or replaced, or (`snapshot`) that it existed before."""
         raise NotImplementedError
 

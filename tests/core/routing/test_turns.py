@@ -18,6 +18,7 @@ from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.subscription_table import DROPS, DROPS_AT_ONCE, DROPS_PAID
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.subscription import Subscription
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.restored import restore
 from tests.support.runs import examples
@@ -422,9 +423,9 @@ class Names(Recorder):
     def __init__(self) -> None:
         self.there = 0
 
-    def subscribed(self, client_id: str, topic_filter: str, *options: object) -> None:
-        del client_id, options
-        self.there += topic_filter == "x"
+    def subscribed(self, subscription: Subscription, snapshot: bool) -> None:
+        del snapshot
+        self.there += subscription.topic_filter == "x"
 
     def unsubscribed(self, client_id: str, topic_filter: str, ended: bool) -> None:
         del client_id, ended

@@ -287,7 +287,8 @@ def _subscribe_one(router: Router, session: Session, kept: SubscriptionRecord) -
     subscription = Subscription(session, kept.request.topic_filter)
     subscription.agree(kept.request, kept.identifier, router.limits.max_qos)
     router.table.add(session, subscription, group_name, topic_filter)
-    router.table.tell(subscription, True)
+    if router.tap is not None:
+        router.tap.subscribed(subscription, True)
     if not session.internal and (kept.options is not None or router.limits.rules):
         # By what is allowed now.
         terms = router.queue_limits.subscription_terms(session, topic_filter, kept.options)

@@ -162,7 +162,7 @@ class Router:
             session.update_fast_path()
             if tap is not None:
                 for subscription in session.subscriptions.values():
-                    self.table.tell(subscription, True)
+                    tap.subscribed(subscription, True)
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class Router:
         if self.event_listener is not None:
             self.event_listener.subscribed(session.client_id, name, subscription.qos)
         if self.tap is not None:
-            self.table.tell(subscription, False)
+            self.tap.subscribed(subscription, False)
 
     def unsubscribe(self, session: Session, name: str) -> bool:
         """Remove a subscription; False if there is none [MQTT-3.10.4-1].
