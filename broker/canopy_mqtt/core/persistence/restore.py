@@ -84,7 +84,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     saved.retained.reverse()
     while saved.retained:
         kept = saved.retained.pop()
-        message = _new_message(kept, now)
+        message = kept.message(now)
         router.retained_store.restored(message, router.accounts.named(kept.account))
         if steps.over():
             yield
@@ -138,20 +138,13 @@ def _message(record: MessageRecord, messages: dict[MessageRecord, Message], now:
     """The message of a record: one object, however many deliveries share it."""
     message = messages.get(record)
     if message is None:
-        message = messages[record] = _new_message(record, now)
+        message = messages[record] = record.message(now)
     return message
 
 
 def _gone_for(record: SessionRecord) -> float:
     """Seconds for which the client has been away; 0.0: it was connected."""
     return 0.0 if record.disconnected_for is None else record.disconnected_for
-
-
-def _new_message(record: MessageRecord, now: float) -> Message:
-    expires_at = 0.0 if record.expires_in is None else _time(record.expires_in, now)
-    return Message(
-        record.topic, record.payload, record.qos, record.retain, record.properties, expires_at, record.publisher
-    )
 
 
 def _time(remaining: float, now: float) -> float:
