@@ -165,7 +165,8 @@ docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 	@echo "canopy: the documentation is in site/index.html"
 
-pages: packages
+pages:
+	@.ci/environment quick
 	@PYTHONPATH="$(SOURCES)" $(PY) tools/reference.py --write
 
 fuzz: setup
