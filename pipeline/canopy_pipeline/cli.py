@@ -215,6 +215,18 @@ def tables(
         str | None, typer.Option(metavar="TIME", help="With --stream: look for new segments this often, such as 10s.")
     ] = None,
     batch_events: Annotated[int, typer.Option(metavar="N", min=1, help="Sequence numbers in one commit.")] = 1_000_000,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SEQ|TIME", help="With --replace: the first number, or a time (included)."),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="SEQ|TIME", help="With --replace: the last number, or a time (not included)."),
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Make the rows from --from to --to again, in place of those that are there."),
+    ] = False,
     skip_corrupt: SkipOption = False,
     allow_gaps: AllowOption = False,
 ) -> None:
@@ -227,11 +239,17 @@ def tables(
         raise MisuseError(f"--format {format_}: parquet, delta or iceberg")
     if format_ != "iceberg" and (catalog or namespace):
         raise MisuseError("--catalog and --namespace need --format iceberg")
+    if replace is not bool(begin or end):
+        raise MisuseError("--from, --to and --replace: give --replace, and at least one of the others")
+    if replace and stream:
+        raise MisuseError("--replace makes a part of the tables again, and ends: leave --stream out")
     pause = seconds(every or "10s", "--every") if stream else None
+    from canopy_pipeline.tables.backfill import Range
     from canopy_pipeline.tables.tables_job import TablesOptions, run
 
+    again = Range.of(begin, end) if replace else None
     chosen = TablesOptions(
-        format_, batch_events, pause, skip_corrupt, allow_gaps, catalog or "default", namespace or "canopy"
+        format_, batch_events, pause, skip_corrupt, allow_gaps, catalog or "default", namespace or "canopy", again
     )
     outcome = run(inputs[0], output, mapping, chosen, say)
     for line in outcome.lines():

@@ -167,7 +167,7 @@ class _Account:
 
     def _hold(self, stretches: list[_Stretch], about: dict[str, Any]) -> None:
         self.held += stretches
-        for first, last, lost in _gaps(about):
+        for first, last, lost in recorded_gaps(about):
             self.named.append(_Stretch(first, last, lost, stretches[0].place, runs=stretches[0].runs))
 
     def _missing(self) -> None:
@@ -189,7 +189,7 @@ class _Account:
             self.dropped.append(stretch)
             if self.coverage.within(stretch.begin, stretch.end):
                 self.coverage.removed += stretch.rows
-            for first, last, lost in _gaps(about):
+            for first, last, lost in recorded_gaps(about):
                 self.dropped.append(_Stretch(first, last, lost, place, runs=stretch.runs))
 
     def _unknown(self) -> None:
@@ -342,13 +342,14 @@ def _stretches(place: str, about: Mapping[str, Any]) -> list[_Stretch]:
         spans = about.get(SPANS)
         if spans is not None:
             return [_Stretch(first, last, last - first + 1, place, *when, runs) for first, last in spans]
-        _ = [*_gaps(about)]
+        _ = [*recorded_gaps(about)]
         return [_Stretch(int(about["from_seq"]), int(about["to_seq"]), int(about["rows"]), place, *when, runs)]
     except (KeyError, ValueError, TypeError):
         return []
 
 
-def _gaps(about: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
+def recorded_gaps(about: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
+    """Yield the gaps that a segment names: first and last number, and how many of these are lost."""
     for gap in about.get("gaps") or ():
         first, last, lost = (int(each) for each in gap)
         yield first, last, lost

@@ -13,23 +13,24 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.coverage import Coverage, Finding
 from canopy_pipeline.record.locks import alone_with
+from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Storage
-from canopy_pipeline.tables.evolution import evolved, folder
+from canopy_pipeline.tables.evolution import evolved, newest, schema
 from canopy_pipeline.tables.plans import Plan
-from canopy_pipeline.tables.staged import Staged
+from canopy_pipeline.tables.staged import Remade, Staged
 
 IDENTITY: Final = "_tables.json"
 COMMITS: Final = "_commits"
 STAGING: Final = "_staging-"
 LOCK: Final = "_lock"
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of the identity and the commits."""
 
 
@@ -54,28 +55,20 @@ class Sink(Protocol):
     """A sink makes the files of a committed batch part of its tables; a second call changes nothing."""
 
     def publish(
-        self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
+        self,
+        version: int,
+        files: list[tuple[str, str, str]],
+        folders: dict[str, str],
+        about: dict[str, str],
+        remade: Remade | None = None,
     ) -> None:
         """The tables get the columns that they lack first. `files`: table, day, place of each. `folders`: the folder of
-        a table as it was when the batch was committed; its name if it is not there. `about` says which batch it is."""
+        a table as it was when the batch was committed. `about` says which batch it is. `remade`: the rows that the
+        tables have of these numbers go, in the same commit."""
 
-
-class ParquetSink:
-    """Folders of Parquet: TABLE/date=2026-11-21/part-000000000001-00000.parquet, and TABLE.v2 for later columns."""
-
-    def __init__(self, place: Storage) -> None:
-        self.place = place
-
-    def publish(
-        self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
-    ) -> None:
-        del about
-        staging = {staged.rpartition("/")[0] for _, _, staged in files}
-        there = {f"{place}/{name}" for place in staging for name in self.place.names(place)}
-        for number, (table, day, staged) in enumerate(files):
-            # One that is not there any more was moved before the machine stopped.
-            if staged in there:
-                self.place.move(staged, f"{folders.get(table, table)}/{day}/part-{version:012d}-{number:05d}.parquet")
+    def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
+        """Yield the rows that a commit which makes these numbers again replaces, as record batches: they may be more
+        than those. `folders`: those of the table."""
 
 
 class Output:
@@ -128,9 +121,17 @@ class Output:
         return str(identity["stream"])
 
     def folders(self) -> dict[str, str]:
-        """Return the folders of the tables that have had other columns, as `ParquetSink` has them."""
-        versions = {name: len(said["versions"]) for name, said in self.tables.items()}
-        return {name: folder(name, version) for name, version in versions.items() if version > 1}
+        """Return the folder of each table that new rows go to, as Parquet has them."""
+        return {name: newest(said)[0] for name, said in self.tables.items()}
+
+    def schemas(self) -> dict[str, Any]:
+        """Return the columns of each table."""
+        return {name: schema(newest(said)[1]) for name, said in self.tables.items()}
+
+    def stale(self) -> list[str]:
+        """Return the folders whose rows are in others since they were made again."""
+        present = {folder for said in self.kept.values() for folder in said["versions"]}
+        return [name for name in self.place.names("") if name not in present and name.partition(".v")[0] in self.kept]
 
     def load(self, sink: Sink) -> None:
         """Load the progress of the tables; publish a batch that was committed and not published.
@@ -170,12 +171,15 @@ class Output:
         """Return a folder for a new batch, under the output."""
         return f"{STAGING}{uuid.uuid4().hex[:8]}"
 
-    def commit(self, sink: Sink, staged: Staged, done: Progress, first: int, last: int) -> list[str]:
-        """Put a batch in force; it is of the numbers `first` to `last`. Return the tables that have other columns since
-        then."""
+    def commit(
+        self, sink: Sink, staged: Staged, done: Progress, first: int, last: int, remade: Remade | None = None
+    ) -> list[str]:
+        """Put a batch in force; it is of the numbers `first` to `last`. Return the tables that are in other folders
+        since then."""
         lost = done.lost.summary()
         # A table without rows in this batch may still be given other columns.
-        kept = {**self.kept, **{name: said for name, said in self.tables.items() if staged.rows[name]}}
+        after = {name: said for name, said in self.tables.items() if staged.rows[name]}
+        kept = {**self.kept, **(after if remade is None else remade.tables)}
         changed = [name for name, said in self.kept.items() if said != kept[name]]
         said = {
             "version": done.version,
@@ -191,6 +195,7 @@ class Output:
             "files": staged.files,
             "folders": self.folders(),
             "tables": kept,
+            "remade": None if remade is None else asdict(remade),
         }
         self.place.write(f"{COMMITS}/{done.version:012d}.json", f"{json.dumps(said)}\n".encode())
         self.done, self.kept = done, kept
@@ -203,7 +208,8 @@ class Output:
     def _publish(self, sink: Sink, said: dict[str, Any]) -> None:
         files = [(str(table), str(day), str(place)) for table, day, place in said["files"]]
         about = {"canopy.from_seq": str(said["from"]), "canopy.to_seq": str(said.get("to", said["through"]))}
-        sink.publish(int(said["version"]), files, said["folders"], about)
+        remade = None if said["remade"] is None else Remade(**said["remade"])
+        sink.publish(int(said["version"]), files, said["folders"], about, remade)
 
     def tidy(self) -> None:
         """Remove staged files: of an earlier run, or of a batch that is published."""

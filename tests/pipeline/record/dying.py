@@ -27,14 +27,15 @@ from canopy_mqtt.record.files.delta_follower import DeltaFollower
 from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.retention import retention_job as retention
 from canopy_pipeline.tables import tables_job
+from canopy_pipeline.tables.backfill import Range
 from tests.pipeline.folder import NOW
 
 HOUR: Final = timedelta(hours=1)
 
 
-def payload_tables(folder: Path, format_: str) -> object:
+def payload_tables(folder: Path, format_: str, again: Range | None = None) -> object:
     """`canopy pipeline tables` over a folder of a record, a mapping and their tables."""
-    options = tables_job.TablesOptions(format_, batch=1)
+    options = tables_job.TablesOptions(format_, batch=1, replace=again)
     return tables_job.run(str(folder / "record"), str(folder / "out"), str(folder / "maps/tables.toml"), options)
 
 
@@ -44,8 +45,10 @@ JOBS: Final[dict[str, Callable[[Path], object]]] = {
     "follow": lambda folder: DeltaFollower(folder).follow(None),
     "tables": lambda folder: payload_tables(folder, tables_job.PARQUET),
     "tables-delta": lambda folder: payload_tables(folder, tables_job.DELTA),
+    "backfill": lambda folder: payload_tables(folder, tables_job.PARQUET, Range(5, 12)),
+    "backfill-delta": lambda folder: payload_tables(folder, tables_job.DELTA, Range(5, 12)),
 }
-CHANGES: Final = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir"})
+CHANGES: Final = frozenset({"os.link", "os.rename", "os.remove", "os.rmdir", "os.mkdir"})
 
 
 def killed(job: str, folder: Path, step: int) -> list[str]:
