@@ -32,7 +32,7 @@ from canopy_pipeline.command_options import (
     tell,
     told,
 )
-from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.errors import INCOMPLETE, MisuseError
 
 app = typer.Typer(
     name="pipeline",
@@ -270,10 +270,33 @@ def compact(
             help="Keep replaced segments for this long, for readers that use them and streams that are stopped.",
         ),
     ] = "1h",
+    erase: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILTER",
+            help="Erase the messages whose topics match this filter from all finished segments, and do not merge. "
+            "Repeatable.",
+        ),
+    ] = None,
+    erase_client: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Likewise: erase all events of this client. Repeatable."),
+    ] = None,
+    tables_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tables", metavar="DIR", help="Erase also in these tables of `canopy pipeline tables`. Repeatable."
+        ),
+    ] = None,
     dry_run: DryRunOption = False,
     allow_gaps: AllowOption = False,
 ) -> None:
-    """Merge small segments of past hours. Safe while the broker records; needs no Java."""
+    """Merge small segments of past hours, or erase events. Safe while the broker records; needs no Java."""
+    if erase or erase_client:
+        _erase(folder, erase or [], erase_client or [], tables_ or [], dry_run, allow_gaps)
+        return
+    if tables_:
+        raise MisuseError("--tables needs --erase or --erase-client")
     age = timedelta(seconds=seconds(older_than, "--older-than"))
     after = timedelta(seconds=seconds(remove_after, "--remove-after"))
     from canopy_pipeline.compact import compact_job
@@ -284,6 +307,25 @@ def compact(
         typer.echo(f"{place}: {counted(number, 'segment')}")
     typer.echo(outcome.line(dry_run))
     close(outcome.coverage, allow_gaps, not outcome.refused)
+
+
+def _erase(
+    folder: str, topics: list[str], clients: list[str], tables_: list[str], dry_run: bool, allow_gaps: bool
+) -> None:
+    from canopy_pipeline.compact import erase_job
+    from canopy_pipeline.tables.erasing import erase
+
+    outcome = erase_job.run(folder, erase_job.Chosen(tuple(topics), tuple(clients)), dry_run)
+    typer.echo(outcome.line(dry_run))
+    for output in tables_ if outcome.erased and not dry_run else ():
+        for line in erase(output, outcome.erased, outcome.times, say):
+            tell(f"not reached: {line}")
+    for line in (*outcome.unreached, erase_job.COPIES):
+        tell(f"not reached: {line}")
+    if outcome.unreached:
+        tell("exit code 3, since parts of the record are not reached; run it again")
+        raise typer.Exit(INCOMPLETE)
+    close(outcome.coverage, allow_gaps)
 
 
 @app.command()

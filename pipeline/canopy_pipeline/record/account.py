@@ -123,7 +123,7 @@ class _Account:
                 loose.append(place)
         self._missing()
         noted = _noted(local) if local is not None else None
-        self._loose(loose, noted is not None and noted[1] == _RUNNING and _at_work(local))
+        self._loose(loose, noted is not None and noted[1] == _RUNNING and at_work(local))
         self.held.sort(key=lambda each: (each.first, each.last))
         for gap in self.named:
             if self._between(gap.first, gap.last):
@@ -287,7 +287,7 @@ class _Account:
         if not self._between(end + 1, last):
             return
         which, lost = _numbers(end + 1, last), last - end
-        if ended == _RUNNING and _at_work(local):
+        if ended == _RUNNING and at_work(local):
             self.coverage.open += lost
         elif ended == _RUNNING:
             why = f"{_are(which)} in no finished segment, and no recorder is at work (its next start names them)"
@@ -364,7 +364,7 @@ def _noted(local: Path) -> tuple[int, int] | None:
     return last, ended
 
 
-def _at_work(local: Path | None) -> bool:
+def at_work(local: Path | None) -> bool:
     """Return True if a recorder holds the folder's lock."""
     if local is None:
         return False

@@ -17,14 +17,25 @@ FEW: Final = 16
 class Numbers:
     def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:
         """`stretches`: first and last number of each, in any order; they may overlap, and empty ones do not count."""
-        self.stretches: list[tuple[int, int]] = []
-        for first, last in sorted(each for each in stretches if each[0] <= each[1]):
-            if self.stretches and first <= self.stretches[-1][1] + 1:
-                self.stretches[-1] = (self.stretches[-1][0], max(last, self.stretches[-1][1]))
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self.extend(sorted(each for each in stretches if each[0] <= each[1]))
+
+    def extend(self, more: Iterable[tuple[int, int]]) -> None:
+        """Add stretches, which are in the order of their first numbers."""
+        for first, last in more:
+            if self._lasts and first < self._firsts[-1]:
+                every = Numbers([*self, (first, last)])
+                self._firsts, self._lasts = every._firsts, every._lasts
+            elif self._lasts and first <= self._lasts[-1] + 1:
+                self._lasts[-1] = max(last, self._lasts[-1])
             else:
-                self.stretches.append((first, last))
-        self._firsts = [first for first, _ in self.stretches]
-        self._lasts = [last for _, last in self.stretches]
+                self._firsts.append(first)
+                self._lasts.append(last)
+
+    @property
+    def stretches(self) -> list[tuple[int, int]]:
+        return [*zip(self._firsts, self._lasts, strict=True)]
 
     @classmethod
     def of(cls, seq: Any) -> Numbers:
@@ -37,13 +48,13 @@ class Numbers:
         return cls((seq[first].as_py(), seq[last].as_py()) for first, last in zip(firsts, lasts, strict=True))
 
     def __bool__(self) -> bool:
-        return bool(self.stretches)
+        return bool(self._firsts)
 
     def __len__(self) -> int:
-        return sum(last - first + 1 for first, last in self.stretches)
+        return sum(last - first + 1 for first, last in self)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(self.stretches)
+        return zip(self._firsts, self._lasts, strict=True)
 
     @property
     def first(self) -> int:
@@ -67,17 +78,18 @@ class Numbers:
     def overlaps(self, first: int, last: int) -> bool:
         """Return True if a number from `first` to `last` is in the set."""
         at = bisect_left(self._lasts, first)
-        return at < len(self.stretches) and self._firsts[at] <= last
+        return at < len(self._lasts) and self._firsts[at] <= last
 
     def within(self, first: int, last: int) -> Numbers:
         """Return the numbers from `first` to `last` that are in the set."""
-        among = self.stretches[bisect_left(self._lasts, first) : bisect_right(self._firsts, last)]
+        part = slice(bisect_left(self._lasts, first), bisect_right(self._firsts, last))
+        among = zip(self._firsts[part], self._lasts[part], strict=True)
         return Numbers((max(begin, first), min(end, last)) for begin, end in among)
 
     def without(self, other: Numbers) -> Numbers:
         """Return the numbers of the set that are not in another one."""
         left = []
-        for first, last in self.stretches:
+        for first, last in self:
             for begin, end in other.within(first, last):
                 left.append((first, begin - 1))
                 first = end + 1

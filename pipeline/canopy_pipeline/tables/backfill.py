@@ -129,7 +129,10 @@ def replaced(
             if table == DEAD_LETTERS:
                 columns = (batch.filter(going).column(name).to_pylist() for name in ("table", "reason"))
                 dead.update(zip(*columns, strict=True))
-            if (stays := batch.filter(pc.invert(going))).num_rows:
+        if not gone[table] and not staged.rows[table]:
+            continue
+        for batch in sink.rows(table, [*said["versions"]], known):
+            if (stays := batch.filter(pc.invert(known.mask(batch.column(SEQ))))).num_rows:
                 buffer.take(table, stays)
     buffer.flush()
     staged.files += buffer.staged.files

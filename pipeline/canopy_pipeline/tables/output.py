@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.outputs import SUMMARY
 from canopy_pipeline.record.coverage import Coverage, Finding
 from canopy_pipeline.record.locks import alone_with
 from canopy_pipeline.record.number_set import Numbers
@@ -70,6 +71,12 @@ class Sink(Protocol):
         """Yield the rows that a commit which makes these numbers again replaces, as record batches: they may be more
         than those. `folders`: those of the table."""
 
+    def views(self, out: Output) -> dict[str, str]:
+        """Return SQL for the readers of the tables, by the names of the files."""
+
+    def forget(self, table: str) -> list[str]:
+        """Remove what a table no longer has from its history. Return lines for what is not reached."""
+
 
 class Output:
     def __init__(self, output: str, place: Storage) -> None:
@@ -81,6 +88,24 @@ class Output:
         self.tables: dict[str, Any] = {}
         """The same with what the mapping makes of them, which counts from the first rows on."""
 
+    def identity(self) -> dict[str, Any]:
+        """Return what the folder says of its tables, which are `tables` from then on.
+
+        Raises:
+            FileNotFoundError: it has no tables.
+            PipelineError: they cannot be read.
+        """
+        text = self.place.text(IDENTITY)
+        try:
+            found = dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
+        if found.get("format") != FORMAT:
+            raise PipelineError(f"{self.output}: these tables were made by an earlier Canopy; give another --output")
+        last = self._last()
+        self.kept = self.tables = last["tables"] if last else {}
+        return found
+
     def belongs(self, about: dict[str, Any], plans: Sequence[Plan]) -> str:
         """Check that the folder has these tables, or may have them from now on; return their identity.
 
@@ -88,7 +113,7 @@ class Output:
             MisuseError: they are in another format, or `plans` do not keep what stands in them.
         """
         try:
-            text = self.place.text(IDENTITY)
+            found = self.identity()
         except FileNotFoundError:
             # A hidden file may be what a killed run left of this one.
             if [name for name in self.place.names("") if not name.startswith((STAGING, LOCK, "."))]:
@@ -97,14 +122,6 @@ class Output:
                 ) from None
             self.tables = evolved({}, plans)
             return self._keep({"format": FORMAT, "stream": uuid.uuid4().hex, **about})
-        try:
-            found = dict(json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
-        if found.get("format") != FORMAT:
-            raise PipelineError(f"{self.output}: these tables were made by an earlier Canopy; give another --output")
-        last = self._last()
-        self.kept = last["tables"] if last else {}
         self.tables = evolved(self.kept, plans)
         other = [name for name, value in about.items() if found.get(name) != value]
         if not other:
@@ -204,6 +221,28 @@ class Output:
         self.place.remove(f"{COMMITS}/{done.version - 2:012d}.json")
         self.tidy()
         return changed
+
+    def forget(self) -> None:
+        """Remove all commits but the last one."""
+        for name in self.place.names(COMMITS)[:-1]:
+            self.place.remove(f"{COMMITS}/{name}")
+
+    def finish(self, sink: Sink, summary: dict[str, Any]) -> None:
+        """Write the views, which name what is in their place then, and the summary; remove folders that no view names
+        any more."""
+        for name, text in sink.views(self).items():
+            self.place.write(name, text.encode())
+        self.place.write(SUMMARY, f"{json.dumps(summary, indent=2)}\n".encode())
+        for name in self.stale():
+            self.place.remove(name)
+
+    def written(self) -> list[str]:
+        """Return the tables that have rows."""
+        return [name for name, rows in self.done.rows.items() if rows]
+
+    def where(self) -> str:
+        """Return the address of the folder."""
+        return self.output.rstrip("/") if self.place.local is None else str(self.place.local)
 
     def _publish(self, sink: Sink, said: dict[str, Any]) -> None:
         files = [(str(table), str(day), str(place)) for table, day, place in said["files"]]

@@ -6,7 +6,6 @@ on for ever; both are the same, and either goes on where the other stopped.
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections import Counter
@@ -15,30 +14,22 @@ from typing import Any, Final
 
 from canopy_mqtt.words import counted
 from canopy_pipeline.errors import GoneError, MisuseError, UnreadError
-from canopy_pipeline.outputs import SUMMARY, begin, check
+from canopy_pipeline.outputs import begin, check
 from canopy_pipeline.record.coverage import LISTED, Coverage
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.record.unread import Unread, UnreadPart, named
-from canopy_pipeline.runtime.storage import File, Local, Storage, local_path, storage
+from canopy_pipeline.runtime.storage import File, Local, Storage, storage
 from canopy_pipeline.tables.backfill import Range, births_before, replaced
 from canopy_pipeline.tables.births import Births, newest
-from canopy_pipeline.tables.evolution import newest as newest_version
 from canopy_pipeline.tables.infer import Inferred
 from canopy_pipeline.tables.local import publishes, stage
 from canopy_pipeline.tables.mapping import Mapping, load
 from canopy_pipeline.tables.output import Output, Progress, Sink, alone
 from canopy_pipeline.tables.payloads.bad_payload import LATE
-from canopy_pipeline.tables.plans import Plan
-from canopy_pipeline.tables.sinks.delta import DeltaSink
-from canopy_pipeline.tables.sinks.iceberg import IcebergSink
-from canopy_pipeline.tables.sinks.parquet import ParquetSink
+from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, sink_of
 from canopy_pipeline.tables.staged import Remade, Staged
-from canopy_pipeline.tables.views import iceberg_views, views
 
-PARQUET: Final = "parquet"
-DELTA: Final = "delta"
-ICEBERG: Final = "iceberg"
 BATCH: Final = 1_000_000
 """Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
 
@@ -64,12 +55,12 @@ class TablesOutcome:
 
     output: str
     done: Progress
-    plans: tuple[Plan, ...]
+    tables: tuple[str, ...]
     coverage: Coverage
 
     @property
     def rows(self) -> dict[str, int]:
-        return {plan.name: self.done.rows[plan.name] for plan in self.plans}
+        return {name: self.done.rows[name] for name in self.tables}
 
     @property
     def late(self) -> dict[str, int]:
@@ -86,7 +77,6 @@ class TablesOutcome:
             "rows": self.rows,
             "dead_letters": dead,
             "late": self.late,
-            "coverage": self.coverage.summary(),
         }
 
     def lines(self) -> list[str]:
@@ -134,21 +124,7 @@ def run(
             identity = out.belongs(about, found.plans)
         except MisuseError as error:
             raise MisuseError(f"--mapping {mapping}: {error}" if str(error).startswith("tables.") else error) from error
-        return _Job(found, out, recorded, source, _sink(chosen, out, identity), chosen).go(say)
-
-
-def _sink(options: TablesOptions, out: Output, identity: str) -> Sink:
-    if options.format == PARQUET:
-        if options.replace is not None and out.place.local is None:
-            raise MisuseError(
-                "--replace: --output must be a folder of this machine; over an object store use --format iceberg"
-            )
-        return ParquetSink(out.place, out.tables)
-    if options.format == ICEBERG:
-        return IcebergSink(out.place, identity, out.schemas(), options.catalog, options.namespace)
-    if not isinstance(out.place, Local):
-        raise MisuseError("--format delta: --output must be a folder of this machine")
-    return DeltaSink(out.place, identity, out.schemas())
+        return _Job(found, out, recorded, source, sink_of(out, about, identity), chosen).go(say)
 
 
 def _pinned(mapping: Mapping, unread: Unread, say: Say) -> Mapping:
@@ -358,32 +334,9 @@ class _Job:
 
     def _finish(self) -> TablesOutcome:
         coverage = self.unread.coverage(self.out.done.lost, self.out.done.through)
-        outcome = TablesOutcome(self.out.output, self.out.done, self.plans, coverage)
-        place = local_path(self.out.output)
-        written = [name for name, rows in self.out.done.rows.items() if rows]
-        where = self.out.output.rstrip("/") if place is None else str(place.absolute())
-        if isinstance(self.sink, IcebergSink):
-            made = iceberg_views(self.plans, {name: self.sink.at(name) for name in written}, self._versions())
-        else:
-            made = views(self.plans, where, self.options.format == DELTA, written, self._versions())
-        for name, text in made.items():
-            self.out.place.write(name, text.encode())
-        self.out.place.write(SUMMARY, f"{json.dumps(outcome.summary(), indent=2)}\n".encode())
-        # The views name what is in their place.
-        for name in self.out.stale():
-            self.out.place.remove(name)
+        outcome = TablesOutcome(self.out.output, self.out.done, tuple(plan.name for plan in self.plans), coverage)
+        self.out.finish(self.sink, {**outcome.summary(), "coverage": coverage.summary()})
         return outcome
-
-    def _versions(self) -> dict[str, dict[str, list[list[Any]]]]:
-        """Return the folders of each table that has rows, and their columns: several for Parquet alone."""
-        made: dict[str, dict[str, list[list[Any]]]] = {}
-        for name, said in self.out.kept.items():
-            if self.options.format == PARQUET:
-                # Old days may have been removed.
-                made[name] = {each: version for each, version in said["versions"].items() if self.out.place.names(each)}
-            else:
-                made[name] = {name: newest_version(said)[1]}
-        return made
 
 
 def _these(numbers: Numbers) -> str:

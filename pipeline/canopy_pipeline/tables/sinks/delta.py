@@ -9,15 +9,20 @@ writer widens no type. Columns that somebody else added stay, and are null in ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Local
+from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Remade, among, filled, rows
+from canopy_pipeline.tables.views import views
+
+if TYPE_CHECKING:
+    from canopy_pipeline.tables.output import Output
 
 _DELTA: Final = {
     "bool": "boolean", "int8": "byte", "int32": "integer", "int64": "long", "double": "double", "string": "string",
@@ -49,6 +54,21 @@ class DeltaSink:
 
             wanted = (ds.field(SEQ) >= numbers.first) & (ds.field(SEQ) <= numbers.last)
             yield from self._lake.DeltaTable(self._place.local / table).to_pyarrow_dataset().to_batches(filter=wanted)
+
+    def views(self, out: Output) -> dict[str, str]:
+        versions = {name: {name: newest(said)[1]} for name, said in out.kept.items()}
+        return views(out.schemas(), out.where(), True, out.written(), versions)
+
+    def forget(self, table: str) -> list[str]:
+        """Vacuum a table, so that no earlier version can be read any more."""
+        place = self._place.local / table
+        if not self._lake.DeltaTable.is_deltatable(str(place)):
+            return []
+        try:
+            self._lake.DeltaTable(place).vacuum(0, dry_run=False, enforce_retention_duration=False)
+        except self._lake.exceptions.DeltaError as error:
+            return [f"{place}: earlier versions ({str(error).partition(chr(10))[0]}); vacuum the table"]
+        return [f"{place}/_delta_log: least and greatest values of files of before, until Delta removes these entries"]
 
     def _widen(self, table: Any, wanted: Any) -> None:
         """Add the columns that a table lacks, and widen those that are narrower. One that is wider already stays so."""

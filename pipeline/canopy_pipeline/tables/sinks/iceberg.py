@@ -8,7 +8,7 @@ numbers they stand for. Nothing of the catalog's configuration is in an error: p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from warnings import catch_warnings, simplefilter
 
 import pyarrow as pa
@@ -16,8 +16,13 @@ import pyarrow as pa
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Storage
+from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.plans import DATE
 from canopy_pipeline.tables.staged import Remade, among, rows
+from canopy_pipeline.tables.views import iceberg_views
+
+if TYPE_CHECKING:
+    from canopy_pipeline.tables.output import Output
 
 TRIES: Final = 5
 """The number of times that a commit is tried again if another writer of the table was quicker."""
@@ -189,7 +194,11 @@ class IcebergSink:
         if waiting:
             yield pa.Table.from_batches(waiting)
 
-    def at(self, name: str) -> tuple[str, str]:
+    def views(self, out: Output) -> dict[str, str]:
+        versions = {name: {name: newest(said)[1]} for name, said in out.kept.items()}
+        return iceberg_views(out.schemas(), {name: self._at(name) for name in out.written()}, versions)
+
+    def _at(self, name: str) -> tuple[str, str]:
         """Return a table's address: catalog, namespace and name, and its present metadata file."""
         try:
             table = self._catalog.load_table(self._identifier(name))
@@ -197,6 +206,11 @@ class IcebergSink:
             raise self._told(f"table {self._identifier(name)}", error) from None
         quoted = ".".join(f'"{each}"' for each in (self._name, *self._namespace.split("."), name))
         return quoted, str(table.metadata_location)
+
+    def forget(self, table: str) -> list[str]:
+        """Do nothing: pyiceberg removes no files."""
+        where = f"table {self._identifier(table)} of the catalog {self._name}"
+        return [f"{where}: earlier snapshots and their files; run Iceberg's expire_snapshots and remove_orphan_files"]
 
     def _identifier(self, name: str) -> str:
         return f"{self._namespace}.{name}"

@@ -7,15 +7,20 @@ beside the old ones, with links to the files that stay; the views name either th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Local, Storage
 from canopy_pipeline.tables.evolution import following, newest, schema
 from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Remade, Staged, rows
+from canopy_pipeline.tables.views import views
+
+if TYPE_CHECKING:
+    from canopy_pipeline.tables.output import Output
 
 
 class ParquetSink:
@@ -55,8 +60,13 @@ class ParquetSink:
 
     def make(self, version: int, staged: Staged, kept: dict[str, Any], numbers: Numbers, staging: str) -> Remade:
         """Make the new folders of tables in the folder `staging`; `staged` has the rows that go into them, and `kept`
-        the tables until now."""
-        assert isinstance(self.place, Local)
+        the tables until now.
+
+        Raises:
+            MisuseError: there are no links where the tables are.
+        """
+        if not isinstance(self.place, Local):
+            raise MisuseError("--output: must be a folder of this machine; over an object store use --format iceberg")
         made = Remade(numbers.first, numbers.last)
         for table in self.tables:
             before = dict(kept[table]["versions"]) if table in kept else {}
@@ -86,6 +96,19 @@ class ParquetSink:
             if list(after) != (list(kept[table]["versions"]) if table in kept else []):
                 made.tables[table] = {**self.tables[table], "versions": after}
         return made
+
+    def views(self, out: Output) -> dict[str, str]:
+        # Old days may have been removed.
+        versions = {
+            name: {each: version for each, version in said["versions"].items() if self.place.names(each)}
+            for name, said in out.kept.items()
+        }
+        return views(out.schemas(), out.where(), False, out.written(), versions)
+
+    def forget(self, table: str) -> list[str]:
+        """Do nothing: old folders go by themselves."""
+        del table
+        return []
 
     def _files(self, folder: str) -> list[str]:
         """The places of a table's files, in order of their days."""
