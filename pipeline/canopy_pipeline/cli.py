@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from canopy_mqtt.words import counted
+from canopy_pipeline import job_metrics
 from canopy_pipeline.command_options import (
     AllowOption,
     InputOption,
@@ -306,6 +307,8 @@ def compact(
     for place, number in outcome.merged:
         typer.echo(f"{place}: {counted(number, 'segment')}")
     typer.echo(outcome.line(dry_run))
+    job_metrics.note("merged_segments", sum(number for _, number in outcome.merged))
+    job_metrics.note("removed_segments", outcome.removed)
     close(outcome.coverage, allow_gaps, not outcome.refused)
 
 
@@ -317,6 +320,7 @@ def _erase(
 
     outcome = erase_job.run(folder, erase_job.Chosen(tuple(topics), tuple(clients)), dry_run)
     typer.echo(outcome.line(dry_run))
+    job_metrics.note("erased_events", outcome.events)
     for output in tables_ if outcome.erased and not dry_run else ():
         for line in erase(output, outcome.erased, outcome.times, say):
             tell(f"not reached: {line}")
@@ -346,5 +350,7 @@ def retention(
     from canopy_pipeline.retention import retention_job
 
     room = None if keep_bytes is None else size(keep_bytes, "--keep-bytes")
-    for line in retention_job.run(folder, age, room, dry_run).lines(dry_run):
+    outcome = retention_job.run(folder, age, room, dry_run)
+    job_metrics.note("removed_segments", len(outcome.removed))
+    for line in outcome.lines(dry_run):
         typer.echo(line)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from canopy_mqtt.words import counted
+from canopy_pipeline import job_metrics
 from canopy_pipeline.errors import GoneError, MisuseError, UnreadError
 from canopy_pipeline.outputs import begin, check
 from canopy_pipeline.record.coverage import LISTED, Coverage
@@ -194,6 +195,7 @@ class _Job:
                 if self.options.every is None:
                     break
                 self._finish()
+                job_metrics.write()
                 time.sleep(max(0.0, begun + self.options.every - time.monotonic()))
         except KeyboardInterrupt:
             say("stopped")
@@ -336,6 +338,11 @@ class _Job:
         coverage = self.unread.coverage(self.out.done.lost, self.out.done.through)
         outcome = TablesOutcome(self.out.output, self.out.done, tuple(plan.name for plan in self.plans), coverage)
         self.out.finish(self.sink, {**outcome.summary(), "coverage": coverage.summary()})
+        job_metrics.note("tables_through", outcome.done.through)
+        for name, rows in outcome.rows.items():
+            job_metrics.note("tables_rows", rows, table=name)
+        for (name, reason), count in outcome.done.dead.items():
+            job_metrics.note("tables_dead_letters", count, table=name, reason=reason)
         return outcome
 
 
