@@ -74,6 +74,9 @@ class Sink(Protocol):
     def views(self, out: Output) -> dict[str, str]:
         """Return SQL for the readers of the tables, by the names of the files."""
 
+    def stale(self, out: Output) -> list[str]:
+        """Return the folders that no view names any more."""
+
     def forget(self, table: str) -> list[str]:
         """Remove what a table no longer has from its history. Return lines for what is not reached."""
 
@@ -144,11 +147,6 @@ class Output:
     def schemas(self) -> dict[str, Any]:
         """Return the columns of each table."""
         return {name: schema(newest(said)[1]) for name, said in self.tables.items()}
-
-    def stale(self) -> list[str]:
-        """Return the folders whose rows are in others since they were made again."""
-        present = {folder for said in self.kept.values() for folder in said["versions"]}
-        return [name for name in self.place.names("") if name not in present and name.partition(".v")[0] in self.kept]
 
     def load(self, sink: Sink) -> None:
         """Load the progress of the tables; publish a batch that was committed and not published.
@@ -233,7 +231,7 @@ class Output:
         for name, text in sink.views(self).items():
             self.place.write(name, text.encode())
         self.place.write(SUMMARY, f"{json.dumps(summary, indent=2)}\n".encode())
-        for name in self.stale():
+        for name in sink.stale(self):
             self.place.remove(name)
 
     def written(self) -> list[str]:

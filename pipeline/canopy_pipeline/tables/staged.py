@@ -42,6 +42,14 @@ class Remade:
     """Parquet: the new folders, and their places until then."""
 
 
+def of_tables(
+    files: Sequence[tuple[str, str, str]], remade: Remade | None
+) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield the tables that a batch changes, and the files of each: day and place."""
+    for name in dict.fromkeys(table for table, _, _ in files) if remade is None else remade.tables:
+        yield name, [(day.partition("=")[2], place) for owner, day, place in files if owner == name]
+
+
 def among(first: int, last: int) -> str:
     """Return the condition of SQL for rows from one number to another."""
     return f"{SEQ} >= {first} AND {SEQ} <= {last}"

@@ -179,7 +179,7 @@ class _Job:
     def go(self, say: Say) -> TablesOutcome:
         """Batch after batch; until there is no more, or for ever. Or a part of the tables again."""
         self.out.load(self.sink)
-        if self.out.stale():
+        if self.sink.stale(self.out):
             # Killed in the midst of it.
             self._finish()
         if self.options.replace is not None:

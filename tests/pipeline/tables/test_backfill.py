@@ -338,3 +338,11 @@ def test_other_tables_and_days_stay(tmp_path: Path) -> None:
     assert outcome.rows == whole.rows
     assert outcome.done.dead == whole.done.dead
     assert {name: read(tmp_path / "out", PARQUET, name, "* exclude (date)") for name in names} == before
+
+
+def test_folders_of_others_in_the_output_stay(tmp_path: Path) -> None:
+    begun(tmp_path)
+    for name in ("power.verified", "power.v2.old", "notes"):
+        (tmp_path / "out" / name).mkdir()
+    again(tmp_path)
+    assert all((tmp_path / "out" / name).exists() for name in ("power.verified", "power.v2.old", "notes"))

@@ -18,7 +18,7 @@ from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Local
 from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.plans import DATE, SEQ
-from canopy_pipeline.tables.staged import Remade, among, filled, rows
+from canopy_pipeline.tables.staged import Remade, among, filled, of_tables, rows
 from canopy_pipeline.tables.views import views
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ class DeltaSink:
     def views(self, out: Output) -> dict[str, str]:
         versions = {name: {name: newest(said)[1]} for name, said in out.kept.items()}
         return views(out.schemas(), out.where(), True, out.written(), versions)
+
+    def stale(self, out: Output) -> list[str]:
+        """Return nothing: each table has one folder."""
+        del out
+        return []
 
     def forget(self, table: str) -> list[str]:
         """Vacuum a table, so that no earlier version can be read any more."""
@@ -107,8 +112,7 @@ class DeltaSink:
             PipelineError: Delta does not take it; the next run does it again.
         """
         del folders
-        for name in dict.fromkeys(table for table, _, _ in files) if remade is None else remade.tables:
-            mine = [(day.partition("=")[2], place) for owner, day, place in files if owner == name]
+        for name, mine in of_tables(files, remade):
             try:
                 self._commit(name, version, mine, about, remade)
             except (self._lake.exceptions.DeltaError, pa.ArrowException) as error:

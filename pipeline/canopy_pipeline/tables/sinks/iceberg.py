@@ -18,7 +18,7 @@ from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.plans import DATE
-from canopy_pipeline.tables.staged import Remade, among, rows
+from canopy_pipeline.tables.staged import Remade, among, of_tables, rows
 from canopy_pipeline.tables.views import iceberg_views
 
 if TYPE_CHECKING:
@@ -133,8 +133,7 @@ class IcebergSink:
             PipelineError: the catalog does not take it; the next run does it again.
         """
         del folders
-        for name in dict.fromkeys(table for table, _, _ in files) if remade is None else remade.tables:
-            mine = [(day.partition("=")[2], place) for owner, day, place in files if owner == name]
+        for name, mine in of_tables(files, remade):
             try:
                 self._commit(name, version, mine, {**about, STREAM: self._stream, BATCH: str(version)}, remade)
             except PipelineError:
@@ -206,6 +205,11 @@ class IcebergSink:
             raise self._told(f"table {self._identifier(name)}", error) from None
         quoted = ".".join(f'"{each}"' for each in (self._name, *self._namespace.split("."), name))
         return quoted, str(table.metadata_location)
+
+    def stale(self, out: Output) -> list[str]:
+        """Return nothing: each table has one folder."""
+        del out
+        return []
 
     def forget(self, table: str) -> list[str]:
         """Do nothing: pyiceberg removes no files."""

@@ -6,6 +6,7 @@ beside the old ones, with links to the files that stay; the views name either th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,12 @@ class ParquetSink:
             for name, said in out.kept.items()
         }
         return views(out.schemas(), out.where(), False, out.written(), versions)
+
+    def stale(self, out: Output) -> list[str]:
+        """Return the folders whose rows are in others since they were made again."""
+        present = {folder for said in out.kept.values() for folder in said["versions"]}
+        named = re.compile(rf"({'|'.join(out.kept)})(\.v\d+)?")
+        return [name for name in self.place.names("") if name not in present and out.kept and named.fullmatch(name)]
 
     def forget(self, table: str) -> list[str]:
         """Do nothing: old folders go by themselves."""
