@@ -194,15 +194,9 @@ def _rows(record: RecordFolder, group: Sequence[Segment]) -> Iterator[pa.Table]:
         raise PipelineError(f"{record.path}/{group[0].folder}: segments of different columns: {error}") from error
     for segment, file in zip(group, files, strict=True):
         for number in range(file.num_row_groups):
-            yield _filled(_ordered(record, segment, file, number), schema)
-
-
-def _filled(read: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Fill columns that an older segment lacks with nulls."""
-    for field_ in schema:
-        if field_.name not in read.column_names:
-            read = read.append_column(field_, pa.nulls(len(read), field_.type))
-    return read.select(schema.names).cast(schema)
+            # Columns that an older segment lacks are null.
+            rows = _ordered(record, segment, file, number)
+            yield pa.concat_tables([schema.empty_table(), rows], promote_options="default")
 
 
 def opened(record: RecordFolder, segment: Segment) -> Any:

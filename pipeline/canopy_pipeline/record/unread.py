@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -145,7 +145,8 @@ class Unread:
         if begun:
             findings += self._removed(gone, there, through, to)
         abouts = [chosen.about(file.place) or {} for file in files]
-        return UnreadPart(files, to, _between((spans[file.place] for file in files), through, to), findings, abouts)
+        unread = Numbers([(through + 1, to)]).without(Numbers(spans[file.place] for file in files))
+        return UnreadPart(files, to, unread.stretches, findings, abouts)
 
     def again(self, first: int, last: int) -> tuple[UnreadPart, Numbers]:
         """Look for the events from one number to another once more. Return them, and the numbers of which the record
@@ -187,16 +188,6 @@ class Unread:
             chosen = choose(said, there, self.recorded)
             account(made, self.source, chosen, self.recorded, there, {}, local=local_path(self.source))
         return made
-
-
-def _between(spans: Iterable[tuple[int, int]], through: int, to: int) -> list[tuple[int, int]]:
-    """The numbers above `through`, up to `to`, that are in none of these spans."""
-    found = []
-    for first, last in (*sorted(spans), (to + 1, to + 1)):
-        if first > through + 1:
-            found.append((through + 1, first - 1))
-        through = max(through, last)
-    return found
 
 
 def _held(recorded: Storage, place: str, first: int, last: int) -> list[tuple[int, int]]:
