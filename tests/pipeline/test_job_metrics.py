@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
+from canopy_pipeline import job_metrics
 from canopy_pipeline.cli import app
 from canopy_pipeline.job_metrics import HELP, JobMetrics
 from tests.pipeline.folder import record
@@ -157,3 +158,17 @@ def test_the_tasks_of_airflow_read_the_exit_codes(
             found["run"]("compact", "--older-than", "1h")
         assert raised.type is outcome
     assert (tmp_path / "said").read_text() == "pipeline compact --input /var/lib/canopy/record --older-than 1h\n"
+
+
+def test_a_job_that_goes_on_writes_after_each_look(tmp_path: Path) -> None:
+    file = tmp_path / "a.prom"
+    job_metrics.write()
+    with job_metrics.measured("tables", str(file)):
+        job_metrics.note("tables_through", 5)
+        job_metrics.write()
+        assert read(file)['canopy_job_tables_through{job="tables"}'] == 5
+        job_metrics.note("tables_through", 7)
+    assert read(file)['canopy_job_tables_through{job="tables"}'] == 7
+    job_metrics.note("tables_through", 9)
+    job_metrics.write()
+    assert read(file)['canopy_job_tables_through{job="tables"}'] == 7
