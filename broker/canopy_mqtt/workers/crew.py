@@ -11,6 +11,7 @@ import itertools
 import shutil
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +19,11 @@ from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.store.division import name_of
+from canopy_mqtt.workers.gate import Gate
 from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
 from canopy_mqtt.workers.plan import Plan, make_again, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
-from canopy_mqtt.workers.wire import Arrival
+from canopy_mqtt.workers.wire import Arrival, says
 
 LINKING: Final = 10.0
 LINKING_AGAIN: Final = 3.0
@@ -38,7 +40,9 @@ PATIENCE: Final = 10.0
 class Slot:
     """The place of one worker: its process, if there is one, and the line of its connections."""
 
-    def __init__(self, number: int, line: Line) -> None:
+    def __init__(self, number: int, line: Line, gone: Callable[[int], None]) -> None:
+        """`gone` is called with its number when its process has ended."""
+        self._gone = gone
         self.number = number
         self.name = name_of(number)
         self.line = line
@@ -49,6 +53,7 @@ class Slot:
     def empty(self) -> list[Newcomer]:
         """The process has ended. Returns the connections that any other worker can have."""
         self.process, self.started = None, False
+        self._gone(self.number)
         return self.line.end()
 
 
@@ -70,8 +75,10 @@ class Crew:
         # A quarter is for all lines alike, so that no line has all: who waits for one that is away keeps nobody out.
         part = max(most // count // 4, min(UNTAKEN, most // count))
         room = Room(most - part * count)
-        self.slots = [Slot(number, Line(room, part, MAX_BYTES // count)) for number in range(count)]
         self._settings = settings
+        self.gate = Gate(settings, log, partial(self.tell, "short"))
+        """Counts the connections that are passed on."""
+        self.slots = [self._slot(number, room, part) for number in range(count)]
         self._log = log
         self._people = people
         self._write = write
@@ -82,6 +89,10 @@ class Crew:
         # From `start` on.
         self._plan: Plan
         self._ports: Sequence[int]
+
+    def _slot(self, number: int, room: Room, part: int) -> Slot:
+        line = Line(room, part, MAX_BYTES // self._settings.workers.count, partial(self.gate.pass_on, number))
+        return Slot(number, line, self.gate.gone)
 
     async def start(self, ports: Sequence[int]) -> None:
         """Have all serve, each linked with each other one. `ports`: the real ones of the listeners.
@@ -150,6 +161,12 @@ class Crew:
         number = next(self._questions)
         return await process.ask(f"reloaded {number}", "reload", number, takes, plan.settings(slot.number))
 
+    def tell(self, *said: object) -> None:
+        """Say something to all workers that run."""
+        for slot in self.slots:
+            if slot.process is not None and slot.started:
+                slot.process.channel.send(says(*said))
+
     async def drain(self) -> None:
         """Wait until no worker has a message for another one, while no client is connected. Raises WorkerError."""
         # What was on its way to members of a share group at another worker comes back from there, after that one may
@@ -170,7 +187,8 @@ class Crew:
 
     async def _begin(self, slot: Slot) -> WorkerProcess:
         """Start the process of a worker, and wait until the others can reach it. Raises WorkerError."""
-        process = WorkerProcess(slot.name, self._log, self._people, self._write, slot.line.taken, self._relayed)
+        heard = {"counted": partial(self.gate.report, slot.number)}
+        process = WorkerProcess(slot.name, self._log, self._people, self._write, slot.line.taken, self._relayed, heard)
         start = Start(slot.number, self._plan.settings(slot.number), list(self._ports))
         await process.begin()
         slot.process = process

@@ -1,0 +1,63 @@
+"""Limits that hold for all workers together, in a broker with workers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from tests.e2e import wire
+from tests.e2e.wire import Peer
+from tests.support.waiting import until
+from tests.workers.crew import Crew
+
+BUSY, QUOTA = 0x89, 0x97
+
+
+async def come(crew: Crew, count: int, prefix: str) -> tuple[list[Peer], list[int]]:
+    """Clients that come at once: those that got in, and the codes of the others."""
+    peers = [await crew.knock(f"{prefix}-{number}") for number in range(count)]
+    answers = await asyncio.gather(*(peer.expect(wire.CONNACK) for peer in peers))
+    inside = [peer for peer, answer in zip(peers, answers, strict=True) if not answer.code]
+    return inside, [answer.code for answer in answers if answer.code]
+
+
+async def leave(crew: Crew, peers: list[Peer], prefix: str) -> None:
+    for peer in peers:
+        await peer.disconnect()
+    await until(
+        lambda: sum(line["client_id"].startswith(prefix) for line in crew.told("client disconnected")) >= len(peers)
+    )
+
+
+async def test_as_many_clients_get_in_as_may(stack: AsyncExitStack) -> None:
+    """And as many others when they have left; what a killed worker had is free."""
+    crew = Crew(stack, 3)
+    await crew.start("--set", "limits.max_connections=30", "--set", "log.level=info")
+    for prefix in ("a", "b"):
+        inside, refused = await come(crew, 50, prefix)
+        assert len(inside) == 30
+        assert refused == [BUSY] * 20
+        await leave(crew, inside, prefix)
+    inside, _ = await come(crew, 30, "c")
+    await crew.kill(1)
+    await crew.line("worker serves again", worker="w1")
+    others, _ = await come(crew, 50, "d")
+    lost = [peer for peer in inside if peer.reader.at_eof()]
+    assert lost
+    assert len(others) == len(lost)
+
+
+async def test_an_address_has_its_limit_at_all_workers(stack: AsyncExitStack) -> None:
+    """A client that replaces its own connection is let in."""
+    crew = Crew(stack, 3)
+    await crew.start("--set", "limits.max_connections_per_address=4", "--set", "log.level=info")
+    inside, refused = await come(crew, 6, "a")
+    assert len(inside) == 4
+    assert refused == [QUOTA] * 2
+    again = await crew.join("a-0")
+    _, refused = await come(crew, 2, "b")
+    assert refused == [QUOTA] * 2
+    await again.disconnect()
+    await crew.line("client disconnected", client_id="a-0", cause="client-disconnect")
+    inside, refused = await come(crew, 2, "c")
+    assert len(inside) == 1
