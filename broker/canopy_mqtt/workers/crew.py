@@ -20,6 +20,7 @@ from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.gate import Gate
+from canopy_mqtt.workers.kept_bans import KeptBans
 from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
 from canopy_mqtt.workers.plan import Plan, make_again, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
@@ -78,6 +79,7 @@ class Crew:
         self._settings = settings
         self.gate = Gate(settings, log, partial(self.tell, "short"))
         """Counts the connections that are passed on."""
+        self.bans = KeptBans(settings.security, self.tell)
         self.slots = [self._slot(number, room, part) for number in range(count)]
         self._log = log
         self._people = people
@@ -161,10 +163,10 @@ class Crew:
         number = next(self._questions)
         return await process.ask(f"reloaded {number}", "reload", number, takes, plan.settings(slot.number))
 
-    def tell(self, *said: object) -> None:
-        """Say something to all workers that run."""
+    def tell(self, *said: object, but: int = -1) -> None:
+        """Say something to all workers that run, but for one of them; -1: to all."""
         for slot in self.slots:
-            if slot.process is not None and slot.started:
+            if slot.process is not None and slot.started and slot.number != but:
                 slot.process.channel.send(says(*said))
 
     async def drain(self) -> None:
@@ -187,7 +189,10 @@ class Crew:
 
     async def _begin(self, slot: Slot) -> WorkerProcess:
         """Start the process of a worker, and wait until the others can reach it. Raises WorkerError."""
-        heard = {"counted": partial(self.gate.report, slot.number)}
+        heard: dict[str, Callable[..., None]] = {
+            "counted": partial(self.gate.report, slot.number),
+            **self.bans.heard(slot.number),
+        }
         process = WorkerProcess(slot.name, self._log, self._people, self._write, slot.line.taken, self._relayed, heard)
         start = Start(slot.number, self._plan.settings(slot.number), list(self._ports))
         await process.begin()
@@ -200,6 +205,7 @@ class Crew:
         assert slot.process is not None
         await self._starts(slot, slot.process.ask("open", "go on"))
         slot.started = True
+        slot.process.channel.send(says(*self.bans.all()))
 
     async def _starts(self, slot: Slot, asked: Coroutine[Any, Any, object]) -> None:
         """Wait for an answer of a worker that starts, and say so again and again: a disk may hang for ever."""

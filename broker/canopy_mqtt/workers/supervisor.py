@@ -130,6 +130,7 @@ class Supervisor:
             self.settings = with_reloadable(self.settings, applied)
             self._entrance.limit(self.settings)
             self._crew.gate.change(self.settings)
+            self._crew.bans.change(self.settings.security)
             logs.set_level(self.settings.log.level)
         return lines
 

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -43,6 +44,7 @@ from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place, read_origin
+from canopy_mqtt.workers.shared_bans import BansOfAll
 from canopy_mqtt.workers.wire import (
     CONNECTION,
     SAYS,
@@ -180,10 +182,9 @@ class Worker:
         self._broker.connection_log.write = logs.json_write()
         self._sock = sock
         self._counted = Counted(
-            self._broker.connection_table,
-            self._broker.router.limits,
-            lambda *said: self._channel.send(says("counted", *said)),
+            self._broker.connection_table, self._broker.router.limits, partial(self._tell, "counted")
         )
+        self._bans = BansOfAll(self._broker, start.worker, self._tell)
         self._broker.limits_applied = self._counted.limit
         self._place = Place(start.worker, start.settings.workers.count, self._pass_on, self._served)
         self._stopping = asyncio.Event()
@@ -202,6 +203,7 @@ class Worker:
         path = Path(broker.settings.cluster.endpoint.path)
         self._channel = Channel(self._sock, self._received, lambda: supervisor_gone(path))
         await broker.start()
+        self._bans.start()
         gc.freeze()
         gc.set_threshold(*daemon.GC_THRESHOLDS)
         self._channel.send(says("open"))
@@ -252,10 +254,16 @@ class Worker:
             else:
                 self._begin(self._connect(found, each.sock))
 
+    def _tell(self, *said: object) -> None:
+        """Say something to the supervisor."""
+        self._channel.send(says(*said))
+
     def _do(self, what: str, *given: Any) -> None:
         """Do what the supervisor says."""
         if what == "stop":
             self._stop()
+        elif what in self._bans.says:
+            self._bans.says[what](*given)
         elif what == "ping":
             self._channel.send(says("pong"))
         elif what == "go on":
