@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from itertools import islice
 
 from tests.e2e import wire
-from tests.e2e.wire import Peer
+from tests.e2e.wire import SESSION_EXPIRY, Peer
 from tests.support.waiting import until
 from tests.workers.crew import Crew
 
@@ -61,3 +62,25 @@ async def test_an_address_has_its_limit_at_all_workers(stack: AsyncExitStack) ->
     await crew.line("client disconnected", client_id="a-0", cause="client-disconnect")
     inside, refused = await come(crew, 2, "c")
     assert len(inside) == 1
+
+
+async def test_all_workers_keep_as_many_sessions_as_may_be(stack: AsyncExitStack) -> None:
+    """One worker may have them all, since the others need none; then none of them begins another one."""
+    crew = Crew(stack, 3)
+    await crew.start("--set", "session.max_sessions=6")
+
+    async def begin(client_id: str) -> int:
+        peer = await crew.knock(client_id, clean=False, props=((SESSION_EXPIRY, 100),))
+        code = (await peer.expect(wire.CONNACK)).code
+        if not code:
+            # Else it would make room for others.
+            await peer.subscribe("a/b")
+            await peer.disconnect()
+        peer.abort()
+        return code
+
+    for name in islice(crew.names(1), 6):
+        while await begin(name):
+            pass
+    for worker in range(3):
+        assert await begin(next(crew.names(worker, "other"))) == QUOTA

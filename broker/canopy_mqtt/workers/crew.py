@@ -22,6 +22,7 @@ from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.gate import Gate
 from canopy_mqtt.workers.kept_bans import KeptBans
 from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
+from canopy_mqtt.workers.parts import PERIOD, Parts
 from canopy_mqtt.workers.plan import Plan, make_again, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
 from canopy_mqtt.workers.wire import Arrival, says
@@ -80,6 +81,7 @@ class Crew:
         self.gate = Gate(settings, log, partial(self.tell, "short"))
         """Counts the connections that are passed on."""
         self.bans = KeptBans(settings.security, self.tell)
+        self.parts = Parts(settings, self._tell_one)
         self.slots = [self._slot(number, room, part) for number in range(count)]
         self._log = log
         self._people = people
@@ -94,7 +96,11 @@ class Crew:
 
     def _slot(self, number: int, room: Room, part: int) -> Slot:
         line = Line(room, part, MAX_BYTES // self._settings.workers.count, partial(self.gate.pass_on, number))
-        return Slot(number, line, self.gate.gone)
+        return Slot(number, line, self._gone)
+
+    def _gone(self, worker: int) -> None:
+        self.gate.gone(worker)
+        self.parts.gone(worker)
 
     async def start(self, ports: Sequence[int]) -> None:
         """Have all serve, each linked with each other one. `ports`: the real ones of the listeners.
@@ -169,6 +175,19 @@ class Crew:
             if slot.process is not None and slot.started and slot.number != but:
                 slot.process.channel.send(says(*said))
 
+    def _tell_one(self, worker: int, *said: object) -> None:
+        process = self.slots[worker].process
+        assert process is not None
+        process.channel.send(says(*said))
+
+    async def divide(self) -> None:
+        """Tell all workers that run their parts of what is limited for all together, again and again."""
+        while True:
+            await asyncio.sleep(PERIOD)
+            for slot in self.slots:
+                if slot.process is not None and slot.started:
+                    self.parts.tell(slot.number)
+
     async def drain(self) -> None:
         """Wait until no worker has a message for another one, while no client is connected. Raises WorkerError."""
         # What was on its way to members of a share group at another worker comes back from there, after that one may
@@ -191,6 +210,7 @@ class Crew:
         """Start the process of a worker, and wait until the others can reach it. Raises WorkerError."""
         heard: dict[str, Callable[..., None]] = {
             "counted": partial(self.gate.report, slot.number),
+            "uses": partial(self.parts.uses, slot.number),
             **self.bans.heard(slot.number),
         }
         process = WorkerProcess(slot.name, self._log, self._people, self._write, slot.line.taken, self._relayed, heard)

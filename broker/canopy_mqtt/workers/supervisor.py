@@ -95,6 +95,7 @@ class Supervisor:
             raise
         slots = self._crew.slots
         self._keepers = [loop.create_task(self._keep(slot)) for slot in slots]
+        self._keepers.append(loop.create_task(self._crew.divide()))
         self.log.info("workers serve", pids={slot.name: slot.process.pid for slot in slots if slot.process})
 
     async def stop(self) -> None:
@@ -131,6 +132,7 @@ class Supervisor:
             self._entrance.limit(self.settings)
             self._crew.gate.change(self.settings)
             self._crew.bans.change(self.settings.security)
+            self._crew.parts.change(self.settings)
             logs.set_level(self.settings.log.level)
         return lines
 

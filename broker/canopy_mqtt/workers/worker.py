@@ -45,6 +45,7 @@ from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place, read_origin
 from canopy_mqtt.workers.shared_bans import BansOfAll
+from canopy_mqtt.workers.totals import Totals
 from canopy_mqtt.workers.wire import (
     CONNECTION,
     SAYS,
@@ -185,7 +186,8 @@ class Worker:
             self._broker.connection_table, self._broker.router.limits, partial(self._tell, "counted")
         )
         self._bans = BansOfAll(self._broker, start.worker, self._tell)
-        self._broker.limits_applied = self._counted.limit
+        self._totals = Totals(self._broker)
+        self._broker.limits_applied = self._keep_to_limits
         self._place = Place(start.worker, start.settings.workers.count, self._pass_on, self._served)
         self._stopping = asyncio.Event()
         self._others_there = asyncio.Event()
@@ -254,6 +256,11 @@ class Worker:
             else:
                 self._begin(self._connect(found, each.sock))
 
+    def _keep_to_limits(self) -> None:
+        """Keep to the limits of all workers after a reload."""
+        self._counted.limit()
+        self._totals.limit()
+
     def _tell(self, *said: object) -> None:
         """Say something to the supervisor."""
         self._channel.send(says(*said))
@@ -262,6 +269,8 @@ class Worker:
         """Do what the supervisor says."""
         if what == "stop":
             self._stop()
+        elif what == "parts":
+            self._tell("uses", self._totals.take(*given))
         elif what in self._bans.says:
             self._bans.says[what](*given)
         elif what == "ping":
