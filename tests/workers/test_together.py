@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from itertools import islice
+from pathlib import Path
 
+from canopy_mqtt.security.passwords.hashes import make
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, Peer
 from tests.support.waiting import until
@@ -84,3 +86,20 @@ async def test_all_workers_keep_as_many_sessions_as_may_be(stack: AsyncExitStack
             pass
     for worker in range(3):
         assert await begin(next(crew.names(worker, "other"))) == QUOTA
+
+
+async def test_clients_that_are_not_accepted_keep_none_out(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """They wait for the answer to a wrong password, and have all places, at another worker than the client's."""
+    users = tmp_path / "users"
+    users.write_text(f"u:{make(b'right', 'pbkdf2-sha512', 1)}\n")
+    crew = Crew(stack, 3)
+    table = f'authenticator=[{{type = "password-file", path = "{users}"}}]'
+    await crew.start("--set", table, "--set", "limits.max_connections=6", "--set", "security.failure_delay=50")
+    guessers = [await crew.knock(name, user="u", password=b"wrong") for name in islice(crew.names(0), 6)]
+    name = next(crew.names(1))
+    codes = []
+    while 0 not in codes:
+        peer = await crew.knock(name, user="u", password=b"right")
+        codes.append((await peer.expect(wire.CONNACK)).code)
+    assert set(codes) <= {0, BUSY}
+    assert await guessers[0].closed() == []
