@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from canopy_mqtt.security.bans import Ban, Bans
 from canopy_mqtt.security.brute_force import BruteForceGuard
@@ -27,16 +27,10 @@ def as_told(ban: Ban) -> AsTold:
     return ban.kind, ban.who, ban.until, ban.since, ban.by, ban.reason
 
 
-class Tells(Protocol):
-    """Says something to all workers, but for one of them (-1: to all)."""
-
-    def __call__(self, *said: object, but: int = -1) -> None: ...
-
-
 class KeptBans:
-    """The supervisor's table. `tells` reaches the workers that run."""
+    """The supervisor's table. `tells` says something to the workers that run, but for the one that is named (`but`)."""
 
-    def __init__(self, settings: Security, tells: Tells) -> None:
+    def __init__(self, settings: Security, tells: Callable[..., None]) -> None:
         self._guard = BruteForceGuard(settings)
         self._bans = Bans(settings.max_bans)
         self._seconds = settings.ban_time

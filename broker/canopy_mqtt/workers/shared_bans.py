@@ -69,9 +69,9 @@ class SharedBans(Bans):
         """Add a ban of elsewhere."""
         super().add(ban, now)
 
-    def remove(self, kind: str, who: str) -> None:
-        """Lift a ban that was lifted elsewhere."""
-        super().lift(kind, who)
+    def remove(self, kind: str, who: str) -> bool:
+        """Lift a ban that was lifted elsewhere. Return True if there was one."""
+        return super().lift(kind, who)
 
 
 class BansOfAll:
@@ -112,8 +112,12 @@ class BansOfAll:
     def _ban(self, kind: str, who: str, until: float, since: float, by: str, reason: str) -> None:
         made = Ban(kind, who, until, since, by, reason)
         self.bans.max_bans = self._broker.settings.security.max_bans
+        known = self.bans.remove(kind, who)
         self.bans.put(made, time.monotonic())
         self._broker.router.ban_hook = self.bans
+        if known:
+            # Whoever made it asked each worker, and this one has ended its connections.
+            return
         task = asyncio.get_running_loop().create_task(self._end(made))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
