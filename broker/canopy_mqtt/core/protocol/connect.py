@@ -441,6 +441,7 @@ def link_peer(connect: Connect) -> str:
 _CROWDED: Final[dict[int, str]] = {
     reason_codes.QUOTA_EXCEEDED: "too many connections from this address",
     reason_codes.CONNECTION_RATE_EXCEEDED: "too many new connections",
+    reason_codes.SERVER_BUSY: "the broker has no room for another connection",
 }
 """The text for a client whose connection is one too many."""
 
@@ -448,7 +449,7 @@ _CROWDED: Final[dict[int, str]] = {
 def _check(connect: Connect, refused: int, host: str, router: Router, now: float) -> None:
     """Check a CONNECT against load, admission and settings [MQTT-3.1.4-2]. Raises Refused.
 
-    `refused` is the reason code of a connection that is one too many of its address, or 0. A client of such an address
+    `refused` is the reason code of a connection that is one too many, or 0. A client of an address that has too many
     may come in place of its own old connection: that may well be dead, and would keep it out until that is noticed.
     """
     limit = router.limits.max_loop_lag
