@@ -84,7 +84,9 @@ async def own(stack: AsyncExitStack, authority: Authority) -> Crew:
     tls = {"certificate": certificate, "key": key}
     tables = [{"url": f"{scheme}://127.0.0.1:0", "tls": tls} for scheme in ("mqtts", "wss")]
     made = Crew(stack, 2)
-    await made.start("--set", f"listener={toml(tables)}", "--set", "shutdown.flush_timeout=60")
+    # Without $SYS, for which workers open sockets to each other.
+    quiet = ("--set", "sys.interval=0")
+    await made.start("--set", f"listener={toml(tables)}", "--set", "shutdown.flush_timeout=60", *quiet)
     return made
 
 

@@ -102,6 +102,12 @@ class Crew:
         self.gate.gone(worker)
         self.parts.gone(worker)
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the sockets, once it has started."""
+        assert self._folder is not None
+        return self._folder
+
     async def start(self, ports: Sequence[int]) -> None:
         """Have all serve, each linked with each other one. `ports`: the real ones of the listeners.
 
@@ -270,7 +276,9 @@ def _in_force(before: Settings, new: Settings) -> Settings:
         old.model_copy(update={"tls": other.tls}) if old.tls and other.tls and old.url == other.url else old
         for old, other in zip(before.listeners, new.listeners, strict=True)
     )
-    made = with_reloadable(before, new).model_copy(update={"listener": tables})
+    made = with_reloadable(before, new).model_copy(
+        update={"listener": tables, "http": before.http.changed_by(new.http)}
+    )
     made.model_fields_set.discard("listen")
     return made
 

@@ -14,6 +14,7 @@ from canopy_mqtt.settings import Cluster, ClusterNode, Log, Settings
 from canopy_mqtt.settings.values import MAX_MESSAGES
 from canopy_mqtt.sockets import connections_that_fit
 from canopy_mqtt.store.division import name_of, part
+from canopy_mqtt.workers.asking import SUPERVISOR, socket_of
 
 CLUSTER: Final = "workers"
 """The name of the cluster that the workers of a broker are; its sockets are in a folder of the broker's user."""
@@ -33,7 +34,6 @@ def unusable(settings: Settings) -> list[str]:
         ("cluster.name", settings.cluster.name, "a node of a cluster is one process"),
         ("store.url", settings.store.url, "workers keep their state in files (store.path)"),
         ("upstream", settings.upstream, "links to other brokers need a broker of one process"),
-        ("http.listen", settings.http.listen, "no process has the figures of all workers yet"),
         ("recorder.directory", settings.recorder.directory, "a record needs a broker of one process"),
     ):
         if there:
@@ -54,7 +54,8 @@ def run_folder(workers: int) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="canopy-"))
     except OSError as error:
         raise StartupError(f"workers.count: no folder can be made in {where} (TMPDIR): {error.strerror}") from error
-    if len(bytes(_socket(folder, workers - 1))) > MAX_PATH_BYTES:
+    longest = max((_socket(folder, workers - 1), socket_of(folder, SUPERVISOR)), key=lambda each: len(bytes(each)))
+    if len(bytes(longest)) > MAX_PATH_BYTES:
         folder.rmdir()
         raise StartupError(f"workers.count: {where} (TMPDIR) is too long a path for Unix sockets; name a shorter one")
     return folder

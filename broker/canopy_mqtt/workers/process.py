@@ -67,6 +67,8 @@ class WorkerProcess:
 
     pid: int
     channel: Channel
+    silent = False
+    """It has not answered for some seconds."""
     ended: asyncio.Task[int]
     """Its exit code, or minus the number of the signal that ended it; all that it said was heard by then."""
 
@@ -181,7 +183,9 @@ class WorkerProcess:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(seconds / LOOKS):
                         await self.ask("pong", "ping")
+                    self.silent = False
                     break
+                self.silent = True
             else:
                 self._log.error("worker does not answer", worker=self.name, pid=self.pid, seconds=seconds)
                 self.kill()

@@ -1,9 +1,9 @@
 """What the supervisor and a worker say to each other, over a pair of Unix sockets, and the descriptors that go along.
 
-A frame has a header, the length of its body and its kind, and a body. A frame of the kind `CONNECTION` comes with one
-descriptor, which travels with its first byte (SCM_RIGHTS); all others have none. It goes to a worker, or to the
-supervisor for another worker. Both sides are the same program: what cannot be read is a fault of ours, and ends the
-conversation.
+A frame has a header, the length of its body and its kind, and a body. A frame of a connection (`CONNECTION`, `HTTP`)
+comes with one descriptor, which travels with its first byte (SCM_RIGHTS); all others have none. It goes to a worker, or
+to the supervisor for another worker. Both sides are the same program: what cannot be read is a fault of ours, and ends
+the conversation.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ CONNECTION: Final = 1
 """A connection (`Arrival`)."""
 TAKEN: Final = 2
 """A worker has so many more of the connections, in their order: one byte. It goes before the worker touches them."""
+HTTP: Final = 3
+"""A connection of `[http]`: the number of its address, two bytes."""
 
 READ: Final = 262_144
 """Bytes of one read."""
@@ -127,9 +129,10 @@ class Frames:
             end = at + HEADER.size + length
             if len(self._data) < end:
                 break
-            if kind == CONNECTION and not self._sockets:
+            comes_with_one = kind in (CONNECTION, HTTP)
+            if comes_with_one and not self._sockets:
                 raise ValueError("a connection without a descriptor")
-            sock = self._sockets.popleft() if kind == CONNECTION else None
+            sock = self._sockets.popleft() if comes_with_one else None
             found.append(Frame(kind, bytes(self._data[at + HEADER.size : end]), sock))
             at = end
         del self._data[:at]

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
@@ -34,20 +34,24 @@ from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.listening.listeners import Listener, ListenerHost, Listeners
 from canopy_mqtt.net.stream import LINGER
 from canopy_mqtt.net.websocket.transport import WebSocketTransport
+from canopy_mqtt.observe.systopics import SysTopics
 from canopy_mqtt.settings import Listener as ListenerSettings
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import name_of
+from canopy_mqtt.workers.asking import SUPERVISOR, Siblings, socket_of
 from canopy_mqtt.workers.counted import Counted
 from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place, read_origin
 from canopy_mqtt.workers.shared_bans import BansOfAll
+from canopy_mqtt.workers.systopics import CrewSysTopics
 from canopy_mqtt.workers.totals import Totals
 from canopy_mqtt.workers.wire import (
     CONNECTION,
+    HTTP,
     SAYS,
     Arrival,
     Channel,
@@ -58,6 +62,10 @@ from canopy_mqtt.workers.wire import (
     says,
     taken,
 )
+
+if TYPE_CHECKING:
+    from canopy_mqtt.admin.server import AdminServer
+    from canopy_mqtt.workers.http_server import WorkerAdminServer
 
 KILLED: Final = 137
 """The exit code of a process that SIGKILL has ended, as shells have it."""
@@ -127,12 +135,17 @@ class _Begun:
 class WorkerBroker(Broker):
     """The broker of a worker."""
 
+    http_server: WorkerAdminServer | None = None
+    """The HTTP server, if the settings name an address; from `start` on."""
+
     def __init__(self, start: Start, bound: Callable[[], Awaitable[None]]) -> None:
         """`bound` is awaited once the other workers can reach this one."""
         super().__init__(start.settings)
         self._worker = start.worker
         self._when_bound = bound
         workers = start.settings.workers.count
+        self._folder = Path(start.settings.cluster.endpoint.path).parent
+        self.siblings = Siblings(self._folder, start.worker, workers)
         ports = iter(start.ports)
 
         def make(server: ListenerHost, settings: ListenerSettings) -> Listener:
@@ -156,6 +169,35 @@ class WorkerBroker(Broker):
     def apply_limits(self, settings: Settings) -> None:
         super().apply_limits(settings)
         self.limits_applied()
+
+    async def start(self) -> None:
+        """Serve, and then answer the other workers. Raises StartupError."""
+        await super().start()
+        self.explainer.leaves_out = NODES
+        self.siblings.answers["not ready"] = self._not_ready
+        await self.siblings.start(self._folder, self.faults.broke)
+
+    async def stop(self) -> None:
+        await self.siblings.stop()
+        await super().stop()
+
+    def make_sys_topics(self) -> SysTopics:
+        self.figures.worker = self.siblings.name
+        return CrewSysTopics(self.figures, self.settings.sys.interval, self.siblings, self._raised)
+
+    def make_admin(self) -> AdminServer:
+        # Not before: it takes 20 MB.
+        from canopy_mqtt.workers.http_server import WorkerAdminServer
+
+        self.http_server = WorkerAdminServer(self, self.settings.http, self.siblings)
+        return self.http_server
+
+    def _raised(self) -> dict[str, dict[str, Any]]:
+        alarms = [] if self.alarms is None else self.alarms.active.values()
+        return {alarm.name: alarm.fields() for alarm in alarms}
+
+    async def _not_ready(self) -> list[str]:
+        return self.not_ready()
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
         """Make the links to the other workers, which connect once all can be reached."""
@@ -245,13 +287,15 @@ class Worker:
         for frame in frames:
             if frame.kind == SAYS:
                 self._do(*frame.said())
+            elif frame.kind == HTTP:
+                self._begin(self._serve_http(int.from_bytes(frame.body), frame.sock))
 
     def _take(self, newcomers: list[Frame]) -> None:
         for each in newcomers:
             found = arrival(each.body)
             self._counted.arrive(found)
             if each.sock is None:
-                self._broker.log.error("connection is lost", reason="too few file descriptors")
+                self._lost()
                 self._counted.begun(found)
             else:
                 self._begin(self._connect(found, each.sock))
@@ -264,6 +308,19 @@ class Worker:
     def _tell(self, *said: object) -> None:
         """Say something to the supervisor."""
         self._channel.send(says(*said))
+
+    def _lost(self) -> None:
+        self._broker.log.error("connection is lost", reason="too few file descriptors")
+
+    async def _serve_http(self, address: int, sock: socket.socket | None) -> None:
+        """Serve a connection of `[http]`."""
+        if sock is None:
+            self._lost()
+        elif self._broker.http_server is None:
+            # It stops.
+            sock.close()
+        else:
+            await self._broker.http_server.take(address, sock)
 
     def _do(self, what: str, *given: Any) -> None:
         """Do what the supervisor says."""
@@ -359,6 +416,7 @@ class Worker:
         assert links is not None
         assert cluster is not None
         await cluster.listener.renew_file()
+        await self._broker.siblings.renew()
         link = links.links[NODES + other]
         assert isinstance(link, NodeLink)
         link.hurry()
@@ -401,6 +459,10 @@ def supervisor_gone(path: Path) -> None:
     """
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
+        socket_of(path.parent, path.stem).unlink(missing_ok=True)
+        supervisors = socket_of(path.parent, SUPERVISOR)
+        if os.listdir(path.parent) == [supervisors.name]:
+            supervisors.unlink(missing_ok=True)
         path.parent.rmdir()
     os._exit(KILLED)
 
