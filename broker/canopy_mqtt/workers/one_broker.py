@@ -1,8 +1,8 @@
 """Answers the requests of `[http]` for all workers: asks those that have a part of the answer, and puts it together.
 
-Each route has a way (`ways`), or is refused. Promises: a list has the order and the pages of a
-broker of one process, and holds one page of each worker in memory; what a worker that does not answer would have said
-is missing, and the header `MISSING` names that worker; an action that only a part of the workers did is an error.
+Each route has a way (`ways`, `inquiries`), or is refused. Promises: a list has the order and the pages of one process,
+and holds one page of each worker in memory; what a worker that does not answer would have said is missing, and the
+header `MISSING` names that worker; an action that only a part of the workers did is an error.
 """
 
 from __future__ import annotations
