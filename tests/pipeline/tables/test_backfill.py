@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyiceberg.catalog
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import StringType
 from typer.testing import CliRunner
 
 from canopy_pipeline.cli import app
-from canopy_pipeline.errors import MisuseError, UnreadError
+from canopy_pipeline.errors import MisuseError, PipelineError, UnreadError
 from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.tables.backfill import Range
 from canopy_pipeline.tables.sinks.sink_of import DELTA, ICEBERG, PARQUET
@@ -88,8 +93,6 @@ def of_delta(table: Path) -> Iterator[str]:
 
 
 def of_iceberg(table: str) -> list[str]:
-    import pyiceberg.catalog
-
     found = pyiceberg.catalog.load_catalog("plant").load_table(f"canopy.{table}").inspect.files()
     return [str(each) for each in found.column("file_path").to_pylist()]
 
@@ -346,3 +349,31 @@ def test_folders_of_others_in_the_output_stay(tmp_path: Path) -> None:
         (tmp_path / "out" / name).mkdir()
     again(tmp_path)
     assert all((tmp_path / "out" / name).exists() for name in ("power.verified", "power.v2.old", "notes"))
+
+
+def test_a_table_of_another_layout_is_a_line_with_the_remedy(tmp_path: Path) -> None:
+    """Whatever somebody did to it; nothing is written then."""
+    begun(tmp_path / DELTA, DELTA)
+    strange = pa.table({"seq": ["x"], "date": ["2026-11-21"]})
+    deltalake.write_deltalake(tmp_path / DELTA / "out/power", strange, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(MisuseError, match=r"out/power: its column seq is string, and long by .*; change it back"):
+        again(tmp_path / DELTA, DELTA)
+    begun(tmp_path / ICEBERG, ICEBERG)
+    table = pyiceberg.catalog.load_catalog("plant").load_table("canopy.power")
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("watts")
+    with table.update_schema() as update:
+        update.add_column("watts", StringType())
+    with pytest.raises(MisuseError, match=r"the column watts of its table power is string, and double by the mapping"):
+        again(tmp_path / ICEBERG, ICEBERG)
+    begun(tmp_path / PARQUET)
+    alien = tmp_path / PARQUET / "out/power/date=2026-11-21/alien.parquet"
+    pq.write_table(pa.table({"x": [1]}), alien)
+    with pytest.raises(PipelineError, match=r"alien\.parquet: it has no column seq: .*move it away"):
+        again(tmp_path / PARQUET)
+    alien.write_bytes(b"PAR1")
+    with pytest.raises(PipelineError, match="not a whole Parquet file"):
+        again(tmp_path / PARQUET)
+    alien.unlink()
+    again(tmp_path / PARQUET)
+    assert read(tmp_path / PARQUET / "out", PARQUET) == MENDED

@@ -9,6 +9,7 @@ writer widens no type. Columns that somebody else added stay, and are null in ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -35,6 +36,11 @@ class DeltaSink:
     """Tables of Delta Lake in a folder of this machine."""
 
     def __init__(self, place: Local, stream: str, schemas: Mapping[str, Any]) -> None:
+        """`schemas`: the columns of each table.
+
+        Raises:
+            MisuseError: deltalake is not there; a table has another layout.
+        """
         try:
             import deltalake
         except ModuleNotFoundError as error:
@@ -45,6 +51,23 @@ class DeltaSink:
         self._place = place
         self._stream = f"canopy-tables-{stream}"
         self._schemas = schemas
+        # Before anything is written or committed.
+        for name, wanted in schemas.items():
+            if deltalake.DeltaTable.is_deltatable(str(place.local / name)):
+                self._check(deltalake.DeltaTable(place.local / name), place.local / name, wanted)
+
+    @staticmethod
+    def _check(table: Any, place: Path, wanted: Any) -> None:
+        """Refuse a table that somebody gave another layout."""
+        there = {each.name: getattr(each.type, "type", str(each.type)) for each in table.schema().fields}
+        for each in wanted:
+            kind = _DELTA[str(each.type)]
+            found = there.get(each.name, kind if each.nullable else "not there")
+            if found != kind and {found, kind} != {"integer", "long"}:
+                raise MisuseError(
+                    f"{place}: its column {each.name} is {found}, and {kind} by the mapping; change it back, or give "
+                    "another --output"
+                )
 
     def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
         """Yield the rows from the first to the last of these numbers."""

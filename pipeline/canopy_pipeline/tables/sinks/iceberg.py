@@ -81,6 +81,15 @@ class IcebergSink:
             raise MisuseError(
                 f"--namespace {self._namespace}: its table {name} is not of these tables; give a namespace of its own"
             )
+        there = {each.name: str(each.field_type) for each in table.schema().fields}
+        for each in _schema(self._schemas[name]).fields:
+            kind = str(each.field_type)
+            found = there.get(each.name, "not there" if each.required else kind)
+            if found != kind and {found, kind} != {"int", "long"}:
+                raise MisuseError(
+                    f"--namespace {self._namespace}: the column {each.name} of its table {name} is {found}, and {kind} "
+                    "by the mapping; change it back, or give another --output and --namespace"
+                )
 
     @staticmethod
     def _widen(table: Any, wanted: Any) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Local, Storage
 from canopy_pipeline.tables.evolution import following, newest, schema
@@ -123,8 +125,12 @@ class ParquetSink:
         return [f"{day}/{name}" for day in days for name in self.place.names(day) if name.endswith(".parquet")]
 
     def _holds(self, place: str, numbers: Numbers) -> bool:
-        """Return True if a file has rows of these numbers."""
-        with self.place.fs.open_input_file(place) as source, pq.ParquetFile(source) as opened:
+        """Return True if a file has rows of these numbers.
+
+        Raises:
+            PipelineError: it is no file of these tables.
+        """
+        with self.place.fs.open_input_file(place) as source, _opened(place, source) as opened:
             at = opened.schema_arrow.names.index(SEQ)
             for number in range(opened.num_row_groups):
                 known = opened.metadata.row_group(number).column(at).statistics
@@ -134,6 +140,17 @@ class ParquetSink:
                 if numbers.mask(seq).true_count:
                     return True
         return False
+
+
+@contextmanager
+def _opened(place: str, source: Any) -> Iterator[Any]:
+    try:
+        with pq.ParquetFile(source) as opened:
+            if SEQ not in opened.schema_arrow.names:
+                raise PipelineError(f"{place}: it has no column {SEQ}: not a file of these tables; move it away")
+            yield opened
+    except pa.ArrowException as error:
+        raise PipelineError(f"{place}: not a whole Parquet file; make these tables again elsewhere") from error
 
 
 def _name(version: int, number: int) -> str:
