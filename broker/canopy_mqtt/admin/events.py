@@ -229,7 +229,7 @@ def snapshot(broker: Host, sample: list[float]) -> dict[str, Any]:
             "subscriptions": reading.subscriptions,
             "filters": len(router.trie),
             "retained": len(router.retained),
-            "retained_bytes": router.retained_bytes,
+            "retained_bytes": router.retained_store.bytes,
             "retained_refused": counters.retained_refused,
             "looped": counters.looped,
             "oversized": counters.oversized,

@@ -11,6 +11,7 @@ from typing import Final
 from canopy_mqtt.assembly.daemon import too_few_descriptors
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Cluster, ClusterNode, Log, Settings
+from canopy_mqtt.settings.values import MAX_MESSAGES
 from canopy_mqtt.sockets import connections_that_fit
 from canopy_mqtt.store.division import name_of, part
 from canopy_mqtt.workers.asking import SUPERVISOR, socket_of
@@ -37,9 +38,12 @@ def unusable(settings: Settings) -> list[str]:
     ):
         if there:
             lines.append(f"workers.count = {count} and {name}: {why}; leave one of both out")
-    most = settings.limits.max_connections
-    if any(each.tls for each in settings.listeners) and (line := too_few_descriptors(most * TLS_SHARE)):
-        lines.append(f"with TLS a connection takes up to {TLS_SHARE} file descriptors: {line}")
+    each, why = -(-settings.limits.max_connections // count), f"each of {count} workers serves its part of them"
+    if _share(settings) > 1:
+        each *= TLS_SHARE
+        why += f", and a connection with TLS takes up to {TLS_SHARE} file descriptors"
+    if line := too_few_descriptors(each):
+        lines.append(f"{why}: {line}")
     return lines
 
 
@@ -103,10 +107,14 @@ class Plan:
             # Two nodes that are linked have two names.
             broker_id = f"{settings.federation.broker_id}-{name_of(worker)}"
             update["federation"] = settings.federation.model_copy(update={"broker_id": broker_id})
-        if not settings.limits.max_connections and any(each.tls for each in settings.listeners):
-            update["limits"] = settings.limits.model_copy(
-                update={"max_connections": connections_that_fit() // TLS_SHARE}
-            )
+        # Connections are counted before they are passed on (`gate`). Of as many as there may be, a worker has no more
+        # than its file descriptors allow.
+        limits = {"max_connections": 0, "max_connections_per_address": 0, "max_connect_rate": 0.0}
+        most = [settings.limits.max_connections, connections_that_fit() // _share(settings)]
+        update["limits"] = settings.limits.model_copy(
+            update=limits | {"max_connections": min([each for each in most if each], default=MAX_MESSAGES)}
+        )
+        update["listener"] = tuple(each.model_copy(update=limits) for each in settings.listener)
         if settings.store.path:
             update["store"] = settings.store.model_copy(update={"path": str(part(Path(settings.store.path), worker))})
         made = settings.model_copy(update=update)
@@ -114,6 +122,11 @@ class Plan:
             # Beside tables the default does not apply.
             made.model_fields_set.discard("listen")
         return made
+
+
+def _share(settings: Settings) -> int:
+    """Return how many file descriptors a connection may take."""
+    return TLS_SHARE if any(each.tls for each in settings.listeners) else 1
 
 
 def _socket(folder: Path, worker: int) -> Path:

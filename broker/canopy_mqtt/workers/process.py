@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from canopy_mqtt.assembly.nursery import Nursery
@@ -86,9 +86,12 @@ class WorkerProcess:
         write: Callable[[str], object],
         taken: Callable[[int], None],
         arrived: Callable[[Arrival, socket.socket], None],
+        heard: Mapping[str, Callable[..., None]],
     ) -> None:
         """`write` takes lines of its log, which `people` read, or programs; `taken` is called with the number of
-        connections that it has, and `arrived` with each that it has for another worker."""
+        connections that it has, and `arrived` with each that it has for another worker; `heard`: what is called with
+        all else that it says unasked, by name."""
+        self._heard = heard
         self.name = name
         self._log = log
         self._people = people
@@ -155,6 +158,8 @@ class WorkerProcess:
                 name, *given = frame.said()
                 if name == "failed":
                     self._why = given[0]
+                elif name in self._heard:
+                    self._heard[name](*given)
                 elif not self._answers[name].done():
                     self._answers[name].set_result(given)
 

@@ -24,7 +24,7 @@ from canopy_mqtt.observe.figures.catalogue import Found, of_process
 from canopy_mqtt.observe.figures.process import Process
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
-from canopy_mqtt.settings.reloadable import with_reloadable
+from canopy_mqtt.settings.reloadable import COUNTED, with_reloadable
 from canopy_mqtt.sockets import OWN_DESCRIPTORS
 from canopy_mqtt.workers.asking import SUPERVISOR, Answering
 from canopy_mqtt.workers.crew import Crew, Slot
@@ -34,6 +34,7 @@ from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
 from canopy_mqtt.workers.moving import take_store
 from canopy_mqtt.workers.plan import unusable
 from canopy_mqtt.workers.process import WorkerError, how_it_ended, nursery
+from canopy_mqtt.workers.relay import origin_host
 from canopy_mqtt.workers.wire import ANY, Arrival, Channel
 
 FIRST_PAUSE: Final = 0.5
@@ -121,6 +122,7 @@ class Supervisor:
             raise
         slots = self._crew.slots
         self._keepers = [loop.create_task(self._keep(slot)) for slot in slots]
+        self._keepers.append(loop.create_task(self._crew.divide()))
         self.log.info("workers serve", pids={slot.name: slot.process.pid for slot in slots if slot.process})
 
     async def stop(self) -> None:
@@ -162,6 +164,9 @@ class Supervisor:
             # Files may have changed since the check. The other workers have these settings all the same.
             self.settings = with_reloadable(self.settings, applied)
             self._entrance.limit(self.settings)
+            self._crew.gate.change(self.settings)
+            self._crew.bans.change(self.settings.security)
+            self._crew.parts.change(self.settings)
             logs.set_level(self.settings.log.level)
         return lines
 
@@ -174,10 +179,17 @@ class Supervisor:
         lines += [f'listener "{label}" stays open; to close it takes a restart' for label in sorted(gone)]
         if new.workers != has.workers:
             lines.append(f"workers.count: {has.workers.count} stays in force; {new.workers.count} takes a restart")
+        limits = new.limits
+        if not self._crew.gate.counts:
+            kept = {name.partition(".")[2]: getattr(has.limits, name.partition(".")[2]) for name in COUNTED}
+            limits = new.limits.model_copy(update=kept)
+            if limits != new.limits:
+                lines.append(f"no limit on connections is in force: {', '.join(COUNTED)} take a restart")
         for line in lines:
             self.log.warning("setting takes a restart", detail=line)
         made = new.model_copy(
             update={
+                "limits": limits,
                 "listener": tables,
                 "workers": has.workers,
                 "store": new.store.model_copy(update={"path": has.store.path}),
@@ -225,7 +237,7 @@ class Supervisor:
     def _relayed(self, arrival: Arrival, sock: socket.socket) -> None:
         """Pass a connection on that a worker has for another one."""
         until = asyncio.get_running_loop().time() + (self.settings.limits.connect_timeout or MAX_WAIT)
-        self._pass_on(Newcomer(arrival, sock, until))
+        self._pass_on(Newcomer(arrival, sock, until, origin_host(arrival.origin)))
 
     async def _keep(self, slot: Slot) -> None:
         """Start a worker again whenever it has ended."""
