@@ -47,12 +47,6 @@ def test_pages_of_all_workers_have_each_entry_once_and_in_order(
     assert found == sorted(names)
 
 
-def test_what_all_have_is_one_entry() -> None:
-    some = page(["a", "b"], None, 5, 5)
-    made = one_page([some, some], 5, lambda each: str(each["name"]), lambda one, other: one | {"both": other["name"]})
-    assert made["data"] == [{"name": "a", "both": "a"}, {"name": "b", "both": "b"}]
-
-
 def test_a_reason_of_all_is_said_once_and_one_of_some_with_their_names() -> None:
     heard = Heard({"w0": ["full", "late"], "w1": ["full"]}, [])
     assert reasons(heard) == ["full", "w0: late"]

@@ -194,32 +194,23 @@ async def wherever(one: OneBroker, route: Route, call: Call) -> Handled:
     return answered(chosen.value(), (), route)
 
 
-def pages(name: Callable[[Json], str], both: Callable[[Json, Json], Json] = lambda one, _: one) -> Way:
-    """Return the way of a list in the order of `name`, which is also its cursor. `both` joins entries of one name."""
+def pages(name: Callable[[Json], str]) -> Way:
+    """Return the way of a list in the order of `name`, which is also its cursor."""
 
     async def way(one: OneBroker, route: Route, call: Call) -> Handled:
         found, missing = await one.ask_all(route, call)
-        return answered(one_page(found.values(), call.query.limit, name, both), missing)
+        return answered(one_page(found.values(), call.query.limit, name), missing)
 
     return way
 
 
-def one_page(
-    found: Iterable[Json],
-    limit: int,
-    name: Callable[[Json], str],
-    both: Callable[[Json, Json], Json] = lambda one, _: one,
-) -> Json:
+def one_page(found: Iterable[Json], limit: int, name: Callable[[Json], str]) -> Json:
     """Return the first entries of all these pages as one."""
-    # Beyond the last entry of a page that is not the last one, its worker has more.
     found = list(found)
+    # Beyond the last entry of a page that is not the last one, its worker has more.
     ends = [name_of(page["meta"]["cursor"]) for page in found if page["meta"]["hasnext"]]
     end = min(ends, default=None)
-    entries: dict[str, Json] = {}
-    for page in found:
-        for entry in page["data"]:
-            key = name(entry)
-            entries[key] = both(entries[key], entry) if key in entries else entry
+    entries = {name(entry): entry for page in found for entry in page["data"]}
     keys = sorted(key for key in entries if end is None or key <= end)
     size = taken = 0
     for key in keys[:limit]:

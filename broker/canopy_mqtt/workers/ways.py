@@ -98,16 +98,6 @@ def _json_of(kinds: tuple[Kind, ...]) -> Way:
 # -- lists and totals --------------------------------------------------------------------------------------------------
 
 
-def _later(one: Json, other: Json) -> Json:
-    """Return the ban that holds longer: each worker has what operators ban, and its own bans for guessing."""
-    return max(one, other, key=lambda each: str(each["until"]))
-
-
-def _ban(entry: Json) -> str:
-    name = f"{entry['as']}\0{entry['who']}"
-    return f"{name}\0{bans.BROKER}" if entry["by"] == bans.BROKER and entry["at"] is None else name
-
-
 async def _alarms(one: OneBroker, route: Route, call: Call) -> Handled:
     found, missing = await one.ask_all(route, call)
     alarms_by_worker = {name: some["data"] for name, some in found.items()}
@@ -221,9 +211,10 @@ WAYS: Final[dict[Handler, Way]] = {
     messages.clear: here,
     messages.publish: here,
     retained_topics.topics: here,
-    bans.bans: pages(_ban, _later),
-    bans.ban: everywhere,
-    bans.lift: wherever,
+    # They hold at all workers (`shared_bans`).
+    bans.bans: here,
+    bans.ban: here,
+    bans.lift: here,
     alarms.alarms: _alarms,
     alarms.forget: everywhere,
     room.room: _room,
