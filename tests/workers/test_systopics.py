@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack
@@ -53,13 +52,10 @@ async def test_another_worker_makes_them_once_the_first_hangs_or_is_gone(crew: C
 
 
 async def test_a_client_that_comes_later_finds_them_retained(crew: Crew) -> None:
-    first = await crew.join(next(crew.names(0)), f"{BELOW}workers/w2/up")
-    await until_told(first, "workers/w2/up", b"1")
-    await asyncio.gather(*(_finds(crew, worker) for worker in range(3)))
-
-
-async def _finds(crew: Crew, worker: int) -> None:
-    late = await crew.join(next(crew.names(worker, "late")), f"{BELOW}version")
-    message = await late.message()
-    assert message.retain
-    assert message.payload.startswith(b"canopy ")
+    for worker in range(3):
+        first = await crew.join(next(crew.names(worker)), f"{BELOW}version")
+        await first.message()
+        late = await crew.join(next(crew.names(worker, "late")), f"{BELOW}version")
+        message = await late.message()
+        assert message.retain
+        assert message.payload.startswith(b"canopy ")
