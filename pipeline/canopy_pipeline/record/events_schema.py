@@ -20,6 +20,8 @@ DROP: Final = "drop"
 EVICT: Final = "evict"
 GAP: Final = "gap"
 SNAPSHOT: Final = "snapshot"
+ERASED: Final = "erased"
+"""What `compact --erase` leaves of an event: its number, times and run."""
 
 PAIRS: Final = "array<struct<key:string,value:string>>"
 
