@@ -25,7 +25,7 @@ from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.evolution import evolved, newest, schema
 from canopy_pipeline.tables.plans import Plan
-from canopy_pipeline.tables.staged import Remade, Staged
+from canopy_pipeline.tables.staged import Batch, Remade, Staged
 
 IDENTITY: Final = "_tables.json"
 COMMITS: Final = "_commits"
@@ -55,17 +55,8 @@ class Progress:
 class Sink(Protocol):
     """A sink makes the files of a committed batch part of its tables; a second call changes nothing."""
 
-    def publish(
-        self,
-        version: int,
-        files: list[tuple[str, str, str]],
-        folders: dict[str, str],
-        about: dict[str, str],
-        remade: Remade | None = None,
-    ) -> None:
-        """The tables get the columns that they lack first. `files`: table, day, place of each. `folders`: the folder of
-        a table as it was when the batch was committed. `about` says which batch it is. `remade`: the rows that the
-        tables have of these numbers go, in the same commit."""
+    def publish(self, batch: Batch) -> None:
+        """The tables get the columns that they lack first."""
 
     def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
         """Yield the rows that a commit which makes these numbers again replaces, as record batches: they may be more
@@ -246,7 +237,7 @@ class Output:
         files = [(str(table), str(day), str(place)) for table, day, place in said["files"]]
         about = {"canopy.from_seq": str(said["from"]), "canopy.to_seq": str(said.get("to", said["through"]))}
         remade = None if said["remade"] is None else Remade(**said["remade"])
-        sink.publish(int(said["version"]), files, said["folders"], about, remade)
+        sink.publish(Batch(int(said["version"]), files, said["folders"], about, remade))
 
     def tidy(self) -> None:
         """Remove staged files: of an earlier run, or of a batch that is published."""

@@ -42,12 +42,25 @@ class Remade:
     """Parquet: the new folders, and their places until then."""
 
 
-def of_tables(
-    files: Sequence[tuple[str, str, str]], remade: Remade | None
-) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Yield the tables that a batch changes, and the files of each: day and place."""
-    for name in dict.fromkeys(table for table, _, _ in files) if remade is None else remade.tables:
-        yield name, [(day.partition("=")[2], place) for owner, day, place in files if owner == name]
+@dataclass(frozen=True)
+class Batch:
+    """A committed batch, whose files become part of the tables."""
+
+    version: int
+    files: list[tuple[str, str, str]]
+    """Table, day, place of each."""
+    folders: dict[str, str]
+    """The folder of each table when the batch was committed."""
+    about: dict[str, str]
+    """Which numbers it has, for the metadata of a table."""
+    remade: Remade | None
+    """The rows that the tables have of these numbers go, in the same commit."""
+
+    def of_tables(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """Yield the tables that change, and the files of each: day and place."""
+        tables = self.remade.tables if self.remade is not None else dict.fromkeys(table for table, _, _ in self.files)
+        for name in tables:
+            yield name, [(day.partition("=")[2], place) for owner, day, place in self.files if owner == name]
 
 
 def among(first: int, last: int) -> str:

@@ -19,7 +19,7 @@ from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Local
 from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.plans import DATE, SEQ
-from canopy_pipeline.tables.staged import Remade, among, filled, of_tables, rows
+from canopy_pipeline.tables.staged import Batch, among, filled, rows
 from canopy_pipeline.tables.views import views
 
 if TYPE_CHECKING:
@@ -121,23 +121,15 @@ class DeltaSink:
             partition_by=[DATE],
         )
 
-    def publish(
-        self,
-        version: int,
-        files: list[tuple[str, str, str]],
-        folders: dict[str, str],
-        about: dict[str, str],
-        remade: Remade | None = None,
-    ) -> None:
+    def publish(self, batch: Batch) -> None:
         """A commit for each table that the batch has rows of, after one for its columns if they have changed.
 
         Raises:
             PipelineError: Delta does not take it; the next run does it again.
         """
-        del folders
-        for name, mine in of_tables(files, remade):
+        for name, files in batch.of_tables():
             try:
-                self._commit(name, version, mine, about, remade)
+                self._commit(name, files, batch)
             except (self._lake.exceptions.DeltaError, pa.ArrowException) as error:
                 # Its other lines may be the rows.
                 why = str(error).partition("\n")[0]
@@ -145,12 +137,10 @@ class DeltaSink:
                     f"{self._place.local / name}: {why}; what is not in the table yet comes with the next run"
                 ) from error
 
-    def _commit(
-        self, name: str, version: int, files: list[tuple[str, str]], about: dict[str, str], remade: Remade | None
-    ) -> None:
-        lake, wanted = self._lake, self._schemas[name]
+    def _commit(self, name: str, files: list[tuple[str, str]], batch: Batch) -> None:
+        lake, wanted, remade = self._lake, self._schemas[name], batch.remade
         table = lake.DeltaTable.create(self._place.local / name, wanted, mode="ignore", partition_by=[DATE])
-        if (table.transaction_version(self._stream) or 0) >= version:
+        if (table.transaction_version(self._stream) or 0) >= batch.version:
             return
         self._widen(table, wanted)
         table.update_incremental()
@@ -161,7 +151,7 @@ class DeltaSink:
             mode="append" if remade is None else "overwrite",
             predicate=None if remade is None else among(remade.first, remade.last),
             commit_properties=lake.CommitProperties(
-                custom_metadata={**about, "canopy.batch": str(version)},
-                app_transactions=[lake.Transaction(self._stream, version)],
+                custom_metadata={**batch.about, "canopy.batch": str(batch.version)},
+                app_transactions=[lake.Transaction(self._stream, batch.version)],
             ),
         )

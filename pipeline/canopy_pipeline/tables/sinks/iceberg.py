@@ -18,7 +18,7 @@ from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.plans import DATE
-from canopy_pipeline.tables.staged import Remade, among, of_tables, rows
+from canopy_pipeline.tables.staged import Batch, among, rows
 from canopy_pipeline.tables.views import iceberg_views
 
 if TYPE_CHECKING:
@@ -127,50 +127,41 @@ class IcebergSink:
         except Exception as error:
             raise self._told(f"table {self._identifier(table)}", error) from None
 
-    def publish(
-        self,
-        version: int,
-        files: list[tuple[str, str, str]],
-        folders: dict[str, str],
-        about: dict[str, str],
-        remade: Remade | None = None,
-    ) -> None:
+    def publish(self, batch: Batch) -> None:
         """A commit for each table that the batch has rows of, after one of metadata if its columns have changed.
 
         Raises:
             MisuseError: a table of that name is there and is another's.
             PipelineError: the catalog does not take it; the next run does it again.
         """
-        del folders
-        for name, mine in of_tables(files, remade):
+        for name, files in batch.of_tables():
             try:
-                self._commit(name, version, mine, {**about, STREAM: self._stream, BATCH: str(version)}, remade)
+                self._commit(name, files, batch)
             except PipelineError:
                 raise
             except Exception as error:
                 raise self._told(f"table {self._identifier(name)}", error) from None
 
-    def _commit(
-        self, name: str, version: int, files: list[tuple[str, str]], about: dict[str, str], remade: Remade | None
-    ) -> None:
+    def _commit(self, name: str, files: list[tuple[str, str]], batch: Batch) -> None:
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
+        about = {**batch.about, STREAM: self._stream, BATCH: str(batch.version)}
         for left in reversed(range(TRIES)):
             # Anew each time: what is there now says whether the batch is in it.
             table = self._table(name)
-            if int(table.properties.get(BATCH, 0)) >= version:
+            if int(table.properties.get(BATCH, 0)) >= batch.version:
                 return
             try:
                 self._widen(table, _schema(self._schemas[name]))
                 with table.transaction() as changes:
-                    if remade is not None:
+                    if batch.remade is not None:
                         with catch_warnings():
                             # The table may have no such rows.
                             simplefilter("ignore", UserWarning)
-                            changes.delete(among(remade.first, remade.last), snapshot_properties=about)
+                            changes.delete(among(batch.remade.first, batch.remade.last), snapshot_properties=about)
                     for part in self._parts(files, table.schema().as_arrow()):
                         changes.append(part, snapshot_properties=about)
-                    changes.set_properties({BATCH: str(version)})
+                    changes.set_properties({BATCH: str(batch.version)})
             except (CommitFailedException, CommitStateUnknownException):
                 if not left:
                     raise

@@ -19,7 +19,7 @@ from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Local, Storage
 from canopy_pipeline.tables.evolution import following, newest, schema
 from canopy_pipeline.tables.plans import DATE, SEQ
-from canopy_pipeline.tables.staged import Remade, Staged, rows
+from canopy_pipeline.tables.staged import Batch, Remade, Staged, rows
 from canopy_pipeline.tables.views import views
 
 if TYPE_CHECKING:
@@ -32,26 +32,18 @@ class ParquetSink:
         self.place = place
         self.tables = tables
 
-    def publish(
-        self,
-        version: int,
-        files: list[tuple[str, str, str]],
-        folders: dict[str, str],
-        about: dict[str, str],
-        remade: Remade | None = None,
-    ) -> None:
-        del about
-        if remade is not None:
-            for staged, folder in remade.folders.items():
+    def publish(self, batch: Batch) -> None:
+        if batch.remade is not None:
+            for staged, folder in batch.remade.folders.items():
                 # One that is not there any more was moved before the machine stopped.
                 if self.place.names(staged):
                     self.place.publish(staged, folder)
             return
-        staging = {staged.rpartition("/")[0] for _, _, staged in files}
+        staging = {staged.rpartition("/")[0] for _, _, staged in batch.files}
         there = {f"{place}/{name}" for place in staging for name in self.place.names(place)}
-        for number, (table, day, staged) in enumerate(files):
+        for number, (table, day, staged) in enumerate(batch.files):
             if staged in there:
-                self.place.move(staged, f"{folders.get(table, table)}/{day}/{_name(version, number)}")
+                self.place.move(staged, f"{batch.folders[table]}/{day}/{_name(batch.version, number)}")
 
     def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
         """Yield the rows of the files that hold some of these numbers."""
