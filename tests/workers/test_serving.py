@@ -257,12 +257,13 @@ def test_numbers_that_are_none(count: str) -> None:
     [
         ("store.url=postgresql://localhost/x", "store.url"),
         ("http.listen=http://127.0.0.1:0", "http.listen"),
-        ("recorder.directory=/tmp/x", "recorder.directory"),
+        ("recorder.directory=/tmp/x;recorder.table=delta", "recorder.table"),
         ('upstream=[{name = "up", url = "mqtt://127.0.0.1:1"}]', "upstream"),
     ],
 )
 def test_what_several_workers_cannot_do_yet(setting: str, named: str) -> None:
-    result = canopy("serve", "--workers", "2", "--set", setting)
+    flags = [flag for each in setting.split(";") for flag in ("--set", each)]
+    result = canopy("serve", "--workers", "2", *flags)
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"canopy: workers.count = 2 and {named}: ")

@@ -114,6 +114,8 @@ class Broker(Server):
     """The plug-ins."""
     program: InProcessClient
     """Publishes and subscribes for the program in which it runs."""
+    among: tuple[int, int] = (1, 0)
+    """Of how many workers it is which."""
     _state: StoredState | None = None
     _watcher: FileWatcher | None = None
     _reloading: Reloading | None = None
@@ -178,7 +180,7 @@ class Broker(Server):
         for line in await asyncio.to_thread(self.suspicious, self.settings):
             self.log.warning("suspicious setting", detail=line)
         # Before anything can happen that belongs into a record.
-        self.recorder = recorder(self.settings.recorder, self.router, self.log)
+        self.recorder = recorder(self.settings.recorder, self.router, self.log, *self.among)
         self._broken = asyncio.get_running_loop().create_future()
         if self.recorder is not None:
             await self.recorder.start()

@@ -26,14 +26,18 @@ MAX_PATH_BYTES: Final = 107
 
 def unusable(settings: Settings) -> list[str]:
     """Return why these settings are not for several workers, a line each."""
-    count = settings.workers.count
+    count, recorder = settings.workers.count, settings.recorder
     lines: list[str] = []
     for name, there, why in (
         ("cluster.name", settings.cluster.name, "a node of a cluster is one process"),
         ("store.url", settings.store.url, "workers keep their state in files (store.path)"),
         ("upstream", settings.upstream, "links to other brokers need a broker of one process"),
         ("http.listen", settings.http.listen, "no process has the figures of all workers yet"),
-        ("recorder.directory", settings.recorder.directory, "a record needs a broker of one process"),
+        (
+            "recorder.table",
+            recorder.directory and recorder.table == "delta",
+            "the folders of workers are no table of Delta Lake",
+        ),
     ):
         if there:
             lines.append(f"workers.count = {count} and {name}: {why}; leave one of both out")
@@ -108,6 +112,9 @@ class Plan:
             )
         if settings.store.path:
             update["store"] = settings.store.model_copy(update={"path": str(part(Path(settings.store.path), worker))})
+        if settings.recorder.directory:
+            folder = str(part(Path(settings.recorder.directory), worker))
+            update["recorder"] = settings.recorder.model_copy(update={"directory": folder})
         made = settings.model_copy(update=update)
         if "listen" not in settings.model_fields_set:
             # Beside tables the default does not apply.

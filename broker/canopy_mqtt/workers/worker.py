@@ -127,6 +127,7 @@ class WorkerBroker(Broker):
         super().__init__(start.settings)
         self._worker = start.worker
         self._when_bound = bound
+        self.among = start.settings.workers.count, start.worker
         workers = start.settings.workers.count
         ports = iter(start.ports)
 
