@@ -258,7 +258,6 @@ def test_numbers_that_are_none(count: str) -> None:
         ("store.url=postgresql://localhost/x", "store.url"),
         ("http.listen=http://127.0.0.1:0", "http.listen"),
         ("recorder.directory=/tmp/x;recorder.table=delta", "recorder.table"),
-        ('upstream=[{name = "up", url = "mqtt://127.0.0.1:1"}]', "upstream"),
     ],
 )
 def test_what_several_workers_cannot_do_yet(setting: str, named: str) -> None:

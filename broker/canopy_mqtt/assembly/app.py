@@ -304,12 +304,15 @@ class Broker(Server):
             await self.securing.dismiss_restored()
         self.cluster = None
         if self.settings.cluster.name:
-            # Not before: most brokers have no cluster.
-            from canopy_mqtt.cluster.cluster import Cluster
-
-            self.cluster = Cluster(self)
+            self.cluster = self.make_cluster()
         self.links = LinkManager(self) if self.cluster is None else self.cluster.links
         await in_turns(self.links.prepare(records))
+
+    def make_cluster(self) -> Cluster:
+        """Make the part that a node has. It is loaded now: most brokers have no cluster."""
+        from canopy_mqtt.cluster.cluster import Cluster
+
+        return Cluster(self)
 
     async def close_state(self) -> None:
         if self._state is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 import shutil
 import socket
 from collections.abc import Callable, Coroutine, Sequence
@@ -79,6 +80,7 @@ class Crew:
         self._folder: Path | None = None
         # Two may be out at a time, at a worker that starts during a reload.
         self._questions = itertools.count()
+        self._broker_id = secrets.token_hex(4)
         # From `start` on.
         self._plan: Plan
         self._ports: Sequence[int]
@@ -171,7 +173,7 @@ class Crew:
     async def _begin(self, slot: Slot) -> WorkerProcess:
         """Start the process of a worker, and wait until the others can reach it. Raises WorkerError."""
         process = WorkerProcess(slot.name, self._log, self._people, self._write, slot.line.taken, self._relayed)
-        start = Start(slot.number, self._plan.settings(slot.number), list(self._ports))
+        start = Start(slot.number, self._plan.settings(slot.number), list(self._ports), self._broker_id)
         await process.begin()
         slot.process = process
         await self._starts(slot, process.ask("bound", start))

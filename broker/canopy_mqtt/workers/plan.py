@@ -31,7 +31,6 @@ def unusable(settings: Settings) -> list[str]:
     for name, there, why in (
         ("cluster.name", settings.cluster.name, "a node of a cluster is one process"),
         ("store.url", settings.store.url, "workers keep their state in files (store.path)"),
-        ("upstream", settings.upstream, "links to other brokers need a broker of one process"),
         ("http.listen", settings.http.listen, "no process has the figures of all workers yet"),
         (
             "recorder.table",
@@ -102,10 +101,9 @@ class Plan:
             # It writes to a pipe, and knows nothing of a terminal behind it.
             "log": _log(settings.log, self._people),
         }
-        if settings.federation.broker_id:
-            # Two nodes that are linked have two names.
-            broker_id = f"{settings.federation.broker_id}-{name_of(worker)}"
-            update["federation"] = settings.federation.model_copy(update={"broker_id": broker_id})
+        if worker > 0:
+            # The first one has them for all.
+            update["upstream"] = ()
         if not settings.limits.max_connections and any(each.tls for each in settings.listeners):
             update["limits"] = settings.limits.model_copy(
                 update={"max_connections": connections_that_fit() // TLS_SHARE}

@@ -25,6 +25,7 @@ from canopy_mqtt.assembly import daemon, logs
 from canopy_mqtt.assembly.app import Broker, StartupError
 from canopy_mqtt.assembly.logwriter import BackgroundWriter
 from canopy_mqtt.assembly.process import Process
+from canopy_mqtt.cluster.cluster import Cluster
 from canopy_mqtt.cluster.node_link import NodeLink
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.persistence.journal import SessionRecord
@@ -42,6 +43,7 @@ from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place, read_origin
+from canopy_mqtt.workers.uplinks import WorkerLinks, serve_all_workers
 from canopy_mqtt.workers.wire import (
     CONNECTION,
     SAYS,
@@ -128,6 +130,10 @@ class WorkerBroker(Broker):
         self._worker = start.worker
         self._when_bound = bound
         self.among = start.settings.workers.count, start.worker
+        if not start.settings.federation.broker_id:
+            # To other brokers all workers are one.
+            self.router.broker_id = start.broker_id
+        serve_all_workers(self.router, start.worker)
         workers = start.settings.workers.count
         ports = iter(start.ports)
 
@@ -145,6 +151,9 @@ class WorkerBroker(Broker):
 
         self.router.table.home_of = home_of
         self.router.keeps = lambda client_id: worker_of(client_id.encode(), workers) == start.worker
+
+    def make_cluster(self) -> Cluster:
+        return Cluster(self, WorkerLinks)
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
         """Make the links to the other workers, which connect once all can be reached."""

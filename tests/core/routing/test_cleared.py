@@ -327,3 +327,18 @@ def test_a_message_that_does_not_fit_anyway_costs_its_client_no_clearing(bounds:
     assert router.retained.get("large") is None
     assert "gone" in cleared(router)
     check_accounts(router)
+
+
+@pytest.mark.parametrize("for_all", [False, True])
+def test_what_an_upstream_has_no_more_other_workers_clear_if_its_link_is_for_all(for_all: bool) -> None:
+    network = node()
+    router = network.router
+    router.retained_store.for_all_workers = for_all
+    session = NodeSession(NODE, router.counters)
+    router.adopt(session)
+    router.retain(Message(b"t", b"x", 1, True, b"", 0.0, "$upstream/up"))
+    router.retained_store.drop("t")
+    assert router.retained.get("t") is None
+    sent = [delivery.message.payload() for delivery in session.queue.waiting()]
+    assert sent == ([b"x", b""] if for_all else [b"x"])
+    assert cleared(router) == (["t"] if for_all else [])
