@@ -277,8 +277,9 @@ class Entrance:
     def _arrive(self, unread: _Unread, first: First) -> None:
         opening = unread.opening
         worker = worker_of(first.client_id, self._settings.workers.count) if first.client_id else ANY
-        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, b"", bytes(opening.data))
-        self._arrived(Newcomer(found, unread.sock, unread.until))
+        data = bytes(opening.data)
+        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, b"", data, unread.until)
+        self._arrived(Newcomer(found, unread.sock, unread.whose()))
 
     def _forget(self, unread: _Unread) -> None:
         if unread in self._unread:

@@ -27,6 +27,7 @@ from canopy_mqtt.workers.crew import Crew, Slot
 from canopy_mqtt.workers.entrance import Entrance
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
 from canopy_mqtt.workers.moving import take_store
+from canopy_mqtt.workers.origins import origin_address
 from canopy_mqtt.workers.plan import unusable
 from canopy_mqtt.workers.process import WorkerError, how_it_ended, nursery
 from canopy_mqtt.workers.wire import ANY, Arrival
@@ -165,8 +166,9 @@ class Supervisor:
 
     def _relayed(self, arrival: Arrival, sock: socket.socket) -> None:
         """Pass a connection on that a worker has for another one."""
-        until = asyncio.get_running_loop().time() + (self.settings.limits.connect_timeout or MAX_WAIT)
-        self._pass_on(Newcomer(arrival, sock, until))
+        if not self.settings.limits.connect_timeout:
+            arrival = arrival._replace(until=asyncio.get_running_loop().time() + MAX_WAIT)
+        self._pass_on(Newcomer(arrival, sock, origin_address(arrival.origin) or sock))
 
     async def _keep(self, slot: Slot) -> None:
         """Start a worker again whenever it has ended."""

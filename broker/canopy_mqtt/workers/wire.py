@@ -33,8 +33,9 @@ READ: Final = 262_144
 READS: Final = 64
 """Reads in one turn of the event loop. One takes a single connection."""
 
-HEAD: Final = struct.Struct("!HBBBI")
-"""Of a connection: its listener, its worker, the protocol level, 1: it is a WebSocket, bytes of its origin."""
+HEAD: Final = struct.Struct("!HBBBId")
+"""Of a connection: its listener, its worker, the protocol level, 1: it is a WebSocket, bytes of its origin, until when
+it has time for its CONNECT."""
 
 ANY: Final = 255
 """In place of a worker: any of them."""
@@ -71,7 +72,9 @@ class Arrival(NamedTuple):
     """A connection, its worker, or `ANY`, and what was read of it.
 
     `version`: the protocol level, 0: not known. `upgraded`: the request for a WebSocket was answered, and is not among
-    the bytes. `origin`: where it comes from, if the socket does not say it; a JSON object, or empty.
+    the bytes. `origin`: where it comes from, if the socket does not say it; a JSON object, or empty. `until`: how long
+    it may wait, on its way and for its CONNECT; seconds of the clock that all processes of a machine have in common,
+    0.0: no time is set.
     """
 
     listener: int
@@ -80,17 +83,18 @@ class Arrival(NamedTuple):
     upgraded: bool
     origin: bytes
     data: bytes
+    until: float = 0.0
 
     def frame(self, sock: socket.socket) -> Frame:
-        head = HEAD.pack(self.listener, self.worker, self.version, self.upgraded, len(self.origin))
+        head = HEAD.pack(self.listener, self.worker, self.version, self.upgraded, len(self.origin), self.until)
         return Frame(CONNECTION, head + self.origin + self.data, sock)
 
 
 def arrival(body: bytes) -> Arrival:
     """Return the connection in the body of a frame."""
-    listener, worker, version, upgraded, size = HEAD.unpack_from(body)
+    listener, worker, version, upgraded, size, until = HEAD.unpack_from(body)
     end = HEAD.size + size
-    return Arrival(listener, worker, version, bool(upgraded), body[HEAD.size : end], body[end:])
+    return Arrival(listener, worker, version, bool(upgraded), body[HEAD.size : end], body[end:], until)
 
 
 def encoded(frame: Frame) -> bytes:

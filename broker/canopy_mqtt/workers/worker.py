@@ -40,9 +40,10 @@ from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.first_packet import Opening
+from canopy_mqtt.workers.origins import read_origin
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
-from canopy_mqtt.workers.relay import Chooser, Place, read_origin
+from canopy_mqtt.workers.relay import Chooser, Place
 from canopy_mqtt.workers.uplinks import WorkerLinks, serve_all_workers
 from canopy_mqtt.workers.wire import (
     CONNECTION,
@@ -91,7 +92,7 @@ class PassedOnListener(Listener):
             protocol = self.below(connection, upper)
         else:
             opening = Opening(0, self.upgrades, self.largest)
-            protocol = self.below(connection, Chooser(found.listener, place, connection, upper, opening))
+            protocol = self.below(connection, Chooser(found, place, connection, upper, opening))
         return cast(asyncio.Protocol, _Begun(protocol, found.data)) if found.data else protocol
 
     @property
