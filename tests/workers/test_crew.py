@@ -20,6 +20,7 @@ from canopy_mqtt.workers import process, wire
 from canopy_mqtt.workers.crew import Crew
 from canopy_mqtt.workers.lines import Newcomer
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
+from canopy_mqtt.workers.rolling import Roll
 from canopy_mqtt.workers.supervisor import Supervisor
 from canopy_mqtt.workers.wire import ANY, Arrival, Channel, Frame, encoded, says, taken
 from tests.support.waiting import until
@@ -212,7 +213,7 @@ async def test_a_reload_with_another_number_allows_only_what_the_number_in_force
 
 async def test_whoever_any_worker_can_serve_goes_to_another_when_one_ends(crew: Crew) -> None:
     supervisor = Supervisor(Settings(workers={"count": 3}), False, print)
-    supervisor._crew = crew
+    supervisor._crew, supervisor._roll = crew, Roll(crew, supervisor.log)
     slot, other = crew.slots[:2]
     started["w2"][0].end()
     crew.slots[2].empty()

@@ -9,10 +9,10 @@ Owns the composition only: it builds, starts and stops each part, in the order o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.assembly.draining import Draining
@@ -114,6 +114,8 @@ class Broker(Server):
     """The plug-ins."""
     program: InProcessClient
     """Publishes and subscribes for the program in which it runs."""
+    signals: Mapping[int, Callable[[], object]] = MappingProxyType({})
+    """What signals mean that others ignore: none means anything here."""
     among: tuple[int, int] = (1, 0)
     """Of how many workers it is which."""
     _state: StoredState | None = None

@@ -152,6 +152,12 @@ class Crew:
         number = next(self._questions)
         return await process.ask(f"reloaded {number}", "reload", number, takes, plan.settings(slot.number))
 
+    def use(self, settings: Settings) -> Settings:
+        """Have workers that start from now on use these settings. Returns the former ones."""
+        before, self._settings = self._settings, settings
+        self._plan = self._plan.with_settings(settings)
+        return before
+
     async def drain(self) -> None:
         """Wait until no worker has a message for another one, while no client is connected. Raises WorkerError."""
         # What was on its way to members of a share group at another worker comes back from there, after that one may
@@ -163,7 +169,7 @@ class Crew:
         """End all in order, at the same time. What waits for them is refused at once: some wait for its end."""
         for slot in self.slots:
             slot.line.close()
-        await asyncio.gather(*(self._end(slot) for slot in self.slots))
+        await asyncio.gather(*(self.end(slot) for slot in self.slots))
         for slot in self.slots:
             for newcomer in slot.empty():
                 refuse(newcomer)
@@ -208,7 +214,7 @@ class Crew:
         if not process.ended.done():
             slot.line.begin(process.channel)
 
-    async def _end(self, slot: Slot) -> None:
+    async def end(self, slot: Slot) -> None:
         """End a worker in order, or by force where that takes too long."""
         process, slot.process = slot.process, None
         if process is None:

@@ -187,6 +187,10 @@ class Line:
         self._channel = channel
         self._send()
 
+    def pause(self) -> None:
+        """Keep connections from now on: the worker is to end. It still takes those that are on their way to it."""
+        self._channel = None
+
     def end(self) -> list[Newcomer]:
         """Keep connections from now on: the worker is gone. Those that it did not take are the first for the next.
 

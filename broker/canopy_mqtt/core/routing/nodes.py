@@ -223,7 +223,7 @@ class NodeSession(Session):
         return True
 
     def _lacks(self, message: Message, at: i64) -> bool:
-        """Return whether the node gets a message of a node, retained at that time, from nobody else.
+        """Return whether no other node sends the node a message of a node, retained at that time.
 
         Its own it has lost. Another one has lost what is older than its session here, and sends what is not while it is
         connected.
