@@ -6,6 +6,7 @@
 #   make test    lint, beside the tests that protect           ARGS="-k retained -x"
 #   make test-long  the other tests: all examples of every property, Spark, fuzz, benches
 #   make test-pythons  tests/core and a running broker on Python 3.11, 3.12, 3.13
+#   make test-spark  the jobs on the oldest Spark that they are for   SPARK=4.2.0
 #   make interpreted  the tests of the rooms whose modules are compiled, interpreted from the source
 #   make coverage  what `make suite interpreted COVERAGE=1` measured, held against .ci/coverage
 #   make lint    style, types and the walls between packages
@@ -36,7 +37,7 @@ PY := $(VENV)/bin/python -P
 # `tests` and `benchmarks` are importable from here. Canopy is the installed one: its sources lie a folder deeper.
 TESTS := PYTHONPATH="$(CURDIR)"
 
-.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-nodes bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pictures pages fuzz packages setup clean
+.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons test-spark lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-nodes bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pictures pages fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -120,6 +121,12 @@ conformance-postgresql:
 
 test-pythons:
 	@.ci/pythons
+
+# Beside the environment, not in it. Spark 3.5's py4j closes a socket late, and Python says so.
+SPARK ?= 3.5.0
+test-spark: setup
+	@[ -d .spark/$(SPARK) ] || PATH="$$PATH:.uv/bin" uv pip install --quiet --python $(VENV)/bin/python --target .spark/$(SPARK) pyspark==$(SPARK)
+	@$(INSTALLED):$(CURDIR)/.spark/$(SPARK) $(PYTEST) tests/pipeline -q -m long -W ignore::pytest.PytestUnraisableExceptionWarning $(ARGS)
 
 lint: packages
 	@$(MAKE) --no-print-directory checks

@@ -43,7 +43,9 @@ SHOWN: Final = 5
 
 _PART: Final = re.compile(r"(?:.*/)?date=[^/]+(?:/hour=[^/]+)?/*")
 _READING: Final = re.compile(
-    r"(?:reading file|Could not read footer for file:?|read file)\s+['\"]?([^\s'\",]+?)['\"]?[.,;]?(?:\s|$)"
+    # Spark 4's words, and then Spark 3.5's for a file that is gone.
+    r"(?:reading file|Could not read footer for file:?|read file|FileNotFoundException: File)"
+    r"\s+['\"]?([^\s'\",]+?)['\"]?[.,;]?(?:\s|$)"
 )
 
 Say = Callable[[str], None]

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from canopy_pipeline.tables.patterns import Pattern
+from canopy_pipeline.tables.registry import Registry
 
 DEAD_LETTERS: Final = "dead_letters"
 DATE: Final = "date"
@@ -107,6 +108,7 @@ class Plan:
     """Avro's schemas that payloads name, by their numbers."""
     message: str = ""
     framing: str = "none"
+    registry: Registry | None = None
     limits: Limits = field(default_factory=Limits)
 
     @property

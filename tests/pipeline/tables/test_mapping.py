@@ -18,6 +18,7 @@ TABLE = '[tables.t]\nfilter = "a/{b}"\n'
 JSON = TABLE + 'format = "json"\n'
 
 CONFLUENT = TABLE + 'format = "avro"\nframing = "confluent"\n'
+REGISTRY = '[registry]\nurl = "http://127.0.0.1:8081"\n'
 MISTAKES = {
     "": "tables: is missing; give it",
     TABLE: "tables.t: lacks format; one of text, number, json, avro, protobuf, sparkplug",
@@ -45,6 +46,12 @@ MISTAKES = {
     CONFLUENT + 'schema = "valve.avsc"': "tables.t.schemas: is missing: payloads name the schema",
     CONFLUENT + 'schemas = { x = "valve.avsc" }': "tables.t.schemas.x: must be the number of a schema in the registry",
     CONFLUENT + 'schemas = { 1 = "none.avsc" }': "tables.t.schemas.1: ",
+    REGISTRY + CONFLUENT: "tables.t.schema: is missing: the registry has those of payloads; give that of the table",
+    REGISTRY + JSON + 'columns.x = "int64"': 'registry: has no effect: no table has framing = "confluent"',
+    '[registry]\nurl = "registry:8081"\n' + CONFLUENT: "registry.url: must be http://HOST:PORT or https://",
+    REGISTRY + 'pasword_file = "x"\n' + CONFLUENT: "registry.pasword_file: is not known; did you mean password_file?",
+    REGISTRY + 'password_file = "none"\n' + CONFLUENT: "registry.password_file: ",
+    REGISTRY + 'timeout = "soon"\n' + CONFLUENT: "registry.timeout soon: must be a number and a unit",
     TABLE + 'format = "avro"\nschema = "valve.avsc"\nschemas = { 1 = "valve.avsc" }': "tables.t.schemas: only",
     TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pumpe"': "no message plant.Pumpe in the",
     TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pump"\ncolumns.x = "int64"': "no field x",
