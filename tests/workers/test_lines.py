@@ -40,12 +40,12 @@ class Ends:
         self.other: Channel
 
     def newcomer(self, data: bytes = b"", version: int = 5, until: float = 1e9, address: str = "") -> Newcomer:
-        """`address`: empty for one of its own."""
+        """`address`: empty for none."""
         client, accepted = socket.socketpair()
         client.setblocking(False)
         accepted.setblocking(False)
         self.clients.append(client)
-        return Newcomer(Arrival(0, 0, version, False, b"", data, until), accepted, address or client)
+        return Newcomer(Arrival(0, 0, version, False, b"", data, until=until), accepted, address)
 
     async def answer(self, number: int) -> bytes:
         """All that a client gets."""
@@ -312,9 +312,10 @@ async def test_a_worker_begins_with_a_connection_once_that_has_left(monkeypatch:
     left: list[Callable[[], object]] = []
     begun: list[Coroutine[Any, Any, None]] = []
     worker._channel = cast(Any, SimpleNamespace(send=lambda _, then: left.append(then)))
+    worker._counted = cast(Any, SimpleNamespace(arrive=lambda _: None))
     monkeypatch.setattr(worker, "_begin", begun.append)
     with socket.socket() as sock:
-        worker._received([Frame(CONNECTION, b"", sock)])
+        worker._received([Frame(CONNECTION, Arrival(0, 0, 5, False, b"", b"").frame(sock).body, sock)])
         assert begun == []
         left[0]()
         (work,) = begun

@@ -37,7 +37,7 @@ class Tls:
         self.aborted = True
 
 
-FOUND = Arrival(0, ANY, 0, False, b"", b"", 60.0)
+FOUND = Arrival(0, ANY, 0, False, b"", b"", until=60.0)
 
 
 def unexpected(*given: object) -> None:

@@ -36,6 +36,8 @@ class Found:
     """One line for each fault."""
     gaps: list[tuple[int, int, int, str]] = field(default_factory=list)
     """Missing numbers that gaps name: from, to, count, reason."""
+    erased: list[str] = field(default_factory=list)
+    """Events that were erased: how many, from which segment, by which filter, by whom and when."""
     removed: list[tuple[int, int]] = field(default_factory=list)
     """Numbers that were removed because of their age."""
     unfinished: tuple[int, int] | None = None
@@ -118,7 +120,7 @@ def _segment(
     from pyarrow import ArrowException
 
     from canopy_mqtt.record.files.folder import describe, reason
-    from canopy_mqtt.record.schema import FORMAT
+    from canopy_mqtt.record.schema import ERASED, FORMAT
 
     try:
         real = describe(root, place)
@@ -136,6 +138,7 @@ def _segment(
         return real, spans
     if said.get("format") != FORMAT:
         found.faults.append(f"{place}: is of format {said.get('format')}, and this Canopy reads format {FORMAT}")
+    _explained(place, said, real["kinds"].get(ERASED, 0), found)
     for name in CHECKED:
         if name == "run_id" and "replaces" in said:
             continue
@@ -144,27 +147,35 @@ def _segment(
     return {**real, **{name: said[name] for name in ("runs", "replaces") if name in said}}, spans
 
 
+def _explained(place: str, said: dict[str, Any], erased: int, found: Found) -> None:
+    """Find the erased events of a segment, which its manifest must explain."""
+    from canopy_pipeline.record.manifests import erasures
+
+    notes = erasures(said)
+    if (told := sum(int(note.get("events") or 0) for note in notes)) != erased:
+        found.faults.append(f"{place}: {counted(erased, 'event')} erased, and its manifest says {told:,}")
+    for note in notes:
+        chosen = [f"topic {each}" for each in note.get("topics") or ()]
+        chosen += [f"client {each}" for each in note.get("clients") or ()]
+        count = counted(int(note.get("events") or 0), "event")
+        found.erased.append(f"{place}: {count} ({', '.join(chosen)}) by {note.get('by')} at {note.get('erased_at')}")
+
+
 def _spans(path: Path) -> list[tuple[int, int]]:
     """Return the ranges of consecutive numbers in a segment. Raises ValueError if the numbers do not increase."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     from canopy_mqtt.record.reader import BATCH
+    from canopy_pipeline.record.number_set import Numbers
 
     spans: list[tuple[int, int]] = []
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(BATCH, columns=["seq"]):
             seq = batch.column("seq")
-            # Where the difference to the place in the batch changes, numbers are missing.
-            start = 0
-            if batch.num_rows > 1:
-                steps = pc.subtract(seq[1:], seq[:-1])
-                if pc.min(steps).as_py() < 1:
-                    raise ValueError("its numbers do not rise")
-                for at in pc.indices_nonzero(pc.greater(steps, 1)).to_pylist():
-                    spans.append((seq[start].as_py(), seq[at].as_py()))
-                    start = at + 1
-            spans.append((seq[start].as_py(), seq[batch.num_rows - 1].as_py()))
+            if batch.num_rows > 1 and pc.min(pc.subtract(seq[1:], seq[:-1])).as_py() < 1:
+                raise ValueError("its numbers do not rise")
+            spans += Numbers.of(seq)
     return spans
 
 
@@ -240,6 +251,8 @@ def _tell(found: Found, where: str) -> None:
     """Print what was found in a part of a record. `where`: words before each line."""
     for first, last, lost, why in found.gaps:
         typer.echo(f"{where}gap: {first}..{last}, {counted(lost, 'event')} at most ({why})")
+    for line in found.erased:
+        typer.echo(f"{where}erased: {line}")
     for first, last in found.removed:
         typer.echo(f"{where}removed: {first}..{last}")
     if found.unfinished is not None:

@@ -13,11 +13,12 @@ import contextlib
 import heapq
 import socket
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from itertools import count
 from typing import Final, NamedTuple
 
 from canopy_mqtt.core.codec.packets import CONNECT, V5
+from canopy_mqtt.core.principal import network
 from canopy_mqtt.net.websocket.frames import BINARY, header
 from canopy_mqtt.workers.by_address import ByAddress
 from canopy_mqtt.workers.wire import ANY, Arrival, Channel
@@ -44,11 +45,12 @@ UNAVAILABLE_V3: Final = b"\x20\x02\x00\x03"
 
 
 class Newcomer(NamedTuple):
-    """A connection on its way. `address`: what it is counted under, among those that wait."""
+    """A connection on its way. `host`: its client's IP address, "": it has none, None: no client comes with it, since
+    what it says of its proxy is wrong."""
 
     arrival: Arrival
     sock: socket.socket
-    address: Hashable
+    host: str | None = ""
 
 
 def unavailable(version: int, upgraded: bool) -> bytes:
@@ -70,6 +72,11 @@ def refuse(newcomer: Newcomer) -> None:
 def _size(newcomer: Newcomer) -> int:
     size = len(newcomer.arrival.data)
     return size if size > SMALL else 0
+
+
+def _address(newcomer: Newcomer) -> Hashable:
+    """Return what a connection is counted under; without an IP address each is by itself."""
+    return network(newcomer.host) if newcomer.host else newcomer.sock
 
 
 def has_left(newcomer: Newcomer) -> bool:
@@ -108,17 +115,25 @@ class Room:
 class Line:
     """The connections for one worker. Made on the event loop."""
 
-    def __init__(self, room: Room, part: int, most_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        room: Room,
+        part: int,
+        most_bytes: int = MAX_BYTES,
+        passes: Callable[[Newcomer], Newcomer | None] = lambda newcomer: newcomer,
+    ) -> None:
         """`part`: connections that fit whatever the other lines take of the room; `most_bytes`: what was read of large
-        ones that wait, and about as much of those that are on their way; one always fits."""
+        ones that wait, and about as much of those that are on their way; one always fits. `passes` returns a connection
+        as the worker is to have it, None: it is to be closed."""
+        self._passes = passes
         self._room = room
         self._part = part
         self._most_bytes = most_bytes
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        # The oldest first: those that wait; how much was read of the large ones; both by their addresses; and by the
-        # ends of their times, with those that wait no longer.
-        self._waiting: dict[Newcomer, None] = {}
+        # The oldest first: those that wait, with what they are counted under; how much was read of the large ones; both
+        # by their addresses; and by the ends of their times, with those that wait no longer.
+        self._waiting: dict[Newcomer, Hashable] = {}
         self._bytes = 0
         self._by_address = ByAddress[Newcomer]()
         self._large = ByAddress[Newcomer]()
@@ -154,10 +169,11 @@ class Line:
     def _make_room(self, newcomer: Newcomer) -> bool:
         """Return whether a connection fits, once others have made place."""
         size = _size(newcomer)
+        address = _address(newcomer)
         while size and self._bytes and self._bytes + size > self._most_bytes:
-            if not self._give_way(self._large, newcomer.address):
+            if not self._give_way(self._large, address):
                 return False
-        return len(self) < self._part or self._room.left > 0 or self._give_way(self._by_address, newcomer.address)
+        return len(self) < self._part or self._room.left > 0 or self._give_way(self._by_address, address)
 
     def _give_way(self, among: ByAddress[Newcomer], address: Hashable) -> bool:
         """Refuse the oldest connection of the address that has most, if that has two more than this one."""
@@ -167,20 +183,20 @@ class Line:
         return True
 
     def _wait(self, newcomer: Newcomer) -> None:
-        self._waiting[newcomer] = None
-        self._by_address.add(newcomer, newcomer.address)
+        address = self._waiting[newcomer] = _address(newcomer)
+        self._by_address.add(newcomer, address)
         if size := _size(newcomer):
             self._bytes += size
-            self._large.add(newcomer, newcomer.address)
+            self._large.add(newcomer, address)
         heapq.heappush(self._ends, (newcomer.arrival.until, next(self._numbers), newcomer))
 
     def _forget(self, newcomer: Newcomer) -> None:
         """Take a connection out of those that wait."""
-        del self._waiting[newcomer]
-        self._by_address.remove(newcomer, newcomer.address)
+        address = self._waiting.pop(newcomer)
+        self._by_address.remove(newcomer, address)
         if size := _size(newcomer):
             self._bytes -= size
-            self._large.remove(newcomer, newcomer.address)
+            self._large.remove(newcomer, address)
 
     def begin(self, channel: Channel) -> None:
         """Pass connections on to a worker that serves."""
@@ -232,12 +248,13 @@ class Line:
             if sum(map(_size, self._sent)) >= self._most_bytes:
                 break
             newcomer = next(iter(self._waiting))
-            if has_left(newcomer):
+            passed = None if has_left(newcomer) else self._passes(newcomer)
+            if passed is None:
                 self._leave(newcomer).sock.close()
                 continue
             self._forget(newcomer)
             self._sent.append(newcomer)
-            channel.send(newcomer.arrival.frame(newcomer.sock))
+            channel.send(passed.arrival.frame(newcomer.sock))
         self._watch()
 
     def _leave(self, newcomer: Newcomer) -> Newcomer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from canopy_mqtt.core.hooks import Origin, PeerCertificate
-from canopy_mqtt.core.principal import network
 
 
 def origin_bytes(origin: Origin) -> bytes:
@@ -26,7 +25,7 @@ def read_origin(data: bytes, origin: Origin) -> None:
         origin.certificate = PeerCertificate(subject, common_name, tuple(dns), tuple(emails), tuple(uris), fingerprint)
 
 
-def origin_address(data: bytes) -> str:
-    """Return what a connection is counted under: its network; empty: it has none."""
-    host = json.loads(data)[1]
-    return network(host) if host else ""
+def origin_host(data: bytes) -> str:
+    """Return the client's IP address of an origin that is written down."""
+    host: str = json.loads(data)[1]
+    return host

@@ -150,7 +150,20 @@ def _drop(record: RecordFolder, replaced: Sequence[str], places: Sequence[str]) 
 
 
 def _line(segment: Segment, why: str, now: datetime) -> str:
-    kept = ("segment", "run_id", "runs", "rows", "from_seq", "to_seq", "first_ts", "last_ts", "kinds", "sha256", "gaps")
+    kept = (
+        "segment",
+        "run_id",
+        "runs",
+        "rows",
+        "from_seq",
+        "to_seq",
+        "first_ts",
+        "last_ts",
+        "kinds",
+        "sha256",
+        "gaps",
+        "erased",
+    )
     told = {name: segment.said[name] for name in kept if name in segment.said}
     told["segment"] = segment.place
     more = {"replaces": list(segment.replaces)} if segment.replaces else {}

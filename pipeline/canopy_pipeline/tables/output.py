@@ -13,23 +13,25 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.outputs import SUMMARY
 from canopy_pipeline.record.coverage import Coverage, Finding
 from canopy_pipeline.record.locks import alone_with
+from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Storage
-from canopy_pipeline.tables.evolution import evolved, folder
+from canopy_pipeline.tables.evolution import evolved, newest, schema
 from canopy_pipeline.tables.plans import Plan
-from canopy_pipeline.tables.staged import Staged
+from canopy_pipeline.tables.staged import Remade, Staged
 
 IDENTITY: Final = "_tables.json"
 COMMITS: Final = "_commits"
 STAGING: Final = "_staging-"
 LOCK: Final = "_lock"
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of the identity and the commits."""
 
 
@@ -54,28 +56,29 @@ class Sink(Protocol):
     """A sink makes the files of a committed batch part of its tables; a second call changes nothing."""
 
     def publish(
-        self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
+        self,
+        version: int,
+        files: list[tuple[str, str, str]],
+        folders: dict[str, str],
+        about: dict[str, str],
+        remade: Remade | None = None,
     ) -> None:
         """The tables get the columns that they lack first. `files`: table, day, place of each. `folders`: the folder of
-        a table as it was when the batch was committed; its name if it is not there. `about` says which batch it is."""
+        a table as it was when the batch was committed. `about` says which batch it is. `remade`: the rows that the
+        tables have of these numbers go, in the same commit."""
 
+    def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
+        """Yield the rows that a commit which makes these numbers again replaces, as record batches: they may be more
+        than those. `folders`: those of the table."""
 
-class ParquetSink:
-    """Folders of Parquet: TABLE/date=2026-11-21/part-000000000001-00000.parquet, and TABLE.v2 for later columns."""
+    def views(self, out: Output) -> dict[str, str]:
+        """Return SQL for the readers of the tables, by the names of the files."""
 
-    def __init__(self, place: Storage) -> None:
-        self.place = place
+    def stale(self, out: Output) -> list[str]:
+        """Return the folders that no view names any more."""
 
-    def publish(
-        self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
-    ) -> None:
-        del about
-        staging = {staged.rpartition("/")[0] for _, _, staged in files}
-        there = {f"{place}/{name}" for place in staging for name in self.place.names(place)}
-        for number, (table, day, staged) in enumerate(files):
-            # One that is not there any more was moved before the machine stopped.
-            if staged in there:
-                self.place.move(staged, f"{folders.get(table, table)}/{day}/part-{version:012d}-{number:05d}.parquet")
+    def forget(self, table: str) -> list[str]:
+        """Remove what a table no longer has from its history. Return lines for what is not reached."""
 
 
 class Output:
@@ -88,6 +91,24 @@ class Output:
         self.tables: dict[str, Any] = {}
         """The same with what the mapping makes of them, which counts from the first rows on."""
 
+    def identity(self) -> dict[str, Any]:
+        """Return what the folder says of its tables, which are `tables` from then on.
+
+        Raises:
+            FileNotFoundError: it has no tables.
+            PipelineError: they cannot be read.
+        """
+        text = self.place.text(IDENTITY)
+        try:
+            found = dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
+        if found.get("format") != FORMAT:
+            raise PipelineError(f"{self.output}: these tables were made by an earlier Canopy; give another --output")
+        last = self._last()
+        self.kept = self.tables = last["tables"] if last else {}
+        return found
+
     def belongs(self, about: dict[str, Any], plans: Sequence[Plan]) -> str:
         """Check that the folder has these tables, or may have them from now on; return their identity.
 
@@ -95,7 +116,7 @@ class Output:
             MisuseError: they are in another format, or `plans` do not keep what stands in them.
         """
         try:
-            text = self.place.text(IDENTITY)
+            found = self.identity()
         except FileNotFoundError:
             # A hidden file may be what a killed run left of this one.
             if [name for name in self.place.names("") if not name.startswith((STAGING, LOCK, "."))]:
@@ -104,14 +125,6 @@ class Output:
                 ) from None
             self.tables = evolved({}, plans)
             return self._keep({"format": FORMAT, "stream": uuid.uuid4().hex, **about})
-        try:
-            found = dict(json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
-        if found.get("format") != FORMAT:
-            raise PipelineError(f"{self.output}: these tables were made by an earlier Canopy; give another --output")
-        last = self._last()
-        self.kept = last["tables"] if last else {}
         self.tables = evolved(self.kept, plans)
         other = [name for name, value in about.items() if found.get(name) != value]
         if not other:
@@ -128,9 +141,12 @@ class Output:
         return str(identity["stream"])
 
     def folders(self) -> dict[str, str]:
-        """Return the folders of the tables that have had other columns, as `ParquetSink` has them."""
-        versions = {name: len(said["versions"]) for name, said in self.tables.items()}
-        return {name: folder(name, version) for name, version in versions.items() if version > 1}
+        """Return the folder of each table that new rows go to, as Parquet has them."""
+        return {name: newest(said)[0] for name, said in self.tables.items()}
+
+    def schemas(self) -> dict[str, Any]:
+        """Return the columns of each table."""
+        return {name: schema(newest(said)[1]) for name, said in self.tables.items()}
 
     def load(self, sink: Sink) -> None:
         """Load the progress of the tables; publish a batch that was committed and not published.
@@ -170,12 +186,15 @@ class Output:
         """Return a folder for a new batch, under the output."""
         return f"{STAGING}{uuid.uuid4().hex[:8]}"
 
-    def commit(self, sink: Sink, staged: Staged, done: Progress, first: int, last: int) -> list[str]:
-        """Put a batch in force; it is of the numbers `first` to `last`. Return the tables that have other columns since
-        then."""
+    def commit(
+        self, sink: Sink, staged: Staged, done: Progress, first: int, last: int, remade: Remade | None = None
+    ) -> list[str]:
+        """Put a batch in force; it is of the numbers `first` to `last`. Return the tables that are in other folders
+        since then."""
         lost = done.lost.summary()
         # A table without rows in this batch may still be given other columns.
-        kept = {**self.kept, **{name: said for name, said in self.tables.items() if staged.rows[name]}}
+        after = {name: said for name, said in self.tables.items() if staged.rows[name]}
+        kept = {**self.kept, **(after if remade is None else remade.tables)}
         changed = [name for name, said in self.kept.items() if said != kept[name]]
         said = {
             "version": done.version,
@@ -191,6 +210,7 @@ class Output:
             "files": staged.files,
             "folders": self.folders(),
             "tables": kept,
+            "remade": None if remade is None else asdict(remade),
         }
         self.place.write(f"{COMMITS}/{done.version:012d}.json", f"{json.dumps(said)}\n".encode())
         self.done, self.kept = done, kept
@@ -200,10 +220,33 @@ class Output:
         self.tidy()
         return changed
 
+    def forget(self) -> None:
+        """Remove all commits but the last one."""
+        for name in self.place.names(COMMITS)[:-1]:
+            self.place.remove(f"{COMMITS}/{name}")
+
+    def finish(self, sink: Sink, summary: dict[str, Any]) -> None:
+        """Write the views, which name what is in their place then, and the summary; remove folders that no view names
+        any more."""
+        for name, text in sink.views(self).items():
+            self.place.write(name, text.encode())
+        self.place.write(SUMMARY, f"{json.dumps(summary, indent=2)}\n".encode())
+        for name in sink.stale(self):
+            self.place.remove(name)
+
+    def written(self) -> list[str]:
+        """Return the tables that have rows."""
+        return [name for name, rows in self.done.rows.items() if rows]
+
+    def where(self) -> str:
+        """Return the address of the folder."""
+        return self.output.rstrip("/") if self.place.local is None else str(self.place.local)
+
     def _publish(self, sink: Sink, said: dict[str, Any]) -> None:
         files = [(str(table), str(day), str(place)) for table, day, place in said["files"]]
         about = {"canopy.from_seq": str(said["from"]), "canopy.to_seq": str(said.get("to", said["through"]))}
-        sink.publish(int(said["version"]), files, said["folders"], about)
+        remade = None if said["remade"] is None else Remade(**said["remade"])
+        sink.publish(int(said["version"]), files, said["folders"], about, remade)
 
     def tidy(self) -> None:
         """Remove staged files: of an earlier run, or of a batch that is published."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from canopy_pipeline.runtime.storage import Storage
-from canopy_pipeline.tables.plans import DATE
+from canopy_pipeline.tables.plans import DATE, SEQ
 
 
 @dataclass
@@ -27,6 +27,32 @@ class Staged:
     """Dead letters by table and reason."""
     read: int = 0
     """Publishes."""
+
+
+@dataclass
+class Remade:
+    """The tables whose rows of some numbers are replaced by a batch."""
+
+    first: int
+    last: int
+    """All rows from one number to the other are in the batch, those that stay as they were included."""
+    tables: dict[str, Any] = field(default_factory=dict)
+    """The tables that change, as they are afterwards (`evolution`)."""
+    folders: dict[str, str] = field(default_factory=dict)
+    """Parquet: the new folders, and their places until then."""
+
+
+def of_tables(
+    files: Sequence[tuple[str, str, str]], remade: Remade | None
+) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield the tables that a batch changes, and the files of each: day and place."""
+    for name in dict.fromkeys(table for table, _, _ in files) if remade is None else remade.tables:
+        yield name, [(day.partition("=")[2], place) for owner, day, place in files if owner == name]
+
+
+def among(first: int, last: int) -> str:
+    """Return the condition of SQL for rows from one number to another."""
+    return f"{SEQ} >= {first} AND {SEQ} <= {last}"
 
 
 def rows(place: Storage, files: Sequence[tuple[str, str]], schema: Any) -> Iterator[Any]:

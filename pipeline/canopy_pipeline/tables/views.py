@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from canopy_pipeline.tables.evolution import described
-from canopy_pipeline.tables.plans import DATE, DEAD, DEAD_LETTERS, Plan
+from canopy_pipeline.tables.plans import DATE
 
 _TRINO: Final = {
     "bool": "boolean", "int8": "tinyint", "int32": "integer", "int64": "bigint", "double": "double",
@@ -26,10 +26,10 @@ Versions = Mapping[str, Mapping[str, Sequence[Sequence[Any]]]]
 
 
 def views(
-    plans: Sequence[Plan], output: str, delta: bool, written: Collection[str], versions: Versions
+    schemas: Mapping[str, Any], output: str, delta: bool, written: Collection[str], versions: Versions
 ) -> dict[str, str]:
-    """The files, by name; `output`: where the tables are, absolute."""
-    there, head = _written(plans, written)
+    """The files, by name; `schemas`: of all tables; `output`: where they are, absolute."""
+    there, head = _written(schemas, written)
     made = {"duckdb": head, "spark": head, "trino": _head(delta) + head}
     for name, schema in there.items():
         parts = versions.get(name) or {name: described(schema)}
@@ -38,9 +38,11 @@ def views(
     return {f"views.{reader}.sql": text for reader, text in made.items()}
 
 
-def iceberg_views(plans: Sequence[Plan], written: Mapping[str, tuple[str, str]], versions: Versions) -> dict[str, str]:
+def iceberg_views(
+    schemas: Mapping[str, Any], written: Mapping[str, tuple[str, str]], versions: Versions
+) -> dict[str, str]:
     """The same of tables of Iceberg: by their quoted names in the catalog, for DuckDB by the file of their metadata."""
-    there, head = _written(plans, written)
+    there, head = _written(schemas, written)
     parts = {name: versions.get(name, {name: described(schema)})[name] for name, schema in there.items()}
     duckdb = {name: _names(schema, parts[name], _DUCKDB) for name, schema in there.items()}
     names = {name: _names(schema, parts[name], _SPARK) for name, schema in there.items()}
@@ -62,9 +64,8 @@ def iceberg_views(plans: Sequence[Plan], written: Mapping[str, tuple[str, str]],
     }
 
 
-def _written(plans: Sequence[Plan], written: Collection[str]) -> tuple[dict[str, Any], str]:
+def _written(schemas: Mapping[str, Any], written: Collection[str]) -> tuple[dict[str, Any], str]:
     """The tables that have rows, with their schemas, and a line about the others."""
-    schemas = {plan.name: plan.arrow for plan in plans} | {DEAD_LETTERS: DEAD}
     empty = [name for name in schemas if name not in written]
     head = f"-- No rows yet, and no view: {', '.join(empty)}\n" if empty else ""
     return {name: schema for name, schema in schemas.items() if name in written}, head

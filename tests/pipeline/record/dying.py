@@ -21,31 +21,48 @@ from typing import Any, Final
 
 import deltalake
 import pyarrow.parquet  # noqa: F401  # the children need it, and would each import it
+from typer.testing import CliRunner
 
 from canopy_mqtt.delta import table as tables
 from canopy_mqtt.record.files.delta_follower import DeltaFollower
+from canopy_pipeline.cli import app
 from canopy_pipeline.compact import compact_job as compact
+from canopy_pipeline.compact import erase_job as erase
 from canopy_pipeline.retention import retention_job as retention
 from canopy_pipeline.tables import tables_job
+from canopy_pipeline.tables.backfill import Range
+from canopy_pipeline.tables.sinks.sink_of import DELTA, PARQUET
 from tests.pipeline.folder import NOW
 
 HOUR: Final = timedelta(hours=1)
 
 
-def payload_tables(folder: Path, format_: str) -> object:
+def payload_tables(folder: Path, format_: str, again: Range | None = None) -> object:
     """`canopy pipeline tables` over a folder of a record, a mapping and their tables."""
-    options = tables_job.TablesOptions(format_, batch=1)
+    options = tables_job.TablesOptions(format_, batch=1, replace=again)
     return tables_job.run(str(folder / "record"), str(folder / "out"), str(folder / "maps/tables.toml"), options)
+
+
+def erased(folder: Path) -> None:
+    """`canopy pipeline compact --erase-client` over a record and the tables that were made of it."""
+    done = CliRunner().invoke(
+        app, ["compact", "--input", str(folder / "record"), "--erase-client", "q", "--tables", str(folder / "out")]
+    )
+    assert done.exit_code == 0, done.output
 
 
 JOBS: Final[dict[str, Callable[[Path], object]]] = {
     "compact": lambda folder: compact.run(str(folder), HOUR, 1 << 20, timedelta(0), now=NOW),
+    "erase": lambda folder: erase.run(str(folder), erase.Chosen(("a/1",), ("q",)), now=NOW),
+    "erase-tables": erased,
     "retention": lambda folder: retention.run(str(folder), HOUR * 5, now=NOW),
     "follow": lambda folder: DeltaFollower(folder).follow(None),
-    "tables": lambda folder: payload_tables(folder, tables_job.PARQUET),
-    "tables-delta": lambda folder: payload_tables(folder, tables_job.DELTA),
+    "tables": lambda folder: payload_tables(folder, PARQUET),
+    "tables-delta": lambda folder: payload_tables(folder, DELTA),
+    "backfill": lambda folder: payload_tables(folder, PARQUET, Range(5, 12)),
+    "backfill-delta": lambda folder: payload_tables(folder, DELTA, Range(5, 12)),
 }
-CHANGES: Final = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir"})
+CHANGES: Final = frozenset({"os.link", "os.rename", "os.remove", "os.rmdir", "os.mkdir"})
 
 
 def killed(job: str, folder: Path, step: int) -> list[str]:

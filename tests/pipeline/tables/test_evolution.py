@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.segments import Say, unsaid
-from canopy_pipeline.tables.tables_job import DELTA, ICEBERG, PARQUET, TablesOptions, TablesOutcome, run
+from canopy_pipeline.tables.sinks.sink_of import DELTA, ICEBERG, PARQUET
+from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
 from tests.pipeline.record.test_killed import killed
 from tests.pipeline.recorded import Story
 from tests.pipeline.tables.fleet import mapping

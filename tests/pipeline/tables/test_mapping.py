@@ -25,7 +25,7 @@ MISTAKES = {
     TABLE + 'format = "xml"': "tables.t: format 'xml' is not known; one of text,",
     '[tables.t]\nformat = "text"': "tables.t.filter: is missing; give it",
     TABLE + 'format = "text"\nfliter = "x"': "tables.t.fliter: is not known; did you mean filter?",
-    '[tables.t]\nfilter = "a/#/b"\nformat = "text"': "tables.t.filter: the level #: + and # stand alone",
+    '[tables.t]\nfilter = "a/#/b"\nformat = "text"': "tables.t.filter: topic filter holds # before its end",
     '[tables.t]\nfilter = "{a}/{a}"\nformat = "text"': "tables.t.filter: the level a has its name twice",
     '[tables.t]\nfilter = "{A b}"\nformat = "text"': "tables.t.filter: the level {A b}: use lower-case letters",
     JSON: "tables.t.columns: missing; set them, or pinned = FILE",

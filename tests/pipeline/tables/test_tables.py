@@ -20,7 +20,8 @@ from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.errors import MisuseError, PipelineError, UnreadError
 from canopy_pipeline.runtime.storage import Local
 from canopy_pipeline.tables import local
-from canopy_pipeline.tables.tables_job import DELTA, TablesOptions, TablesOutcome, run
+from canopy_pipeline.tables.sinks.sink_of import DELTA
+from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
 from tests.pipeline.folder import NOW
 from tests.pipeline.recorded import Story
 from tests.pipeline.tables.fleet import mapping, power, story

@@ -8,15 +8,22 @@ writer widens no type. Columns that somebody else added stay, and are null in ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Local
-from canopy_pipeline.tables.plans import DATE, DEAD, DEAD_LETTERS, Plan
-from canopy_pipeline.tables.staged import filled, rows
+from canopy_pipeline.tables.evolution import newest
+from canopy_pipeline.tables.plans import DATE, SEQ
+from canopy_pipeline.tables.staged import Remade, among, filled, of_tables, rows
+from canopy_pipeline.tables.views import views
+
+if TYPE_CHECKING:
+    from canopy_pipeline.tables.output import Output
 
 _DELTA: Final = {
     "bool": "boolean", "int8": "byte", "int32": "integer", "int64": "long", "double": "double", "string": "string",
@@ -28,7 +35,12 @@ _DELTA: Final = {
 class DeltaSink:
     """Tables of Delta Lake in a folder of this machine."""
 
-    def __init__(self, place: Local, stream: str, plans: Sequence[Plan]) -> None:
+    def __init__(self, place: Local, stream: str, schemas: Mapping[str, Any]) -> None:
+        """`schemas`: the columns of each table.
+
+        Raises:
+            MisuseError: deltalake is not there; a table has another layout.
+        """
         try:
             import deltalake
         except ModuleNotFoundError as error:
@@ -38,7 +50,53 @@ class DeltaSink:
         self._lake = deltalake
         self._place = place
         self._stream = f"canopy-tables-{stream}"
-        self._schemas = {plan.name: plan.arrow for plan in plans} | {DEAD_LETTERS: DEAD}
+        self._schemas = schemas
+        # Before anything is written or committed.
+        for name, wanted in schemas.items():
+            if deltalake.DeltaTable.is_deltatable(str(place.local / name)):
+                self._check(deltalake.DeltaTable(place.local / name), place.local / name, wanted)
+
+    @staticmethod
+    def _check(table: Any, place: Path, wanted: Any) -> None:
+        """Refuse a table that somebody gave another layout."""
+        there = {each.name: getattr(each.type, "type", str(each.type)) for each in table.schema().fields}
+        for each in wanted:
+            kind = _DELTA[str(each.type)]
+            found = there.get(each.name, kind if each.nullable else "not there")
+            if found != kind and {found, kind} != {"integer", "long"}:
+                raise MisuseError(
+                    f"{place}: its column {each.name} is {found}, and {kind} by the mapping; change it back, or give "
+                    "another --output"
+                )
+
+    def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
+        """Yield the rows from the first to the last of these numbers."""
+        del folders
+        if self._lake.DeltaTable.is_deltatable(str(self._place.local / table)):
+            import pyarrow.dataset as ds
+
+            wanted = (ds.field(SEQ) >= numbers.first) & (ds.field(SEQ) <= numbers.last)
+            yield from self._lake.DeltaTable(self._place.local / table).to_pyarrow_dataset().to_batches(filter=wanted)
+
+    def views(self, out: Output) -> dict[str, str]:
+        versions = {name: {name: newest(said)[1]} for name, said in out.kept.items()}
+        return views(out.schemas(), out.where(), True, out.written(), versions)
+
+    def stale(self, out: Output) -> list[str]:
+        """Return nothing: each table has one folder."""
+        del out
+        return []
+
+    def forget(self, table: str) -> list[str]:
+        """Vacuum a table, so that no earlier version can be read any more."""
+        place = self._place.local / table
+        if not self._lake.DeltaTable.is_deltatable(str(place)):
+            return []
+        try:
+            self._lake.DeltaTable(place).vacuum(0, dry_run=False, enforce_retention_duration=False)
+        except self._lake.exceptions.DeltaError as error:
+            return [f"{place}: earlier versions ({str(error).partition(chr(10))[0]}); vacuum the table"]
+        return [f"{place}/_delta_log: least and greatest values of files of before, until Delta removes these entries"]
 
     def _widen(self, table: Any, wanted: Any) -> None:
         """Add the columns that a table lacks, and widen those that are narrower. One that is wider already stays so."""
@@ -64,7 +122,12 @@ class DeltaSink:
         )
 
     def publish(
-        self, version: int, files: list[tuple[str, str, str]], folders: dict[str, str], about: dict[str, str]
+        self,
+        version: int,
+        files: list[tuple[str, str, str]],
+        folders: dict[str, str],
+        about: dict[str, str],
+        remade: Remade | None = None,
     ) -> None:
         """A commit for each table that the batch has rows of, after one for its columns if they have changed.
 
@@ -72,10 +135,9 @@ class DeltaSink:
             PipelineError: Delta does not take it; the next run does it again.
         """
         del folders
-        for name in dict.fromkeys(table for table, _, _ in files):
-            mine = [(day.partition("=")[2], place) for owner, day, place in files if owner == name]
+        for name, mine in of_tables(files, remade):
             try:
-                self._commit(name, version, mine, about)
+                self._commit(name, version, mine, about, remade)
             except (self._lake.exceptions.DeltaError, pa.ArrowException) as error:
                 # Its other lines may be the rows.
                 why = str(error).partition("\n")[0]
@@ -83,7 +145,9 @@ class DeltaSink:
                     f"{self._place.local / name}: {why}; what is not in the table yet comes with the next run"
                 ) from error
 
-    def _commit(self, name: str, version: int, files: list[tuple[str, str]], about: dict[str, str]) -> None:
+    def _commit(
+        self, name: str, version: int, files: list[tuple[str, str]], about: dict[str, str], remade: Remade | None
+    ) -> None:
         lake, wanted = self._lake, self._schemas[name]
         table = lake.DeltaTable.create(self._place.local / name, wanted, mode="ignore", partition_by=[DATE])
         if (table.transaction_version(self._stream) or 0) >= version:
@@ -94,7 +158,8 @@ class DeltaSink:
         lake.write_deltalake(
             table,
             pa.RecordBatchReader.from_batches(schema, rows(self._place, files, schema)),
-            mode="append",
+            mode="append" if remade is None else "overwrite",
+            predicate=None if remade is None else among(remade.first, remade.last),
             commit_properties=lake.CommitProperties(
                 custom_metadata={**about, "canopy.batch": str(version)},
                 app_transactions=[lake.Transaction(self._stream, version)],
