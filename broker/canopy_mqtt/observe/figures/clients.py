@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from canopy_mqtt.observe.figures.figure import Figure, Kind, Topic, one
-from canopy_mqtt.observe.figures.merging import Sample, greatest
+from canopy_mqtt.observe.figures.merging import Merge, Sample, added, greatest
 from canopy_mqtt.observe.figures.sources import Reading
 
 if TYPE_CHECKING:
@@ -104,13 +104,13 @@ def _slow(client: SlowClient) -> str:
     )
 
 
-def _security(name: str, kind: Kind, topic: str, text: str) -> Figure:
+def _security(name: str, kind: Kind, topic: str, text: str, merge: Merge = added) -> Figure:
     """Make a figure that authentication counts; it has no samples if the broker does not authenticate."""
 
     def samples(reading: Reading) -> list[Sample]:
         return [((), reading.security[topic])] if topic in reading.security else []
 
-    return Figure(name, kind, text, samples, topics=(Topic(f"security/{topic}"),))
+    return Figure(name, kind, text, samples, topics=(Topic(f"security/{topic}"),), merge=merge)
 
 
 CLIENTS: Final = (
@@ -278,7 +278,7 @@ CLIENTS: Final = (
     _security("passwords_waiting", GAUGE, "hashing/waiting", "Passwords that wait to be hashed"),
     _security("passwords_refused", COUNTER, "hashing/refused", "Passwords that found the list of those full"),
     _security("bans", COUNTER, "bans/total", "Bans for guessing"),
-    _security("bans_current", GAUGE, "bans/current", "Bans for guessing that hold now"),
+    _security("bans_current", GAUGE, "bans/current", "Bans for guessing that hold now", greatest),
     _security("bans_refused", COUNTER, "bans/refused", "CONNECTs of the banned"),
     _security("dismissed_sessions", COUNTER, "dismissed/sessions", "Sessions of users who are gone that ended"),
     _security("dismissed_wills", COUNTER, "dismissed/wills", "Wills of users who are gone that were not published"),
