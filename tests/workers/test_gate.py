@@ -38,7 +38,7 @@ shorts: list[int] = []
 
 
 def newcomer(host: str | None = HERE, origin: bytes = b"") -> Newcomer:
-    return Newcomer(Arrival(0, 0, 5, False, origin, b""), cast(socket.socket, None), 1e9, host)
+    return Newcomer(Arrival(0, 0, 5, False, origin, b"", until=1e9), cast(socket.socket, None), host)
 
 
 def come(made: Gate, worker: int, host: str | None = HERE, origin: bytes = b"") -> Arrival:

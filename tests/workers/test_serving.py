@@ -258,12 +258,12 @@ def test_numbers_that_are_none(count: str) -> None:
     ("setting", "named"),
     [
         ("store.url=postgresql://localhost/x", "store.url"),
-        ("recorder.directory=/tmp/x", "recorder.directory"),
-        ('upstream=[{name = "up", url = "mqtt://127.0.0.1:1"}]', "upstream"),
+        ("recorder.directory=/tmp/x;recorder.table=delta", "recorder.table"),
     ],
 )
 def test_what_several_workers_cannot_do_yet(setting: str, named: str) -> None:
-    result = canopy("serve", "--workers", "2", "--set", setting)
+    flags = [flag for each in setting.split(";") for flag in ("--set", each)]
+    result = canopy("serve", "--workers", "2", *flags)
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"canopy: workers.count = 2 and {named}: ")

@@ -9,10 +9,10 @@ Owns the composition only: it builds, starts and stops each part, in the order o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.assembly.draining import Draining
@@ -114,6 +114,10 @@ class Broker(Server):
     """The plug-ins."""
     program: InProcessClient
     """Publishes and subscribes for the program in which it runs."""
+    signals: Mapping[int, Callable[[], object]] = MappingProxyType({})
+    """What signals mean that others ignore: none means anything here."""
+    among: tuple[int, int] = (1, 0)
+    """Of how many workers it is which."""
     _state: StoredState | None = None
     _watcher: FileWatcher | None = None
     _reloading: Reloading | None = None
@@ -178,7 +182,7 @@ class Broker(Server):
         for line in await asyncio.to_thread(self.suspicious, self.settings):
             self.log.warning("suspicious setting", detail=line)
         # Before anything can happen that belongs into a record.
-        self.recorder = recorder(self.settings.recorder, self.router, self.log)
+        self.recorder = recorder(self.settings.recorder, self.router, self.log, *self.among)
         self._broken = asyncio.get_running_loop().create_future()
         if self.recorder is not None:
             await self.recorder.start()
@@ -308,12 +312,15 @@ class Broker(Server):
             await self.securing.dismiss_restored()
         self.cluster = None
         if self.settings.cluster.name:
-            # Not before: most brokers have no cluster.
-            from canopy_mqtt.cluster.cluster import Cluster
-
-            self.cluster = Cluster(self)
+            self.cluster = self.make_cluster()
         self.links = LinkManager(self) if self.cluster is None else self.cluster.links
         await in_turns(self.links.prepare(records))
+
+    def make_cluster(self) -> Cluster:
+        """Make the part that a node has. It is loaded now: most brokers have no cluster."""
+        from canopy_mqtt.cluster.cluster import Cluster
+
+        return Cluster(self)
 
     async def close_state(self) -> None:
         if self._state is not None:

@@ -17,7 +17,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -112,6 +112,10 @@ class Service(Protocol):
     """Called several times a second. Returns the seconds that the machine slept and the loop's clock did not count."""
 
     @property
+    def signals(self) -> Mapping[int, Callable[[], object]]:
+        """What signals mean that others ignore (`UNUSED`), while it serves."""
+
+    @property
     def listening(self) -> list[str]:
         """The URLs with the real ports, after the start."""
 
@@ -198,6 +202,8 @@ class _Unused:
         self._waiting: set[int] = set()
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop that writes lines: a signal handler may interrupt the writing of one."""
+        self.meant: Mapping[int, Callable[[], object]] = {}
+        """What some of them mean all the same."""
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal, at any point of the main thread."""
@@ -208,6 +214,9 @@ class _Unused:
 
     def _log_line(self, number: int) -> None:
         self._waiting.discard(number)
+        if number in self.meant:
+            self.meant[number]()
+            return
         known = signal.Signals(number)
         self._log.warning("signal ignored", signal=known.name, detail=UNUSED[known])
 
@@ -367,6 +376,7 @@ async def _serve(
     gc.set_threshold(*GC_THRESHOLDS)
     await _announce(build_info(), settings, broker, output)
     supervisor.ready(_status(broker))
+    unused.meant = broker.signals
     reloading = loop.create_task(hangup.serve(broker))
     broken = loop.create_task(broker.broken())
     try:
@@ -376,6 +386,7 @@ async def _serve(
         for task in beside:
             task.cancel()
         await asyncio.wait(beside)
+        unused.meant = {}
         supervisor.stopping()
         try:
             await broker.stop()

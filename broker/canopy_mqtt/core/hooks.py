@@ -420,6 +420,12 @@ class SubscriptionListener:
     def unwanted(self, topic_filter: str) -> None:
         """Called when a subscription to a topic filter has ended: by UNSUBSCRIBE, or with its session."""
 
+    def node_wanted(self, topic_filter: str) -> None:
+        """Called when another worker has asked for a topic filter, if the links of this one are for all."""
+
+    def node_unwanted(self, topic_filter: str) -> None:
+        """Called when another worker asks for a topic filter no longer."""
+
     def waits(self, told: Confirmed, topic_filters: list[str]) -> bool:
         """Return True if a SUBACK for these filters has to wait for other brokers: `told` hears once when it may go."""
         del told, topic_filters

@@ -18,6 +18,7 @@ from canopy_mqtt.core.counters import UNLIMITED, Crowded, QueueTotals
 from canopy_mqtt.core.hooks import Recorder
 from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.node_messages import GroupMessage
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -41,7 +42,8 @@ ROW_OVERHEAD: Final = 160
 RUN: Final = 0
 """(RUN, number of the first, time, frames, count, True for 5.0, publisher): QoS 0 without flags and properties."""
 PUBLISH: Final = 1
-"""(PUBLISH, number, time, topic, payload, qos, retain, properties, expiry in seconds or -1, publisher)."""
+"""(PUBLISH, number, time, topic, payload, qos, retain, properties, expiry in seconds or -1, publisher, the share group
+for which alone another worker has sent it or "")."""
 DELIVER: Final = 2
 """(DELIVER, number, time, client, number of the publish, qos, retain, shared filter or None)."""
 NOTE: Final = 3
@@ -137,7 +139,7 @@ class Tap(Recorder):
 
     def message(self, message: Message, now: float) -> None:
         frame = message.plain_frame()
-        if frame is not None:
+        if frame is not None and not isinstance(message, GroupMessage):
             self.frames(frame, 1, message.frame_v5 is not None, message.publisher)
             return
         payload = message.payload()
@@ -156,6 +158,7 @@ class Tap(Recorder):
                 message.properties,
                 message.remaining_expiry(now),
                 message.publisher,
+                message.share if isinstance(message, GroupMessage) else "",
             )
             self._put(entry, 1, size)
 

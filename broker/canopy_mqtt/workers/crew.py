@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 import shutil
 import socket
 from collections.abc import Callable, Coroutine, Sequence
@@ -90,6 +91,7 @@ class Crew:
         self._folder: Path | None = None
         # Two may be out at a time, at a worker that starts during a reload.
         self._questions = itertools.count()
+        self._broker_id = secrets.token_hex(4)
         # From `start` on.
         self._plan: Plan
         self._ports: Sequence[int]
@@ -175,6 +177,12 @@ class Crew:
         number = next(self._questions)
         return await process.ask(f"reloaded {number}", "reload", number, takes, plan.settings(slot.number))
 
+    def use(self, settings: Settings) -> Settings:
+        """Have workers that start from now on use these settings. Returns the former ones."""
+        before, self._settings = self._settings, settings
+        self._plan = self._plan.with_settings(settings)
+        return before
+
     def tell(self, *said: object, but: int = -1) -> None:
         """Say something to all workers that run, but for one of them; -1: to all."""
         for slot in self.slots:
@@ -205,7 +213,7 @@ class Crew:
         """End all in order, at the same time. What waits for them is refused at once: some wait for its end."""
         for slot in self.slots:
             slot.line.close()
-        await asyncio.gather(*(self._end(slot) for slot in self.slots))
+        await asyncio.gather(*(self.end(slot) for slot in self.slots))
         for slot in self.slots:
             for newcomer in slot.empty():
                 refuse(newcomer)
@@ -220,7 +228,7 @@ class Crew:
             **self.bans.heard(slot.number),
         }
         process = WorkerProcess(slot.name, self._log, self._people, self._write, slot.line.taken, self._relayed, heard)
-        start = Start(slot.number, self._plan.settings(slot.number), list(self._ports))
+        start = Start(slot.number, self._plan.settings(slot.number), list(self._ports), self._broker_id)
         await process.begin()
         slot.process = process
         await self._starts(slot, process.ask("bound", start))
@@ -256,7 +264,7 @@ class Crew:
         if not process.ended.done():
             slot.line.begin(process.channel)
 
-    async def _end(self, slot: Slot) -> None:
+    async def end(self, slot: Slot) -> None:
         """End a worker in order, or by force where that takes too long."""
         process, slot.process = slot.process, None
         if process is None:

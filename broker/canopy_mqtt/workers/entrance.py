@@ -278,9 +278,10 @@ class Entrance:
     def _arrive(self, unread: _Unread, first: First) -> None:
         opening = unread.opening
         worker = worker_of(first.client_id, self._settings.workers.count) if first.client_id else ANY
-        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, b"", bytes(opening.data))
+        data = bytes(opening.data)
+        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, b"", data, until=unread.until)
         host = None if unread.place.proxy and not opening.proxied else opening.host or unread.host
-        self._arrived(Newcomer(found, unread.sock, unread.until, host))
+        self._arrived(Newcomer(found, unread.sock, host))
 
     def _forget(self, unread: _Unread) -> None:
         if unread in self._unread:

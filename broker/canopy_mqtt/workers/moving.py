@@ -206,7 +206,6 @@ def _former(settings: Settings, workers: int) -> Settings:
         "workers": settings.workers.model_copy(update={"count": workers}),
         "http": Http(),
         "recorder": Recorder(),
-        "upstream": (),
     }
     made = settings.model_copy(update=update)
     if "listen" not in settings.model_fields_set:

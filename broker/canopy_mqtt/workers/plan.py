@@ -28,13 +28,16 @@ MAX_PATH_BYTES: Final = 107
 
 def unusable(settings: Settings) -> list[str]:
     """Return why these settings are not for several workers, a line each."""
-    count = settings.workers.count
+    count, recorder = settings.workers.count, settings.recorder
     lines: list[str] = []
     for name, there, why in (
         ("cluster.name", settings.cluster.name, "a node of a cluster is one process"),
         ("store.url", settings.store.url, "workers keep their state in files (store.path)"),
-        ("upstream", settings.upstream, "links to other brokers need a broker of one process"),
-        ("recorder.directory", settings.recorder.directory, "a record needs a broker of one process"),
+        (
+            "recorder.table",
+            recorder.directory and recorder.table == "delta",
+            "the folders of workers are no table of Delta Lake",
+        ),
     ):
         if there:
             lines.append(f"workers.count = {count} and {name}: {why}; leave one of both out")
@@ -103,10 +106,9 @@ class Plan:
             # It writes to a pipe, and knows nothing of a terminal behind it.
             "log": _log(settings.log, self._people),
         }
-        if settings.federation.broker_id:
-            # Two nodes that are linked have two names.
-            broker_id = f"{settings.federation.broker_id}-{name_of(worker)}"
-            update["federation"] = settings.federation.model_copy(update={"broker_id": broker_id})
+        if worker > 0:
+            # The first one has them for all.
+            update["upstream"] = ()
         # Connections are counted before they are passed on (`gate`). Of as many as there may be, a worker has no more
         # than its file descriptors allow.
         limits = {"max_connections": 0, "max_connections_per_address": 0, "max_connect_rate": 0.0}
@@ -117,6 +119,9 @@ class Plan:
         update["listener"] = tuple(each.model_copy(update=limits) for each in settings.listener)
         if settings.store.path:
             update["store"] = settings.store.model_copy(update={"path": str(part(Path(settings.store.path), worker))})
+        if settings.recorder.directory:
+            folder = str(part(Path(settings.recorder.directory), worker))
+            update["recorder"] = settings.recorder.model_copy(update={"directory": folder})
         made = settings.model_copy(update=update)
         if "listen" not in settings.model_fields_set:
             # Beside tables the default does not apply.

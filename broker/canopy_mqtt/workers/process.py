@@ -62,6 +62,8 @@ class Start(NamedTuple):
     settings: Settings
     ports: list[int]
     """The real ports of the listeners, 0 for a Unix socket."""
+    broker_id: str
+    """The name of the broker for others, if the settings have none: the same for all workers of a run."""
 
 
 class WorkerError(Exception):

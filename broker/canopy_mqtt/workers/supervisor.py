@@ -11,8 +11,9 @@ import asyncio
 import itertools
 import os
 import resource
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -32,9 +33,10 @@ from canopy_mqtt.workers.entrance import Entrance
 from canopy_mqtt.workers.http_door import HttpDoor
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
 from canopy_mqtt.workers.moving import take_store
+from canopy_mqtt.workers.origins import origin_host
 from canopy_mqtt.workers.plan import unusable
 from canopy_mqtt.workers.process import WorkerError, how_it_ended, nursery
-from canopy_mqtt.workers.relay import origin_host
+from canopy_mqtt.workers.rolling import Roll
 from canopy_mqtt.workers.wire import ANY, Arrival, Channel
 
 FIRST_PAUSE: Final = 0.5
@@ -87,6 +89,11 @@ class Supervisor:
         self._http: HttpDoor
         self._answering: Answering | None = None
         self._broken: asyncio.Future[str]
+        self._roll: Roll
+        self._rolling: asyncio.Task[None] | None = None
+        # What was read last, with what takes a restart.
+        self._wanted = settings
+        self.signals: Mapping[int, Callable[[], object]] = {signal.SIGUSR2: self.restart_workers}
 
     @property
     def listening(self) -> list[str]:
@@ -120,6 +127,7 @@ class Supervisor:
             if isinstance(error, WorkerError):
                 raise StartupError(str(error)) from error
             raise
+        self._roll = Roll(self._crew, self.log)
         slots = self._crew.slots
         self._keepers = [loop.create_task(self._keep(slot)) for slot in slots]
         self._keepers.append(loop.create_task(self._crew.divide()))
@@ -127,9 +135,10 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End all workers in order, at the same time."""
-        for task in self._keepers:
+        tasks = self._keepers if self._rolling is None else [*self._keepers, self._rolling]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._entrance.close()
         await self._http.close()
         if self._answering is not None:
@@ -168,7 +177,20 @@ class Supervisor:
             self._crew.bans.change(self.settings.security)
             self._crew.parts.change(self.settings)
             logs.set_level(self.settings.log.level)
+        self._wanted = applied
         return lines
+
+    def restart_workers(self) -> None:
+        """Restart all workers, one after the other, with the settings that were read last."""
+        if self._rolling is not None and not self._rolling.done():
+            self.log.warning("rolling restart goes on already")
+        else:
+            self.log.info("workers are restarted one after the other")
+            self._rolling = asyncio.get_running_loop().create_task(self._restart_workers(self._wanted))
+
+    async def _restart_workers(self, wanted: Settings) -> None:
+        if await self._roll.run(wanted):
+            self.settings = wanted
 
     def _as_they_are(self, new: Settings) -> tuple[Settings, list[str]]:
         """Return other settings, but for what takes a restart of the supervisor, and a line for each of these."""
@@ -193,6 +215,7 @@ class Supervisor:
                 "listener": tables,
                 "workers": has.workers,
                 "store": new.store.model_copy(update={"path": has.store.path}),
+                "federation": new.federation.model_copy(update={"broker_id": has.federation.broker_id}),
             }
         )
         made.model_fields_set.discard("listen")
@@ -236,8 +259,9 @@ class Supervisor:
 
     def _relayed(self, arrival: Arrival, sock: socket.socket) -> None:
         """Pass a connection on that a worker has for another one."""
-        until = asyncio.get_running_loop().time() + (self.settings.limits.connect_timeout or MAX_WAIT)
-        self._pass_on(Newcomer(arrival, sock, until, origin_host(arrival.origin)))
+        if not self.settings.limits.connect_timeout:
+            arrival = arrival._replace(until=asyncio.get_running_loop().time() + MAX_WAIT)
+        self._pass_on(Newcomer(arrival, sock, origin_host(arrival.origin)))
 
     async def _keep(self, slot: Slot) -> None:
         """Start a worker again whenever it has ended."""
@@ -249,7 +273,10 @@ class Supervisor:
                 code = await asyncio.shield(process.ended)
                 others = slot.empty()
                 failures = 0 if loop.time() - since > STEADY else failures + 1
-                self.log.error("worker ended", worker=slot.name, pid=process.pid, reason=how_it_ended(code))
+                if self._roll.restarts(slot):
+                    self.log.info("worker ended", worker=slot.name, pid=process.pid, reason=how_it_ended(code))
+                else:
+                    self.log.error("worker ended", worker=slot.name, pid=process.pid, reason=how_it_ended(code))
                 for newcomer in others:
                     self._pass_on(newcomer)
             if failures > 1:
@@ -259,11 +286,13 @@ class Supervisor:
                 await self._crew.again(slot)
             except WorkerError as error:
                 self.log.error("worker did not start", worker=slot.name, reason=str(error))
+                self._roll.told(slot, str(error))
                 failures += slot.process is None
                 continue
             except Exception as error:
                 # A fault of ours: nobody else would try again.
                 self.log.error("worker did not start", worker=slot.name, reason=str(error), exc_info=error)
+                self._roll.told(slot, str(error))
                 failures += 1
                 if slot.process is not None:
                     slot.process.kill()
@@ -273,6 +302,7 @@ class Supervisor:
             if self._answering is not None:
                 await self._answering.renew()
             self.log.warning("worker serves again", worker=slot.name, pid=slot.process.pid if slot.process else 0)
+            self._roll.told(slot)
 
 
 def _half_of_descriptors() -> int:

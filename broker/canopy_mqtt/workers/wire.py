@@ -35,9 +35,9 @@ READ: Final = 262_144
 READS: Final = 64
 """Reads in one turn of the event loop. One takes a single connection."""
 
-HEAD: Final = struct.Struct("!HBB??BQI")
+HEAD: Final = struct.Struct("!HBB??BQId")
 """Of a connection: its listener, its worker, the protocol level, whether it is a WebSocket, and has a place; the reason
-code of its refusal, its number, bytes of its origin."""
+code of its refusal, its number, bytes of its origin, until when it has time for its CONNECT."""
 
 ANY: Final = 255
 """In place of a worker: any of them."""
@@ -76,7 +76,8 @@ class Arrival(NamedTuple):
     `version`: the protocol level, 0: not known. `upgraded`: the request for a WebSocket was answered, and is not among
     the bytes. `origin`: where it comes from, if the socket does not say it; a JSON object, or empty. `number`: of one
     that the supervisor counts (`gate`), 0: it does not; `code`: with which it is to be refused; `placed`: a place comes
-    with it.
+    with it. `until`: how long it may wait, on its way and for its CONNECT; seconds of the clock that all processes of a
+    machine have in common, 0.0: no time is set.
     """
 
     listener: int
@@ -88,18 +89,19 @@ class Arrival(NamedTuple):
     number: int = 0
     code: int = 0
     placed: bool = False
+    until: float = 0.0
 
     def frame(self, sock: socket.socket) -> Frame:
-        flags = (self.upgraded, self.placed)
-        head = HEAD.pack(self.listener, self.worker, self.version, *flags, self.code, self.number, len(self.origin))
+        flags, size = (self.upgraded, self.placed), len(self.origin)
+        head = HEAD.pack(self.listener, self.worker, self.version, *flags, self.code, self.number, size, self.until)
         return Frame(CONNECTION, head + self.origin + self.data, sock)
 
 
 def arrival(body: bytes) -> Arrival:
     """Return the connection in the body of a frame."""
-    listener, worker, version, upgraded, placed, code, number, size = HEAD.unpack_from(body)
+    listener, worker, version, upgraded, placed, code, number, size, until = HEAD.unpack_from(body)
     end = HEAD.size + size
-    return Arrival(listener, worker, version, upgraded, body[HEAD.size : end], body[end:], number, code, placed)
+    return Arrival(listener, worker, version, upgraded, body[HEAD.size : end], body[end:], number, code, placed, until)
 
 
 def encoded(frame: Frame) -> bytes:

@@ -26,6 +26,7 @@ from canopy_mqtt.assembly import daemon, logs
 from canopy_mqtt.assembly.app import Broker, StartupError
 from canopy_mqtt.assembly.logwriter import BackgroundWriter
 from canopy_mqtt.assembly.process import Process
+from canopy_mqtt.cluster.cluster import Cluster
 from canopy_mqtt.cluster.node_link import NodeLink
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.persistence.journal import SessionRecord
@@ -43,12 +44,14 @@ from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.asking import SUPERVISOR, Siblings, socket_of
 from canopy_mqtt.workers.counted import Counted
 from canopy_mqtt.workers.first_packet import Opening
+from canopy_mqtt.workers.origins import read_origin
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
-from canopy_mqtt.workers.relay import Chooser, Place, read_origin
+from canopy_mqtt.workers.relay import Chooser, Place
 from canopy_mqtt.workers.shared_bans import BansOfAll
 from canopy_mqtt.workers.systopics import CrewSysTopics
 from canopy_mqtt.workers.totals import Totals
+from canopy_mqtt.workers.uplinks import WorkerLinks, serve_all_workers
 from canopy_mqtt.workers.wire import (
     CONNECTION,
     HTTP,
@@ -102,7 +105,7 @@ class PassedOnListener(Listener):
             protocol = self.below(connection, upper)
         else:
             opening = Opening(0, self.upgrades, self.largest)
-            protocol = self.below(connection, Chooser(found.listener, place, connection, upper, opening))
+            protocol = self.below(connection, Chooser(found, place, connection, upper, opening))
         return cast(asyncio.Protocol, _Begun(protocol, found.data)) if found.data else protocol
 
     @property
@@ -143,6 +146,11 @@ class WorkerBroker(Broker):
         super().__init__(start.settings)
         self._worker = start.worker
         self._when_bound = bound
+        self.among = start.settings.workers.count, start.worker
+        if not start.settings.federation.broker_id:
+            # To other brokers all workers are one.
+            self.router.broker_id = start.broker_id
+        serve_all_workers(self.router, start.worker)
         workers = start.settings.workers.count
         self._folder = Path(start.settings.cluster.endpoint.path).parent
         self.siblings = Siblings(self._folder, start.worker, workers)
@@ -198,6 +206,9 @@ class WorkerBroker(Broker):
 
     async def _not_ready(self) -> list[str]:
         return self.not_ready()
+
+    def make_cluster(self) -> Cluster:
+        return Cluster(self, WorkerLinks)
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
         """Make the links to the other workers, which connect once all can be reached."""

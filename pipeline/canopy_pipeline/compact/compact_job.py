@@ -28,7 +28,14 @@ from canopy_mqtt.words import counted
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.coverage import GAP, Coverage
 from canopy_pipeline.record.manifests import erasures, is_merged
-from canopy_pipeline.record.record_folder import UNFINISHED, RecordFolder, Segment, hour_end, manifest_of
+from canopy_pipeline.record.record_folder import (
+    UNFINISHED,
+    RecordFolder,
+    Segment,
+    hour_end,
+    manifest_of,
+    record_folders,
+)
 
 Say = Callable[[str], None]
 
@@ -75,18 +82,34 @@ def run(
     at no time a row is seen twice or not at all. The replaced segments stay for a while (`remove_after`), for readers
     that listed them before, and are removed by a later run.
 
+    Each folder of a record of several workers is merged by itself.
+
     Raises:
         MisuseError: there is no such folder.
         PipelineError: another job is at work there, or a manifest cannot be read.
     """
-    record = RecordFolder(path)
-    outcome = CompactOutcome()
+    outcome = CompactOutcome(coverage=Coverage(ignored=frozenset({GAP})))
+    for record in record_folders(path):
+        _compact(record, outcome, older_than, target, remove_after, dry_run, say, now)
+    return outcome
+
+
+def _compact(
+    record: RecordFolder,
+    outcome: CompactOutcome,
+    older_than: timedelta,
+    target: int,
+    remove_after: timedelta,
+    dry_run: bool,
+    say: Say,
+    now: datetime | None,
+) -> None:
     moment = now or datetime.now(UTC)
     with record.locked():
         if not dry_run:
             record.settle("compact")
             tidy(record)
-        outcome.coverage = record.covered(record.told(), frozenset({GAP}))
+        record.cover(outcome.coverage, record.told())
         segments = record.segments()
         for group in groups(segments, moment, older_than, target):
             try:
@@ -97,7 +120,6 @@ def run(
         if not dry_run:
             record.settle("compact")
         _remove(record, outcome, dry_run, moment - remove_after)
-    return outcome
 
 
 def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, target: int) -> list[list[Segment]]:
@@ -151,7 +173,7 @@ def _merge(
         outcome.bytes_after += put(record, group, place, _rows(record, group), {}, now or datetime.now(UTC))
     outcome.rows += sum(segment.rows for segment in group)
     outcome.bytes_before += sum(segment.bytes for segment in group)
-    outcome.merged.append((place, len(group)))
+    outcome.merged.append((f"{record.name}{place}", len(group)))
 
 
 def merged_name(group: Sequence[Segment]) -> str:

@@ -30,10 +30,11 @@ from canopy_pipeline.compact.compact_job import merged, merged_name, opened, put
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.account import at_work
 from canopy_pipeline.record.coverage import GAP, Coverage
-from canopy_pipeline.record.events_schema import ALWAYS, DELIVER, DROP, ERASED, PUBLISH
+from canopy_pipeline.record.events_schema import ALWAYS, ARRIVE, DELIVER, DROP, ERASED, FORWARD, PUBLISH
 from canopy_pipeline.record.events_schema import GAP as GAP_EVENT
 from canopy_pipeline.record.manifests import erasures
 from canopy_pipeline.record.number_set import Numbers
+from canopy_pipeline.record.parts import the_only
 from canopy_pipeline.record.record_folder import RecordFolder, Segment
 
 COPIES: Final = (
@@ -70,13 +71,13 @@ class Chosen:
 
     def mask(self, rows: pa.RecordBatch, gone: Numbers) -> Any:
         """Return for each event whether it goes; `gone` has the numbers of the events before that are erased."""
-        publish = pc.equal(rows["kind"], PUBLISH)
+        publish = _in(rows["kind"], (PUBLISH, ARRIVE))
         topics = [topic for topic in rows["topic"].unique().to_pylist() if topic is not None]
         named = [topic for topic in topics if any(matches(each, topic) for each in self.topics)]
         mine = pc.or_(_in(rows["client_id"], self.clients), pc.and_(publish, _in(rows["topic"], named)))
         refs = rows["ref_seq"].fill_null(0)
         here = Numbers.of(rows["seq"].filter(pc.and_(mine, publish)))
-        of_them = pc.and_(_in(rows["kind"], (DELIVER, DROP)), pc.or_(gone.mask(refs), here.mask(refs)))
+        of_them = pc.and_(_in(rows["kind"], (DELIVER, DROP, FORWARD)), pc.or_(gone.mask(refs), here.mask(refs)))
         return pc.and_(pc.or_(mine, of_them), pc.invert(_in(rows["kind"], (ERASED, GAP_EVENT))))
 
 
@@ -88,6 +89,8 @@ class EraseOutcome:
     """Events that were erased in them."""
     erased: Numbers = field(default_factory=Numbers)
     """The numbers of all erased events of the record, those of earlier runs included."""
+    arrived: int = 0
+    """Messages of other nodes or workers that stay."""
     times: list[pa.RecordBatch] = field(default_factory=list)
     """`seq` and `ts` of these events."""
     unreached: list[str] = field(default_factory=list)
@@ -107,15 +110,17 @@ def run(path: str, chosen: Chosen, dry_run: bool = False, now: datetime | None =
         PipelineError: another job is at work there, or a manifest cannot be read.
     """
     chosen.check()
+    root = path.rstrip("/")
+    path = the_only(None, path, f"erase from each of them: --input {root}/w0, and so on")
     record = RecordFolder(path)
-    outcome = EraseOutcome()
+    outcome = EraseOutcome(coverage=Coverage(ignored=frozenset({GAP})))
     moment = now or datetime.now(UTC)
     with record.locked():
         if not dry_run:
             record.settle("erase")
             tidy(record)
         said = record.told()
-        outcome.coverage = record.covered(said, frozenset({GAP}))
+        record.cover(outcome.coverage, said)
         segments = [each for each in record.segments() if each.place not in said.gone]
         for place in record.files():
             if place not in said.said and place not in said.gone:
@@ -132,6 +137,11 @@ def run(path: str, chosen: Chosen, dry_run: bool = False, now: datetime | None =
                 _erase(record, segment, chosen, outcome, dry_run, moment)
             except PipelineError as error:
                 outcome.unreached.append(str(error))
+        if outcome.arrived and chosen.clients:
+            outcome.unreached.append(
+                f"{path}: {counted(outcome.arrived, 'message')} that another node or worker brought: who published "
+                "them is not recorded here; erase them by their topics"
+            )
         if not dry_run:
             record.settle("erase")
             there = record.files()
@@ -152,6 +162,7 @@ def _erase(
         erased = pc.or_(mask, pc.equal(batch["kind"], ERASED))
         outcome.erased.extend(Numbers.of(batch["seq"].filter(erased)))
         outcome.times.append(batch.select(["seq", "ts"]).filter(erased))
+        outcome.arrived += pc.and_(pc.equal(batch["kind"], ARRIVE), pc.invert(mask)).true_count
         kinds.update(pc.if_else(mask, ERASED, batch["kind"]).to_pylist())
         masks.append(mask)
     mask = pa.concat_arrays(masks)

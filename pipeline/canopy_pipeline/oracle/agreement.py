@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from canopy_pipeline.oracle.expect import is_node
 from canopy_pipeline.runtime.engine import Window, f
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def doubtful(published: DataFrame, receipts: DataFrame, heard: DataFrame) -> Dat
     best = f.when(f.size("spans") == 1, granted(f.get("spans", f.lit(0)))).otherwise(of_many)
     expected = (
         published.join(heard, ["run_id", "topic"])
+        .where(~(f.col("stays") & is_node(f.col("client_id"))))
         .withColumn("best", best)
         .where(f.col("best").isNotNull() | f.col("spans").isNull())
         .select(

@@ -113,7 +113,7 @@ class _Account:
         for about in gone:
             self._drop(about)
         self._aside()
-        if self.said.vouched is None:
+        if self.said.vouched is None and self.there:
             self._unknown()
             return
         loose = []
@@ -139,7 +139,7 @@ class _Account:
         self.coverage.end = end
         if noted is not None and noted[0] > end:
             self._tail(end, noted[0], noted[1], local)
-        elif noted is None or noted[0] < end:
+        elif end and (noted is None or noted[0] < end):
             self.coverage.up_to.append(end)
 
     def _segment(self, place: str, about: dict[str, Any]) -> bool:

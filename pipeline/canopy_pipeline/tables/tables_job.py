@@ -18,6 +18,7 @@ from canopy_pipeline.errors import GoneError, MisuseError, UnreadError
 from canopy_pipeline.outputs import begin, check
 from canopy_pipeline.record.coverage import LISTED, Coverage
 from canopy_pipeline.record.number_set import Numbers
+from canopy_pipeline.record.parts import the_only
 from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.record.unread import Unread, UnreadPart, named
 from canopy_pipeline.runtime.storage import File, Local, Storage, storage
@@ -114,6 +115,9 @@ def run(
     recorded, place = storage(None, source), storage(None, output)
     if not recorded.exists():
         raise MisuseError(f"--input {source}: no such folder")
+    why = f"give each a stream of its own: --input {source.rstrip('/')}/w0 --output {output.rstrip('/')}/w0, and so on"
+    source = the_only(None, source, why)
+    recorded = storage(None, source)
     check([source], output)
     with alone(output, place.local):
         found = _pinned(load(mapping), Unread(source, recorded, chosen.skip_corrupt), say)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 
 from canopy_mqtt.core.jobs import RETAIN_WORK
 from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.node_messages import Mark, NodeMessage
-from canopy_mqtt.core.routing.nodes import ALL_CLEARED, ALL_RETAINED, NodeSession
+from canopy_mqtt.core.routing.nodes import ALL_CLEARED, ALL_RETAINED, NODES, NodeSession
 from canopy_mqtt.core.routing.retained import RetainedMessage
 from canopy_mqtt.core.routing.router import Router
 from tests.core.harness import Client, Network, limits
@@ -311,7 +314,7 @@ def test_the_stream_of_all_is_no_subscription_to_all() -> None:
     network.client("c").publish("t", b"x", retain=True)
     session = NodeSession(NODE, router.counters)
     session.bound(Limits())
-    session.stream_all(router.retained, router.retained_store.cleared)
+    session.stream_all(router.retained, router.retained_store.cleared, router.sessions)
     # What an UNSUBSCRIBE does.
     session.stop_stream("#")
     assert session.streams is not None
@@ -329,3 +332,56 @@ def test_a_message_that_does_not_fit_anyway_costs_its_client_no_clearing(bounds:
     assert router.retained.get("large") is None
     assert "gone" in cleared(router)
     check_accounts(router)
+
+
+@pytest.mark.parametrize("for_all", [False, True])
+def test_what_an_upstream_has_no_more_other_workers_clear_if_its_link_is_for_all(for_all: bool) -> None:
+    network = node()
+    router = network.router
+    router.retained_store.for_all_workers = for_all
+    session = NodeSession(NODE, router.counters)
+    router.adopt(session)
+    router.retained_store.retain(Message(b"t", b"x", 1, True, b"", 0.0, "$upstream/up"))
+    router.retained_store.drop("t")
+    assert router.retained.get("t") is None
+    sent = [delivery.message.payload() for delivery in session.queue.waiting()]
+    assert sent == ([b"x", b""] if for_all else [b"x"])
+    assert cleared(router) == (["t"] if for_all else [])
+
+
+def retained_of(router: Router, publisher: str, topic: str, at: int) -> None:
+    """Retain what another node, or a client of this one, has retained at a time in microseconds."""
+    message: Message = Message(topic.encode(), b"x", 1, True, b"", 0.0, publisher)
+    assert router.retained_store.retain(
+        NodeMessage(message, Mark(0, at, False)) if publisher.startswith("$") else message
+    )
+
+
+@pytest.mark.parametrize("relays", [True, False])
+def test_a_node_that_has_lost_all_gets_of_other_nodes_what_these_do_not_send(relays: bool) -> None:
+    """`relays`: no store brings back what a node had retained."""
+    network = node()
+    router = network.router
+    router.limits.relays_retained = relays
+    # It knows what time it is.
+    network.client("client")
+    sessions = {name: NodeSession(NODES + name, router.counters) for name in ("b", "c", "d")}
+    for session in sessions.values():
+        session.bound(router.limits)
+        router.adopt(session)
+    # One is connected, and has not been for long; another one is away.
+    sessions["c"].send_buffer = SendBuffer(router.peers.touched, router.counters, 0, 0)
+    began = sessions["c"]._began
+    retained_of(router, "client", "own", 0)
+    retained_of(router, LINK, "lost", began)
+    retained_of(router, "$upstream/$node/c", "sent by c", began)
+    retained_of(router, "$upstream/$node/c", "lost by c", began - 1)
+    retained_of(router, "$upstream/$node/d", "of d", began)
+    joining = sessions["b"]
+    joining.stream_all(router.retained, router.retained_store.cleared, router.sessions)
+    crossing = {
+        each.topic
+        for each in router.retained.matching("#")
+        if joining.adapt_retained(Delivery(cast(Message, each.value), 1, True, (), None))
+    }
+    assert crossing == ({"own", "lost", "lost by c", "of d"} if relays else {"own"})

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner, Result
 
-from canopy_mqtt.command.record_verify import check
+from canopy_mqtt.command.record_verify import check_part as check
 from canopy_mqtt.record.files.delta_follower import DeltaFollower
 from canopy_pipeline.cli import app
 from canopy_pipeline.compact import compact_job, erase_job

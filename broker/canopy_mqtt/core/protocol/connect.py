@@ -306,7 +306,7 @@ def _open_session(
     if present:
         identity.become(session, principal, router)
     if isinstance(session, NodeSession):
-        session.stream_all(router.retained, router.retained_store.cleared)
+        session.stream_all(router.retained, router.retained_store.cleared, router.sessions)
     session.link_peer = link_peer(connect)
     session.is_link = identity.is_link(client_id, principal.user_name, limits)
     router.queue_limits.apply(session)

@@ -422,8 +422,22 @@ class Fanout(Job):
                 self._cache.charge(route, route.references + verdicts.references() - held)
         return chosen
 
-    def deliver_to(self, group: SharedGroup, message: Message) -> int:
-        """Deliver a message that is for one share group alone: see `deliver`."""
+    def forward_to(self, group: SharedGroup, message: Message) -> int:
+        """Record a message that is for one share group alone, if a recorder wants it, and deliver it: see `forward`."""
+        tap = self.tap
+        if tap is None:
+            return self._deliver_to(group, message)
+        route = self.route(message.topic)
+        if not (self.new_route(message.topic) if route is None else route).tapped:
+            return self._deliver_to(group, message)
+        tap.message(message, self._load.now)
+        self._telling = tap if tap.deliveries else None
+        try:
+            return self._deliver_to(group, message)
+        finally:
+            self._telling = None
+
+    def _deliver_to(self, group: SharedGroup, message: Message) -> int:
         verdicts = self.verdicts(message.topic)
         member = self.choose(group, message, verdicts)
         if member is None:
@@ -449,7 +463,8 @@ class Fanout(Job):
         retain = message.retain and member.retain_as_published
         answer = session.deliver(message, qos, retain, subscription_identifiers(member), group, member.message_terms)
         if self._telling is not None:
-            self._tell(answer, session.client_id, qos, retain, member.topic_filter)
+            # That of a worker says how many members it has.
+            self._tell(answer, session.client_id, qos, retain, group.full_name)
         return answer
 
     def _count_barred(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> None:

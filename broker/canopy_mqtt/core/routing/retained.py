@@ -89,6 +89,8 @@ class RetainedStore:
         # the accounts of those who cleared them, and are in the store; no subscriber or list sees them. They give way
         # to whatever else their accounts retain.
         self.cleared = RetainedTree()
+        # True if the links to other brokers here are for the clients of all workers.
+        self.for_all_workers = False
         # What each client takes of them, and each account.
         self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions, accounts)
 
@@ -413,9 +415,13 @@ class RetainedStore:
         self._deadlines.cancel(topic)
 
     def drop(self, topic: str) -> None:
-        """Keep the retained message of a topic no longer, and tell no client."""
+        """Keep the retained message of a topic no longer, and tell no client. Other workers clear the topic, too."""
         message = cast("Message | None", self.tree.get(topic))
-        if message is not None:
+        if message is None:
+            return
+        if self.for_all_workers and self._is_shared(message):
+            self.retain(Message(message.topic, b"", message.qos, True, b"", 0.0, message.publisher))
+        else:
             self._clear(topic, message)
 
     def expire(self, topic: str, now: float) -> None:

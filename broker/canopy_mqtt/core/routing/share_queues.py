@@ -254,7 +254,7 @@ class ShareQueues:
         if group is None or not group.has_member():
             Ledger(name, self.counters).lost(SESSION_ENDED, 1)
             return 0
-        count = self._router.fanout.deliver_to(group, message)
+        count = self._router.fanout.forward_to(group, message)
         if group.home is not None and not group.home.busy:
             self._see_room(group, group.home)
         return count

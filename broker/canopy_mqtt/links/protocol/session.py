@@ -74,6 +74,8 @@ class UplinkSession(Session):
         self.plain_text = False
         self.max_qos = 2
         self.retain_available = True
+        # It takes what clients of other workers publish: all their links to other brokers are here.
+        self.for_all_workers = False
         # True while no other link of this broker can bring a message that may not go up.
         self.alone = True
         # Messages that were not sent up: they have been there, came too far, or have no name there.
@@ -183,10 +185,11 @@ class UplinkSession(Session):
         message.
 
         Without a path a loop could not be detected, should both lead to the same broker. What another node of the
-        cluster has sent does not go up: it may have come down a link there that carries no path.
+        cluster has sent does not go up: it may have come down a link there that carries no path. Other workers have no
+        links.
         """
         if link.startswith(NODE_LINKS):
-            return False
+            return self.for_all_workers
         source = self._sessions.get(link)
         return not self.plain_text and not (isinstance(source, UplinkSession) and source.plain_text)
 
