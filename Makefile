@@ -76,8 +76,10 @@ INTERPRETED := PYTHONPATH="$(SOURCES)" PYTHONSAFEPATH=1 CANOPY_EXPECT=interprete
 INSTALLED := CANOPY_EXPECT="$$($(PY) -m canopy_mqtt.buildinfo)" PYTHONSAFEPATH=1 $(TESTS)
 
 ROOM ?= core
+# Tests of these import packages that the environment of the others lacks.
+LARGE := docs e2e loadtest observe pipeline project record store
 quick:
-	@.ci/environment quick
+	@.ci/environment $(if $(filter $(LARGE),$(firstword $(subst /, ,$(ROOM)))),packages,quick)
 	@$(INTERPRETED) $(PYTEST) tests/$(ROOM) -q -m "not long" $(ARGS)
 
 # The linters need nothing that is built, and tests wait for something half of the time: they run side by side, and the
@@ -172,7 +174,8 @@ docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 	@echo "canopy: the documentation is in site/index.html"
 
-pages: packages
+pages:
+	@.ci/environment quick
 	@PYTHONPATH="$(SOURCES)" $(PY) tools/reference.py --write
 
 fuzz: setup

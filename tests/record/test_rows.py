@@ -20,6 +20,7 @@ from tests.conftest import ROOT
 from tests.core import strategies
 from tests.record.scenes import HOUR, RUN_ID, Tape, messages
 from tests.support.runs import examples, for_each
+from tests.support.sessions import any_subscription
 
 BEGIN = datetime.fromtimestamp(HOUR / 1e6, UTC)
 
@@ -130,8 +131,8 @@ def test_every_kind() -> None:
         tap = tape.tap
         tap.connected("c", "127.0.0.1:1", "u", 5, True, False)
         tap.connected("d", "127.0.0.1:2", None, 4, False, True)
-        tap.subscribed("c", "$share/g/a/#", 2, False, True, 268_435_455, False)
-        tap.subscribed("d", "a", 0, True, False, 0, True)
+        tap.subscribed(any_subscription("c", "$share/g/a/#", 2, False, True, 268_435_455), False)
+        tap.subscribed(any_subscription("d", "a", 0, True), True)
         messages(tape, 2)
         tap.delivered("c", 1, False, "$share/g/a/#")
         tap.delivered("d", 0, True, None)
@@ -199,7 +200,7 @@ def test_texts_that_are_unusual(topic: str) -> None:
         content_type=wild, response_topic="r", correlation_data=b"\xff\xfe\0\xed\xa0\x80", user=[(wild, ""), ("", wild)]
     )
     tape.tap.connected(wild, "[::1]:1", wild, 5, True, False)
-    tape.tap.subscribed(wild, topic, 0, False, False, 0, False)
+    tape.tap.subscribed(any_subscription(wild, topic), False)
     tape.tap.message(Message(topic.encode(), b"\xff\0", 0, False, forward, 0.0, wild), 0.0)
     connect, subscribe, publish = tape.table()
     assert (connect["client_id"], connect["user_name"]) == (wild, wild)

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -248,7 +248,7 @@ async def forked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[WorkerP
     monkeypatch.setattr(process, "nursery", Forks)
     monkeypatch.setattr(process, "PING", 0.0)
     monkeypatch.setattr(process, "STARTING", 0.5)
-    worker = WorkerProcess("w0", structlog.get_logger(), False, print, print, print)
+    worker = WorkerProcess("w0", structlog.get_logger(), False, print, print, print, {})
     await worker.begin()
     yield worker, sides[0]
     if nothing.returncode is None:
@@ -304,3 +304,14 @@ async def test_what_an_ended_worker_had_taken_counts_however_late_it_is_read(
     worker.kill()
     await worker.ended
     assert sum(counts) == 200
+
+
+def test_no_limit_on_connections_begins_with_a_reload() -> None:
+    """Those that are there were not counted."""
+    supervisor = Supervisor(Settings(workers={"count": 2}), False, print)
+    for counts in (False, True):
+        supervisor._crew = cast(Any, SimpleNamespace(gate=SimpleNamespace(counts=counts)))
+        new = Settings(workers={"count": 2}, limits={"max_connections": 7, "max_topic_levels": 3})
+        made, lines = supervisor._as_they_are(new)
+        assert (made.limits.max_connections, made.limits.max_topic_levels) == (7 if counts else 0, 3)
+        assert len(lines) == (not counts)

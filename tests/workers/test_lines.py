@@ -258,9 +258,10 @@ async def test_a_worker_begins_with_a_connection_once_that_has_left(monkeypatch:
     left: list[Callable[[], object]] = []
     begun: list[Coroutine[Any, Any, None]] = []
     worker._channel = cast(Any, SimpleNamespace(send=lambda _, then: left.append(then)))
+    worker._counted = cast(Any, SimpleNamespace(arrive=lambda _: None))
     monkeypatch.setattr(worker, "_begin", begun.append)
     with socket.socket() as sock:
-        worker._received([Frame(CONNECTION, b"", sock)])
+        worker._received([Frame(CONNECTION, Arrival(0, 0, 5, False, b"", b"").frame(sock).body, sock)])
         assert begun == []
         left[0]()
         (work,) = begun

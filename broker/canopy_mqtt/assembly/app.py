@@ -226,7 +226,7 @@ class Broker(Server):
             self.figures.of_program = lambda: len(self.program.subscriptions)
             self.figures.traces = self.traces
             self.top.start()
-            self._sys = SysTopics(self.figures, self.settings.sys.interval)
+            self._sys = self.make_sys_topics()
             self._sys.start()
             self.hooks.follow(self.links)
             self.alarms = alarms(self, self.figures, self._sys.publish_now)
@@ -234,9 +234,7 @@ class Broker(Server):
             if self.presence is not None:
                 await self.presence.start()
             if self.settings.http.listen:
-                from canopy_mqtt.admin.server import AdminServer
-
-                admin = AdminServer(self, self.settings.http)
+                admin = self.make_admin()
                 await admin.start()
                 admin.add_figures_to(self.figures)
                 self.admin = admin
@@ -245,6 +243,14 @@ class Broker(Server):
             # It listens already, and `stop` is not called for a broker that did not start.
             await self.stop()
             raise
+
+    def make_admin(self) -> AdminServer:
+        from canopy_mqtt.admin.server import AdminServer
+
+        return AdminServer(self, self.settings.http)
+
+    def make_sys_topics(self) -> SysTopics:
+        return SysTopics(self.figures, self.settings.sys.interval)
 
     def _files(self) -> list[Path]:
         """Return the files that are read again when they change."""

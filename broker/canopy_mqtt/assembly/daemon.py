@@ -147,7 +147,8 @@ def run(
         DaemonError: there are too few file descriptors, or the broker stopped by itself.
     """
     # Always, not only under a limit: the usual soft limit of 1,024 is what most brokers first run into.
-    raise_descriptor_limit(settings.limits.max_connections)
+    # Of several workers each has a part of the connections (`workers.plan.unusable`).
+    raise_descriptor_limit(settings.limits.max_connections if settings.workers.count == 1 else 0)
     output = sys.stderr if stream is None else stream
     supervisor = Supervisor.of(os.environ)
     hangup = _Hangup(read, supervisor)

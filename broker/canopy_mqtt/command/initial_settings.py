@@ -64,7 +64,7 @@ USES: Final = {
         "edge.toml",
         "a small machine in a local network, linked to a broker in the cloud",
         ("install -m 600 /dev/null {folder}/cloud.password   # and write the password of the link into it",),
-        ("canopy ctl upstream   # needs [http] in the settings",),
+        ("mosquitto_sub -h 127.0.0.1 -t '$SYS/broker/upstream/cloud/#' -v   # how the link is",),
     ),
     "public": Use(
         "secure.toml",

@@ -49,7 +49,7 @@ class Snapshot:
                 subscription = self._left.pop()
                 # Taken back or replaced meanwhile: that was recorded at the time.
                 if self._of is not None and self._of.subscriptions.get(subscription.topic_filter) is subscription:
-                    self._router.table.tell(subscription, True)
+                    self._tap.subscribed(subscription, True)
                     recorded += 1
                 continue
             if looked == limit:

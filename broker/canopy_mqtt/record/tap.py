@@ -22,6 +22,8 @@ from canopy_mqtt.core.queues.message import Message
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
+    from canopy_mqtt.core.topics.subscription import Subscription
+
 HAND_OVER: Final = 2_048
 """Entries from which on the sink takes them at once."""
 
@@ -179,25 +181,17 @@ class Tap(Recorder):
         key = (client_id, cause)
         self._losses[key] = self._losses.get(key, 0) + count
 
-    def subscribed(
-        self,
-        client_id: str,
-        topic_filter: str,
-        qos: int,
-        no_local: bool,
-        retain_as_published: bool,
-        identifier: int,
-        snapshot: bool,
-    ) -> None:
+    def subscribed(self, subscription: Subscription, snapshot: bool) -> None:
+        client_id, topic_filter = subscription.session.client_id, subscription.topic_filter
         row: dict[str, Any] = {
             "client_id": client_id,
             "topic_filter": topic_filter,
-            "qos": qos,
-            "no_local": no_local,
-            "retain_as_published": retain_as_published,
+            "qos": int(subscription.qos),
+            "no_local": subscription.no_local,
+            "retain_as_published": subscription.retain_as_published,
         }
-        if identifier > 0:
-            row["subscription_id"] = identifier
+        if subscription.identifier > 0:
+            row["subscription_id"] = int(subscription.identifier)
         if snapshot:
             row["reason"] = "snapshot"
         self._note("subscribe", row, len(client_id) + len(topic_filter), True)

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from canopy_mqtt.core.codec.packets import V5
@@ -37,11 +38,13 @@ UNAVAILABLE_V3: Final = b"\x20\x02\x00\x03"
 
 
 class Newcomer(NamedTuple):
-    """A connection on its way. `until`: loop time."""
+    """A connection on its way. `until`: loop time. `host`: its client's IP address, "": it has none, None: no client
+    comes with it, since what it says of its proxy is wrong."""
 
     arrival: Arrival
     sock: socket.socket
     until: float
+    host: str | None = ""
 
 
 def unavailable(version: int, upgraded: bool) -> bytes:
@@ -76,9 +79,17 @@ class Room:
 class Line:
     """The connections for one worker. Made on the event loop."""
 
-    def __init__(self, room: Room, part: int, most_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        room: Room,
+        part: int,
+        most_bytes: int = MAX_BYTES,
+        passes: Callable[[Newcomer], Newcomer | None] = lambda newcomer: newcomer,
+    ) -> None:
         """`part`: connections that fit whatever the other lines take of the room; `most_bytes`: what was read of large
-        ones that wait, and about as much of those that are on their way; one always fits."""
+        ones that wait, and about as much of those that are on their way; one always fits. `passes` returns a connection
+        as the worker is to have it, None: it is to be closed."""
+        self._passes = passes
         self._room = room
         self._part = part
         self._most_bytes = most_bytes
@@ -156,10 +167,14 @@ class Line:
         while channel is not None and self._waiting and len(self._sent) < UNTAKEN:
             if sum(map(_size, self._sent)) >= self._most_bytes:
                 break
+            passed = self._passes(self._waiting[0])
+            if passed is None:
+                self._leave().sock.close()
+                continue
             newcomer = self._waiting.popleft()
             self._bytes -= _size(newcomer)
             self._sent.append(newcomer)
-            channel.send(newcomer.arrival.frame(newcomer.sock))
+            channel.send(passed.arrival.frame(newcomer.sock))
         self._watch()
 
     def _leave(self) -> Newcomer:

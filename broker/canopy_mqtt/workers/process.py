@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from canopy_mqtt.assembly.nursery import Nursery
@@ -67,6 +67,8 @@ class WorkerProcess:
 
     pid: int
     channel: Channel
+    silent = False
+    """It has not answered for some seconds."""
     ended: asyncio.Task[int]
     """Its exit code, or minus the number of the signal that ended it; all that it said was heard by then."""
 
@@ -78,9 +80,12 @@ class WorkerProcess:
         write: Callable[[str], object],
         taken: Callable[[int], None],
         arrived: Callable[[Arrival, socket.socket], None],
+        heard: Mapping[str, Callable[..., None]],
     ) -> None:
         """`write` takes lines of its log, which `people` read, or programs; `taken` is called with the number of
-        connections that it has, and `arrived` with each that it has for another worker."""
+        connections that it has, and `arrived` with each that it has for another worker; `heard`: what is called with
+        all else that it says unasked, by name."""
+        self._heard = heard
         self.name = name
         self._log = log
         self._people = people
@@ -147,6 +152,8 @@ class WorkerProcess:
                 name, *given = frame.said()
                 if name == "failed":
                     self._why = given[0]
+                elif name in self._heard:
+                    self._heard[name](*given)
                 elif not self._answers[name].done():
                     self._answers[name].set_result(given)
 
@@ -176,7 +183,9 @@ class WorkerProcess:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(seconds / LOOKS):
                         await self.ask("pong", "ping")
+                    self.silent = False
                     break
+                self.silent = True
             else:
                 self._log.error("worker does not answer", worker=self.name, pid=self.pid, seconds=seconds)
                 self.kill()

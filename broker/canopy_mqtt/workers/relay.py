@@ -40,6 +40,12 @@ def origin_bytes(origin: Origin) -> bytes:
     return json.dumps([origin.text, origin.host, origin.port, certificate]).encode()
 
 
+def origin_host(data: bytes) -> str:
+    """Return the client's IP address of an origin that is written down."""
+    host: str = json.loads(data)[1]
+    return host
+
+
 def read_origin(data: bytes, origin: Origin) -> None:
     """Have an origin say what another process has written down."""
     origin.text, origin.host, origin.port, shown = json.loads(data)

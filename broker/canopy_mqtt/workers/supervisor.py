@@ -18,18 +18,24 @@ from typing import Any, Final
 import structlog
 
 from canopy_mqtt.assembly import logs
+from canopy_mqtt.guards.log import Faults
 from canopy_mqtt.net.listening.listeners import StartupError
+from canopy_mqtt.observe.figures.catalogue import Found, of_process
+from canopy_mqtt.observe.figures.process import Process
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
-from canopy_mqtt.settings.reloadable import with_reloadable
+from canopy_mqtt.settings.reloadable import COUNTED, with_reloadable
 from canopy_mqtt.sockets import OWN_DESCRIPTORS
+from canopy_mqtt.workers.asking import SUPERVISOR, Answering
 from canopy_mqtt.workers.crew import Crew, Slot
 from canopy_mqtt.workers.entrance import Entrance
+from canopy_mqtt.workers.http_door import HttpDoor
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
 from canopy_mqtt.workers.moving import take_store
 from canopy_mqtt.workers.plan import unusable
 from canopy_mqtt.workers.process import WorkerError, how_it_ended, nursery
-from canopy_mqtt.workers.wire import ANY, Arrival
+from canopy_mqtt.workers.relay import origin_host
+from canopy_mqtt.workers.wire import ANY, Arrival, Channel
 
 FIRST_PAUSE: Final = 0.5
 MAX_PAUSE: Final = 30.0
@@ -50,8 +56,22 @@ class Supervisor:
     before_listening: Callable[[], None]
     suspended: Callable[[], float]
 
-    def __init__(self, settings: Settings, people: bool, write: Callable[[str], object]) -> None:
-        """`people`: they read the log. `write` takes the lines of the workers' logs."""
+    def __init__(
+        self,
+        settings: Settings,
+        people: bool,
+        write: Callable[[str], object],
+        read: Callable[[], Settings] | None = None,
+    ) -> None:
+        """`people`: they read the log. `write` takes the lines of the workers' logs. `read` reads the settings again,
+        in a thread; None: there is nothing to read."""
+        self._read = read
+        self._reloads = asyncio.Lock()
+        self._process = Process()
+        # How often each worker was started again.
+        self._restarts: dict[str, int] = {}
+        # The worker that has the connections of `[http]`.
+        self._http_slot = 0
         self.settings = settings
         self.log: Any = structlog.get_logger("canopy")
         self._people = people
@@ -64,6 +84,8 @@ class Supervisor:
         # From `start` on.
         self._crew: Crew
         self._entrance: Entrance
+        self._http: HttpDoor
+        self._answering: Answering | None = None
         self._broken: asyncio.Future[str]
 
     @property
@@ -72,7 +94,7 @@ class Supervisor:
 
     @property
     def http(self) -> list[str]:
-        return []
+        return [each.url() for each in self._http.open]
 
     async def start(self) -> None:
         """Have all workers serve. Raises StartupError, in one line."""
@@ -82,11 +104,17 @@ class Supervisor:
         most = _half_of_descriptors()
         self._crew = Crew(self.settings, self.log, self._people, self._write, most, self._relayed)
         self._entrance = Entrance(self.settings, self.log, most // 2, self._pass_on)
+        self._http = HttpDoor(self.settings.http, self.log, self._for_http)
         try:
             await self._entrance.bind()
+            await self._http.bind()
             self._lock = await take_store(self.settings, self.log, self._people, self._write)
             await self._crew.start([place.endpoint.port for place in self._entrance.places])
+            answers = {"figures": self._figures, "reload": self._reload}
+            self._answering = Answering(self._crew.folder, SUPERVISOR, answers, Faults(lambda: self.log).broke)
+            await self._answering.start()
             self._entrance.open()
+            self._http.listen()
         except BaseException as error:
             await self.stop()
             if isinstance(error, WorkerError):
@@ -94,6 +122,7 @@ class Supervisor:
             raise
         slots = self._crew.slots
         self._keepers = [loop.create_task(self._keep(slot)) for slot in slots]
+        self._keepers.append(loop.create_task(self._crew.divide()))
         self.log.info("workers serve", pids={slot.name: slot.process.pid for slot in slots if slot.process})
 
     async def stop(self) -> None:
@@ -102,6 +131,9 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await self._entrance.close()
+        await self._http.close()
+        if self._answering is not None:
+            await self._answering.stop()
         await self._crew.stop()
         if self._lock >= 0:
             os.close(self._lock)
@@ -117,6 +149,10 @@ class Supervisor:
         Raises:
             SettingsError: they are not for several workers, or one of these cannot use them.
         """
+        async with self._reloads:
+            return await self._reload_all(new)
+
+    async def _reload_all(self, new: Settings) -> list[str]:
         # By the number in force.
         if lines := unusable(new.model_copy(update={"workers": self.settings.workers})):
             raise SettingsError(lines)
@@ -128,6 +164,9 @@ class Supervisor:
             # Files may have changed since the check. The other workers have these settings all the same.
             self.settings = with_reloadable(self.settings, applied)
             self._entrance.limit(self.settings)
+            self._crew.gate.change(self.settings)
+            self._crew.bans.change(self.settings.security)
+            self._crew.parts.change(self.settings)
             logs.set_level(self.settings.log.level)
         return lines
 
@@ -140,10 +179,17 @@ class Supervisor:
         lines += [f'listener "{label}" stays open; to close it takes a restart' for label in sorted(gone)]
         if new.workers != has.workers:
             lines.append(f"workers.count: {has.workers.count} stays in force; {new.workers.count} takes a restart")
+        limits = new.limits
+        if not self._crew.gate.counts:
+            kept = {name.partition(".")[2]: getattr(has.limits, name.partition(".")[2]) for name in COUNTED}
+            limits = new.limits.model_copy(update=kept)
+            if limits != new.limits:
+                lines.append(f"no limit on connections is in force: {', '.join(COUNTED)} take a restart")
         for line in lines:
             self.log.warning("setting takes a restart", detail=line)
         made = new.model_copy(
             update={
+                "limits": limits,
                 "listener": tables,
                 "workers": has.workers,
                 "store": new.store.model_copy(update={"path": has.store.path}),
@@ -151,6 +197,31 @@ class Supervisor:
         )
         made.model_fields_set.discard("listen")
         return made, lines
+
+    async def _reload(self) -> tuple[list[str], list[str]]:
+        """Reload as an operator asks a worker for it. Returns the problems, and what takes a restart."""
+        try:
+            new = self.settings if self._read is None else await asyncio.to_thread(self._read)
+            return [], await self.reload(new)
+        except SettingsError as error:
+            return list(error.problems), []
+
+    async def _figures(self) -> dict[str, Found]:
+        """Return what the supervisor knows of the workers, and the figures of this process, by name."""
+        slots = self._crew.slots
+        return of_process(self._process) | {
+            "worker_restarts": [((slot.name,), self._restarts.get(slot.name, 0)) for slot in slots],
+            "worker_waiting": [((slot.name,), len(slot.line)) for slot in slots],
+        }
+
+    def _for_http(self) -> Channel | None:
+        """Return the way to the worker that answers HTTP: the one that did, or the next one that serves."""
+        slots = self._crew.slots
+        for slot in slots[self._http_slot :] + slots[: self._http_slot]:
+            if slot.line.open and slot.process is not None and not slot.process.silent:
+                self._http_slot = slot.number
+                return slot.process.channel
+        return None
 
     def _pass_on(self, newcomer: Newcomer) -> None:
         """Pass a connection on to its worker; or to any, with the shortest line of those that serve."""
@@ -166,7 +237,7 @@ class Supervisor:
     def _relayed(self, arrival: Arrival, sock: socket.socket) -> None:
         """Pass a connection on that a worker has for another one."""
         until = asyncio.get_running_loop().time() + (self.settings.limits.connect_timeout or MAX_WAIT)
-        self._pass_on(Newcomer(arrival, sock, until))
+        self._pass_on(Newcomer(arrival, sock, until, origin_host(arrival.origin)))
 
     async def _keep(self, slot: Slot) -> None:
         """Start a worker again whenever it has ended."""
@@ -198,6 +269,9 @@ class Supervisor:
                     slot.process.kill()
                 continue
             since = loop.time()
+            self._restarts[slot.name] = self._restarts.get(slot.name, 0) + 1
+            if self._answering is not None:
+                await self._answering.renew()
             self.log.warning("worker serves again", worker=slot.name, pid=slot.process.pid if slot.process else 0)
 
 

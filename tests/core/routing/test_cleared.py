@@ -73,7 +73,7 @@ def test_it_is_forgotten_after_a_day() -> None:
     client.publish("t", b"x", retain=True)
     client.publish("t", b"", retain=True)
     assert (cleared(router), len(router.retained)) == (["t"], 0)
-    assert router.retained_store.shares.of("c") == router.retained_bytes > 0
+    assert router.retained_store.shares.of("c") == router.retained_store.bytes > 0
     forget(router, network.now + DAY - 1.0)
     assert cleared(router) == ["t"]
     forget(router, network.now + DAY + 1.0)
@@ -112,7 +112,7 @@ def test_empty_messages_take_no_more_room_than_others(bounds: dict[str, int]) ->
     for number in range(200):
         client.publish(f"{number}/" + "long" * 100, b"", qos=1, retain=True)
     assert 0 < len(cleared(router)) <= 20
-    assert router.retained_bytes <= bounds.get("max_retained_bytes", 60_000)
+    assert router.retained_store.bytes <= bounds.get("max_retained_bytes", 60_000)
     check_accounts(router)
     kept = 5
     for number in range(kept):
@@ -176,7 +176,7 @@ def test_what_the_broker_itself_has_cleared_takes_no_room_from_clients() -> None
     network = node(max_retained_messages=10)
     router = network.router
     for number in range(50):
-        router.retain(Message(b"own/%d" % number, b"", 1, True, b"", 0.0, ""))
+        router.retained_store.retain(Message(b"own/%d" % number, b"", 1, True, b"", 0.0, ""))
     assert len(cleared(router)) == 10
     client = network.client("c")
     for number in range(8):
@@ -217,7 +217,7 @@ def test_accounts_are_exact_whatever_is_set_and_cleared(steps: list[tuple[str, s
         message = Message(topic.encode(), b"x" * size * 100, qos, True, b"", 0.0, publisher)
         if publisher == LINK:
             message = NodeMessage(message, Mark(0, int((network.now + ahead) * 1e6), ahead == 5))
-        router.retain(message)
+        router.retained_store.retain(message)
         check_sums(router)
     forget(router, network.now + 2 * DAY)
     assert store.cleared.node_count == 0
@@ -249,7 +249,7 @@ def test_an_older_message_of_a_node_does_not_undo_a_clearing_and_a_newer_one_doe
     now = int(network.now * 1e6)
     for ahead, expected in ((-1_000_000, None), (1_000_000, b"x")):
         message = Message(b"t", b"x", 1, True, b"", 0.0, LINK)
-        assert router.retain(NodeMessage(message, Mark(0, now + ahead, False))) is (expected is not None)
+        assert router.retained_store.retain(NodeMessage(message, Mark(0, now + ahead, False))) is (expected is not None)
         found = router.retained.get("t")
         assert (None if found is None else found.payload()) == expected  # type: ignore[attr-defined]
 
@@ -259,11 +259,11 @@ def test_nothing_older_comes_back_after_a_message_that_has_expired() -> None:
     network = node()
     router = network.router
     client = network.client("c")
-    router.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
+    router.retained_store.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
     now = int(network.now * 1e6)
     forget(router, network.now + 61.0)
     assert (len(router.retained), cleared(router)) == (0, ["t"])
-    assert router.retained_store.shares.of("c") == router.retained_bytes > 0
+    assert router.retained_store.shares.of("c") == router.retained_store.bytes > 0
     check_accounts(router)
     assert not retained_from_node(router, b"older", now - 1_000_000)
     assert retained_from_node(router, b"newer", now + 1_000_000)
@@ -274,7 +274,7 @@ def test_nothing_older_comes_back_after_a_message_that_has_expired() -> None:
 
 def test_what_expires_leaves_nothing_where_no_other_node_keeps_it() -> None:
     network = Network()
-    network.router.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
+    network.router.retained_store.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
     forget(network.router, network.now + 61.0)
     assert is_empty(network.router)
 
@@ -300,7 +300,9 @@ def test_nothing_older_comes_back_after_a_message_of_a_node_that_had_no_room(kno
 
 def retained_from_node(router: Router, payload: bytes, at: int) -> bool:
     """Whether a message that another node retained at a time, in microseconds, is retained here as well."""
-    return router.retain(NodeMessage(Message(b"t", payload, 1, True, b"", 0.0, LINK), Mark(0, at, False)))
+    return router.retained_store.retain(
+        NodeMessage(Message(b"t", payload, 1, True, b"", 0.0, LINK), Mark(0, at, False))
+    )
 
 
 def test_the_stream_of_all_is_no_subscription_to_all() -> None:

@@ -214,20 +214,6 @@ class SubscriptionTable(Job):
             self.listener.unwanted(topic_filter)
         return held - self.trie.bytes
 
-    def tell(self, subscription: Subscription, snapshot: bool) -> None:
-        """Record a subscription: a new one, or (`snapshot`) one that was there before."""
-        tap = self.tap
-        if tap is not None:
-            tap.subscribed(
-                subscription.session.client_id,
-                subscription.topic_filter,
-                subscription.qos,
-                subscription.no_local,
-                subscription.retain_as_published,
-                subscription.identifier,
-                snapshot,
-            )
-
     # -- the ends of sessions ------------------------------------------------------------------------------------------
 
     @property

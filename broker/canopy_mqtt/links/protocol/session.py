@@ -130,7 +130,7 @@ class UplinkSession(Session):
             return EXCLUDED
         if self.trial.bars(adapted.topic, self.totals.now):
             self.offered += 1
-            return self.drop(REFUSED)
+            return self.ledger.lost(REFUSED, 1)
         answer = super().deliver(
             adapted, min(qos, self.max_qos), retain and self.retain_available, (), group, message_terms
         )
@@ -146,7 +146,7 @@ class UplinkSession(Session):
             return False
         if self.trial.bars(adapted.topic, self.totals.now):
             self.offered += 1
-            self.drop(REFUSED)
+            self.ledger.lost(REFUSED, 1)
             return False
         delivery.message = adapted
         delivery.qos = min(delivery.qos, self.max_qos)
@@ -241,11 +241,12 @@ class UplinkSession(Session):
             size = delivery.message.size + HEADROOM
             if send_buffer.refusal(delivery.message, delivery.qos, delivery.identifiers) != ACCEPTED:
                 if delivery.state == QUEUED:
-                    self.shed_one(delivery, TOO_LARGE)
+                    self.queue.shed_one(delivery, TOO_LARGE, send_buffer)
+                    self.update_fast_path()
                     continue
                 self.window.finish(delivery)
                 if delivery.attempts == 0:
-                    self.drop(TOO_LARGE)
+                    self.ledger.lost(TOO_LARGE, 1)
                 continue
             if not send_buffer.has_room(size) or (delivery.state == QUEUED and not self._fly(delivery)):
                 return False
@@ -352,7 +353,8 @@ class UplinkSession(Session):
         if self.queue.pending is not None:
             for each in list(self.queue.pending):
                 if each.state != DROPPED and each.message.topic == topic:
-                    self.shed_one(each, REFUSED)
+                    self.queue.shed_one(each, REFUSED, self.send_buffer)
+            self.update_fast_path()
 
     def _refuse(self, delivery: Delivery) -> None:
         self.window.finish(delivery)
@@ -360,7 +362,7 @@ class UplinkSession(Session):
         if delivery.attempts > 0:
             # It counted as delivered when it was written.
             self.delivered -= 1
-        self.drop(REFUSED)
+        self.ledger.lost(REFUSED, 1)
 
     def begin_anew(self, retained: RetainedTree) -> None:
         """The upstream has no session of ours: what is in flight goes as if for the first time, and what is retained.
@@ -396,7 +398,7 @@ class UplinkSession(Session):
                     continue
                 self.window.finish(delivery)
                 if delivery.attempts == 0:
-                    self.drop(TOO_LARGE)
+                    self.ledger.lost(TOO_LARGE, 1)
         for delivery in self.queue.waiting():
             delivery.retain = delivery.retain and self.retain_available
             if delivery.qos > most:
