@@ -84,6 +84,28 @@ async def test_an_address_of_http_is_guarded_whatever_address_a_reload_has_writt
         assert answer.status == 401
 
 
+async def test_a_listener_with_a_name_stays_what_it_is(stack: AsyncExitStack, tmp_path: Path) -> None:
+    config = tmp_path / "canopy.toml"
+
+    def listen(scheme: str) -> None:
+        http = '[http]\nlisten = ["http://127.0.0.1:0"]\n'
+        config.write_text(f'{http}[[listener]]\nname = "main"\nurl = "{scheme}://127.0.0.1:0"\n')
+
+    listen("mqtt")
+    crew = Crew(stack, 2)
+    await crew.start("--config", str(config))
+    listen("ws")
+    async with aiohttp.request("POST", crew.daemon.started["http"][0] + "/api/v5/reload") as answer:
+        assert any('listener "main"' in line for line in (await answer.json())["restart"])
+    roll(crew)
+    await crew.line("workers are restarted")
+    (port,) = {int(url.rpartition(":")[2]) for url in crew.daemon.urls} - {crew.daemon.port}
+    peer = await wire.Peer.open("127.0.0.1", port)
+    stack.callback(peer.abort)
+    await peer.send(wire.connect("device"))
+    assert (await peer.expect(wire.CONNACK)).code == 0
+
+
 async def test_a_worker_that_does_not_start_ends_it_and_has_its_settings_from_before(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
