@@ -125,3 +125,26 @@ async def test_a_worker_that_does_not_start_ends_it_and_has_its_settings_from_be
     await crew.join(next(crew.names(0)))
     assert crew.pids["w1"] == other
     assert crew.told("workers are restarted") == []
+
+
+async def test_a_worker_that_does_not_start_keeps_what_reloads_have_changed(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    config = tmp_path / "canopy.toml"
+    config.write_text("")
+    crew = Crew(stack, 2)
+    await crew.start("--config", str(config))
+    (tmp_path / "file").write_text("")
+    members_only = "[mqtt]\nallow_anonymous = false\n"
+    recorder = f'[recorder]\ndirectory = "{tmp_path / "file"}"\nrequired = true\n'
+    config.write_text(members_only)
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    await until(lambda: len(crew.told("settings reloaded")) == 2)
+    config.write_text(members_only + recorder)
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    await until(lambda: len(crew.told("settings reloaded")) == 4)
+    roll(crew)
+    await crew.line("rolling restart stopped", worker="w0")
+    await crew.line("worker serves again", worker="w0")
+    peer = await crew.knock(next(crew.names(0)))
+    assert (await peer.expect(wire.CONNACK)).code == 0x87

@@ -190,7 +190,8 @@ class Supervisor:
 
     async def _restart_workers(self, wanted: Settings) -> None:
         if await self._roll.run(wanted):
-            self.settings = wanted
+            # There may have been a reload meanwhile.
+            self.settings = with_reloadable(wanted, self.settings)
 
     def _as_they_are(self, new: Settings) -> tuple[Settings, list[str]]:
         """Return other settings, but for what takes a restart of the supervisor, and a line for each of these."""
