@@ -241,7 +241,7 @@ class ConnectionTable:
         self.rounds.after_batch()
         admission = self._admission
         if connection.ended_at > 0.0:
-            # It has sent its DISCONNECT behind its CONNECT, and counts no more.
+            # Its client has sent DISCONNECT behind its CONNECT: the connection counts no more.
             return False
         if admission is None or not admission.readmit(connection.origin.host, connection.terms.admission):
             return False
