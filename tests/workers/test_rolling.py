@@ -7,6 +7,8 @@ import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
+
 from tests.e2e import wire
 from tests.support.waiting import until
 from tests.workers.crew import Crew, runs
@@ -57,6 +59,29 @@ async def test_settings_that_take_a_restart_come_into_force(stack: AsyncExitStac
     roll(crew)
     await crew.line("workers are restarted")
     assert {line["worker"] for line in crew.told("recording")} == {"w0", "w1"}
+
+
+async def test_an_address_of_http_is_guarded_whatever_address_a_reload_has_written_before_it(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    config, token = tmp_path / "canopy.toml", tmp_path / "token"
+    token.write_text("a-token-that-nobody-guesses\n")
+
+    def listen(*urls: str) -> None:
+        config.write_text(f'[http]\nlisten = {list(urls)}\noperator_token_file = "{token}"\n')
+
+    listen("http://127.0.0.1:0")
+    crew = Crew(stack, 2)
+    await crew.start("--config", str(config))
+    # Who may open a Unix socket need not say who they are.
+    listen(f"http+unix://{tmp_path / 'socket'}", "http://127.0.0.1:0")
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    await until(lambda: len(crew.told("settings reloaded")) == 2)
+    assert any("http.listen" in line["detail"] for line in crew.told("setting takes a restart"))
+    roll(crew)
+    await crew.line("workers are restarted")
+    async with aiohttp.request("GET", crew.daemon.started["http"][0] + "/api/v5/stats") as answer:
+        assert answer.status == 401
 
 
 async def test_a_worker_that_does_not_start_ends_it_and_has_its_settings_from_before(

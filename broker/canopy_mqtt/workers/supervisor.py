@@ -202,6 +202,9 @@ class Supervisor:
         lines += [f'listener "{label}" stays open; to close it takes a restart' for label in sorted(gone)]
         if new.workers != has.workers:
             lines.append(f"workers.count: {has.workers.count} stays in force; {new.workers.count} takes a restart")
+        if new.http.listen != has.http.listen:
+            wants = ", ".join(new.http.listen) or "no address"
+            lines.append(f"http.listen: {', '.join(has.http.listen) or 'no address'} stays; {wants} takes a restart")
         limits = new.limits
         if not self._crew.gate.counts:
             kept = {name.partition(".")[2]: getattr(has.limits, name.partition(".")[2]) for name in COUNTED}
@@ -214,6 +217,8 @@ class Supervisor:
             update={
                 "limits": limits,
                 "listener": tables,
+                # Each worker has these sockets, whatever it would listen on.
+                "http": new.http.model_copy(update={"listen": has.http.listen, "socket_mode": has.http.socket_mode}),
                 "workers": has.workers,
                 "store": new.store.model_copy(update={"path": has.store.path}),
                 "federation": new.federation.model_copy(update={"broker_id": has.federation.broker_id}),

@@ -237,6 +237,9 @@ class ConnectionTable:
         # The core has ended the other one, which may have to leave this table first.
         self.rounds.after_batch()
         admission = self._admission
+        if connection.ended_at > 0.0:
+            # It has sent its DISCONNECT behind its CONNECT, and counts no more.
+            return False
         if admission is None or not admission.readmit(connection.origin.host, connection.terms.admission):
             return False
         connection.protocol.refused = 0
