@@ -321,8 +321,8 @@ def _erase(
     outcome = erase_job.run(folder, erase_job.Chosen(tuple(topics), tuple(clients)), dry_run)
     typer.echo(outcome.line(dry_run))
     job_metrics.note("erased_events", outcome.events)
-    for output in tables_ if outcome.erased and not dry_run else ():
-        for line in erase(output, outcome.erased, outcome.times, say):
+    for output in () if dry_run else tables_:
+        for line in erase(output, outcome.erased, outcome.times, outcome.reached, say):
             tell(f"not reached: {line}")
     for line in (*outcome.unreached, erase_job.COPIES):
         tell(f"not reached: {line}")

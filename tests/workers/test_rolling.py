@@ -148,3 +148,15 @@ async def test_a_worker_that_does_not_start_keeps_what_reloads_have_changed(
     await crew.line("worker serves again", worker="w0")
     peer = await crew.knock(next(crew.names(0)))
     assert (await peer.expect(wire.CONNACK)).code == 0x87
+
+
+async def test_behind_a_reload_it_has_what_that_has_read(stack: AsyncExitStack, tmp_path: Path) -> None:
+    config = tmp_path / "canopy.toml"
+    config.write_text("")
+    crew = Crew(stack, 2)
+    await crew.start("--config", str(config))
+    config.write_text(f'[recorder]\ndirectory = "{tmp_path / "record"}"\n')
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    roll(crew)
+    await crew.line("workers are restarted")
+    assert {line["worker"] for line in crew.told("recording")} == {"w0", "w1"}

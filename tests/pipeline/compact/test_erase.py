@@ -257,6 +257,16 @@ def test_a_table_of_delta_has_no_earlier_version_any_more_nor_what_a_killed_run_
         assert session.sql(query).fetchall() == LEFT
 
 
+@pytest.mark.parametrize("client", ["q", "nobody"])
+def test_rows_of_events_that_retention_removed_are_named(tmp_path: Path, client: str) -> None:
+    in_tables(tmp_path, "parquet")
+    retention_job.run(str(tmp_path / "record"), None, 1)
+    (last,) = (each["from_seq"] for each in manifests(tmp_path / "record"))
+    done = command(tmp_path / "record", "--erase-client", client, "--tables", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    assert f"not reached: {tmp_path}/out: the rows of numbers 1 to {last - 1}: their events were" in done.stderr
+
+
 def test_tables_of_another_record_are_refused(tmp_path: Path) -> None:
     in_tables(tmp_path / "one", "parquet")
     told = Story(begin=NOW)
