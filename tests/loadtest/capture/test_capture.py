@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -153,16 +152,6 @@ async def test_exactly_so_many_messages(port: int, tmp_path: Path) -> None:
     assert topics == [f"t/{number}" for number in range(7)]
 
 
-async def test_it_can_be_stopped(port: int, tmp_path: Path) -> None:
-    sender = await client(port, "p")
-    running = Running(port, tmp_path / "stopped.parquet", seconds=3600)
-    await running.begun.wait()
-    running.stop.set()
-    assert (await running.task).trouble == ""
-    sender.abort()
-    assert (tmp_path / "stopped.parquet").exists()
-
-
 async def test_no_message_is_a_file_too(port: int, tmp_path: Path) -> None:
     found = await Running(port, tmp_path / "none.parquet", seconds=0.05).task
     assert (found.messages, found.trouble) == (0, "")
@@ -244,17 +233,6 @@ async def test_refusals(tmp_path: Path) -> None:
     said = await failing(server.port, out)
     assert said == f"mqtt://127.0.0.1:{server.port}: connection refused"
     assert not out.exists()
-
-
-async def test_a_broker_that_breaks_the_protocol(tmp_path: Path) -> None:
-    async with ScriptedServer(Script(fate=lambda _: Fate(topic="a/+"))) as server:
-        running = Running(server.port, tmp_path / "bad.parquet", "#")
-        await running.begun.wait()
-        sender = await client(server.port, "p")
-        await sender.publish("t", b"x")
-        found = await running.task
-        sender.abort()
-    assert found.trouble.startswith("the broker breaks the protocol: ")
 
 
 async def test_files_that_cannot_be(tmp_path: Path) -> None:
@@ -346,17 +324,6 @@ def test_bad_files(tmp_path: Path, content: bytes, line: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_bad_folders(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match=r"no \.parquet file in this folder"):
-        capture_file.about(tmp_path)
-    with pytest.raises(CaptureError, match="no such file or folder"):
-        capture_file.about(tmp_path / "nowhere")
-    (tmp_path / "1.parquet").write_bytes(whole())
-    (tmp_path / "2.parquet").write_bytes(whole())
-    with pytest.raises(CaptureError, match="no capture: it has no column ts"):
-        capture_file.about(tmp_path)
-
-
 def test_a_capture_is_as_readable_as_other_files(tmp_path: Path) -> None:
     earlier = os.umask(0o027)
     try:
@@ -372,13 +339,3 @@ def test_a_later_format_is_not_guessed_at(tmp_path: Path) -> None:
         writer.finish({"format": "2"})
     with pytest.raises(CaptureError, match="is of format 2, and this Canopy reads format 1"):
         capture_file.about(tmp_path / "new.parquet")
-
-
-def test_filters_that_are_no_list_are_none(tmp_path: Path) -> None:
-    for number, text in enumerate(('{"a": 1}', "[1]", "nonsense")):
-        with Writer(tmp_path / f"{number}.parquet", sizes_only=True) as writer:
-            writer.finish({"filters": text})
-        assert capture_file.about(tmp_path / f"{number}.parquet").filters == ()
-    with Writer(tmp_path / "good.parquet", sizes_only=True) as writer:
-        writer.finish({"filters": json.dumps(["a", "b/#"])})
-    assert capture_file.about(tmp_path / "good.parquet").filters == ("a", "b/#")

@@ -38,7 +38,6 @@ from canopy_load.ledger.counters import Tally
 from canopy_load.ledger.deliveries import Streams
 from canopy_load.ledger.mark import Mark, run_number
 from canopy_load.report.result import Result
-from canopy_load.scenario.plan import Plan
 from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.core.codec import packets
 from canopy_mqtt.core.codec.decoder import Decoder
@@ -236,34 +235,6 @@ async def test_in_a_hurry_what_is_left_at_an_interruption_is_unsent(tmp_path: Pa
 # -- before a run ------------------------------------------------------------------------------------------------------
 
 
-def test_the_scenario_is_one_that_can_be_read(tmp_path: Path) -> None:
-    made = job(
-        written(tmp_path / "a b%.parquet", mixed(10)), 1, ReplayOptions(4, 2, 3, ("a/+", "%c/#"), version="3.1.1")
-    )
-    scenario = made.scenario
-    assert scenario.name == "replay-a-b-"
-    assert [group.name for group in scenario.groups] == ["subscribers", "publishers"]
-    assert [group.clients for group in scenario.groups] == [3, 2]
-    assert {group.version for group in scenario.groups} == {"3.1.1"}
-    plan = Plan(scenario, "0" * 8)
-    assert [name for name, _, _ in plan.topic_filters(0, 0)] == ["a/+", "%c/#"]
-    assert f'name = "{scenario.name}"' in made.scenario_text
-    assert (made.replay, made.speed, made.prefix) == (str(tmp_path / "a b%.parquet"), 4, "")
-
-
-async def test_filters_are_those_of_the_capture(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    async with broker() as port, captured(port, path, 1):
-        sender = await wire.Peer.open("127.0.0.1", port)
-        await sender.send(wire.connect("p"))
-        await sender.expect(wire.CONNACK)
-        await sender.publish("t", bytes(20))
-        sender.abort()
-    assert [each.filter for each in job(path, 1).scenario.groups[0].subscribe] == ["#"]
-    assert [each.filter for each in job(path, 1, ReplayOptions(prefix="p/")).scenario.groups[0].subscribe] == ["p/#"]
-    assert [each.filter for each in job(path, 1, ReplayOptions(filters=["u"])).scenario.groups[0].subscribe] == ["u"]
-
-
 @for_each(
     ("text", "speed"), [("1", 1.0), ("1x", 1.0), ("10x", 10.0), ("0.5x", 0.5), ("max", math.inf), ("1e3x", 1000.0)]
 )
@@ -293,11 +264,6 @@ def test_what_cannot_be_replayed(tmp_path: Path, rows: list[dict[str, Any]], pre
     assert str(caught.value).startswith(f"{path}: {line}")
 
 
-def test_a_prefix_takes_the_dollar_away(tmp_path: Path) -> None:
-    path = written(tmp_path / "x.parquet", [{"topic": "$SYS/x"}])
-    assert prepare(path, ReplayOptions(prefix="old/"), [TARGET]).scenario.groups[1].clients == 1
-
-
 def test_too_many_topics_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_spool, "MAX_RECORDED_STREAMS", 6)
     prepare(
@@ -309,14 +275,6 @@ def test_too_many_topics_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
             ReplayOptions(),
             [TARGET],
         )
-
-
-async def test_a_capture_that_is_gone_ends_the_run_with_a_line(tmp_path: Path) -> None:
-    path = written(tmp_path / "x.parquet", mixed(5))
-    made = job(path, 1)
-    os.remove(path)
-    with pytest.raises(CaptureError, match=re.escape(f"{path}: no such file or folder")):
-        await conductor.play(made)
 
 
 # -- a recorder's folder -----------------------------------------------------------------------------------------------
@@ -433,14 +391,6 @@ def test_messages_are_dealt_whole_and_in_order(
         assert [each[0] for each in found] == pytest.approx(times)
 
 
-def test_what_is_behind_is_counted(tmp_path: Path) -> None:
-    recording = looked_at(written(tmp_path / "x.parquet", [{} for _ in range(10)]))
-    cursor = ReplaySpool(recording, [0], 2.0).cursor(0)
-    assert [cursor.behind(elapsed) for elapsed in (-1.0, 0.0, 499.0, 500.0, 4500.0, 1e9)] == [0, 1, 1, 2, 10, 10]
-    cursor.pick(), cursor.size()
-    assert [cursor.behind(elapsed) for elapsed in (0.0, 500.0, 1e9)] == [0, 1, 9]
-
-
 def test_a_file_that_changed_in_between_is_noticed(tmp_path: Path) -> None:
     for count in (4, 6):
         recording = looked_at(written(tmp_path / "x.parquet", mixed(5)))
@@ -527,19 +477,6 @@ def test_messages_go_at_their_times_and_keep_them_when_they_are_late(tmp_path: P
     meant = [(row["topic"].encode(), row["qos"], row["retain"], row["size"]) for row in rows]
     assert [each[1:] for each in kept.found] == meant
     assert [each[0] - 1000 for each in kept.found] == list(times)
-
-
-def test_a_pause_is_no_loss_and_the_end_tells_what_was_due(tmp_path: Path) -> None:
-    sender, kept = sending(written(tmp_path / "x.parquet", [{} for _ in range(5)]))
-    sender.active = True
-    sender.set_rate(1.0, 0.0)
-    sender.pump(0)
-    sender.set_rate(0.0, 500.0)
-    assert (sender.next_at, sender.overdue(10_000.0)) == (NEVER, 0)
-    sender.set_rate(1.0, 600.0)
-    assert sender.next_at == 1000, "it goes on by its own clock"
-    assert sender.give_up(3500.0) == 3
-    assert len(kept.found) == 1
 
 
 def test_of_mixed_qualities_only_those_without_acknowledgement_are_uncertain(tmp_path: Path) -> None:

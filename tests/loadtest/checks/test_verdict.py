@@ -141,7 +141,3 @@ def test_the_measure_has_no_steps(
     one = result(own, broker, waited, closed, unsent, late, late + above)
     near = result(own, broker, min(max(0.0, waited + waits), 1.0), closed, unsent, max(0.0, late + later), late + above)
     assert abs(one.disturbed - near.disturbed) < 0.02
-
-
-def test_a_rate_of_the_generator_is_said_to_be_its_own() -> None:
-    assert "its own and not the broker's" in verdict(result(closed=True, own=0.95))[1]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 
-import pytest
 from rich.console import Console
 
 from canopy_load.compare.compare_table import table
@@ -41,14 +39,6 @@ def test_a_figure_that_was_not_had_is_none() -> None:
     nothing = result(broker_us=None, receive_rate=0.0, broker_memory=None, deliveries=Deliveries())
     empty = comparison({"canopy": [nothing]}).entrants[0]
     assert [empty.spread(FIGURE[key]) for key in ("cpu_us", "rate", "memory_mb", "loss_percent")] == [None] * 4
-
-
-def test_loss_is_a_share_of_what_was_expected() -> None:
-    run = result(deliveries=Deliveries(expected=2000, received=1990, lost=10))
-    assert FIGURE["loss_percent"].of(run) == pytest.approx(0.5)
-    assert FIGURE["loss_percent"].show(0.5) == "0.5 %"
-    assert FIGURE["loss_percent"].show(0.0) == "0 %"
-    assert FIGURE["loss_percent"].show(0.000123) == "0.00012 %"
 
 
 def test_ratios_are_to_the_first_broker_that_has_runs() -> None:
@@ -129,26 +119,3 @@ def test_the_table_says_all_in_80_columns() -> None:
     for words in ("a remark", "aedes: aedes is not installed", "Interrupted"):
         assert words in text
     assert "Nothing was measured." in printed(comparison({"aedes": []}))
-
-
-def test_whole_means_that_every_broker_played_every_round() -> None:
-    assert comparison({"canopy": [result()], "mosquitto": [result()]}).whole
-    assert not comparison({"canopy": [result()], "mosquitto": []}).whole
-    assert not comparison({"canopy": [result()]}, interrupted=True).whole
-    assert not comparison({"canopy": [result()]}, rounds=2).whole
-
-
-def test_the_json_holds_every_run() -> None:
-    what = comparison({"canopy": [result(), result()], "mosquitto": [result(broker_us=5.0)]})
-    data = json.loads(json.dumps(what.as_json()))
-    assert data["compared_with"] == "canopy"
-    assert [len(broker["runs"]) for broker in data["brokers"]] == [2, 1]
-    assert data["brokers"][1]["figures"]["cpu_us"] == {
-        "median": 5.0,
-        "min": 5.0,
-        "max": 5.0,
-        "runs": 1,
-        "ratio": 0.5,
-        "generator_was_the_limit": False,
-    }
-    assert data["brokers"][0]["runs"][0]["run"] == "0badcafe"

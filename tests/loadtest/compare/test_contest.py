@@ -20,7 +20,6 @@ from canopy_load.compare.contest import Contest, ContestHooks
 from canopy_load.compare.started_brokers import VersionConflict
 from canopy_load.engine.conductor import RunError
 from canopy_load.engine.job import Job
-from canopy_load.errors import Misuse
 from canopy_load.report.result import Result
 from canopy_load.scenario.scenario_schema import Scenario
 from tests.loadtest.compare.compared import result
@@ -133,11 +132,6 @@ async def test_the_same_broker_twice_shows_the_noise() -> None:
     assert stage.turns == ["canopy", "canopy", "mosquitto"]
 
 
-def test_an_unknown_broker_is_refused() -> None:
-    with pytest.raises(Misuse, match="no broker 'rabbits'"):
-        Contest(SCENARIO, "", ["canopy", "rabbits"], rounds=1)
-
-
 async def test_who_is_not_installed_is_told_and_the_others_play(monkeypatch: pytest.MonkeyPatch) -> None:
     why = "mosquitto is not installed (Debian: apt-get install mosquitto)"
     monkeypatch.setitem(PEERS, "mosquitto", replace(PEERS["mosquitto"], missing=lambda: why))
@@ -238,11 +232,6 @@ def test_all_speak_3_1_1_where_one_speaks_no_other() -> None:
     assert written == contest.scenario
     assert not any(entrant.failure for entrant in contest.comparison.entrants)
     assert Contest(SCENARIO, "text", ["canopy", "mosquitto"], rounds=1).scenario == SCENARIO
-
-
-def test_a_broker_that_is_missing_does_not_choose_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PEERS, "amqtt", replace(PEERS["amqtt"], missing=lambda: "not here"))
-    assert Contest(SCENARIO, "", ["canopy", "amqtt"], rounds=1).scenario == SCENARIO
 
 
 def test_who_lacks_what_the_scenario_needs_is_left_out() -> None:

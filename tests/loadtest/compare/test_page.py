@@ -47,19 +47,3 @@ def test_what_comes_from_outside_does_nothing() -> None:
     assert text.count(EVIL) == 0
     assert len(re.findall("<script", text)) == len(re.findall("<script", plain))
     assert words_of(text).count(EVIL) >= 5
-
-
-def test_a_figure_of_the_generators_is_marked() -> None:
-    text = words_of(page(comparison({"canopy": [result(limit="generator")], "mosquitto": [result()]})))
-    assert "1,000*" in text
-    assert "the figure is not the broker's" in text
-    assert "the generator was the limit in 1 of 1 runs" in text
-    assert "the figure is not the broker's" not in words_of(page(comparison({"canopy": [result()]})))
-
-
-def test_a_page_can_be_made_of_nothing() -> None:
-    what = comparison({"aedes": []}, interrupted=True)
-    what.entrants[0].failure = "aedes is not installed"
-    seen = words_of(page(what))
-    for words in ("Nothing was measured", "Interrupted", "aedes is not installed"):
-        assert words in seen

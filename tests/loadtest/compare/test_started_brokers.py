@@ -75,11 +75,6 @@ def test_what_a_scenario_needs_of_a_broker(group: dict[str, Any], needed: set[st
     assert needs(scenario({"version": "3.1.1", **group})) == needed
 
 
-def test_two_groups_of_publishers_need_routing() -> None:
-    group = {"version": "3.1.1", "publish": [PUBLISH]}
-    assert needs(scenario(group, group)) == {ROUTING}
-
-
 def test_a_scenario_is_rewritten_for_the_other_version() -> None:
     asked = scenario(
         {"publish": [{**PUBLISH, "payload": {"sizes": {"64": 9, "1024": 1}}}]},

@@ -20,31 +20,7 @@ def flipped(payload: bytes) -> bytes:
     return payload[:-1] + bytes([payload[-1] ^ 1])
 
 
-FAULTS = {
-    3: DROP,
-    4: DROP,
-    7: Fate(copies=2),
-    10: Fate(hold=3),
-    13: Fate(payload=flipped),
-    16: Fate(topic="elsewhere"),
-    18: Fate(delay=0.05),
-    21: Fate(copies=3),
-    24: Fate(payload=lambda payload: payload + b"!"),
-    27: Fate(payload=lambda payload: payload[:-1]),
-    29: DROP,
-}
-
 EVERYTHING = Cases()
-NAMES = [f"q{qos}-v{version[0]}" for qos in (0, 1, 2) for version in ("3.1.1", "5.0")]
-for _name in NAMES:
-    _keys = {"version": "5.0" if _name.endswith("5") else "3.1.1"}
-    _qos = int(_name[1])
-    EVERYTHING.add(
-        _name,
-        sender(f"p-{_name}", f"{_name}/%c/%n", 2, _keys, topics=2, qos=_qos),
-        reader(f"s-{_name}", f"{_name}/#", 1, _keys, qos=_qos),
-        fates=FAULTS,
-    )
 
 EVERYTHING.add(
     "pair",
@@ -94,16 +70,6 @@ EVERYTHING.add(
 @pytest.fixture(scope="module")
 def everything() -> Played:
     return EVERYTHING.play()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_fault_at_every_quality_in_every_version(everything: Played, name: str) -> None:
-    server, result = everything
-    agrees(server, result, [f"p-{name}", f"s-{name}"])
-    found = stated(named(result, f"s-{name}").deliveries)
-    assert found.reordered > 0
-    found.reordered = 0
-    assert found == Account(60, 54, 6, duplicates=6, altered=8)
 
 
 def test_a_fault_for_one_subscriber_stands_at_its_pair(everything: Played) -> None:

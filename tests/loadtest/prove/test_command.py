@@ -17,7 +17,6 @@ from canopy_load.brokers.registry import PEERS
 from canopy_load.cli.prove import MAX_ROUNDS, Chosen, rounds_of
 from canopy_load.engine import running
 from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS
-from canopy_load.prove.summary import Line, Settings, Summary
 from canopy_mqtt.command.cli import app
 from tests.loadtest.prove.proving import EVERYTHING
 from tests.support.runs import for_each
@@ -83,13 +82,6 @@ def test_a_broker_that_is_not_there_cannot_be_judged() -> None:
     assert done.exit_code == 2
 
 
-def test_a_host_that_is_not_known_is_told_in_one_line() -> None:
-    done = prove("mqtt://nohost.invalid:1883")
-    assert done.output.startswith("canopy: mqtt://nohost.invalid:1883: the host nohost.invalid is not known (")
-    assert done.output.count("\n") == 1
-    assert done.exit_code == 2
-
-
 def test_what_a_broker_prints_does_not_reach_the_terminal_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "loud.toml"
     file.write_text(
@@ -101,15 +93,6 @@ def test_what_a_broker_prints_does_not_reach_the_terminal_as_it_is(tmp_path: Pat
     assert "\\x1b[2Jgone" in done.output
     assert all(each.isprintable() or each == "\n" for each in done.output)
     assert done.exit_code == 1
-
-
-def test_compare_escapes_the_name_of_a_broker(tmp_path: Path) -> None:
-    file = tmp_path / "a.json"
-    settings = Settings("\x1b[31mred", "again", "replay")
-    file.write_text(Summary(settings, [1], [], [], "", promises=[Line("lost", "nothing is lost")]).dumps())
-    done = prove("compare", str(file))
-    assert "\\x1b[31mred" in done.output
-    assert "\x1b" not in done.output
 
 
 def test_a_running_broker_is_judged(port: int, tmp_path: Path) -> None:

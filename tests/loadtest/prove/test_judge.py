@@ -12,21 +12,16 @@ from canopy_load.ledger.history import (
     Connect,
     Delivery,
     Ended,
-    Event,
     History,
-    Look,
-    Ping,
     Publish,
     Subscribe,
     Unsubscribe,
 )
-from canopy_load.ledger.told import told
 from canopy_load.prove import report
 from canopy_load.prove.faults import CLIENT_FAULTS, Fault
 from canopy_load.prove.judge import PROMISES, Durability, Judgement, judge
 from canopy_load.prove.plan import make
 from canopy_load.prove.play import Proof
-from canopy_load.prove.waits import longest
 from tests.loadtest.prove.fake import Planted
 from tests.loadtest.prove.proving import proof, proven, reported
 
@@ -50,13 +45,6 @@ def ruling(judgement: Judgement, promise: str) -> tuple[str, int, int, int]:
     """State, findings, what was not promised, and what is in doubt."""
     (found,) = [each for each in judgement.rulings if each.promise == promise]
     return found.state, len(found.findings), found.not_promised, found.doubtful
-
-
-def test_a_message_that_came_was_not_lost() -> None:
-    judgement = judge(story())
-    assert ruling(judgement, "lost") == ("kept", 0, 0, 0)
-    assert reported(judgement).code == 0
-    assert longest(judgement.waits) == {"CONNACK": pytest.approx(0.1), "SUBACK": pytest.approx(0.1), "PUBACK": 0.5}
 
 
 def test_a_loss_has_the_operations_that_show_it_and_the_kind_of_client() -> None:
@@ -217,12 +205,6 @@ def test_what_did_not_come_to_a_tool_that_was_late_is_in_doubt() -> None:
     assert "could not judge" in reported(judgement).verdict
 
 
-def test_what_did_not_come_while_the_broker_waited_for_a_core_is_in_doubt() -> None:
-    judgement = judge(replace(story(comes=False), starved_at_end=3.0))
-    assert ruling(judgement, "lost") == ("not judged", 0, 0, 1)
-    assert "tool or broker waited for a core for 3.0 s" in reported(judgement).verdict
-
-
 def test_what_is_missing_while_it_still_comes_is_in_doubt() -> None:
     judgement = judge(replace(story(comes=False), rested=False))
     assert ruling(judgement, "lost") == ("not judged", 0, 0, 1)
@@ -271,27 +253,3 @@ def test_the_reports_say_the_same() -> None:
     assert f"BROKEN: {PROMISES['one connection']}" in text
     assert first["what"] in text
     assert text.endswith(f"verdict: 1 promise broken\nagain: {again}")
-
-
-@pytest.mark.parametrize(
-    ("event", "line"),
-    [
-        (
-            Connect(client="c", began=1, clean=True, node="n", present=True),
-            "CONNECT clean to n, Session Present: unknown",
-        ),
-        (
-            Publish(client="c", began=1, topic="t", qos=1, sequence=2, retain=True),
-            "PUBLISH t number 2, QoS 1, retained",
-        ),
-        (Publish(client="c", began=1, topic="w", qos=1, sequence=0, will=True), "the will w number 0, QoS 1"),
-        (Subscribe(client="c", began=1, topic_filter="t/#", qos=2), "SUBSCRIBE t/#, QoS 2"),
-        (Ping(client="c", began=1, connection=0), "PINGREQ on the connection before"),
-        (Ended(client="c", at=1, connection=0, code=0x8E), "connection ended by the broker with DISCONNECT 0x8e"),
-        (Ended(client="c", at=1, connection=0, own=True), "connection ended by the client"),
-        (Look(client="c", at=1, node="n", found={"r": (("p", "r", 1), 4)}), "retained messages at n: r number 4"),
-    ],
-)
-def test_each_event_is_a_line(event: Event, line: str) -> None:
-    assert line in told(event)
-    assert told(event).startswith("    1.000 s  c: ")

@@ -130,12 +130,6 @@ def test_the_league_has_a_row_for_each_promise_and_a_column_for_each_broker(bad:
     assert bad.verdict in text
 
 
-def test_what_a_broker_does_not_promise_is_a_figure_of_its_own(good: Summary) -> None:
-    line = loads(good.dumps()).promises[0]
-    line.not_promised = 3
-    assert "3 not promised" in page.cells([Summary(good.settings, [1], [], [], "", promises=[line])])[0][1]
-
-
 def test_a_fault_has_the_time_for_which_it_was_felt(good: Summary) -> None:
     ((fault, times, longest),) = report.felt(good)
     assert (fault, times) == ("kill", 1)
@@ -155,15 +149,6 @@ def test_a_report_lists_the_faults_that_happened_and_those_that_had_no_turn() ->
     long = reported(proven(rounds=3, faults=[Fault.KILL, Fault.STOP]))
     assert set(long.played) == {"kill", "stop", "none"}
     assert list(report.faults_told(long)) == ["faults that happened"]
-
-
-def test_pieces_add_up_the_faults_that_happened(good: Summary) -> None:
-    assert added([good, good]).played == {name: 2 * times for name, times in good.played.items()}
-
-
-def test_a_run_that_ends_early_names_no_number_of_rounds() -> None:
-    (_, missing) = report.faults_told(reported(proven(faults=[Fault.KILL], stop=True))).values()
-    assert missing == "kill, none"
 
 
 def test_a_replay_shows_all_packets_of_the_clients_of_findings() -> None:

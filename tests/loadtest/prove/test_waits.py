@@ -66,12 +66,6 @@ def test_a_connect_is_answered(
     assert verdict.unjudged["CONNECT answered"] == unjudged
 
 
-def test_a_connection_that_ends_needs_no_connack() -> None:
-    history = History()
-    attempt(history, 10.0, 20.0)
-    assert broken(made(history), 0.0) == []
-
-
 def published(began: float, ended: float) -> History:
     history = History()
     history.add(Publish(client="publisher-0", began=began, topic="t", qos=1, sequence=0)).ok(ended)

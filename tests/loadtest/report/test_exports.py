@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -47,14 +46,6 @@ def test_junit_has_a_case_for_each_threshold_and_one_for_the_messages() -> None:
     assert messages is not None
     assert "Lost: 20 of 120,000" in (messages.get("message") or "")
     assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
-
-
-def test_junit_names_the_machine_as_a_host_and_the_broker_as_a_url() -> None:
-    suite = ElementTree.fromstring(exports.junit(judged()))
-
-    assert suite.get("hostname") == platform.node()
-    about = {each.get("name"): each.get("value") for each in suite.iter("property")}
-    assert about["target"] == "mqtt://127.0.0.1:1883"
 
 
 def test_junit_bears_what_xml_cannot_write() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from canopy_load.report.report_page import WORST, page
 from canopy_load.report.report_plots import POINTS, fold, plots
-from canopy_load.report.result import Deliveries, Pair, Reconciled, Result, Second
+from canopy_load.report.result import Deliveries, Pair, Result
 from tests.loadtest.results import ATTACK, empty_result, full_result
 
 
@@ -25,24 +25,6 @@ def figures_of(html: str) -> list[dict[str, Any]]:
     assert found
     figures: list[dict[str, Any]] = json.loads(found[1])
     return figures
-
-
-def test_measured_stages_are_shaded_and_named() -> None:
-    rates = plots(full_result(24))[0]
-
-    assert rates.named
-    assert [(each.begin, each.end) for each in rates.stages if each.shaded] == [(4.0, 24.0)]
-    assert [each.name[:18] for each in rates.stages] == ["warm-up", "</script><script>d"]
-
-
-def test_a_quiet_end_is_drawn_but_not_in_view() -> None:
-    result = full_result(24)
-    result.seconds += [Second(24.0 + at, 1.0, "drain", False, clients_up=4, received=1 - at) for at in (0, 1)]
-
-    rates = plots(result)[0]
-
-    assert rates.view == (-2.0, 25.0)
-    assert rates.x[-1] == 25.5
 
 
 def test_nothing_from_outside_is_markup() -> None:
@@ -113,16 +95,6 @@ def test_the_verdict_stands_above_the_figures_when_the_generator_was_the_limit()
     assert warning < body.index("Key figures")
 
 
-def test_a_ledger_that_disagrees_is_prominent() -> None:
-    result = full_result()
-    result.reconciled = Reconciled(seen=20, reported=19, agrees=False, why="One is missing in the ledger.")
-
-    body = body_of(result)
-
-    assert '<li class="bad">The broker&#x27;s own ledger says something else' in body
-    assert body.count("One is missing in the ledger.") == 2
-
-
 def test_the_worst_pairs_come_first_and_the_rest_is_counted() -> None:
     result = full_result()
     result.pairs = [Pair(f"p{at}", "s", "g", Deliveries(expected=99, received=99 - at, lost=at)) for at in range(80)]
@@ -141,23 +113,6 @@ def test_an_attack_in_the_data_cannot_end_its_script() -> None:
     assert "<" not in data
     json.loads(data)
     assert ATTACK[:9] not in data
-
-
-def test_the_scenario_is_folded() -> None:
-    """It is longer than the report."""
-    folded = body_of(full_result()).split("<h2>Scenario</h2>")[1]
-
-    assert folded.startswith("<details><summary>as it was played, 7 lines</summary><pre>")
-
-
-def test_the_plot_of_gaps_and_copies_calls_nothing_lost_or_duplicate_that_the_headline_does_not() -> None:
-    result = full_result()
-    result.deliveries = Deliveries(expected=10, received=8, unconfirmed=2, redelivered=3)
-    (plot,) = [each for each in plots(result) if each.key == "faults"]
-
-    assert [series.name for series in plot.series] == ["gaps", "further copies"]
-    assert "0 lost and 2 unconfirmed" in plot.about
-    assert "0 duplicates, 3 redelivered and 0 overlapping" in plot.about
 
 
 def test_folding_keeps_counts_and_peaks() -> None:

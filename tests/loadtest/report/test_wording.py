@@ -8,12 +8,9 @@ from canopy_load.report.wording import (
     DASH,
     figures,
     findings,
-    group_cells,
-    memory,
     micros,
     number,
     percent,
-    things,
 )
 from canopy_mqtt.pages import plain
 from tests.loadtest.results import empty_result, full_result
@@ -53,31 +50,10 @@ def test_shares(part: int, whole: int, text: str) -> None:
     assert percent(part, whole) == text
 
 
-def test_memory_and_plurals() -> None:
-    assert memory(61_540_000) == "61.5 MB"
-    assert memory(None) == DASH
-    assert things(1, "copy", "copies") == "1 copy"
-    assert things(2_000, "copy", "copies") == "2,000 copies"
-
-
 def test_what_cannot_be_seen_is_written_out() -> None:
     assert plain("temperatur/°C") == "temperatur/°C"
     assert plain("a\x1b[2J\u202eb\ud800\x00") == "a\\x1b[2J\\u202eb\\ud800\\x00"
     assert plain("two\nlines\r", keep="\n") == "two\nlines\\r"
-
-
-def test_absent_figures_are_dashes() -> None:
-    values = {each.name: each.value for each in figures(empty_result())}
-
-    for name in ("latency p50", "latency max", "broker CPU a delivery", "broker memory"):
-        assert values[name] == DASH, name
-
-
-def test_a_group_that_does_not_subscribe_has_no_losses() -> None:
-    cells = group_cells(GroupResult("sensors", 4, publishes=True, subscribes=False, sent=9))
-
-    assert cells[:4] == ["sensors", "4", "publishes", "9"]
-    assert cells[4:10] == [DASH] * 6
 
 
 def test_a_ledger_that_says_nothing_is_no_finding() -> None:
@@ -87,13 +63,6 @@ def test_a_ledger_that_says_nothing_is_no_finding() -> None:
     assert not any("ledger" in each.text for each in findings(result))
     result.reconciled.agrees = False
     assert any("ledger" in each.text for each in findings(result))
-
-
-def test_there_is_always_something_to_say() -> None:
-    result = empty_result()
-    result.interrupted = False
-
-    assert [each.text for each in findings(result)] == ["There was nothing to judge: no delivery was due."]
 
 
 def well(unjudged: int, connections_lost: int, expected: int = 31_480) -> Result:
@@ -141,28 +110,6 @@ def test_a_connection_that_broke_and_what_was_not_sent_stand_beside_the_good_new
     assert exit_code(result, strict=True) == 0
     result.groups[0].unsent += 1
     assert exit_code(result, strict=True) == 3
-
-
-def test_that_nothing_was_lost_is_told_also_where_the_generator_was_the_limit() -> None:
-    result = well(0, 0)
-    result.limit = "generator"
-    first, *others = findings(result)
-    assert first.text.startswith("The load generator was the limit")
-    assert any(each.text.startswith("Nothing was lost") for each in others)
-
-
-def test_a_run_in_which_nothing_could_be_judged_says_so() -> None:
-    (worst, *_) = findings(well(500, 3, expected=0))
-    assert worst.text.startswith("100 % of the deliveries could not be judged")
-    assert "checked" not in worst.text
-
-
-def test_a_loss_is_told_first_and_what_could_not_be_judged_as_well() -> None:
-    result = well(14_245, 614)
-    result.deliveries.lost = 3
-    told = [(each.tone, each.text.split(":")[0]) for each in findings(result)]
-    assert told[0] == ("bad", "Lost")
-    assert ("warn", "31.2 % of the deliveries could not be judged (14,245)") in told
 
 
 @for_each(
