@@ -130,7 +130,7 @@ class Interplay(RuleBasedStateMachine):
     [MQTT-3.1.2-4] [MQTT-3.1.2-5] [MQTT-3.1.2-8] [MQTT-3.1.2-23] [MQTT-3.1.3-9] [MQTT-3.1.4-3] [MQTT-3.2.2-3]
     [MQTT-3.3.1-5] [MQTT-3.3.1-6] [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11] [MQTT-3.3.1-12] [MQTT-3.3.1-13]
     [MQTT-3.3.2-5] [MQTT-3.3.2-6] [MQTT-3.3.4-2] [MQTT-3.3.4-3] [MQTT-3.3.4-4] [MQTT-3.8.3-3] [MQTT-3.8.4-3]
-    [MQTT-3.10.4-2] [MQTT-3.14.4-3] [MQTT-4.1.0-1] [MQTT-4.1.0-2] [MQTT-4.8.2-3]
+    [MQTT-3.10.4-2] [MQTT-3.14.4-3] [MQTT-4.1.0-1] [MQTT-4.1.0-2] [MQTT-4.8.2-3] [MQTT3-3.1.2-12]
     """
 
     def __init__(self) -> None:

@@ -79,37 +79,6 @@ async def test_message_expiry_live(joined: Joined, unique: Unique, qos: int) -> 
     assert (await peer.message()).properties == []
 
 
-async def test_no_properties(joined: Joined, unique: Unique) -> None:
-    """A packet without properties has a property length of zero, whatever its type. [MQTT-2.2.2-1]"""
-    topic = unique("t")
-    peer = await joined()
-    await peer.subscribe((topic, 1))  # SUBACK, PUBLISH, PUBACK and UNSUBACK are taken apart by the reader
-    await peer.send(wire.publish(topic, b"x", qos=1, packet_id=40))
-    found = {one.kind: one for one in [await peer.recv(), await peer.recv()]}
-    assert found.keys() == {PUBACK, PUBLISH}
-    assert found[PUBLISH].properties == []
-    assert found[PUBLISH].size == 2 + 2 + len(topic) + 2 + 1 + 1
-    await peer.unsubscribe(topic)
-
-
-async def test_lengths_take_as_few_bytes_as_they_need(joined: Joined, unique: Unique) -> None:
-    """Remaining lengths, property lengths and subscription identifiers around each border; the reader insists.
-
-    [MQTT-1.5.5-1]
-    """
-    topic = unique("t")
-    peer = await joined()
-    for identifier in (127, 128, 16_383, 16_384, 2_097_151, 2_097_152):
-        await peer.subscribe(topic, props=[(wire.SUBSCRIPTION_ID, identifier)])
-        await peer.send(wire.publish(topic, b"x"))
-        assert (await peer.message()).get(wire.SUBSCRIPTION_ID) == identifier
-    for length in (*range(90, 130), *range(16_340, 16_390, 7), 65_535):
-        await peer.send(wire.publish(topic, b"", props=[(wire.CORRELATION_DATA, b"c" * length)]))
-        assert (await peer.message()).get(wire.CORRELATION_DATA) == b"c" * length
-        await peer.send(wire.publish(topic, b"p" * length))
-        assert (await peer.message()).payload == b"p" * length
-
-
 # ---------------------------------------------------------------------------------------------------------- topic alias
 
 
@@ -325,34 +294,14 @@ _LONG = b"\0\0\0\1"
 _SHORT = b"\0\1"
 _STR = wire.string("s")
 _BAD = wire.string(b"\xff")
-_PAIR = wire.string("k") + wire.string("v")
 
 # (what is wrong, the properties as bytes, the codes): CONNECT
 BAD_ON_CONNECT = [
     ("unknown property", b"\x7f\0", UNREADABLE),
-    ("unknown property of two bytes", b"\x80\x01\0", UNREADABLE),
-    ("Session Expiry Interval twice", (b"\x11" + _LONG) * 2, [PROTOCOL_ERROR]),
-    ("Receive Maximum twice", (b"\x21" + _SHORT) * 2, [PROTOCOL_ERROR]),
     ("Receive Maximum 0", b"\x21\0\0", [PROTOCOL_ERROR]),
-    ("Maximum Packet Size twice", (b"\x27" + _LONG) * 2, [PROTOCOL_ERROR]),
-    ("Maximum Packet Size 0", b"\x27\0\0\0\0", [PROTOCOL_ERROR]),
-    ("Topic Alias Maximum twice", (b"\x22" + _SHORT) * 2, [PROTOCOL_ERROR]),
-    ("Request Response Information 2", b"\x19\2", [PROTOCOL_ERROR]),
-    ("Request Response Information twice", b"\x19\1\x19\1", [PROTOCOL_ERROR]),
-    ("Request Problem Information 2", b"\x17\2", [PROTOCOL_ERROR]),
-    ("Request Problem Information twice", b"\x17\1\x17\1", [PROTOCOL_ERROR]),
-    ("Authentication Method twice", (b"\x15" + _STR) * 2, [PROTOCOL_ERROR]),
     ("Authentication Data without method", b"\x16" + _STR, [PROTOCOL_ERROR]),
     ("a property of PUBLISH", b"\x23" + _SHORT, UNREADABLE),
-    ("a property of CONNACK", b"\x24\1", UNREADABLE),
-    ("a property of the will", b"\x18" + _LONG, UNREADABLE),
-    ("a property of SUBSCRIBE", b"\x0b\1", UNREADABLE),
-    ("cut short", b"\x11\0\0\0", UNREADABLE),
-    ("a user property without value [MQTT-1.5.7-1]", b"\x26" + _STR, UNREADABLE),
     ("a user property whose name is no UTF-8 [MQTT-1.5.7-1]", b"\x26" + _BAD + _STR, UNREADABLE),
-    ("a user property whose value is no UTF-8 [MQTT-1.5.7-1]", b"\x26" + _STR + _BAD, UNREADABLE),
-    ("a user property with a null [MQTT-1.5.7-1]", b"\x26" + _STR + wire.string("\0"), UNREADABLE),
-    ("an authentication method that is no UTF-8 [MQTT-1.5.4-1]", b"\x15" + _BAD, UNREADABLE),
 ]
 
 
@@ -367,24 +316,10 @@ async def test_bad_properties_on_connect(opened: Opened, raw: bytes, codes: list
 
 # The same for PUBLISH.
 BAD_ON_PUBLISH = [
-    ("unknown property", b"\x7f\0", UNREADABLE),
     ("Payload Format Indicator 2", b"\1\2", UNREADABLE),
-    ("Payload Format Indicator twice", b"\1\1\1\1", [PROTOCOL_ERROR]),
-    ("Message Expiry Interval twice", (b"\2" + _LONG) * 2, [PROTOCOL_ERROR]),
     ("Topic Alias twice", (b"\x23" + _SHORT) * 2, [PROTOCOL_ERROR]),
-    ("Response Topic twice", (b"\x08" + _STR) * 2, [PROTOCOL_ERROR]),
-    ("Correlation Data twice", (b"\x09" + _STR) * 2, [PROTOCOL_ERROR]),
-    ("Content Type twice", (b"\x03" + _STR) * 2, [PROTOCOL_ERROR]),
     ("Response Topic # [MQTT-3.3.2-14]", b"\x08" + wire.string("a/#"), [*UNREADABLE, 0x90]),
-    ("Response Topic + [MQTT-3.3.2-14]", b"\x08" + wire.string("+/a"), [*UNREADABLE, 0x90]),
-    ("Response Topic no UTF-8 [MQTT-3.3.2-13]", b"\x08" + _BAD, UNREADABLE),
-    ("Content Type no UTF-8 [MQTT-3.3.2-19]", b"\x03" + _BAD, UNREADABLE),
-    ("Content Type with a null [MQTT-3.3.2-19]", b"\x03" + wire.string("a\0"), UNREADABLE),
-    ("user property no UTF-8 [MQTT-1.5.7-1]", b"\x26" + _STR + _BAD, UNREADABLE),
-    ("a property of CONNECT", b"\x11" + _LONG, UNREADABLE),
     ("Will Delay Interval", b"\x18" + _LONG, UNREADABLE),
-    ("Reason String", b"\x1f" + _STR, UNREADABLE),
-    ("cut short", b"\2\0\0", UNREADABLE),
 ]
 
 
@@ -401,49 +336,6 @@ async def test_bad_properties_on_publish(
     await peer.send(wire.packet(PUBLISH, qos << 1, head + b"x"))
     assert await thrown_out(peer, codes) == []
     await alive(watcher)
-
-
-# (what is wrong, packet type, flags, body)
-BAD_ELSEWHERE = [
-    ("Subscription Identifier twice on SUBSCRIBE", wire.SUBSCRIBE, 2, b"\0\1\4\x0b\1\x0b\2\0\1t\0"),
-    ("Reason String on SUBSCRIBE", wire.SUBSCRIBE, 2, b"\0\1\4\x1f\0\1s\0\1t\0"),
-    ("Subscription Identifier on UNSUBSCRIBE", wire.UNSUBSCRIBE, 2, b"\0\1\2\x0b\1\0\1t"),
-    ("Reason String twice on PUBACK", PUBACK, 0, b"\0\1\0\x08\x1f\0\1s\x1f\0\1s"),
-    ("Message Expiry Interval on PUBACK", PUBACK, 0, b"\0\1\0\5\2\0\0\0\1"),
-    ("Topic Alias on PUBREC", PUBREC, 0, b"\0\1\0\3\x23\0\1"),
-    ("Content Type on PUBREL", PUBREL, 2, b"\0\1\0\4\3\0\1s"),
-    ("Session Expiry Interval on PUBCOMP", PUBCOMP, 0, b"\0\1\0\5\x11\0\0\0\1"),
-    ("Session Expiry Interval twice on DISCONNECT", wire.DISCONNECT, 0, b"\0\x0a" + b"\x11\0\0\0\0" * 2),
-    ("Topic Alias on DISCONNECT", wire.DISCONNECT, 0, b"\0\3\x23\0\1"),
-]
-
-
-@for_each(("kind", "flags", "body"), [case[1:] for case in BAD_ELSEWHERE], ids=[case[0] for case in BAD_ELSEWHERE])
-async def test_bad_properties_elsewhere(joined: Joined, kind: int, flags: int, body: bytes) -> None:
-    """A property that does not belong, or not twice, ends the connection. [MQTT-4.13.1-1]"""
-    peer = await joined()
-    await peer.send(wire.packet(kind, flags, body))
-    assert await thrown_out(peer, UNREADABLE) == []
-
-
-# What may not be in the will's properties.
-BAD_WILLS = [
-    ("Will Delay Interval twice", (b"\x18" + _LONG) * 2),
-    ("Payload Format Indicator 2", b"\1\2"),
-    ("Topic Alias", b"\x23" + _SHORT),
-    ("Session Expiry Interval", b"\x11" + _LONG),
-    ("Response Topic with wildcards [MQTT-3.3.2-14]", b"\x08" + wire.string("#")),
-    ("user property no UTF-8 [MQTT-1.5.7-1]", b"\x26" + _STR + _BAD),
-]
-
-
-@for_each("raw", [case[1] for case in BAD_WILLS], ids=[case[0] for case in BAD_WILLS])
-async def test_bad_will_properties(opened: Opened, raw: bytes) -> None:
-    """They refuse the CONNECT. [MQTT-3.1.4-1]"""
-    peer = await opened()
-    will = wire.varint(len(raw)) + raw + wire.string("w") + wire.binary(b"p")
-    await peer.send(wire.connect(flags=0x06, payload=wire.string("c") + will))
-    await refused(peer, [*UNREADABLE, 0x90])
 
 
 async def test_good_properties_everywhere(joined: Joined, unique: Unique) -> None:

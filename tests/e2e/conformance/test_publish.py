@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e import wire
 from tests.e2e.conformance.conftest import Joined, Unique
-from tests.e2e.conformance.outcomes import BAD_TOPIC_NAME, MALFORMED, PROTOCOL_ERROR, UNREADABLE, alive, thrown_out
+from tests.e2e.conformance.outcomes import BAD_TOPIC_NAME, UNREADABLE, alive, thrown_out
 from tests.e2e.conftest import MOUNT
 from tests.e2e.wire import PUBACK, PUBREC, Packet, Peer
 from tests.support.runs import for_each
@@ -59,21 +59,6 @@ async def test_the_lower_qos_counts(
     assert await target.fence() == []
 
 
-async def test_qos_3(joined: Joined, version: int) -> None:
-    """[MQTT-3.3.1-4]"""
-    peer = await joined(version=version)
-    await peer.send(wire.publish("t", b"x", version=version, qos=3, packet_id=1))
-    await thrown_out(peer, [MALFORMED])
-
-
-@for_each("qos", [1, 2])
-async def test_packet_identifier_0(joined: Joined, version: int, qos: int) -> None:
-    """[MQTT-2.2.1-3] [MQTT3-2.3.1-1]"""
-    peer = await joined(version=version)
-    await peer.send(wire.publish("t", b"x", version=version, qos=qos, packet_id=0))
-    assert await thrown_out(peer, UNREADABLE) == []
-
-
 @for_each("topic", ["#", "+", "a/#", "a/+/b", "a+", "#a", "/+"])
 async def test_no_wildcards_in_topic_names(joined: Joined, unique: Unique, version: int, topic: str) -> None:
     """It ends the connection, and nobody gets the message. [MQTT-3.3.2-2] [MQTT-4.7.0-1]"""
@@ -83,33 +68,6 @@ async def test_no_wildcards_in_topic_names(joined: Joined, unique: Unique, versi
     await peer.send(wire.publish(topic, mark, version=version))
     assert await thrown_out(peer, [*UNREADABLE, BAD_TOPIC_NAME]) == []
     assert mark not in [found.payload for found in await arrived(watcher)]
-
-
-@for_each(
-    "topic",
-    [
-        pytest.param(b"a\0b", id="null [MQTT-4.7.3-2] [MQTT-1.5.4-2]"),
-        pytest.param(b"\xff", id="no UTF-8 [MQTT-3.3.2-1] [MQTT-1.5.4-1]"),
-        pytest.param(b"a\xc0\xaf", id="overlong [MQTT-1.5.4-1]"),
-        pytest.param(b"\xed\xa0\x80", id="low surrogate [MQTT-1.5.4-1]"),
-        pytest.param(b"\xed\xbf\xbf", id="high surrogate [MQTT-1.5.4-1]"),
-        pytest.param(b"\xf4\x90\x80\x80", id="past U+10FFFF [MQTT-1.5.4-1]"),
-        pytest.param(b"ab\xe2\x82", id="cut short [MQTT-1.5.4-1]"),
-    ],
-)
-@for_each("qos", [0, 1])
-async def test_topic_names_that_are_no_strings(joined: Joined, version: int, topic: bytes, qos: int) -> None:
-    """They end the connection, unacknowledged. [MQTT-4.13.1-1] [MQTT3-4.8.0-1]"""
-    peer = await joined(version=version)
-    await peer.send(wire.publish(topic, b"x", version=version, qos=qos, packet_id=1 if qos else None))
-    assert await thrown_out(peer, [*UNREADABLE, BAD_TOPIC_NAME]) == []
-
-
-async def test_an_empty_topic_name(joined: Joined, version: int) -> None:
-    """It ends the connection (in 5.0 there is no alias to stand for it). [MQTT-4.7.3-1]"""
-    peer = await joined(version=version)
-    await peer.send(wire.publish("", b"x", version=version))
-    assert await thrown_out(peer, [*UNREADABLE, BAD_TOPIC_NAME]) == []
 
 
 async def test_the_longest_topic_name(joined: Joined, unique: Unique, version: int) -> None:
@@ -356,13 +314,6 @@ async def test_retain_handling(joined: Joined, unique: Unique) -> None:
     await peer.unsubscribe(topic)
     assert await subscribing(wire.RETAIN_IF_NEW) == [b"kept"]
     assert await subscribing(wire.RETAIN_IF_NEW) == []
-
-
-async def test_retain_handling_3(joined: Joined) -> None:
-    """There is no such value (section 3.8.3.1). [MQTT-4.13.1-1]"""
-    peer = await joined()
-    await peer.send(wire.subscribe(1, [("t", 0x30)]))
-    assert await thrown_out(peer, [PROTOCOL_ERROR, MALFORMED]) == []
 
 
 @for_each("sender", [4, 5])

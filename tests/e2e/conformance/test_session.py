@@ -88,16 +88,6 @@ async def test_a_clean_session_in_311_ends_with_its_connection(joined: Joined, u
     await alive(again)
 
 
-@for_each("expiry", [None, 0])
-async def test_no_session_expiry_interval(joined: Joined, unique: Unique, expiry: int | None) -> None:
-    """Absent or 0, the session ends with its connection. [MQTT-4.1.0-2]"""
-    name = unique("c")
-    first = await joined(name, clean=False, props=[] if expiry is None else [(wire.SESSION_EXPIRY, expiry)])
-    await first.subscribe("t")
-    await first.disconnect()
-    assert not (await joined(name, clean=False)).connack.session_present
-
-
 async def test_a_session_expires(joined: Joined, unique: Unique, elapse: Elapse) -> None:
     """Kept until its interval has passed since the connection closed, and gone after it.
 
@@ -129,18 +119,6 @@ async def test_the_broker_may_shorten_the_expiry(
         await (await joined(name, version=level, clean=clean, props=kept(level), at=at)).disconnect()
         await elapse(2)  # another broker's clock, which runs as fast
         assert not (await joined(name, version=level, clean=False, at=at)).connack.session_present
-
-
-async def test_a_session_does_not_expire_under_a_connection(joined: Joined, unique: Unique, elapse: Elapse) -> None:
-    """While it is connected the interval does not run. [MQTT-4.1.0-1]"""
-    topic, name = unique("t"), unique("c")
-    peer = await joined(name, props=kept(5, 1))
-    await peer.subscribe((topic, 1))
-    await elapse(2)
-    await peer.publish(topic, b"x", qos=1)
-    assert (await peer.message()).payload == b"x"
-    await peer.disconnect()
-    assert (await joined(name, clean=False)).connack.session_present
 
 
 async def test_disconnect_sets_the_expiry_anew(joined: Joined, unique: Unique) -> None:
@@ -180,20 +158,6 @@ async def test_messages_wait(joined: Joined, unique: Unique, before: int, after:
     await alive(again)
     await again.disconnect()
     await alive(await resume(joined, name, after))
-
-
-async def test_every_matching_session_gets_its_copy(joined: Joined, unique: Unique, version: int) -> None:
-    """Here or away, each with a matching subscription. [MQTT-4.5.0-1]"""
-    topic, names = unique("t"), [unique("c") for _ in range(4)]
-    peers = [await joined(name, version=version, clean=False, props=kept(version)) for name in names]
-    for peer in peers[:3]:
-        await peer.subscribe((topic, 1))
-    await peers[0].disconnect()
-    await peers[3].publish(topic, b"x", qos=1)
-    peers[0] = await resume(joined, names[0], version)
-    for peer in peers[:3]:
-        assert (await peer.message()).payload == b"x"
-    await alive(peers[3])
 
 
 # -------------------------------------------------------------------------------------------------------- sending again
@@ -261,20 +225,6 @@ async def test_a_refused_publish_does_not_come_again(joined: Joined, unique: Uni
     await alive(first)
     first.abort()
     await alive(await resume(joined, name, 5))
-
-
-async def test_a_settled_publish_does_not_come_again(joined: Joined, unique: Unique, version: int) -> None:
-    """[MQTT-4.4.0-1] [MQTT-4.3.2-3]"""
-    topic, name = unique("t"), unique("c")
-    first = await joined(name, version=version, clean=False, props=kept(version))
-    await first.subscribe((topic, 2))
-    source = await joined()
-    for qos in (1, 2):
-        await source.publish(topic, b"x", qos=qos)
-        assert (await first.message()).qos == qos
-    await alive(first)
-    first.abort()
-    await alive(await resume(joined, name, version))
 
 
 async def test_qos_2_from_the_client_across_connections(joined: Joined, unique: Unique, version: int) -> None:

@@ -95,17 +95,6 @@ async def test_a_disconnect_with_reason_0_written_out(joined: Joined, unique: Un
     await alive(watcher)
 
 
-async def test_no_will(joined: Joined, unique: Unique, version: int) -> None:
-    """Without a Will nothing is published when a connection is lost. [MQTT3-3.1.2-12]"""
-    watcher = await joined()
-    await watcher.subscribe(("#", wire.RETAIN_NEVER))
-    name = unique("c")
-    (await joined(name, version=version)).abort()
-    await joined(name, version=version)
-    found = await watcher.fence()
-    assert not [one for one in found if name in one.topic or one.payload == b"gone"]
-
-
 async def test_a_protocol_error(joined: Joined, unique: Unique, version: int) -> None:
     """The Will is published when the broker closes because of the client's fault. [MQTT-3.1.2-8]"""
     topic = unique("w")
@@ -115,17 +104,6 @@ async def test_a_protocol_error(joined: Joined, unique: Unique, version: int) ->
     await peer.send(wire.connect("again", version=version))
     await thrown_out(peer, [PROTOCOL_ERROR])
     assert (await watcher.message()).payload == b"gone"
-
-
-async def test_taken_over(joined: Joined, unique: Unique, version: int) -> None:
-    """The connection taken over is closed, so that its Will is published. [MQTT-3.1.2-8] [MQTT3-3.1.2-8]"""
-    topic, name = unique("w"), unique("c")
-    watcher = await joined()
-    await watcher.subscribe(topic)
-    await joined(name, version=version, will=Will(topic, b"old"))
-    await joined(name, version=version, will=Will(topic, b"new"))
-    assert (await watcher.message()).payload == b"old"
-    await alive(watcher)
 
 
 @for_each("clean", [True, False])
@@ -143,18 +121,6 @@ async def test_taken_over_with_a_delay(joined: Joined, unique: Unique, clean: bo
     if clean:
         assert (await watcher.message()).payload == b"old"
     await alive(watcher)
-
-
-async def test_the_delay(joined: Joined, unique: Unique) -> None:
-    """The Will waits for its delay: what is published meanwhile comes first. [MQTT-3.1.2-8]"""
-    topic = unique("w")
-    watcher = await joined()
-    await watcher.subscribe(topic)
-    will = Will(topic, properties=[(wire.WILL_DELAY, 2)])
-    peer = await joined(props=[(wire.SESSION_EXPIRY, 60)], will=will)
-    peer.abort()
-    await watcher.publish(topic, b"meanwhile")
-    assert [(await watcher.message()).payload for _ in range(2)] == [b"meanwhile", b"gone"]
 
 
 async def test_back_within_the_delay(joined: Joined, unique: Unique, elapse: Elapse) -> None:

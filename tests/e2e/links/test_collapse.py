@@ -11,26 +11,10 @@ import random
 import pytest
 
 from tests.e2e import wire
-from tests.e2e.links.network import KINDS, NOBODY, V5, Net, Place, codes, link, pairs, until
+from tests.e2e.links.network import KINDS, NOBODY, V5, Net, codes, link, pairs, until
 from tests.e2e.links.scripted_upstream import ScriptedUpstream
 
 K = 30
-
-
-async def test_children_get_theirs_and_nothing_else(net: Net, upstream: Place) -> None:
-    """30 clients behind one aggregate: each gets exactly the message for its own filter."""
-    edge = await net.edge(link(upstream, aggregate=["site/7/#"]))
-    above = await net.join(upstream, "above")
-    children = [await net.join(edge, f"child{number}", f"site/7/{number}/state") for number in range(K)]
-    await net.down(above, children[-1])
-    if upstream.broker is not None:
-        assert [found for found in upstream.filters if found.startswith("site")] == ["site/7/#"]
-    for number in range(K):
-        await above.publish(f"site/7/{number}/state", b"%d" % number, qos=1)
-        await above.publish(f"site/7/{number}/other", b"nobody's", qos=1)
-        await above.publish(f"site/8/{number}/state", b"another site's", qos=1)
-    for number, found in enumerate(await net.down(above, *children)):
-        assert pairs(found) == [(f"site/7/{number}/state", b"%d" % number)]
 
 
 @pytest.mark.parametrize("kind", V5)
@@ -76,23 +60,6 @@ async def test_one_subscribe_and_one_unsubscribe(net: Net) -> None:
     await upstream.until("the fence", lambda: "fence" in caller.filters)
     assert caller.asked() == ["site/7/#", "fence"]
     assert caller.took_back() == ["site/7/#"]
-
-
-async def test_without_an_aggregate_each_distinct_filter_once(net: Net) -> None:
-    """The plain demand-driven bridge."""
-    upstream = await net.scripted(ScriptedUpstream())
-    edge = await net.edge(link(upstream))
-    one = await net.join(edge, "one", "a/1", "a/+", "b/#")
-    two = await net.join(edge, "two", "a/1", "a/+", "c")
-    caller = await upstream.caller()
-    await upstream.until("all", lambda: len(caller.filters) == 4)
-    await one.disconnect()
-    await upstream.until("b/# is gone", lambda: "b/#" not in caller.filters)
-    await two.unsubscribe("a/1", "c")
-    await upstream.until("two more are gone", lambda: set(caller.filters) == {"a/+"})
-    await two.disconnect()
-    await upstream.until("all are gone", lambda: not caller.filters)
-    assert sorted(caller.asked()) == sorted(caller.took_back()) == ["a/+", "a/1", "b/#", "c"]
 
 
 async def test_churn_piles_up_nothing(net: Net) -> None:

@@ -5,8 +5,6 @@ Owns: `local_prefix` and `remote_prefix` both ways, `$SYS`, and shared subscript
 
 from __future__ import annotations
 
-import pytest
-
 from tests.e2e import wire
 from tests.e2e.links.network import OFTEN, Net, Place, link, pairs
 from tests.e2e.links.scripted_upstream import ScriptedUpstream
@@ -40,27 +38,6 @@ async def test_both_ways(net: Net, upstream: Place) -> None:
         await below.publish(topic, b"up", qos=1)
     (found,) = await net.up(below, above, remote="acme/site/7/", local="plant/")
     assert [pair for pair in pairs(found) if pair[1] == b"up"] == [("acme/site/7/c", b"up")]
-
-
-@pytest.mark.parametrize(
-    ("local", "remote"),
-    [("", "site/7/"), ("cloud/", ""), ("a/", "a/a/"), ("", "")],
-    ids=["in", "out", "deeper", "none"],
-)
-async def test_each_of_them_alone(net: Net, local: str, remote: str) -> None:
-    """A prefix on one side only, and one that looks like the other."""
-    upstream = await net.upstream("canopy")
-    edge = await net.edge(link(upstream, local_prefix=local, remote_prefix=remote, publish=["#"]))
-    above = await net.join(upstream, "above", "#")
-    below = await net.join(edge, "below", f"{local}x/+")
-    await net.down(above, below, local=local, remote=remote)
-    await above.publish(f"{remote}x/1", b"down", qos=1)
-    ((message,),) = await net.down(above, below, local=local, remote=remote)
-    assert (message.topic, message.payload) == (f"{local}x/1", b"down")
-    above = await net.join(upstream, "above-2", "#")
-    await below.publish(f"{local}y/1", b"up", qos=2)
-    (found,) = await net.up(below, above, local=local, remote=remote)
-    assert (f"{remote}y/1", b"up") in pairs(found)
 
 
 async def test_the_response_topic_is_named_anew(net: Net) -> None:
@@ -132,17 +109,3 @@ async def test_a_share_group_asks_once_and_each_message_goes_to_one_member(net: 
     assert pairs(found[0]) == everything
     shared = [pair for one in found[1:] for pair in pairs(one)]
     assert sorted(shared) == sorted(everything)
-
-
-async def test_the_last_member_takes_the_filter_back(net: Net) -> None:
-    """`$share` counts like any other subscription, and folds like any other."""
-    upstream = await net.scripted(ScriptedUpstream())
-    edge = await net.edge(link(upstream, aggregate=["site/#"]))
-    members = [await net.join(edge, f"m{n}", f"$share/g{n}/jobs/+", f"$share/g{n}/site/{n}") for n in range(3)]
-    caller = await upstream.caller()
-    await upstream.until("both", lambda: set(caller.filters) == {"jobs/+", "site/#"})
-    for member in members:
-        assert set(caller.filters) == {"jobs/+", "site/#"}
-        await member.disconnect()
-    await upstream.until("none", lambda: not caller.filters)
-    assert (sorted(caller.asked()), sorted(caller.took_back())) == (["jobs/+", "site/#"], ["jobs/+", "site/#"])

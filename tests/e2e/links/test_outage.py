@@ -197,35 +197,6 @@ async def test_upstream_killed_and_started_again_under_load(net: Net, kind: str)
     assert message.payload == b"1000"
 
 
-class Mortal(ScriptedUpstream):
-    """Cuts each of the first six connections at its hundredth PUBLISH; the last ten of them have no answer."""
-
-    async def answer(self, caller: Caller, heard: Heard) -> None:
-        """Die at some time."""
-        count = len(caller.said(wire.PUBLISH))
-        if len(self.callers) > 6 or count < 90:
-            await super().answer(caller, heard)
-        elif count == 100:
-            raise ConnectionResetError
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_an_upstream_that_dies_again_and_again(net: Net, qos: int) -> None:
-    """Cut in the middle of everything, six times; what was heard in all is what was published, in order."""
-    upstream = await net.scripted(Mortal())
-    upstream.session_present = True
-    edge = await net.edge(link(upstream, publish=["load"]))
-    writer = await net.join(edge, "writer")
-    await burst(writer, "load", range(1000), qos)
-
-    def heard() -> list[bytes]:
-        return [payload for caller in upstream.callers for payload in caller.published()]
-
-    await upstream.until("the last", lambda: b"999" in heard())
-    assert list(dict.fromkeys(heard())) == [b"%d" % number for number in range(1000)]
-    assert len(upstream.callers) >= 7
-
-
 @pytest.mark.parametrize(
     ("policy", "kept"), [("drop-newest", range(100)), ("drop-oldest", range(900, 1000))], ids=["newest", "oldest"]
 )

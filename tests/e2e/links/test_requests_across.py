@@ -62,21 +62,6 @@ async def test_from_the_edge(net: Net, kind: str, qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("kind", V5)
-async def test_from_above(net: Net, kind: str, qos: int) -> None:
-    """The requester is upstream, the responder behind an aggregate at the edge."""
-    upstream = await net.upstream(kind)
-    edge = await net.edge(link(upstream, publish=UP, aggregate=["svc/#"], subscribe_qos=2))
-    requester = await net.join(upstream, "requester", ("reply/root", qos))
-    responder = await net.join(edge, "responder", ("svc/x/+", qos))
-    await net.down(requester, responder)
-    code = await requester.publish("svc/x/1", b"abc", qos=qos, props=asking("reply/root"))
-    assert code == 0
-    await serve(responder)
-    assert (await answered(requester)).payload == b"cba"
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("kind", V5)
 async def test_nobody_serves_it_above(net: Net, kind: str, qos: int) -> None:
     """The edge's requester is told 0x10, though a link took the request."""
     upstream = await net.upstream(kind)
@@ -93,20 +78,6 @@ async def test_nobody_serves_it_above(net: Net, kind: str, qos: int) -> None:
     await above.subscribe(("svc/#", 1))
     assert await requester.publish("svc/x", b"!", qos=qos, props=asking("reply/edge")) == 0
     assert (await above.message()).payload == b"!"
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_nobody_serves_it_below(net: Net, qos: int) -> None:
-    """The root's requester is told 0x10, though the aggregate of an edge took the request."""
-    upstream = await net.upstream("canopy")
-    edge = await net.edge(link(upstream, publish=UP, aggregate=["svc/#"], subscribe_qos=2))
-    requester = await net.join(upstream, "requester")
-    other = await net.join(edge, "other", ("svc/other", 2))
-    await net.down(requester, other)
-    for _ in range(3):
-        assert await requester.publish("svc/x", b"?", qos=qos, props=asking("reply/root")) == NOBODY
-    assert await requester.publish("svc/other", b"!", qos=qos, props=asking("reply/root")) == 0
-    assert (await other.message()).payload == b"!"
 
 
 async def three_levels(net: Net) -> tuple[Broker, Broker, Broker]:

@@ -62,20 +62,6 @@ async def test_each_subscription_gets_them_once(net: Net, upstream: Place) -> No
     assert [sorted(pairs(found)) for found in got] == [TWO, [], [], []]
 
 
-async def test_overlapping_filters_that_are_asked_for_at_once(net: Net, upstream: Place) -> None:
-    """Upstream sends the same retained message for each of them, and whoever has it already gets it no more."""
-    above = await net.join(upstream, "above")
-    for topic, payload in TWO:
-        await above.publish(topic, payload, qos=1, retain=True)
-    edge = await net.edge(link(upstream))
-    first = await net.join(edge, "first", "r/+")
-    await net.down(above, first, least=[2])
-    wide = await net.join(edge, "wide", "r/#")
-    await net.join(edge, "others", "r/1", "+/1", "+/#", "#")
-    got = await net.down(above, first, wide, least=[0, 2])
-    assert [sorted(pairs(found)) for found in got] == [[], TWO]
-
-
 async def test_behind_an_aggregate(net: Net, upstream: Place) -> None:
     """The aggregate brings all of them; each child gets its own, the later ones from what is kept here."""
     above = await net.join(upstream, "above")

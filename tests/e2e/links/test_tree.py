@@ -10,23 +10,6 @@ import pytest
 from tests.e2e.links.network import NOBODY, V5, Net, Place, codes, link, pairs
 
 
-async def test_one_message_from_above_reaches_all_children_of_all_branches(net: Net, upstream: Place) -> None:
-    """Three branches, each with children whose filters differ and all match."""
-    above = await net.join(upstream, "above")
-    edges = [await net.edge(link(upstream, aggregate=["site/#"], client_id=f"edge{number}")) for number in range(3)]
-    children = [
-        await net.join(edge, f"child{number}", topic_filter)
-        for edge in edges
-        for number, topic_filter in enumerate(["site/7/cmd", "site/+/cmd", "site/#", "site/7/+"])
-    ]
-    await net.down(above, *children)
-    await above.publish("site/7/cmd", b"all", qos=1)
-    await above.publish("site/8/cmd", b"some", qos=1)
-    for number, found in enumerate(await net.down(above, *children)):
-        some = [("site/8/cmd", b"some")] if number % 4 in (1, 2) else []
-        assert pairs(found) == [("site/7/cmd", b"all"), *some]
-
-
 async def test_branches_under_one_prefix_do_not_shadow_each_other(net: Net, upstream: Place) -> None:
     """Both have the same aggregate; the end of one's demand leaves the other's alone."""
     above = await net.join(upstream, "above")

@@ -189,24 +189,6 @@ async def test_a_fast_publisher_is_slowed(scene: SetScene, qos: int) -> None:
     assert (session.delivered_in_all(), sum(dropped_by_cause(session))) == (1_000, 0)
 
 
-async def test_many_bytes(scene: SetScene) -> None:
-    """The same for bytes, of which few packets may have many."""
-    broker = (await scene(limits={"max_publish_bytes": 200_000})).broker
-    loop = asyncio.get_running_loop()
-    subscriber = await join(broker, "subscriber", "load")
-    fast = await join(broker, "fast")
-    began = loop.time()
-    sending = asyncio.create_task(
-        fast.send(*(wire.publish("load", b"%03d" % n + bytes(9_980), qos=1, packet_id=n + 1) for n in range(40)))
-    )
-    for number in range(40):
-        assert (await subscriber.message()).payload[:3] == b"%03d" % number
-    await sending
-    # A second's worth at once; the last one on credit.
-    assert loop.time() - began >= 0.9
-    assert len(await fast.fence()) == 40
-
-
 @pytest.mark.parametrize(
     ("limits", "code", "text"),
     [

@@ -17,7 +17,6 @@ from tests.e2e import wire
 from tests.e2e.overload.conftest import SetScene
 from tests.e2e.overload.scene import (
     KEPT,
-    LOST,
     Far,
     Notes,
     Scene,
@@ -33,7 +32,6 @@ from tests.e2e.wire import Packet, Peer
 ROOM: Final = 20
 """Messages that a queue holds in these tests."""
 QUOTA_EXCEEDED: Final = 0x97
-NO_MATCHING: Final = 0x10
 EXPIRES: Final = [(wire.SESSION_EXPIRY, KEPT)]
 
 
@@ -95,77 +93,6 @@ class TestInBand:
         assert [number_of(packet.payload) for packet in found[1:]] == list(range(5 + ROOM))
         assert await far.peer.fence() == []
 
-    async def test_several_causes_at_once(self, scene: SetScene) -> None:
-        """One property for each."""
-        stage = await scene(queue={"live_messages": ROOM, "hold_publishers": 0.0})
-        publisher = await stage.join("publisher")
-        far = await frozen(stage, publisher, props=[(wire.MAXIMUM_PACKET_SIZE, 600_000)])
-        await publisher.publish("load", b"fleeting", props=[(wire.MESSAGE_EXPIRY, 1)])
-        await publisher.publish("load", bytes(700_000))
-        await publish(publisher, 0, ROOM + 4)
-        await asyncio.sleep(1.2)  # the expiry itself
-        far.thaw()
-        found = await far.peer.fence()
-        await publish(publisher, 100, 1)
-        found += await far.peer.fence()
-        session = stage.session("frozen")
-        assert lost(session) == {"expired": 1, "too-large": 1, "full-messages": 5}
-        assert told(found) == {"too-large": 1, "full-messages": 5}
-
-    async def test_over_a_reconnect(self, scene: SetScene) -> None:
-        """A session that comes back is told what it lost meanwhile."""
-        stage = await scene(queue={"session_messages": ROOM})
-        publisher = await stage.join("publisher")
-        away = await stage.join("away", ("load", 1), clean=False, props=EXPIRES)
-        await away.disconnect()
-        await publish(publisher, 0, ROOM + 7, 1)
-        back = await stage.join("away", clean=False, props=EXPIRES)
-        found = [await back.message() for _ in range(ROOM)]
-        assert told(found) == {"full-messages": 7}
-        assert told(found[:1]) == {"full-messages": 7}
-
-    async def test_the_publisher_s_own_properties_stay(self, scene: SetScene) -> None:
-        """All of them, in their order [MQTT-3.3.2-17] [MQTT-3.3.2-18], and the payload."""
-        stage = await scene(queue={"live_messages": 1})
-        publisher = await stage.join("publisher")
-        far = await frozen(stage, publisher)
-        await publish(publisher, 0, 3)
-        far.thaw()
-        before = await far.peer.fence()
-        own: list[wire.Property] = [
-            (wire.PAYLOAD_FORMAT, 1),
-            (wire.CONTENT_TYPE, "text/plain"),
-            (wire.RESPONSE_TOPIC, "answers"),
-            (wire.CORRELATION_DATA, b"\x00\x01"),
-            (wire.USER_PROPERTY, ("b", "2")),
-            (wire.USER_PROPERTY, ("a", "1")),
-            (wire.USER_PROPERTY, ("b", "2")),
-        ]
-        await publisher.publish("load", b"text", props=own)
-        found = before + await far.peer.fence()
-        assert told(found) == {"full-messages": 2}
-        last = found[-1]
-        assert last.payload == b"text"
-        assert [item for item in last.properties if item[1] != (LOST, "2;full-messages")] == own
-
-    async def test_a_message_that_just_fits_stays_within_the_maximum_packet_size(self, scene: SetScene) -> None:
-        """[MQTT-3.1.2-24] The news can wait for a message with room for it."""
-        largest = 200
-        stage = await scene(queue={"live_messages": 2})
-        publisher = await stage.join("publisher")
-        reader = await stage.join("reader", "load", props=[(wire.MAXIMUM_PACKET_SIZE, largest)])
-        exact = largest - len(wire.publish("load")) - 1
-        await publisher.publish("load", bytes(exact + 100))
-        assert lost(stage.session("reader")) == {"too-large": 1}
-        await publisher.publish("load", bytes(exact))
-        first = await reader.message()
-        assert first.size <= largest
-        assert len(first.payload) == exact
-        await publisher.publish("load", b"small")
-        second = await reader.message()
-        assert told([first, second]) == {"too-large": 1}
-        assert lost(stage.session("reader")) == {"too-large": 1}
-
     async def test_more_causes_than_one_packet_has_room_for(self, scene: SetScene) -> None:
         """A message tells what it has room for, and the next ones the rest: no loss stays untold for its company."""
         stage = await scene(queue={"live_messages": 5})
@@ -199,25 +126,6 @@ class TestInBand:
         assert told(found) == to_tell
         assert all(packet.size <= 70 for packet in found)
 
-    @pytest.mark.parametrize("policy", ["drop-newest", "latest"])
-    async def test_beside_an_alias_and_a_subscription_identifier(self, scene: SetScene, policy: str) -> None:
-        """The note joins whatever else the message carries."""
-        stage = await scene(queue={"live_messages": ROOM, "policy": policy}, mqtt={"topic_alias_outbound": 5})
-        publisher = await stage.join("publisher")
-        far = await stage.join_far("frozen", "plug", props=[(wire.TOPIC_ALIAS_MAXIMUM, 5)])
-        await far.peer.send(wire.subscribe(far.peer.next_id(), [("load", 0)], [(wire.SUBSCRIPTION_ID, 300)]))
-        await far.peer.wait_for(wire.SUBACK)
-        await stage.plug(far, "frozen", "plug", publisher)
-        await publish(publisher, 0, ROOM + 3)
-        far.thaw()
-        found = (await far.peer.fence())[1:]
-        await publish(publisher, ROOM + 3, 1)
-        found += await far.peer.fence()
-        assert told(found) == lost(stage.session("frozen"))
-        assert sum(told(found).values()) == ROOM + 4 - len(found)
-        assert all(packet.all(wire.SUBSCRIPTION_ID) == [300] for packet in found)
-        assert all(packet.get(wire.TOPIC_ALIAS) for packet in found)
-
     async def test_switched_off(self, scene: SetScene) -> None:
         stage = await scene(queue={"live_messages": ROOM, "tell_loss": False})
         publisher = await stage.join("publisher")
@@ -244,22 +152,6 @@ class TestInBand:
         watch = await Watch.open(stage.port, "$SYS/broker/clients/frozen/#", version=4)
         await watch.until("it is told", lambda values: values.get("clients/frozen/dropped") == "5")
         assert watch.values["clients/frozen/dropped/full-messages"] == "5"
-
-    async def test_retained_messages_and_wills_tell_too(self, scene: SetScene) -> None:
-        """Whatever the next message is."""
-        stage = await scene(queue={"live_messages": 1})
-        publisher = await stage.join("publisher")
-        await publisher.publish("shelf", b"kept", retain=True)
-        far = await frozen(stage, publisher)
-        # The one that waits was put there before the loss; it is the next that the client gets, and may tell of it.
-        await publish(publisher, 0, 3)
-        far.thaw()
-        found = await far.peer.fence()
-        assert await far.peer.subscribe("shelf") == (0,)
-        found += await far.peer.fence()
-        assert found[-1].topic == "shelf"
-        assert found[-1].retain
-        assert told(found) == {"full-messages": 2}
 
 
 class TestSys:
@@ -448,12 +340,6 @@ class TestThePublisher:
         assert codes == [0] * ROOM + [QUOTA_EXCEEDED] * 5
         assert lost(stage.session("away")) == {"full-messages": 5}
         assert lost(stage.session("one")) == {"no-quota": ROOM + 5}
-
-    async def test_nobody_is_there(self, scene: SetScene) -> None:
-        """No queue, so none that refused."""
-        stage = await scene(queue=self.TELL)
-        publisher = await stage.join("publisher")
-        assert await publisher.publish("nobody", b"", qos=1) in (0, NO_MATCHING)
 
     async def test_room_again(self, scene: SetScene) -> None:
         stage = await scene(queue=self.TELL)

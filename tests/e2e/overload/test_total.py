@@ -12,9 +12,8 @@ import pytest
 from canopy_mqtt import Broker
 from canopy_mqtt.core.ledger import GLOBAL
 from canopy_mqtt.core.session.session import Session
-from tests.e2e import wire
 from tests.e2e.overload.conftest import SetScene
-from tests.e2e.overload.scene import KEPT, check_ledger
+from tests.e2e.overload.scene import check_ledger
 from tests.e2e.wire import Packet, Peer
 from tests.support.losses import dropped_by_cause
 
@@ -132,54 +131,3 @@ async def test_the_fullest_of_three_frozen_subscribers_give_first(scene: SetScen
         within(stage.broker)
     load = stage.broker.router.counters.load
     assert (load.messages, load.bytes) == (0, 0)
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_clients_that_are_away_count_too(scene: SetScene, qos: int) -> None:
-    """One that has been away for long gives before one that is just away, oldest first; what is in flight stays."""
-    window = 5
-    stage = await scene(queue={"total_messages": 40, "total_bytes": 0}, sys={"interval": 0.0})
-    mute = await stage.join("mute", ("mute", qos), props=[(wire.RECEIVE_MAXIMUM, window)])
-    publisher = await stage.join("publisher")
-    for number in range(window):
-        await publisher.publish("mute", b"%d" % number, qos=qos)
-    assert numbers(await mute.fence()) == list(range(window))
-    keep = [(wire.SESSION_EXPIRY, KEPT)]
-    for name in ("long", "short"):
-        await (await stage.join(name, (name, qos), props=keep)).disconnect()
-    load = stage.broker.router.counters.load
-    for number in range(100):
-        await publisher.publish("long", b"%d" % number, qos=qos)
-        assert load.messages <= 40
-    for number in range(10):
-        await publisher.publish("short", b"%d" % number, qos=qos)
-        assert load.messages <= 40
-    sessions = stage.broker.router.sessions
-    assert [lost(sessions[name]) for name in ("mute", "short")] == [0, 0]
-    waiting = sessions["long"].queued()
-    assert lost(sessions["long"]) == 100 - waiting
-    back = await stage.join("long", clean=False, props=keep)
-    assert numbers([await back.message() for _ in range(waiting)]) == list(range(100 - waiting, 100))
-    back = await stage.join("short", clean=False, props=keep)
-    assert numbers([await back.message() for _ in range(10)]) == list(range(10))
-
-
-async def test_who_does_not_acknowledge_holds_half_at_most(scene: SetScene) -> None:
-    """The rest of what is for it waits, and gives way: for itself and for others; with acknowledgements it goes on."""
-    stage = await scene(queue={"total_messages": 10, "total_bytes": 0}, sys={"interval": 0.0})
-    mute = await stage.join("mute", ("load", 1))
-    publisher = await stage.join("publisher")
-    for number in range(15):
-        assert await publisher.publish("load", b"%d" % number, qos=1) == 0
-        assert stage.broker.router.counters.load.messages <= 10
-    session = stage.broker.router.sessions["mute"]
-    assert len(session.inflight) == 5
-    assert lost(session) == 15 - session.queued() - 5
-    mute.put_back(await mute.fence())
-    waiting = session.queued()
-    found = [await mute.message() for _ in range(5 + waiting)]
-    assert numbers(found) == [*range(5), *range(15 - waiting, 15)]
-    assert await mute.fence() == []
-    await publisher.publish("load", b"15", qos=1)
-    assert numbers([await mute.message()]) == [15]
-    check_ledger(session, offered=16, received=16 - lost(session))
