@@ -16,7 +16,7 @@ from canopy_mqtt.core.codec.primitives import varint
 from canopy_mqtt.core.codec.reason_codes import ProtocolError, ProtocolViolation
 from tests.core.codec import reason_codes
 from tests.core.codec.wire_cases import CASES, MAX_PACKET_SIZE, VALID, Case, senders
-from tests.core.strategies import VERSIONS, client_packets, connects, server_packets
+from tests.core.strategies import VERSIONS, client_packets, server_packets
 from tests.support.frames import pending_size
 from tests.support.runs import for_each
 
@@ -156,15 +156,6 @@ class TestStreams:
         assert found == sent
         assert pending_size(decoder) == 0
 
-    @given(st.sampled_from(VERSIONS).flatmap(connects))
-    def test_connect_sets_the_version(self, packet: p.Connect) -> None:
-        decoder = Decoder(LARGEST)
-        decoder.feed(encode(packet, 0))
-        assert decoder.version == 0
-        assert decoder.next_frame()
-        assert decoder.packet() == packet
-        assert decoder.version == packet.version
-
 
 class TestReasonCodes:
     """Each packet accepts the reason codes of its table and no others."""
@@ -197,12 +188,3 @@ class TestReasonCodes:
                 continue
             accepted.append(code)
         assert accepted == sorted(allowed)
-
-
-def test_publish_before_connect() -> None:
-    """[MQTT-3.1.0-1]"""
-    decoder = Decoder(100)
-    decoder.feed(b"\x30\x03\x00\x01a")
-    assert decoder.next_frame()
-    with pytest.raises(ProtocolViolation):
-        decoder.publish()

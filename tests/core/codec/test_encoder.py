@@ -5,8 +5,6 @@ encoding.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec import encoder
 from canopy_mqtt.core.codec import packets as p
@@ -14,7 +12,6 @@ from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import encode
 from canopy_mqtt.core.codec.packets import Packet, Publish
 from tests.core.codec.wire_cases import VALID, Case, props, senders
-from tests.core.strategies import VERSIONS, acks
 from tests.support.frames import pending_size
 from tests.support.runs import for_each
 
@@ -41,33 +38,10 @@ def test_wire_cases(case: Case) -> None:
 class TestAck:
     """The fast path of acknowledgements."""
 
-    @given(acks(p.V5), st.sampled_from(VERSIONS))
-    def test_is_what_encode_says(self, packet: p.Ack, version: int) -> None:
-        bare = p.Ack(packet.kind, packet.packet_id, packet.reason_code)
-        assert encoder.ack(bare.kind, bare.packet_id, bare.reason_code, version) == encode(bare, version)
-
     @for_each(("kind", "packet_id"), [(3, 1), (8, 1), (4, 0), (4, -1), (4, 65_536)])
     def test_refused(self, kind: int, packet_id: int) -> None:
         with pytest.raises(ValueError, match=r"acknowledgement|packet identifier"):
             encoder.ack(kind, packet_id)
-
-
-class TestBefore5:
-    """What 3.1.1 has no place for is left out."""
-
-    @for_each(
-        ("packet", "raw"),
-        [
-            (p.Disconnect(0x8E, props(("a", "b"))), b"\xe0\x00"),
-            (p.Ack(p.PUBREC, 1, 0x87, props(("a", "b"))), b"\x50\x02\x00\x01"),
-            (p.Suback(1, [0, 0x8F], props(("a", "b"))), b"\x90\x04\x00\x01\x00\x80"),  # [MQTT3-3.9.3-2]
-            (p.Unsuback(1, [0, 0x11]), b"\xb0\x02\x00\x01"),
-            (p.Subscribe(1, [p.SubscriptionRequest("a", 1, True, True, 2)]), b"\x82\x06\x00\x01\x00\x01a\x01"),
-            (Publish(b"a", b"x", 0, False, False, 0, b"\x01\x01", 5, 60, (1,)), b"\x30\x04\x00\x01ax"),
-        ],
-    )
-    def test_left_out(self, packet: Packet, raw: bytes) -> None:
-        assert encode(packet, 4) == raw
 
 
 IMPOSSIBLE: list[tuple[Packet, int]] = [

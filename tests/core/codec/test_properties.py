@@ -12,7 +12,7 @@ from canopy_mqtt.core.codec.primitives import Reader, four_bytes, varint
 from canopy_mqtt.core.codec.properties import ForwardScan, Properties
 from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolError, ProtocolViolation
 from tests.core.codec.wire_cases import props
-from tests.core.strategies import binary, forwarded, properties, text, topic_names, user_properties
+from tests.core.strategies import binary, properties, text, topic_names, user_properties
 from tests.support.runs import for_each
 
 PLACES = (*(kind for kind in range(1, 15) if kind not in (p.PINGREQ, p.PINGRESP)), p.AUTH, pr.WILL)
@@ -236,15 +236,6 @@ class TestEncode:
 class TestForward:
     """What a message carries from publisher to subscriber."""
 
-    @given(forwarded(), st.sampled_from((p.PUBLISH, pr.WILL)))
-    def test_passed_on_unaltered(self, raw: bytes, place: int) -> None:
-        """[MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-18] [MQTT-3.3.2-20]"""
-        result = scan(raw, place)
-        assert result.forward == raw
-        assert (result.topic_alias, result.message_expiry, result.will_delay) == (0, -1, 0)
-        assert result.subscription_ids == ()
-        assert result.request == (pr.RESPONSE_TOPIC in pr.decode_forward(raw).strings)
-
     @given(st.data(), st.sampled_from((p.PUBLISH, pr.WILL)))
     def test_hop_by_hop_is_cut_out_wherever_it_stands(self, data: st.DataObject, place: int) -> None:
         kept = data.draw(
@@ -313,9 +304,3 @@ class TestForward:
     def test_decode_refuses(self, raw: bytes, error: type[ProtocolError]) -> None:
         with pytest.raises(error):
             pr.decode_forward(raw)
-
-    @for_each("topic", ["", "a/+", "#"])
-    def test_response_topic(self, topic: str) -> None:
-        """[MQTT-3.3.2-14] [MQTT-4.7.3-1]"""
-        with pytest.raises(ValueError, match="not a topic name"):
-            pr.encode_forward(response_topic=topic)

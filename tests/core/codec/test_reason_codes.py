@@ -1,9 +1,8 @@
-"""Reason codes: the numbers of section 2.4, their names, and what 3.1.1 makes of them."""
+"""Reason codes: the numbers of section 2.4 and their names."""
 
 from __future__ import annotations
 
 from canopy_mqtt.core.codec import reason_codes
-from tests.support.runs import for_each
 
 NUMBERS = {name: value for name, value in vars(reason_codes).items() if name.isupper() and isinstance(value, int)}
 CODES = {name: value for name, value in NUMBERS.items() if not name.startswith("V3_")}
@@ -38,23 +37,3 @@ def test_constants_say_what_they_are() -> None:
     for constant, code in CODES.items():
         if code:
             assert constant.lower().startswith(TABLE[code].lower().replace(" ", "_").replace("-", "")[:14])
-
-
-def test_unknown_name() -> None:
-    """A number without a name shows as one."""
-    assert reason_codes.name(0x7F) == "0x7F"
-
-
-@for_each(
-    ("code", "expected"), [(0x00, 0), (0x84, 1), (0x85, 2), (0x88, 3), (0x86, 4), (0x87, 5), (0x81, -1), (0x9F, 3)]
-)
-def test_v3_connack(code: int, expected: int) -> None:
-    """3.1.1 has six return codes; for the rest the connection is closed without one [MQTT3-3.2.2-6]."""
-    assert reason_codes.v3_connack(code) == expected
-
-
-def test_v3_connack_never_says_accepted() -> None:
-    """No failure becomes return code 0, and none is outside the table [MQTT3-3.2.2-5]."""
-    for code in TABLE:
-        if code >= 0x80:
-            assert reason_codes.v3_connack(code) in (-1, 1, 2, 3, 4, 5)

@@ -11,65 +11,6 @@ from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolError, 
 from tests.core import naive
 from tests.support.runs import for_each
 
-# Filter, topic, whether they match: the examples of section 4.7, and the corners beside them.
-EXAMPLES = [
-    # Section 4.7.1.2, the multi-level wildcard [MQTT-4.7.1-1].
-    ("sport/tennis/player1/#", "sport/tennis/player1", True),
-    ("sport/tennis/player1/#", "sport/tennis/player1/ranking", True),
-    ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", True),
-    ("sport/tennis/player1/#", "sport/tennis/player2", False),
-    ("sport/tennis/player1/#", "sport/tennis/player1x", False),
-    ("sport/#", "sport", True),
-    ("sport/#", "sport/", True),
-    ("#", "sport", True),
-    ("#", "/", True),
-    ("#", "/finance", True),
-    # Section 4.7.1.3, the single-level wildcard [MQTT-4.7.1-2].
-    ("sport/tennis/+", "sport/tennis/player1", True),
-    ("sport/tennis/+", "sport/tennis/player1/ranking", False),
-    ("sport/+", "sport", False),
-    ("sport/+", "sport/", True),
-    ("+/+", "/finance", True),
-    ("/+", "/finance", True),
-    ("+", "/finance", False),
-    ("+", "finance", True),
-    ("+/tennis/#", "sport/tennis", True),
-    ("+/tennis/#", "sport/tennis/a/b", True),
-    ("sport/+/player1", "sport/tennis/player1", True),
-    ("sport/+/player1", "sport//player1", True),
-    ("+/#", "a", True),
-    ("+/+/#", "a", False),
-    ("a/+/#", "a/b", True),
-    ("a/+/#", "a", False),
-    # Section 4.7.2, topics that begin with $ [MQTT-4.7.2-1].
-    ("#", "$SYS/broker/uptime", False),
-    ("+/monitor/Clients", "$SYS/monitor/Clients", False),
-    ("+", "$SYS", False),
-    ("+/#", "$SYS", False),
-    ("$SYS/#", "$SYS/broker/uptime", True),
-    ("$SYS/#", "$SYS", True),
-    ("$SYS/monitor/+", "$SYS/monitor/Clients", True),
-    ("a/+", "a/$SYS", True),
-    ("a/#", "a/$SYS", True),
-    ("$", "$", True),
-    ("#", "$", False),
-    # Section 4.7.3: nothing is folded or normalised [MQTT-4.7.3-4].
-    ("ACCOUNTS", "Accounts", False),
-    ("/finance", "finance", False),
-    ("a//b", "a/b", False),
-    ("a/", "a", False),
-    ("\u00e9", "e\u0301", False),
-    ("Accounts payable", "Accounts payable", True),
-]
-
-
-@for_each(("topic_filter", "topic", "expected"), EXAMPLES)
-def test_examples(topic_filter: str, topic: str, expected: bool) -> None:
-    topic_names.validate_filter(topic_filter)
-    topic_names.validate_topic(topic)
-    assert topic_names.matches(topic_filter, topic) is expected
-    assert naive.matches(topic_filter, topic) is expected
-
 
 def test_what_filters_match() -> None:
     """[MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.2-1]"""
@@ -149,24 +90,6 @@ def test_topics_that_are_refused(topic: str) -> None:
     with pytest.raises(MalformedPacket) as caught:
         topic_names.validate_topic(topic)
     assert caught.value.reason_code == reason_codes.MALFORMED_PACKET
-
-
-@for_each(
-    ("topic_filter", "expected"),
-    [
-        ("a/b", ("", "a/b")),
-        ("$share/g/a/b", ("g", "a/b")),
-        ("$share/g//", ("g", "/")),
-        ("$share/g/#", ("g", "#")),
-        ("$share/$g/$SYS/#", ("$g", "$SYS/#")),
-        ("$share/g/$share/h/a", ("g", "$share/h/a")),
-        ("$share", ("", "$share")),
-        ("$shared/g/a", ("", "$shared/g/a")),
-        ("a/$share/g/a", ("", "a/$share/g/a")),
-    ],
-)
-def test_shared_filters(topic_filter: str, expected: tuple[str, str]) -> None:
-    assert topic_names.parse_shared(topic_filter) == expected
 
 
 @for_each(

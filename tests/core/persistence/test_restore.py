@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
-
-from canopy_mqtt.core.codec import packets as p
-from canopy_mqtt.core.codec.packets import NEVER, Ack, Publish, SubscriptionRequest, Will
+from canopy_mqtt.core.codec.packets import Publish, SubscriptionRequest, Will
 from canopy_mqtt.core.persistence import restore as restoring
 from canopy_mqtt.core.persistence.journal import (
     DeliveryRecord,
@@ -70,77 +67,6 @@ def back(made: Network, client_id: str = "c") -> Client:
     return client
 
 
-def test_deliveries_go_on_where_they_were() -> None:
-    """PUBREL for what was released, DUP for what was sent, then the rest in order [MQTT-4.4.0-1] [MQTT-4.6.0-1]."""
-    kept = session()
-    kept.deliveries += [
-        delivery(1, b"", RELEASED, 5, 1),
-        delivery(2, b"sent", SENT, 6, 1),
-        delivery(3, b"not sent", SENT, 7),
-        delivery(4, b"waiting"),
-        delivery(5, b"waiting too"),
-    ]
-    made = network(kept)
-    client = back(made)
-    first = [one for one in client.packets if isinstance(one, Ack | Publish)]
-    assert [(one.kind, one.packet_id) for one in first[:4]] == [
-        (p.PUBREL, 5),
-        (p.PUBLISH, 6),
-        (p.PUBLISH, 7),
-        (p.PUBLISH, 8),
-    ]
-    assert [(one.payload, one.dup) for one in client.take()] == [
-        (b"sent", True),
-        (b"not sent", False),
-        (b"waiting", False),
-        (b"waiting too", False),
-    ]
-    assert not made.session("c").inflight
-    assert total_ledger(made.router.sessions.values()) == []
-
-
-def test_subscriptions_and_groups_are_back() -> None:
-    kept = session()
-    kept.subscriptions += [subscription("a/+", identifier=7), subscription("a/#"), subscription("$share/g/b")]
-    other = session("d")
-    other.subscriptions.append(subscription("$share/g/b"))
-    made = network(kept, other)
-    assert made.router.subscription_count == 4
-    assert len(made.router.trie) == 3
-    client, mate = back(made), back(made, "d")
-    publisher = made.client("p")
-    publisher.publish("a/1", b"once", 1)
-    for payload in (b"1", b"2"):
-        publisher.publish("b", payload)
-    received = client.take()
-    assert (received[0].payload, received[0].subscription_ids) == (b"once", (7,))
-    assert sorted(client.payloads() + mate.payloads() + [one.payload for one in received[1:]]) == [b"1", b"2"]
-    assert client.unsubscribe("a/+", "a/#", "$share/g/b") == [0, 0, 0]
-    assert mate.unsubscribe("$share/g/b") == [0]
-    assert len(made.router.trie) == 0
-
-
-def test_a_shared_delivery_still_belongs_to_its_group() -> None:
-    """[MQTT-4.8.2-4]"""
-    kept = session()
-    kept.subscriptions.append(subscription("$share/g/a"))
-    waiting = DeliveryRecord(1, message(b"1"), 2, False, (), "$share/g/a")
-    kept.deliveries.append(waiting)
-    other = session("d")
-    other.subscriptions.append(subscription("$share/g/a"))
-    made = network(kept, other)
-    mate = back(made, "d")
-    client = made.idle("c")
-    client.connect(clean=True)
-    assert mate.payloads() == [b"1"]
-
-
-def test_a_shared_delivery_whose_subscription_is_gone_stays() -> None:
-    kept = session()
-    kept.deliveries.append(DeliveryRecord(1, message(b"1"), 2, False, (), "$share/g/a"))
-    assert back(network(kept)).payloads() == [b"1"]
-
-
 def test_an_interrupted_stream_of_retained_messages_begins_again() -> None:
     kept = session()
     kept.subscriptions.append(subscription("r/#", streaming=True))
@@ -148,48 +74,6 @@ def test_an_interrupted_stream_of_retained_messages_begins_again() -> None:
     client = back(made)
     assert sorted(client.payloads()) == [b"1", b"2"]
     assert [one for one in client.got(Publish) if not one.retain] == []
-
-
-def test_one_message_of_many_sessions_is_one_object() -> None:
-    shared = message(b"1")
-    kept = [session("c"), session("d")]
-    for each in kept:
-        each.deliveries.append(DeliveryRecord(1, shared, 2, False, (), ""))
-    made = network(*kept)
-    [one], [other] = (made.session(name).queue.pending or [] for name in ("c", "d"))
-    assert one.message is other.message
-
-
-@pytest.mark.parametrize(
-    ("expiry", "gone_for", "left"), [(100, 10.0, 90), (100, None, 100), (100, 250.0, 0), (1, 1.0, 0)]
-)
-def test_expiry_counts_on(expiry: int, gone_for: float | None, left: int) -> None:
-    """[MQTT-4.1.0-1]; a client that was connected when the broker died counts as disconnected now."""
-    made = network(session(expiry=expiry, gone_for=gone_for))
-    if left:
-        made.advance(left - 1)
-        assert "c" in made.router.sessions
-        made.advance(1)
-    assert "c" not in made.router.sessions
-    assert len(made.router.deadlines) == 0
-
-
-@pytest.mark.parametrize(
-    ("due_in", "delay", "after"), [(5.0, 60, 5), (None, 7, 7), (None, 0, 0), (-3.0, 60, 0), (None, 500, 100)]
-)
-def test_delayed_wills_are_published(due_in: float | None, delay: int, after: int) -> None:
-    """Due after what is left of the delay, or at the end of the session; the others' queues are there by then."""
-    kept = session(gone_for=0.0)
-    kept.will = WillRecord(Will("w", b"gone", 1, delay=delay), due_in)
-    witness = session("w", NEVER)
-    witness.subscriptions.append(subscription("w"))
-    # The witness is restored after the session with the will, and its will is published all the same.
-    made = network(kept, witness)
-    if after:
-        made.advance(after - 1)
-        assert not made.session("w").queue.pending
-        made.advance(1)
-    assert [each.message.payload() for each in made.session("w").queue.pending or []] == [b"gone"]
 
 
 def test_the_present_limits_hold() -> None:
@@ -248,16 +132,6 @@ def test_the_journal_hears_what_the_restart_changed_and_no_more() -> None:
     died.will = WillRecord(Will("w", b"", delay=9), None)
     network(kept, died, retained=(message(b"r"),), journal=Notes())
     assert told == [("c", b"1", 31), ("c", b"2", 32), ("d", 100, START), ("d", "w", START + 9)]
-
-
-def test_only_a_new_router_can_be_restored() -> None:
-    used = Network()
-    used.client("c")
-    with pytest.raises(RuntimeError, match="new router"):
-        restore(used.router, Saved(), used.now)
-    retaining = network(retained=(message(b"1"),))
-    with pytest.raises(RuntimeError, match="new router"):
-        restore(retaining.router, Saved(), retaining.now)
 
 
 def test_what_has_to_make_room_is_told_to_be_over() -> None:

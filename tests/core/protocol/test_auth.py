@@ -1,4 +1,4 @@
-"""AUTH exchanges of section 4.12, with a method made for the test: before CONNACK, and again on an open connection."""
+"""AUTH exchanges of section 4.12, with a method made for the test: who may begin one, and whom it finds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from canopy_mqtt.core.codec.packets import V5, Auth, Connect
 from canopy_mqtt.core.codec.properties import Properties
 from canopy_mqtt.core.hooks import FORBIDDEN, AccessControl, AuthExchange, AuthMethod, Origin, PeerCertificate, Ticket
 from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.core.protocol.phases import CONNECTED
 from tests.core.harness import Client, Network, bag
-from tests.support.runs import for_each
 
 
 class CountingExchange(AuthExchange):
@@ -44,14 +42,6 @@ class Counting(AuthMethod):
 
     def begin(self) -> AuthExchange:
         return CountingExchange()
-
-
-class Closed(AccessControl):
-    """A gate that nobody passes."""
-
-    def admit(self, connect: Connect, origin: Origin, ticket: object) -> int:
-        del connect, origin, ticket
-        return 0x8A
 
 
 def _method(name: str, data: bytes | None = None) -> Properties:
@@ -136,27 +126,6 @@ class TestAuth:
         assert client.connack.reason_code == 0
         return network, client
 
-    @for_each("pace", [0, 1])
-    def test_success(self, pace: int) -> None:
-        """AUTH 0x18 in each round, CONNACK 0x00 at the end, all with the method.
-
-        [MQTT-4.12.0-2] [MQTT-4.12.0-3] [MQTT-4.12.0-5] [MQTT-3.15.2-1] [MQTT-3.2.0-1]
-        """
-        network, client = self.begin(pace)
-        assert client.connack.reason_code == -1
-        self.say(client, 0x18, b"1")
-        assert network.router.sessions == {}
-        self.say(client, 0x18, b"2")
-        assert [(one.reason_code, one.properties) for one in client.got(Auth)] == [
-            (0x18, _method("counting", b"10")),
-            (0x18, _method("counting", b"20")),
-        ]
-        assert client.connack.reason_code == 0
-        assert client.connack.properties.strings[0x15] == "counting"
-        assert client.connack.properties.binaries[0x16] == b"30"
-        assert client.wire.protocol.state == CONNECTED
-        client.ping()
-
     def test_a_barred_client_begins_nothing(self) -> None:
         """It learns nothing about what would be the right answer."""
         network = Network()
@@ -170,52 +139,6 @@ class TestAuth:
         client.connect(properties=_method("counting", b"no"))
         assert client.connack.reason_code == 0x87
         assert keeper.refused == [("c", 0x87)]
-
-    def test_large_challenge(self) -> None:
-        """An AUTH that the client cannot take is not sent: the connection ends [MQTT-3.1.2-24] [MQTT-3.15.2-2]."""
-        network = Network()
-        network.router.auth_methods["counting"] = Counting()
-        client = network.idle("c")
-        client.connect(properties=_method("counting", b"0"), max_packet=16)
-        assert client.closed
-        assert client.got(Auth) == []
-        assert network.router.sessions == {}
-
-    def test_again_and_failed_is_told_like_the_first_time(self) -> None:
-        """Else whoever has an account could guess at those of others."""
-        network = Network()
-        network.router.auth_methods["counting"] = Counting()
-        bars = network.router.access_control = Bars()
-        bars.code = 0
-        client = network.idle("c")
-        client.connect(properties=_method("counting", b"0"))
-        for code, data in ((0x18, b"1"), (0x18, b"2"), (0x19, b"0")):
-            self.say(client, code, data)
-        assert bars.refused == []
-        self.say(client, 0x18, b"no")
-        assert bars.refused == [("c", 0x87)]
-
-    def test_twice_at_once(self) -> None:
-        """A second 0x19 before the first is through is a protocol error, section 4.12.1."""
-        _, client = self.accepted()
-        self.say(client, 0x19, b"0")
-        self.say(client, 0x19, b"0")
-        assert client.end == 0x82
-
-    def test_method_does_not_pass_the_gate_by(self) -> None:
-        """A client that the gate refuses does not get in by naming an authentication method."""
-        network = Network()
-        network.router.auth_methods["counting"] = Counting()
-        network.router.access_control = Closed()
-        client = network.idle("c")
-        client.connect(properties=_method("counting", b"0"))
-        for data in (b"1", b"2"):
-            if not client.closed:
-                client.send(Auth(0x18, _method("counting", data)))
-                network.settle()
-        assert client.connack.reason_code == 0x8A
-        assert client.closed
-        assert network.router.sessions == {}
 
     def test_whom_an_exchange_has_found(self) -> None:
         """That is who the client is, and access control is told before it decides."""

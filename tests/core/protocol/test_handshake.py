@@ -32,25 +32,6 @@ def test_the_properties_that_all_clients_of_3_1_1_share_stay_empty() -> None:
 class TestConnack:
     """What an accepted CONNECT is told."""
 
-    def test_limits_are_told(self) -> None:
-        """Everything that differs from the protocol's default is in the CONNACK [MQTT-3.2.2-9]."""
-        given = limits(
-            receive_maximum=7, max_qos=1, retain_available=0, max_packet_size=999, topic_alias_maximum=5,
-            max_keep_alive=30, max_session_expiry=60,
-        )  # fmt: skip
-        client = Network(given).client("c", keep_alive=31, expiry=61)
-        assert client.connack.properties.integers == {
-            0x11: 60, 0x13: 30, 0x21: 7, 0x22: 5, 0x24: 1, 0x25: 0, 0x27: 999,
-        }  # fmt: skip
-        assert client.wire.protocol.keep_alive == 30
-
-    @for_each(("asked", "limit", "used"), [(0, 0, 0), (10, 0, 10), (10, 60, 10), (0, 60, 60), (61, 60, 60)])
-    def test_keep_alive(self, asked: int, limit: int, used: int) -> None:
-        """The client's, unless the server sets its own and says so [MQTT-3.2.2-22]."""
-        client = Network(limits(max_keep_alive=limit)).client("c", keep_alive=asked)
-        assert client.wire.protocol.keep_alive == used
-        assert client.connack.properties.integers.get(0x13, asked) == used
-
     @for_each("version", [V31, V311])
     @for_each(("asked", "limit", "code"), [(0, 0, 0), (65_535, 0, 0), (60, 60, 0), (1, 60, 0), (0, 60, 5), (61, 60, 5)])
     def test_keep_alive_of_those_who_cannot_be_told(self, version: int, asked: int, limit: int, code: int) -> None:
@@ -136,24 +117,6 @@ class TestGate:
         assert waiting == [True, False]
         assert [packet.kind for packet in client.packets] == [p.CONNACK, p.PUBACK, p.SUBACK]
 
-    @for_each(("version", "code"), [(V311, 5), (V5, 0x87)])
-    def test_later_no(self, version: int, code: int) -> None:
-        """A late refusal: nothing of what was sent meanwhile is acted on [MQTT-3.1.4-6]."""
-        network, keeper = self.gated()
-        witness = network.client("w")
-        witness.subscribe("#")
-        keeper.answer = LATER
-        client = network.idle("c", version)
-        client.connect(settle=False)
-        client.post("t", b"x")
-        network.settle()
-        keeper.waiting[0].answer(0x87)
-        network.settle()
-        assert client.connack.reason_code == code
-        assert client.closed
-        assert witness.take() == []
-        assert "c" not in network.router.sessions
-
     def test_why_a_client_is_refused_is_for_the_log(self) -> None:
         """The client hears the name of the reason code, and whoever reads the log the detail."""
         network, keeper = self.gated()
@@ -166,36 +129,6 @@ class TestGate:
         network.settle()
         assert client.connack.properties.strings[0x1F] == "Bad User Name or Password"
         assert client.wire.protocol.close_text == "staff: wrong password" + "!" * 235
-
-    def test_answer_after_the_end(self) -> None:
-        """Nothing happens when the connection ended meanwhile, or when it is answered twice."""
-        network, keeper = self.gated()
-        keeper.answer = LATER
-        client = network.idle("c")
-        client.connect()
-        client.cut()
-        keeper.waiting[0].answer(0)
-        assert network.router.sessions == {}
-        client.connect()
-        keeper.waiting[1].answer(0)
-        keeper.waiting[1].answer(0x87)
-        network.settle()
-        assert client.connack.reason_code == 0
-        client.ping()
-
-    def test_two_wait_for_the_same_name(self) -> None:
-        """The one that is admitted last takes over."""
-        network, keeper = self.gated()
-        keeper.answer = LATER
-        client = network.idle("c")
-        client.connect()
-        client.connect()
-        for ticket in keeper.waiting:
-            ticket.answer(0)
-        network.settle()
-        assert client.connack.reason_code == 0
-        assert client.ghosts[0].end == 0x8E
-        client.ping()
 
     @for_each(("cause", "code"), [("connect-timeout", 0xA0), ("shutdown", 0x8B), ("keep-alive", 0x8D)])
     def test_closed_while_waiting(self, cause: str, code: int) -> None:

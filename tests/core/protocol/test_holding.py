@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from canopy_mqtt.core.protocol.backpressure import FLIGHT, RECOVERY, STEP
+from canopy_mqtt.core.protocol.backpressure import FLIGHT, STEP
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, LATEST
 from tests.core.harness import Client, Network, limits
 from tests.support.runs import for_each
@@ -66,37 +66,6 @@ class Scene:
         """Messages that the subscriber has lost."""
         return self.network.router.counters.dropped_in_all()
 
-    def held_for(self, seconds: float) -> float:
-        """For how many of so many seconds it is held; it sends all the time, and the subscriber reads on and on."""
-        before = self.network.now
-        held = 0.0
-        while self.network.now < before + seconds:
-            if self.held():
-                held += STEP
-            else:
-                self.burst(ROOM)
-            # It reads, but less than is sent.
-            self.subscriber.wire.batch = 64
-            self.subscriber.wire.frozen = False
-            self.subscriber.wire.flush(1)
-            self.stop()
-            self.network.advance(STEP)
-        return held
-
-
-@for_each("qos", [0, 1, 2])
-def test_a_burst_arrives_whole(qos: int) -> None:
-    """However much longer than the queue it is, as long as the client goes on reading."""
-    scene = Scene(qos)
-    scene.burst(500)
-    assert scene.held()
-    while scene.sent > len(scene.subscriber.inbox):
-        scene.read()
-        scene.network.advance(STEP)
-    assert scene.subscriber.payloads() == [b"%d" % number for number in range(500)]
-    assert scene.dropped == 0
-    assert not scene.held()
-
 
 @for_each("qos", [0, 1, 2])
 def test_one_who_pauses_loses_nothing(qos: int) -> None:
@@ -110,36 +79,6 @@ def test_one_who_pauses_loses_nothing(qos: int) -> None:
         scene.network.advance(STEP)
     assert scene.subscriber.payloads() == [b"%d" % number for number in range(500)]
     assert scene.dropped == 0
-
-
-def test_one_who_takes_nothing_holds_nobody() -> None:
-    """After `standstill` seconds; and then it is asked no more, until it takes something."""
-    scene = Scene()
-    scene.burst(500)
-    assert scene.held()
-    scene.network.advance(STANDSTILL)
-    assert not scene.held()
-    assert scene.dropped == 500 - ROOM
-    scene.burst(500)
-    assert not scene.held()
-
-
-def test_one_who_has_stood_still_for_long_holds_nobody() -> None:
-    scene = Scene()
-    scene.network.advance(STANDSTILL)
-    scene.burst(500)
-    assert not scene.held()
-    assert scene.dropped == 500 - ROOM
-
-
-@pytest.mark.crowd
-def test_a_publisher_is_held_for_so_long_and_no_longer() -> None:
-    """By subscribers who go on reading, too slowly: `hold_publishers`, and a part of the time after that."""
-    scene = Scene()
-    assert scene.held_for(MOST) >= MOST * 0.7
-    scene.held_for(MOST)
-    assert scene.held_for(10.0) <= 10.0 * RECOVERY * 1.2
-    assert scene.dropped > 0
 
 
 def test_each_publisher_in_full_flight_is_held() -> None:
@@ -308,13 +247,3 @@ def test_what_it_sends_meanwhile_waits() -> None:
     scene.network.settle()
     assert protocol.held_until == 0.0
     assert not protocol.unfinished
-
-
-def test_its_end() -> None:
-    """One that is held can leave, and be thrown out."""
-    scene = Scene()
-    scene.burst(500)
-    protocol = scene.publisher.wire.protocol
-    scene.publisher.cut()
-    scene.network.advance(STANDSTILL)
-    assert protocol.close_cause

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy_mqtt.core.codec import packets as p
-from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
-from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.codec.properties import RESPONSE_TOPIC, decode_forward, encode_forward
+from canopy_mqtt.core.codec.packets import PUBACK, V5, V31, V311, Will
+from canopy_mqtt.core.codec.properties import encode_forward
 from canopy_mqtt.core.hooks import FORBIDDEN, AccessControl
 from canopy_mqtt.core.ledger import NOT_AUTHORIZED, TOO_LARGE
 from canopy_mqtt.core.principal import Principal
@@ -32,55 +30,7 @@ def names(client: Client) -> list[str]:
     return [packet.topic.decode() for packet in client.take()]
 
 
-def asking(topic: str) -> bytes:
-    """The properties of a request."""
-    return encode_forward(0, "text", topic, b"correlation", [("a", "1")])
-
-
 class TestNames:
-    @VERSIONS
-    def test_each_tenant_has_its_own(self, version: int) -> None:
-        """The same names, other topics; retained messages as well."""
-        network = Network()
-        one = network.mounted("1", version, TENANT, user_name="a")
-        other = network.mounted("2", version, TENANT, user_name="b")
-        for client in (one, other):
-            client.subscribe("#", "$share/g/s/#", qos=1)
-        one.publish("t", b"live", 1, retain=True)
-        one.publish("s/t", b"shared", 1)
-        assert names(one) == ["t", "s/t", "s/t"]
-        assert names(other) == []
-        late = network.mounted("3", version, TENANT, user_name="a")
-        late.subscribe("+", qos=1)
-        assert [(packet.topic, packet.retain) for packet in late.take()] == [(b"t", True)]
-        assert network.router.retained.get("tenant/a/t") is not None
-
-    def test_a_will(self) -> None:
-        network = Network()
-        outside = network.client("o")
-        outside.subscribe("#")
-        will = Will("gone", b"x", 0, True, properties=asking("back"))
-        network.mounted("i", V5, TENANT, user_name="a", will=will).cut()
-        network.settle()
-        (packet,) = outside.take()
-        assert packet.topic == b"tenant/a/gone"
-        assert decode_forward(packet.properties).strings[RESPONSE_TOPIC] == "tenant/a/back"
-        assert network.router.retained.get("tenant/a/gone") is not None
-
-    @QOS
-    def test_a_response_topic(self, qos: int) -> None:
-        """Whoever answers it, inside or outside, answers to where the requester listens; all else is unaltered."""
-        network = Network()
-        outside = network.client("o")
-        outside.subscribe("#", qos=2)
-        inside = network.mounted("i", V5, TENANT, user_name="a")
-        inside.subscribe("#", qos=2)
-        inside.publish("ask", b"?", qos, properties=asking("back/to/me"))
-        (seen,) = outside.take()
-        assert seen.properties == asking("tenant/a/back/to/me")
-        (own,) = inside.take()
-        assert own.properties == asking("back/to/me")
-
     @QOS
     @for_each("retain", [False, True])
     @for_each("topic", [
@@ -144,77 +94,9 @@ class TestNames:
             outside.publish("a-long-prefix/a/t", bytes(size), 1)
         assert [len(each) for each in inside.payloads()] == [22]
 
-    @VERSIONS
-    def test_receivers_of_a_mount_share_a_frame(self, version: int) -> None:
-        """One that is mounted elsewhere, or gets more with it, has its own."""
-        network = Network()
-        outside = network.client("o", version)
-        same = [network.mounted(f"i{number}", version, TENANT, user_name="a") for number in range(3)]
-        other = network.mounted("j", version, "tenant/", user_name="a")
-        for client in same:
-            client.subscribe("t")
-        other.subscribe("a/t")
-        for client in (*same, other):
-            client.wire.frozen = True
-        outside.publish("tenant/a/t", b"x")
-        frames = [client.wire.send_buffer.items[0] for client in same]
-        assert isinstance(frames[0], bytes)
-        assert all(frame is frames[0] for frame in frames)
-        for client in (*same, other):
-            client.wire.frozen = False
-        network.settle()
-        assert [names(client) for client in (*same, other)] == [["t"], ["t"], ["t"], ["a/t"]]
-        assert total_ledger(network.router.sessions.values()) == []
-
-    def test_a_receiver_that_gets_more_with_it_has_its_own(self) -> None:
-        """The RETAIN flag, subscription identifiers, what is left of an expiry."""
-        network = Network()
-        outside = network.client("o")
-        plain, flagged, numbered = (network.mounted(name, V5, TENANT, user_name="a") for name in "pfn")
-        plain.subscribe("t")
-        flagged.subscribe(Request("t", 0, retain_as_published=True))
-        numbered.subscribe("t", identifier=7)
-        outside.publish("tenant/a/t", b"1", retain=True)
-        outside.publish("tenant/a/t", b"2", expiry=9)
-        came = [
-            [(each.retain, each.subscription_ids) for each in client.take()] for client in (plain, flagged, numbered)
-        ]
-        assert came == [[(False, ())] * 2, [(True, ()), (False, ())], [(False, (7,))] * 2]
-        assert [each.message_expiry for each in plain.got(p.Publish)] == [-1, 9]
-
 
 class TestOutside:
     """What lies outside a mount is not to be reached from inside: topics that begin with "$" are everybody's."""
-
-    @for_each("topic", ["$SYS/broker/x", "$x", "$share/g/x"])
-    @for_each("qos", [1, 2])
-    def test_publish(self, topic: str, qos: int) -> None:
-        network = Network()
-        outside = network.client("o")
-        outside.subscribe("#", "$SYS/#", "$x", "$share/g/#", "tenant/a/+/#", qos=2)
-        inside = network.mounted("i", V5, TENANT, user_name="a")
-        inside.publish(topic, b"x", qos)
-        assert inside.acks(PUBACK if qos == 1 else PUBREC)[-1].reason_code == 0x87
-        inside.publish("ask", b"x", qos, properties=asking(topic))
-        assert inside.acks(PUBACK if qos == 1 else PUBREC)[-1].reason_code == 0x87
-        inside.publish(topic, b"x", 0)
-        assert outside.take() == []
-        assert not inside.closed
-        assert network.router.counters.denied_publishes == 3
-
-    @for_each(("version", "code"), [(V311, 0x80), (V5, 0x87)])
-    def test_subscribe(self, version: int, code: int) -> None:
-        network = Network()
-        inside = network.mounted("i", version, TENANT, user_name="a")
-        assert inside.subscribe("$SYS/#", "$share/g/$SYS/#", "$x", "ok") == [code, code, code, 0]
-        assert list(network.session("i").subscriptions) == ["tenant/a/ok"]
-
-    @for_each(("version", "code"), [(V31, 5), (V311, 5), (V5, 0x87)])
-    def test_a_will(self, version: int, code: int) -> None:
-        network = Network()
-        idle = network.idle("i", version, TENANT)
-        assert idle.connect(user_name="a", will=Will("$x", b"")).reason_code == code
-        assert "i" not in network.router.sessions
 
     def test_names_that_are_too_long(self) -> None:
         """For the protocol, or for the settings: with what stands before them."""

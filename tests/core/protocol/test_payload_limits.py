@@ -109,16 +109,6 @@ class TestBytesInFlight:
         client.answer(1)
         assert len(client.payloads()) == 1
 
-    def test_it_does_not_raise_the_session_s(self) -> None:
-        """The lower of both holds."""
-        network = Network(limits(max_inflight_bytes=1_000_000, session_bytes=2_000))
-        publisher, client = network.client("p"), network.client("c")
-        client.subscribe("t", qos=1)
-        client.answering = False
-        for _ in range(4):
-            publisher.publish("t", b"x" * 900, 1)
-        assert client.session.window.bytes <= 2_000
-
 
 class TestUpgrade:
     """`upgrade_outgoing_qos`: each subscriber gets the QoS that it was granted."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 
 from canopy_mqtt.core.codec import packets as p
@@ -107,61 +105,8 @@ class TestWireCases:
                 assert not client.closed
 
 
-class TestOrder:
-    """What may come when."""
-
-    def test_connection_after_connection(self) -> None:
-        """Ends are counted by cause for the shell: each channel tells its own once."""
-        network = Network()
-        client = network.client("c")
-        client.disconnect()
-        assert client.wire.protocol.close_cause == "client-disconnect"
-        client.connect()
-        client.disconnect(0x04)
-        assert client.wire.protocol.close_cause == "client-disconnect-with-will"
-        client.connect()
-        client.cut()
-        assert client.wire.protocol.close_cause == "connection-lost"
-        client.wire.protocol.end("stalled", network.now)
-        assert client.wire.protocol.close_cause == "connection-lost"
-
-
 class TestTurns:
     """A read may hold more than one connection should be served at once."""
-
-    @pytest.mark.crowd
-    @pytest.mark.parametrize(("version", "qos"), [*product((V311, V5), (0, 1, 2))])
-    def test_nothing_is_lost_between_turns(self, version: int, qos: int) -> None:
-        """Thousands of messages in one read reach a receiver with little room, in order, though none may wait in it."""
-        network = Network(limits(live_messages=64, receive_maximum=65_535))
-        receiver, publisher = network.client("r"), network.client("p", version)
-        receiver.subscribe("t", qos=qos)
-        sent = [b"%d" % number for number in range(3_000)]
-        for payload in sent:
-            publisher.post("t", payload, qos)
-        network.settle()
-        assert receiver.payloads() == sent
-        assert network.router.counters.dropped_in_all() == 0
-        assert not publisher.wire.protocol.unfinished
-
-    @pytest.mark.crowd
-    def test_others_have_their_turn(self) -> None:
-        """A turn of a flood ends before all of it is through."""
-        network = Network()
-        flood = network.client("f", V311)
-        other = network.client("o")
-        other.subscribe("t")
-        for _ in range(20_000):
-            flood.post("t", b"x")
-        flood.wire.to_channel()
-        assert flood.wire.protocol.unfinished
-        other.send(p.Pingreq())
-        other.wire.to_channel()
-        other.wire.flush(1)
-        other.wire.to_client()
-        assert len(other.got(p.Pingresp)) == 1
-        network.settle()
-        assert len(other.take()) == 20_000
 
     def test_311_client_that_does_not_read(self) -> None:
         """It has no Receive Maximum to keep to; its publishes wait until it takes its acknowledgements."""
@@ -192,15 +137,3 @@ class TestTurns:
         flood.wire.protocol.go_on(network.now)
         network.settle()
         assert 0 < len(other.take()) < 20_000
-
-
-class TestSubscribing:
-    """SUBSCRIBE and UNSUBSCRIBE."""
-
-    def test_limits_per_filter(self) -> None:
-        """What the settings refuse has its own code; the others are subscribed [MQTT-3.9.3-2]."""
-        network = Network(limits(max_topic_levels=3, max_subscriptions_per_client=2, max_qos=1))
-        filters = ["a", "a/b/c/d", "b", "c", "a"]
-        client = network.client("c")
-        assert client.subscribe(*filters, qos=2) == [1, 0x8F, 1, 0x97, 1]  # [MQTT-3.2.2-10]
-        assert network.client("o", V311).subscribe(*filters, qos=2) == [1, 0x80, 1, 0x80, 1]

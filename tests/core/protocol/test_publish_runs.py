@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec import encoder
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import V5, V311, Ack, Packet, Publish
-from canopy_mqtt.core.jobs import NEXT_WORK, PACKET_WORK
-from canopy_mqtt.core.protocol.publish import MAX_RUN
-from canopy_mqtt.core.queues.send_window import ACK_RUN
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.runs import examples
 
@@ -103,81 +99,3 @@ def test_a_stream_is_answered_in_one_read_as_packet_by_packet(
         # What is dropped when a queue is full depends on when its writer had its turn, and so does how much is
         # unacknowledged; what is answered does not.
         assert all(one == other for one, other in zip(whole[3], apart[3], strict=False))
-
-
-@pytest.mark.parametrize(("said", "heard"), [(V311, V311), (V311, V5), (V5, V311), (V5, V5)])
-def test_a_long_run_is_acknowledged_in_pieces(said: int, heard: int) -> None:
-    """One piece for each run, and each publish once, whatever the versions are."""
-    network = Network()
-    publisher, subscriber = network.client("p", said), network.client("s", heard)
-    subscriber.subscribe("t", qos=1)
-    publisher.publish("t", b"%03d" % 0, 1)
-    count = 3 * MAX_RUN + 1
-    before = network.router.budget.used
-    for number in range(1, count + 1):
-        publisher.post("t", b"%03d" % number, 1)
-    link = publisher.wire
-    assert link.to_channel()
-    pieces = link.send_buffer.take_batch(1 << 20, network.now)
-    assert [len(piece) // 4 for piece in pieces] == [MAX_RUN, MAX_RUN, MAX_RUN, 1]
-    assert link.send_buffer.unwritten == 0
-    # Every delivery and every packet is charged to its publisher.
-    packets = PACKET_WORK * len(pieces) + NEXT_WORK * (count - len(pieces))
-    assert network.router.budget.used - before == count + packets
-    network.settle()
-    assert subscriber.payloads() == [b"%03d" % number for number in range(count + 1)]
-    assert not subscriber.session.inflight
-
-
-def test_runs_of_acknowledgements_of_every_kind() -> None:
-    """Longer than one go, with one in between that is unknown, and one that carries a reason code."""
-    network = Network(limits(receive_maximum=5_000, max_inflight=5_000))
-    publisher = network.client("p")
-    subscriber = network.client("s")
-    subscriber.answering = False
-    subscriber.subscribe("t", qos=2)
-    for qos in (1, 2):
-        count = ACK_RUN + 6
-        for number in range(count):
-            publisher.post("t", b"%d" % number, qos)
-        network.settle()
-        assert len(subscriber.session.inflight) == count
-        kinds = (p.PUBACK,) if qos == 1 else (p.PUBREC, p.PUBCOMP)
-        for kind in kinds:
-            owed = subscriber.unanswered
-            assert len(owed) == count
-            assert all(isinstance(each, Ack) and each.kind == kind for each in owed)
-            # Nobody knows this one: it is passed over, or told so.
-            subscriber.unanswered = [*owed[:5], Ack(kind, 65_000), *owed[5:]]
-            if kind == p.PUBACK:
-                refused = subscriber.unanswered[9]
-                assert isinstance(refused, Ack)
-                refused.reason_code = 0x97
-            subscriber.answer()
-            unknown = [each for each in subscriber.acks(p.PUBREL) if each.reason_code == 0x92]
-            assert len(unknown) == (0 if kind == p.PUBACK else 1)
-            if kind == p.PUBREC:
-                # Its PUBREL for nothing is answered with a PUBCOMP for nothing.
-                subscriber.unanswered = [each for each in subscriber.unanswered if each.packet_id != 65_000]  # type: ignore[attr-defined]
-        assert not subscriber.session.inflight
-        assert subscriber.session.window.quota == subscriber.session.window.limit
-        subscriber.take()
-    assert total_ledger(network.router.sessions.values()) == []
-
-
-def test_a_wrong_acknowledgement_in_a_run_ends_the_connection_and_what_came_before_it_counts() -> None:
-    """PUBCOMP without PUBREL, behind some that are right."""
-    network = Network()
-    publisher, subscriber = network.client("p"), network.client("s")
-    subscriber.answering = False
-    subscriber.subscribe("t", qos=2)
-    for number in range(4):
-        publisher.publish("t", b"%d" % number, 2)
-    subscriber.answer(3)
-    owed = subscriber.unanswered
-    subscriber.unanswered = [each for each in owed if isinstance(each, Ack) and each.kind == p.PUBCOMP]
-    subscriber.unanswered.append(Ack(p.PUBCOMP, 4))
-    session = subscriber.session
-    subscriber.answer()
-    assert subscriber.end == 0x82
-    assert [each.packet_id for each in session.inflight.values()] in ([4], [])

@@ -16,11 +16,8 @@ from canopy_mqtt.core.codec.primitives import MAX_VARINT
 from canopy_mqtt.core.codec.properties import decode_forward
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.ledger import (
-    AGE,
     DISCONNECTED,
     DROP_CAUSES,
-    EXPIRED,
-    FULL_MESSAGES,
     Ledger,
     tell,
     with_properties,
@@ -28,7 +25,7 @@ from canopy_mqtt.core.ledger import (
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, LATEST
 from tests.core.harness import Client, Network, limits
 from tests.core.judge import ANY_SIZE
-from tests.core.recount import LOST, Tally, ask, burst, frames, losses, notes, numbers, told, told_in_all, user_wish
+from tests.core.recount import LOST, Tally, ask, burst, frames, notes, numbers, told, user_wish
 from tests.support.losses import dropped_by_cause
 from tests.support.runs import examples, for_each
 
@@ -236,47 +233,6 @@ class TestClients:
         network = Network(limits(live_messages=2, session_messages=2, **changes))
         return network, network.client("p"), network.client("c", clean=False, expiry=HOUR, receive_maximum=2)
 
-    def test_not_to_the_next_session(self) -> None:
-        """A clean start knows nothing of what was before [MQTT-3.1.2-4]."""
-        _, publisher, client = self.world()
-        client.subscribe("t")
-        frozen(client)
-        burst(publisher, "t", numbers(5))
-        client.connect(clean=True)
-        client.subscribe("t")
-        publisher.publish("t", b"")
-        assert told_in_all(client.take()) == {}
-
-    def test_what_is_sent_again(self) -> None:
-        """What told a loss is sent again without the note: it was told [MQTT-4.4.0-1]."""
-        _, publisher, client = self.world()
-        client.subscribe("t", qos=1)
-        client.answering = False
-        frozen(client)
-        burst(publisher, "t", numbers(6), qos=1)
-        first = thaw(client)
-        assert told_in_all(first) == {"no-quota": 2}
-        client.cut()
-        client.connect(clean=False, expiry=HOUR, receive_maximum=2)
-        again = client.take()
-        assert [packet.dup for packet in again] == [True, True]
-        assert told_in_all(again) == {}
-
-    def test_what_expired_is_no_loss(self) -> None:
-        """It is counted, and in the log's line; a client that lost nothing else is told nothing."""
-        _, publisher, client = self.world()
-        client.subscribe("t")
-        frozen(client)
-        publisher.publish("t", b"late", expiry=2)
-        client.network.now += 3
-        publisher.publish("t", b"in time")
-        got = thaw(client)
-        assert [packet.payload for packet in got] == [b"in time"]
-        assert told_in_all(got) == {}
-        assert losses(client.session) == {"expired": 1}
-        assert client.network.router.counters.dropped[EXPIRED] == 1
-        assert sum(client.session.ledger.take_report()) == 1
-
     @given(
         steps=st.lists(
             st.one_of(
@@ -329,29 +285,3 @@ class TestClients:
         for cause, dropped in enumerate(dropped_by_cause(session)):
             expected = dropped - (away if cause == DISCONNECTED else 0)
             assert tally.told[DROP_CAUSES[cause]] + untold[cause] == expected
-
-
-class TestLedger:
-    """`Ledger` alone."""
-
-    def test_each_reader_by_itself(self) -> None:
-        """The client, the log and the sum learn of a loss apart from each other."""
-        counters = Counters()
-        lost = Ledger("c", counters)
-        assert (lost.in_all(), lost.dropped, lost.untold, lost.unreported) == (0, None, None, None)
-        lost.lost(AGE, 3)
-        lost.lost(FULL_MESSAGES, 1)
-        lost.lost(AGE, 2)
-        assert counters.load.unreported == [lost]
-        assert lost.in_all() == 6 == sum(counters.dropped)
-        batch = [frame()]
-        tell(batch, lost, ANY_SIZE)
-        assert told(publish(batch[0])) == ["1;full-messages", "5;age"]
-        counters.load.unreported.clear()
-        report = lost.take_report()
-        assert (report[AGE], report[FULL_MESSAGES], sum(report)) == (5, 1, 6)
-        lost.lost(AGE, 1)
-        assert counters.load.unreported == [lost]
-        assert lost.take_report()[AGE] == 1
-        assert sum(lost.take_report()) == 0
-        assert lost.in_all() == 7

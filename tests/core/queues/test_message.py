@@ -34,28 +34,6 @@ def read(frame: bytes, v5: bool) -> Publish:
     return decoder.publish()
 
 
-@given(payloads, st.booleans(), st.booleans())
-def test_plain_frame(payload: bytes, v5: bool, with_properties: bool) -> None:
-    """QoS 0 of either version; made once [MQTT-2.2.1-2] [MQTT-3.3.1-2]."""
-    made = message(payload, FORWARD if with_properties else b"")
-    frame = made.qos0_frame(v5)
-    packet = read(frame, v5)
-    assert (packet.topic, packet.payload, packet.qos, packet.packet_id) == ("t/ü".encode(), payload, 0, 0)
-    assert (packet.retain, packet.dup) == (False, False)
-    assert packet.properties == (FORWARD if v5 and with_properties else b"")
-    assert made.qos0_frame(v5) is frame
-
-
-@given(payloads, st.booleans(), st.sampled_from((1, 2)), st.lists(st.integers(1, 65_535), min_size=1, max_size=4))
-def test_quality_frames(payload: bytes, v5: bool, qos: int, packet_ids: list[int]) -> None:
-    """First deliveries of QoS 1 and 2: only the identifier differs [MQTT-4.3.2-2] [MQTT-4.3.3-2]."""
-    made = message(payload, FORWARD)
-    for packet_id in packet_ids:
-        packet = read(made.qos12_frame(v5, qos, packet_id), v5)
-        assert (packet.payload, packet.qos, packet.packet_id, packet.dup) == (payload, qos, packet_id, False)
-        assert packet.properties == (FORWARD if v5 else b"")
-
-
 @given(
     v5=st.booleans(),
     qos=st.integers(0, 2),

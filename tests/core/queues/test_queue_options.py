@@ -1,7 +1,7 @@
 """What a subscriber may ask of its queue: every form of the question, and the answer to it.
 
 The wish is read from the user properties of SUBSCRIBE, bounded by what the administrator allows, told in the SUBACK,
-and kept with the subscription: over a second SUBSCRIBE, over a restart of the broker.
+and kept with the subscription over a restart of the broker.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.packets import Suback
-from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.codec.properties import REASON_STRING
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import (
     DISCONNECT,
@@ -33,7 +31,7 @@ from canopy_mqtt.core.queues.queue_terms import (
 )
 from canopy_mqtt.store import MemoryStore
 from tests.core.harness import Client, Network
-from tests.core.recount import User, ask, losses, numbers, user_wish
+from tests.core.recount import User, ask, user_wish
 from tests.store.observed import at_once
 from tests.store.places import rebooted
 from tests.support.restored import restore
@@ -158,55 +156,6 @@ def message_terms(client: Client, topic_filter: str) -> MessageTerms | None:
     return client.session.subscriptions[topic_filter].message_terms
 
 
-class TestSuback:
-    """What the client is answered."""
-
-    def test_bad_wishes_are_told_though_nothing_may_be_chosen(self) -> None:
-        """A value that means nothing is a mistake of the client, whatever the administrator allows."""
-        network = Network()
-        network.router.limits.subscriber_policies = ()
-        assert ask(network.client("c"), "t", user=user_wish("fastest")).reason_codes == [0x83]
-
-    def test_an_own_reason_string_is_short(self) -> None:
-        """Whatever the client wrote, and in whatever letters."""
-        network = Network()
-        client = network.client("c")
-        for text in ("x" * 60_000, "\u4e2d" * 20_000, "\U0001f642" * 15_000):
-            answer = ask(client, "t", user=[("canopy-" + text, "1")])
-            assert answer.reason_codes == [0x83]
-            assert len(answer.properties.strings[REASON_STRING].encode()) < 1_000
-
-
-class TestAgain:
-    """Subscribing again [MQTT-3.8.4-3]."""
-
-    def waiting(self) -> tuple[Network, Client, Client]:
-        """Two messages wait under `latest`."""
-        network = Network()
-        publisher, client = network.client("p"), network.client("c", receive_maximum=1)
-        ask(client, "t/#", qos=1, user=user_wish("latest"))
-        client.answering = False
-        publisher.publish("t/filler", b"", 1)
-        client.take()
-        publisher.publish("t/a", b"a1", 1)
-        publisher.publish("t/b", b"b1", 1)
-        return network, publisher, client
-
-    def finish(self, client: Client) -> list[bytes]:
-        client.answering = True
-        client.answer()
-        return client.payloads()
-
-    def test_the_same_wish_keeps_the_account(self) -> None:
-        """What waits can still be replaced."""
-        _, publisher, client = self.waiting()
-        before = message_terms(client, "t/#")
-        ask(client, Request("t/#", 1, retain_handling=2), user=user_wish("latest"))
-        assert message_terms(client, "t/#") is before
-        publisher.publish("t/a", b"a2", 1)
-        assert self.finish(client) == [b"a2", b"b1"]
-
-
 class TestRestart:
     """A broker that starts again on what a store kept."""
 
@@ -251,61 +200,6 @@ class TestRestart:
         assert kept.options is not None
         assert kept.options.policy == DISCONNECT
         assert subscriptions["v"].message_terms is None
-
-    def test_it_holds(self) -> None:
-        """For what comes after the restart."""
-        limits = Limits()
-        network, store, client = self.world(limits)
-        ask(client, "t", qos=1, user=user_wish("latest"))
-        client.cut()
-        made = self.restarted(network, store, limits)
-        publisher = made.client("p")
-        for payload in numbers(5):
-            publisher.publish("t", payload, 1)
-        back = made.idle("c")
-        back.connect(clean=False, expiry=HOUR)
-        assert back.payloads() == [b"0004"]
-
-    def test_a_forgotten_wish_stays_forgotten(self) -> None:
-        """The last SUBSCRIBE is what counts."""
-        limits = Limits()
-        network, store, client = self.world(limits)
-        ask(client, "t", qos=1, user=user_wish("latest"))
-        ask(client, "t", qos=1)
-        client.cut()
-        made = self.restarted(network, store, limits)
-        assert made.session("c").subscriptions["t"].message_terms is None
-
-    def test_what_waited_still_ages(self) -> None:
-        """Queues that were restored keep to the client's terms; their time begins anew."""
-        limits = Limits()
-        limits.queue_max_age = 5.0
-        network, store, client = self.world(limits)
-        publisher = network.client("p")
-        client.subscribe("t", qos=1)
-        client.cut()
-        for payload in numbers(3):
-            publisher.publish("t", payload, 1)
-        made = self.restarted(network, store, limits)
-        assert made.session("c").queued() == 3
-        made.advance(6)
-        made.router.sweep(made.now)
-        assert losses(made.session("c")) == {"age": 3}
-
-    def test_the_place_is_kept(self) -> None:
-        """A queue comes back in its order, also where something in it was renewed (`restore`)."""
-        limits = Limits()
-        limits.queue_policy = LATEST
-        network, store, client = self.world(limits)
-        publisher = network.client("p")
-        client.subscribe("t/#", qos=1)
-        client.cut()
-        for topic, payload in (("t/a", b"a1"), ("t/b", b"b1"), ("t/a", b"a2")):
-            publisher.publish(topic, payload, 1)
-        made = self.restarted(network, store, limits)
-        back = made.idle("c")
-        back.connect(clean=False, expiry=HOUR)
-        assert back.payloads() == [b"a2", b"b1"]
 
     def test_rules_by_user_name(self) -> None:
         """A restored session has no user name until its client is back; then the rules for that user hold again."""

@@ -1,8 +1,7 @@
 """What a full queue does, held against a list: what stays, in which order, and under which cause the rest is counted.
 
 The model is a plain list for each queue. A frozen receiver fills its live queue, an absent one or one that does not
-acknowledge its session's; what it gets in the end is what the model kept. Also here: what `disconnect` does to the
-client and to nobody else, and what a publisher is told (`limits.tell_publisher`).
+acknowledge its session's; what it gets in the end is what the model kept.
 """
 
 from __future__ import annotations
@@ -12,15 +11,12 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from canopy_mqtt.core.causes import QUEUE_FULL
-from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5
+from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.core.queues.message import OVERHEAD
-from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
-from canopy_mqtt.core.queues.send_window import COMMIT
+from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST, LATEST
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import VERSIONS, ask, burst, check, losses, numbers, user_wish
-from tests.support.runs import examples, for_each
+from tests.support.runs import examples
 
 TOPICS = ("t/a", "t/b", "t/c", "t/d")
 HOUR = 3_600
@@ -149,34 +145,6 @@ class TestLiveQueue:
         network.settle()
         assert arrived(client) == model.waiting
 
-    @for_each("receiver", VERSIONS)
-    @for_each("sender", VERSIONS)
-    @for_each(("policy", "kept"), [(DROP_NEWEST, (0, 100)), (DROP_OLDEST, (28, 128)), (LATEST, (127, 128))])
-    def test_a_run_is_split_exactly(self, policy: int, kept: tuple[int, int], sender: int, receiver: int) -> None:
-        """Bursts of 64 to a queue of 100: none too many stays, and none too few."""
-        network = Network(limits(queue_policy=policy, live_messages=100))
-        publisher, client = network.client("p", sender), network.client("c", receiver)
-        client.subscribe("t")
-        client.wire.frozen = True
-        sent = numbers(128)
-        burst(publisher, "t", sent[:64])
-        burst(publisher, "t", sent[64:])
-        assert losses(client.session) == ({"replaced-by-latest": 127} if policy == LATEST else {"full-messages": 28})
-        client.wire.frozen = False
-        network.settle()
-        assert client.payloads() == sent[slice(*kept)]
-
-    def test_nothing_is_shed_for_what_does_not_fit_anyway(self) -> None:
-        """Next to what is in flight there is no room: one message is lost then, and not all of them."""
-        network = Network(limits(queue_policy=DROP_OLDEST, live_bytes=1_000))
-        publisher, client = network.client("p"), network.client("c")
-        client.subscribe("t", qos=1)
-        client.wire.frozen = True
-        publisher.publish("t", b"x" * 500, 1)
-        burst(publisher, "t", numbers(3))
-        publisher.publish("t", b"y" * 400)
-        assert losses(client.session) == {"full-bytes": 1}
-
 
 class TestSessionQueue:
     """QoS 1 and 2 to a client that is away, or does not acknowledge."""
@@ -236,23 +204,6 @@ class TestSessionQueue:
         network.settle()
         assert arrived(client) == model.waiting
 
-    def test_no_quota_is_of_qos_1_and_2(self) -> None:
-        """A QoS 0 message needs no quota: where it waits behind others (kept while away), the bound is its cause."""
-        network = Network(limits(session_messages=3, queue_qos0=True))
-        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
-        client.subscribe("t", qos=1)
-        client.cut()
-        for qos in (1, 1, 0):
-            publisher.publish("t", b"", qos)
-        client.answering = False
-        client.connect(clean=False, expiry=HOUR, receive_maximum=1)
-        assert client.session.queued() == 2
-        for _ in range(3):
-            publisher.publish("t", b"", 0)
-        assert losses(client.session) == {"full-messages": 2}
-        publisher.publish("t", b"", 1)
-        assert losses(client.session) == {"full-messages": 2, "no-quota": 1}
-
 
 class TestLatest:
     """Of each topic only the newest waits, where its first one stood."""
@@ -286,21 +237,6 @@ class TestLatest:
         network.settle()
         assert arrived(client) == model.waiting
 
-    def test_little_is_put_in_flight_ahead_of_one_who_lags(self) -> None:
-        """Of a client that does not read, at most so many messages are committed; the rest can be replaced."""
-        network, publisher = self.network()
-        client = network.client("c")
-        client.subscribe("t/#", qos=1)
-        client.wire.frozen = True
-        for _ in range(3):
-            for number in range(40):
-                publisher.publish(f"t/{number}", b"", 1)
-        assert len(client.session.inflight) == COMMIT
-        assert client.session.queued() == COMMIT + 40
-        client.wire.frozen = False
-        network.settle()
-        assert len(client.take()) == COMMIT + 40
-
     def test_overlapping_subscriptions_deliver_once(self) -> None:
         """With different terms, on those of the one without its own, or of the first filter [MQTT-3.3.4-2]."""
         network = Network()
@@ -322,104 +258,3 @@ class TestLatest:
         network.settle()
         assert [packet.payload for packet in client.take()] == numbers(4)
         assert losses(client.session) == {"replaced-by-latest": 3}
-
-
-class TestDisconnect:
-    """A client whose queue runs over is told and disconnected."""
-
-    def test_in_one_burst(self) -> None:
-        """The rest of the burst goes nowhere, and everything is counted."""
-        network = Network(limits(queue_policy=DISCONNECT, live_messages=10))
-        publisher, client = network.client("p"), network.client("c")
-        client.subscribe("t")
-        session = client.session
-        client.wire.frozen = True
-        burst(publisher, "t", numbers(64))
-        assert client.wire.protocol.close_cause == QUEUE_FULL
-        assert session.offered == 64
-        assert sum(losses(session).values()) == 64
-        assert losses(session)["full-messages"] >= 1
-        check(network, [*network.router.sessions.values(), session])
-
-    def test_its_own_publisher(self) -> None:
-        """A client that fills its own queue is disconnected when the read is over, and not in the midst of it."""
-        network = Network(limits(queue_policy=DISCONNECT, live_messages=3))
-        client = network.client("c")
-        client.subscribe("t")
-        client.wire.frozen = True
-        burst(client, "t", numbers(10))
-        assert client.wire.protocol.close_cause == QUEUE_FULL
-        assert "c" not in network.router.sessions
-        load = network.router.counters.load
-        assert (load.messages, load.bytes) == (0, 0)
-
-    def test_from_a_shared_subscription(self) -> None:
-        """What it did not finish goes to another member (section 4.8.2)."""
-        network = Network(limits(max_inflight=1))
-        publisher = network.client("p")
-        slow, quick = network.client("slow", clean=False, expiry=HOUR), network.client("quick")
-        slow.judge.enabled = quick.judge.enabled = False
-        ask(slow, "$share/g/t", qos=1, user=user_wish("disconnect", depth="2"))
-        slow.answering = False
-        sent = numbers(4)
-        for payload in sent:
-            publisher.publish("t", payload, 1)
-        assert slow.wire.protocol.close_cause == QUEUE_FULL
-        assert quick.subscribe("$share/g/t", qos=1) == [1]
-        slow.connect(clean=False, expiry=HOUR)
-        slow.cut()
-        network.settle()
-        assert set(quick.payloads()) == set(sent[:3])
-        check(network, network.router.sessions.values())
-
-
-class TestTellPublisher:
-    """A 5.0 publisher of QoS 1 or 2 is told 0x97 when every queue was full, and in no other case."""
-
-    def world(self, told: bool = True) -> tuple[Network, Client, Client]:
-        """A network, a publisher that knows the topics, and a subscriber to `t/#` with a used-up queue of one."""
-        network = Network(limits(tell_publisher=told, session_messages=1, live_messages=1))
-        publisher = network.client("p")
-        client = network.client("c", receive_maximum=1)
-        client.subscribe("t/#", qos=2)
-        client.answering = False
-        self.send(publisher, "t/a", 1)
-        self.send(publisher, "t/a", 1)
-        assert client.session.queued() == 1
-        return network, publisher, client
-
-    def send(self, publisher: Client, topic: str, qos: int, retain: bool = False) -> int:
-        """The reason code of the answer."""
-        before = len(publisher.acks(PUBACK if qos == 1 else PUBREC))
-        publisher.publish(topic, b"x", qos, retain)
-        answers = publisher.acks(PUBACK if qos == 1 else PUBREC)
-        assert len(answers) == before + 1
-        return answers[-1].reason_code
-
-    @for_each("qos", [1, 2])
-    def test_the_total(self, qos: int) -> None:
-        """As full as any queue."""
-        network = Network(limits(tell_publisher=True, total_messages=1))
-        publisher, client = network.client("p"), network.client("c")
-        client.answering = False
-        client.subscribe("t", qos=2)
-        answers = [self.send(publisher, "t", qos) for _ in range(2)]
-        assert answers == [reason_codes.SUCCESS, reason_codes.QUOTA_EXCEEDED]
-
-    def test_each_message_by_itself(self) -> None:
-        """In one read, of different topics and QoS: each gets the answer that is its own."""
-        network, publisher, _ = self.world()
-        other = network.client("other")
-        other.subscribe("u", qos=1)
-        publisher.packets.clear()
-        for topic in ("t/a", "u", "t/a", "nobody", "u"):
-            publisher.post(topic, b"x", 1)
-            publisher.post(topic, b"x", 0)
-        network.settle()
-        assert [ack.reason_code for ack in publisher.acks(PUBACK)] == [
-            reason_codes.QUOTA_EXCEEDED,
-            reason_codes.SUCCESS,
-            reason_codes.QUOTA_EXCEEDED,
-            reason_codes.NO_MATCHING_SUBSCRIBERS,
-            reason_codes.SUCCESS,
-        ]

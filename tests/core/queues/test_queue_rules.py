@@ -30,7 +30,6 @@ from canopy_mqtt.core.queues.queue_terms import (
 from tests.core import naive
 from tests.core.harness import Network, limits
 from tests.core.recount import ask, burst, numbers, user_wish
-from tests.support.runs import for_each
 
 HOUR = 3_600
 CLIENTS = ("a", "ab", "Ab", "b[c]", "a\nb", "")
@@ -140,30 +139,6 @@ def test_a_subscriptions_terms(rules: list[Plain], client_id: str, user: str | N
     assert {name: getattr(found, name) for name in expected} == expected
 
 
-@for_each(
-    ("pattern", "text", "expected"),
-    [
-        ("display-*", "display-7", True),
-        ("display-*", "display-", True),
-        ("display-*", "Display-7", False),
-        ("display-*", "my-display-7", False),
-        ("display-?", "display-77", False),
-        ("*", "a\nb", True),
-        ("a", "a\n", False),
-        ("[", "[", True),
-        ("a.c", "abc", False),
-        ("[a-c]x", "bx", True),
-        ("[!a-c]x", "bx", False),
-        ("[ab]", "b", True),
-        ("é*", "école", True),
-    ],
-)
-def test_patterns(pattern: str, text: str, expected: bool) -> None:
-    """The whole text, case-sensitive, on every system."""
-    assert QueueRule(client_id=pattern).applies_to(text, None) == expected
-    assert QueueRule(user=pattern).applies_to("anything", text) == expected
-
-
 @pytest.mark.parametrize("wished", [False, True])
 def test_a_topic_rule_is_about_subscriptions(wished: bool) -> None:
     """Those whose filter it covers; the client's other messages wait as ever. Shared ones are meant by their filter."""
@@ -198,26 +173,6 @@ def test_a_topic_rule_is_about_subscriptions(wished: bool) -> None:
     client.wire.frozen = False
     network.settle()
     assert client.payloads() == [b"0002", *numbers(3)]
-
-
-@pytest.mark.parametrize("first", [None, "plain", "latest"])
-@pytest.mark.parametrize("second", [None, "plain", "latest"])
-def test_another_user_takes_the_session_up(first: str | None, second: str | None) -> None:
-    """The terms are those of the user who is there; what waited goes on as it stood."""
-    given_limits = Limits()
-    given_limits.any_user_takes_over = True
-    given_limits.rules = (QueueRule(user="latest", policy=LATEST),)
-    network = Network(given_limits)
-    publisher = network.client("p")
-    client = network.client("c", clean=False, expiry=HOUR, user_name=first)
-    client.subscribe("t", qos=1)
-    client.connect(clean=False, expiry=HOUR, user_name=second)
-    client.cut()
-    burst(publisher, "t", numbers(3), qos=1)
-    kept = numbers(3)[-1:] if second == "latest" else numbers(3)
-    assert network.session("c").queued() == len(kept)
-    client.connect(clean=False, expiry=HOUR, user_name=first)
-    assert client.payloads() == kept
 
 
 @pytest.mark.parametrize(("first", "second", "kept"), [(None, "kiosk", 1), ("kiosk", None, 4)])

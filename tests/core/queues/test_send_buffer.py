@@ -7,43 +7,31 @@ QoS 1 in flight, control packets. The list knows each message; the buffer knows 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.packets import V5, Publish
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.ledger import (
     ACCEPTED,
     AGE,
     DROP_CAUSES,
-    EXPIRED,
     FULL_BYTES,
     FULL_MESSAGES,
     GLOBAL,
     Ledger,
 )
-from canopy_mqtt.core.queues.delivery import SENT, Delivery, OutgoingTopics
+from canopy_mqtt.core.queues.delivery import SENT, Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST
-from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES, MIN_GAPS, SendBuffer
+from canopy_mqtt.core.queues.send_buffer import MIN_GAPS, SendBuffer
 from tests.core.recount import frames
 from tests.support.runs import examples
 
 PING = b"\xd0\x00"
-NOW = 100.0
 ALL = 1 << 30
-
-
-def buffer(max_messages: int = 0, max_bytes: int = 0, v5: bool = True) -> SendBuffer:
-    """Return a buffer of its own."""
-    made = SendBuffer([], Counters(), max_messages, max_bytes)
-    made.v5 = v5
-    return made
 
 
 def frame(number: int = 0, size: int = 0) -> bytes:
@@ -63,113 +51,6 @@ def late(number: int = 0, size: int = 0, expires_at: float = 0.0, qos: int = 0) 
         made.packet_id = number + 1
         made.state = SENT
     return made
-
-
-def decoded(batch: list[bytes]) -> list[Publish]:
-    """The PUBLISH packets of a batch."""
-    decoder = Decoder(1 << 20, server=False, version=V5)
-    decoder.feed(b"".join(batch))
-    found = []
-    while decoder.next_frame():
-        if decoder.header & 0xF0 == 0x30:
-            found.append(decoder.publish())
-    return found
-
-
-class TestBounds:
-    """Never more than the limits, and nothing dropped in silence."""
-
-    @pytest.mark.parametrize(("aliases", "expiring"), [*product((0, 5), (False, True))])
-    def test_never_larger_than_the_peer_takes(self, aliases: int, expiring: bool) -> None:
-        """Whatever is added when the frame is made (expiry, alias) counts too [MQTT-3.1.2-24]."""
-        for size in range(20, 60):
-            box = buffer()
-            box.max_packet = 50
-            box.name_topics(OutgoingTopics(aliases))
-            box.offer_late(late(0, size, NOW + 50 if expiring else 0.0))
-            box.offer_late(late(0, size, NOW + 50 if expiring else 0.0))
-            assert all(len(each) <= 50 for each in box.take_batch(1 << 20, NOW))
-
-    @pytest.mark.parametrize("expiring", [False, True])
-    def test_an_alias_keeps_nothing_back(self, expiring: bool) -> None:
-        """What fits without a topic alias is sent without one: only what cannot fit is discarded [MQTT-3.1.2-25]."""
-        expires_at = NOW + 50 if expiring else 0.0
-        sent: list[list[int]] = []
-        for aliases in (0, 5):
-            box = buffer()
-            box.max_packet = 60
-            box.name_topics(OutgoingTopics(aliases))
-            # From the largest down: one that goes without its alias has not set it.
-            for size in range(80, 10, -1):
-                made = message(0, size, expires_at, topic=b"some/topic")
-                box.offer_late(Delivery(made, 0, False, (), None))
-            written = box.take_batch(1 << 20, NOW)
-            assert all(len(each) <= 60 for each in written)
-            packets = decoded(written)
-            sent.append([len(packet.payload) for packet in packets])
-            if aliases > 0:
-                shape = [(packet.topic, packet.topic_alias) for packet in packets]
-                assert shape == [(b"some/topic", 0)] * 3 + [(b"some/topic", 1)] + [(b"", 1)] * (len(shape) - 4)
-        assert sent[0] == sent[1]
-
-    def test_congested(self) -> None:
-        """A peer that sends and does not read is noticed, and forgiven when it reads."""
-        box = buffer()
-        seen = []
-        for _ in range(MAX_CONTROL_BYTES // 2):
-            box.control(PING)
-        seen.append(box.congested)
-        box.control(PING)
-        seen.append(box.congested)
-        while not box.empty:
-            box.take_batch(100, NOW)
-        seen.append(box.congested)
-        assert seen == [False, True, False]
-
-
-class TestOrder:
-    """First in, first out, whatever the kind."""
-
-    def test_expiry_is_made_last(self) -> None:
-        """The interval in the frame is that of the moment of writing [MQTT-3.3.2-6]."""
-        box = buffer()
-        box.offer_late(late(0, 0, NOW + 90))
-        [packet] = decoded(box.take_batch(1 << 20, NOW + 30))
-        assert packet.message_expiry == 60
-
-    def test_expired_is_deleted(self) -> None:
-        """What expired while it waited is dropped by that cause, and a QoS 1 or 2 delivery handed back.
-
-        [MQTT-3.3.2-5]
-        """
-        box = buffer()
-        deliveries = [late(number, 0, NOW + 1, number) for number in range(3)]
-        box.offer_late(deliveries[0])
-        box.push(deliveries[1])
-        box.push(deliveries[2])
-        box.offer_late(late(9))
-        assert [packet.payload for packet in decoded(box.take_batch(1 << 20, NOW + 2))] == [b"\x09"]
-        assert box.expired == deliveries[1:]
-        assert box.dropped is not None
-        assert box.dropped[EXPIRED] == 3
-
-    def test_once_sent_expiry_no_longer_counts(self) -> None:
-        """A delivery that was sent before is sent again though it expired [MQTT-4.3.3-7] [MQTT-3.3.1-1]."""
-        box = buffer()
-        again = late(1, 0, NOW + 1, 2)
-        again.attempts = 1
-        box.push(again)
-        [packet] = decoded(box.take_batch(1 << 20, NOW + 5))
-        assert (packet.dup, packet.qos, packet.packet_id) == (True, 2, 2)
-
-    def test_aliases(self) -> None:
-        """At most so many aliases as the client takes, from 1 up; each is set before it is used [MQTT-3.1.2-26]."""
-        box = buffer()
-        box.name_topics(OutgoingTopics(2))
-        for topic in (b"a", b"b", b"c", b"a", b"b", b"c"):
-            box.offer_late(Delivery(message(0, topic=topic), 0, False, (), None))
-        got = [(packet.topic, packet.topic_alias) for packet in decoded(box.take_batch(1 << 20, NOW))]
-        assert got == [(b"a", 1), (b"b", 2), (b"c", 0), (b"", 1), (b"", 2), (b"c", 0)]
 
 
 class Item:

@@ -1,4 +1,4 @@
-"""Lanes: messages with terms of their own. The account itself, the bound on age wherever it is held, and on depth.
+"""Lanes: messages with terms of their own. The account itself, and the bound on age wherever it is held.
 
 Age is held at three places: when something is about to be written, when something else arrives, and by `sweep`. Each
 is tried for QoS 0 and 1, for a client that does not read, one that does not acknowledge, and one that is away.
@@ -11,23 +11,19 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from canopy_mqtt.core.causes import QUEUE_FULL
-from canopy_mqtt.core.codec.packets import V5, V311, Subscribe, Unsubscribe
-from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
+from canopy_mqtt.core.codec.packets import V5, V311
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.delivery import Delivery
-from canopy_mqtt.core.queues.message import OVERHEAD, Message
+from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import (
-    DISCONNECT,
     DROP_NEWEST,
     DROP_OLDEST,
     LATEST,
     MAX_STALE_PLACES,
     MessageTerms,
-    QueueRule,
 )
-from tests.core.harness import Client, Network, bag
-from tests.core.recount import Tally, ask, burst, check, losses, numbers, user_wish
+from tests.core.harness import Client, Network
+from tests.core.recount import ask, check, losses, numbers, user_wish
 from tests.support.runs import examples, for_each
 from tests.support.sessions import any_session
 
@@ -272,187 +268,10 @@ class TestAge:
         assert losses(client.session) == ({"age": 1} if in_flight else {"replaced-by-latest": 1})
 
 
-class TestAgeElsewhere:
-    """Age in the corners."""
-
-    @for_each("way", ["unsubscribe", "other terms", "no terms"])
-    @for_each("qos", [0, 1])
-    def test_what_waits_keeps_its_terms(self, way: str, qos: int) -> None:
-        """What was accepted on terms that have gone since is swept by them [MQTT-3.10.4-3]."""
-        network = Network(_kept())
-        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
-        ask(client, "t", qos=1, user=user_wish(max_age="5"))
-        client.cut()
-        publisher.publish("t", b"old", qos)
-        client.connect(clean=False, expiry=HOUR, receive_maximum=1, frozen=True)
-        _let_go(client, way)
-        network.settle()
-        network.advance(6)
-        network.router.sweep(network.now)
-        client.wire.frozen = False
-        network.settle()
-        assert client.payloads() == []
-        assert losses(client.session) == {"age": 1}
-        check(network, network.router.sessions.values())
-
-    @for_each("way", ["unsubscribe", "other terms", "no terms", "nothing"])
-    @for_each("end", ["expiry", "clean start"])
-    def test_the_session_ends_with_what_waits(self, way: str, end: str) -> None:
-        """It is counted once, as `session-ended`, also where its terms have gone before; a sweep finds nothing more."""
-        network = Network()
-        publisher = network.client("p")
-        client = network.client("c", clean=False, expiry=10, receive_maximum=1)
-        client.answering = False
-        ask(client, "t", qos=1, user=user_wish(max_age="50"))
-        session = client.session
-        for payload in numbers(4):
-            publisher.publish("t", payload, 1)
-        assert session.queued() == 3
-        _let_go(client, way)
-        network.settle()
-        client.cut()
-        if end == "expiry":
-            network.advance(11)
-        else:
-            client.connect(clean=True)
-        assert losses(session) == {"session-ended": 3}
-        network.advance(100)
-        network.router.sweep(network.now)
-        assert losses(session) == {"session-ended": 3}
-        assert session.queued() == 0
-        check(network, [*network.router.sessions.values(), session])
-        assert not network.router.counters.load.aging
-
-    def test_a_client_with_other_terms_than_before(self) -> None:
-        """Queue rules by user name: what waited on the former user's terms ends with its session, once."""
-        given_limits = Limits()
-        given_limits.any_user_takes_over = True
-        given_limits.rules = (QueueRule(user="aged", max_age=AGE),)
-        network = Network(given_limits)
-        publisher = network.client("p")
-        client = network.client("c", clean=False, expiry=10, user_name="aged")
-        client.subscribe("t", qos=1)
-        client.cut()
-        session = network.session("c")
-        for payload in numbers(3):
-            publisher.publish("t", payload, 1)
-        client.connect(clean=False, expiry=10, user_name="other", frozen=True)
-        client.cut()
-        network.advance(11)
-        network.router.sweep(network.now)
-        network.advance(11)
-        network.router.sweep(network.now)
-        assert sum(losses(session).values()) == 3
-        check(network, [*network.router.sessions.values(), session])
-
-    def test_a_takeover(self) -> None:
-        """QoS 0 that waited goes with the old connection, and out of the account."""
-        network = aged()
-        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
-        client.subscribe("t")
-        client.wire.frozen = True
-        burst(publisher, "t", numbers(3))
-        client.connect(clean=False, expiry=HOUR, frozen=True)
-        burst(publisher, "t", numbers(2))
-        network.now += AGE + 1
-        network.router.sweep(network.now)
-        assert losses(client.session) == {"disconnected": 3, "age": 2}
-        check(network, network.router.sessions.values())
-
-    def test_another_member_gets_what_is_left(self) -> None:
-        """A shared message that another member left waits there for as long as it may there (section 4.8.2)."""
-        network = aged()
-        publisher = network.client("p")
-        one = network.client("one", clean=False, expiry=HOUR, receive_maximum=1)
-        other = network.client("other", receive_maximum=1)
-        one.judge.enabled = False
-        one.answering = other.answering = False
-        one.subscribe("$share/g/t", qos=1)
-        for payload in numbers(3):
-            publisher.publish("t", payload, 1)
-        network.now += AGE - 1
-        other.subscribe("$share/g/t", qos=1)
-        one.cut()
-        network.settle()
-        check(network, network.router.sessions.values())
-        assert network.session("one").queued() == 0
-        assert other.payloads() == numbers(1)
-        network.now += AGE - 1
-        network.router.sweep(network.now)
-        assert other.session.queued() == 2
-        network.now += 2
-        network.router.sweep(network.now)
-        assert losses(other.session) == {"age": 2}
-        assert losses(network.session("one")) == {}
-        check(network, network.router.sessions.values())
-
-    def test_a_shared_message_in_the_place_of_another(self) -> None:
-        """Renewed by one that was chosen for a share group, it is the group's, and goes on to another member."""
-        network = aged(LATEST, 0.0)
-        publisher = network.client("p")
-        one, other = network.client("one", clean=False, expiry=HOUR, receive_maximum=1), network.client("other")
-        one.judge.enabled = False
-        one.answering = False
-        one.subscribe("filler", qos=1)
-        publisher.publish("filler", b"", 1)
-        # Each message comes to `one` by both; the group's comes second, and takes the place of the first.
-        one.subscribe("t", qos=1)
-        one.subscribe("$share/g/t", qos=1)
-        publisher.publish("t", b"1", 1)
-        assert one.session.queued() == 1
-        other.subscribe("$share/g/t", qos=1)
-        one.cut()
-        network.settle()
-        assert other.payloads() == [b"1"]
-        assert network.session("one").queued() == 0
-        check(network, network.router.sessions.values())
-
-    def test_sent_once_it_is_not_too_old(self) -> None:
-        """What was delivered and not acknowledged is sent again, whatever its age [MQTT-4.4.0-1]."""
-        network = aged()
-        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
-        client.judge = Tally()
-        client.answering = False
-        client.subscribe("t", qos=1)
-        publisher.publish("t", b"1", 1)
-        client.cut()
-        network.advance(10 * AGE)
-        network.router.sweep(network.now)
-        client.connect(clean=False, expiry=HOUR)
-        assert [packet.dup for packet in client.take()] == [False, True]
-        assert losses(client.session) == {}
-
-    def test_an_identifier_is_free_again(self) -> None:
-        """QoS 1 that grew too old in the live queue gives its packet identifier and its quota back."""
-        network = aged()
-        publisher, client = network.client("p"), network.client("c", receive_maximum=2)
-        client.subscribe("t", qos=1)
-        client.wire.frozen = True
-        for payload in numbers(5):
-            publisher.publish("t", payload, 1)
-        network.now += AGE + 1
-        client.wire.frozen = False
-        network.settle()
-        assert losses(client.session) == {"age": 5}
-        assert not client.session.inflight
-        for payload in numbers(5):
-            publisher.publish("t", payload, 1)
-        assert client.payloads() == numbers(5)
-
-
 def _kept() -> Limits:
     made = Limits()
     made.queue_qos0 = True
     return made
-
-
-def _let_go(client: Client, way: str) -> None:
-    """Change the terms of the subscription `t`, without waiting for the answer."""
-    if way == "unsubscribe":
-        client.send(Unsubscribe(client.take_id(), ["t"]))
-    elif way != "nothing":
-        options = user_wish("drop-newest", "60") if way == "other terms" else []
-        client.send(Subscribe(client.take_id(), [Request("t", 1)], bag(*options)))
 
 
 class TestExpiry:
@@ -481,114 +300,6 @@ class TestExpiry:
         assert returned(client) == [b"new", b"newer"]
         assert losses(session) == {"expired": 4}
         check(network, network.router.sessions.values())
-
-
-class TestDepth:
-    """The messages of one subscription that wait."""
-
-    @for_each(("policy", "kept"), [("drop-newest", [0, 1, 2]), ("drop-oldest", [7, 8, 9]), ("latest", [9])])
-    @for_each(("place", "qos"), [(live, 0), (full, 1), (away, 1), (away, 0)])
-    def test_it_holds_wherever_they_wait(self, place: Place, qos: int, policy: str, kept: list[int]) -> None:
-        """One topic, ten messages, a depth of three; others of the client are not counted."""
-        network = Network(_kept())
-        publisher = network.client("p")
-        client = network.client("c", clean=False, expiry=HOUR, receive_maximum=1)
-        ask(client, "d", qos=2, user=user_wish(policy, depth="3"))
-        client.cut()
-        client.connect(clean=False, expiry=HOUR, receive_maximum=1)
-        client.subscribe("t/#", qos=2)
-        if place is live:
-            client.wire.frozen = True
-        elif place is away:
-            client.cut()
-        else:
-            client.answering = False
-            publisher.publish("t/filler", b"", 1)
-            client.take()
-        for number, payload in enumerate(numbers(10)):
-            publisher.publish("d", payload, qos)
-            if number % 2:
-                publisher.publish("t/other", b"other", qos)
-        check(network, network.router.sessions.values())
-        got = returned(client)
-        assert got.count(b"other") == 5
-        assert [payload for payload in got if payload != b"other"] == [b"%04d" % number for number in kept]
-        assert sum(losses(client.session).values()) == 10 - len(kept)
-
-    def test_the_oldest_of_its_own(self) -> None:
-        """`drop-oldest` sheds what came first, be it in the live queue or in the session's."""
-        network = Network(_kept())
-        publisher = network.client("p")
-        client = network.client("c", receive_maximum=1)
-        ask(client, "d", qos=1, user=user_wish("drop-oldest", depth="3"))
-        client.answering = False
-        publisher.publish("d", b"in flight", 1)
-        client.take()
-        client.wire.frozen = True
-        for payload, qos in ((b"0", 0), (b"1", 1), (b"2", 0), (b"3", 1), (b"4", 1)):
-            network.now += 1
-            publisher.publish("d", payload, qos)
-        check(network, network.router.sessions.values())
-        client.wire.frozen = False
-        network.settle()
-        client.answering = True
-        client.answer()
-        assert sorted(client.payloads()) == [b"2", b"3", b"4"]
-        assert losses(client.session) == {"full-messages": 2}
-
-    @for_each("bound", ["live_messages", "live_bytes"])
-    def test_drop_oldest_in_a_full_queue(self, bound: str) -> None:
-        """What was granted holds when the client's queue is full of nothing but this subscription's messages."""
-        given_limits = Limits()
-        given_limits.rules = (QueueRule(topic_filter="d", policy=DROP_OLDEST),)
-        setattr(given_limits, bound, {"live_messages": 4, "live_bytes": 400}[bound])
-        network = Network(given_limits)
-        publisher, client = network.client("p"), network.client("c")
-        client.subscribe("d")
-        client.wire.frozen = True
-        burst(publisher, "d", numbers(20))
-        client.wire.frozen = False
-        network.settle()
-        assert client.payloads()[-1:] == numbers(20)[-1:]
-
-    @for_each("bound", ["session_messages", "session_bytes"])
-    def test_drop_oldest_in_a_full_session(self, bound: str) -> None:
-        """The same for what waits in the session: of this subscription the oldest goes, and of the others nothing."""
-        given_limits = Limits()
-        given_limits.rules = (QueueRule(topic_filter="d", policy=DROP_OLDEST),)
-        setattr(given_limits, bound, {"session_messages": 4, "session_bytes": 4 * (OVERHEAD + 5)}[bound])
-        network = Network(given_limits)
-        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
-        client.subscribe("d", qos=1)
-        client.subscribe("o", qos=1)
-        client.cut()
-        publisher.publish("o", b"kept", 1)
-        for payload in numbers(20):
-            publisher.publish("d", payload, 1)
-        publisher.publish("o", b"late", 1)
-        client.connect(clean=False, expiry=HOUR)
-        assert client.payloads() == [b"kept", *numbers(20)[-3:]]
-        assert sum(losses(client.session).values()) == 18
-        check(network, network.router.sessions.values())
-
-    @for_each(("qos", "bound"), [(0, "live_messages"), (0, "live_bytes"), (1, "session_messages")])
-    def test_disconnect_in_a_full_queue(self, qos: int, bound: str) -> None:
-        """A subscription whose wish it is ends the connection when its message does not fit; another's does not."""
-        given_limits = Limits()
-        given_limits.max_inflight = 1
-        given_limits.rules = (QueueRule(topic_filter="d", policy=DISCONNECT),)
-        setattr(given_limits, bound, {"live_messages": 3, "live_bytes": 600, "session_messages": 3}[bound])
-        network = Network(given_limits)
-        publisher, client = network.client("p"), network.client("c")
-        client.subscribe("d", qos=1)
-        client.subscribe("o", qos=1)
-        client.answering = False
-        client.wire.frozen = True
-        for payload in numbers(30):
-            publisher.publish("o", payload, qos)
-        assert client.wire.protocol.close_cause == ""
-        publisher.publish("d", b"x" * 60, qos)
-        assert client.wire.protocol.close_cause == QUEUE_FULL
 
 
 class TestOrder:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -191,41 +190,6 @@ def test_a_burst_does_what_its_packets_do(
     assert totals(whole.router.counters) == totals(single.router.counters)
 
 
-@given(bursts, st.integers(1, 40), st.integers(1, 200))
-def test_a_small_queue_holds_and_counts(burst: list[Sent], queue: int, most: int) -> None:
-    """Nothing is lost uncounted, and never more waits than the queue may hold, whatever the runs are."""
-    side = Side([Listener("#", 4, 0, False, 0, False)], 4, queue, False)
-    side.warm(4)
-    client = side.clients[0]
-    packets = [wire.publish(each.topic, each.payload, version=4) for each in burst]
-    side.publisher.receive(b"".join(packets), 1.0)
-    while side.publisher.unfinished:
-        assert client.send_buffer.messages <= queue
-        side.take(most)
-        side.publisher.go_on(1.0)
-    assert client.send_buffer.messages <= queue
-    side.take(most)
-    # Its writer had its turn whenever the queue was half full: nothing was dropped.
-    assert side.written[0] == b"".join(packets)
-    assert (client.send_buffer.messages, client.send_buffer.bytes) == (0, 0)
-    assert client.session is not None
-    assert sum(dropped_by_cause(client.session)) == 0
-
-
-@pytest.mark.parametrize("version", [4, 5])
-def test_a_burst_for_the_other_version_is_one_piece(version: int) -> None:
-    """Also where the remaining length of a frame takes a byte more or less there."""
-    other = 9 - version
-    side = Side([Listener("a/+", other, 0, False, 0, False)], version, 10_000, False)
-    side.publisher.receive(wire.unsubscribe(2, ["a/b"], version=version), 1.0)
-    side.warm(version)
-    sizes = [0, 5, 5, 5, 120, 121, 122, 122, 123, 124, 16_375, 16_376, 16_377, 16_378, 16_379, 5, 5]
-    sent = [(("a/b", "a/c")[number // 3 % 2], bytes([number]) * size) for number, size in enumerate(sizes)]
-    side.publisher.receive(b"".join(wire.publish(topic, body, version=version) for topic, body in sent), 1.0)
-    batch = side.clients[0].send_buffer.take_batch(1 << 30, 1.0)
-    assert batch == [b"".join(wire.publish(topic, body, version=other) for topic, body in sent)]
-
-
 def test_a_burst_is_one_piece() -> None:
     """What it is all for: one entry in the send buffer, however many messages."""
     side = Side([Listener("a/+", 4, 0, False, 0, False)], 4, 10_000, False)
@@ -261,26 +225,3 @@ def test_how_long_a_run_may_be() -> None:
     assert longest(0, RUN_MESSAGES) == RUN_MESSAGES
     assert longest(QUEUE_PART * 5, RUN_MESSAGES) == 5
     assert longest(1, RUN_MESSAGES) == 1
-
-
-def test_a_packet_that_has_not_come_whole_waits() -> None:
-    side = Side([Listener("x", 4, 0, False, 0, False)], 4, 10_000, False)
-    side.warm(4)
-    packet = wire.publish("x", b"payload", version=4)
-    stream = packet * 10
-    for cut in range(1, len(packet) * 2):
-        side.publisher.receive(stream[:-cut], 1.0)
-        side.publisher.receive(stream[-cut:], 1.0)
-        assert b"".join(side.clients[0].send_buffer.take_batch(1 << 20, 1.0)) == stream
-
-
-def test_what_is_wrong_in_a_burst_is_found() -> None:
-    """A packet that breaks the protocol ends the connection, after what stood before it was routed."""
-    for wrong in (b"\x30\x05\x00\x01+ab", b"\x30\x02\x00\x05", b"\x36\x05\x00\x01xab", b"\x30\xff\xff\xff\xff\x01"):
-        side = Side([Listener("x", 4, 0, False, 0, False)], 4, 10_000, False)
-        side.warm(4)
-        packet = wire.publish("x", b"ok", version=4)
-        side.publisher.receive(packet * 3 + wrong + packet, 1.0)
-        assert side.publisher.close_cause == "protocol-error"
-        side.clients[0].send_buffer.listed = False
-        assert b"".join(side.clients[0].send_buffer.take_batch(1 << 20, 1.0)) == packet * 3

@@ -60,56 +60,6 @@ def ledgers(network: Network) -> None:
     )
 
 
-@pytest.mark.parametrize("qos", [1, 2])
-def test_whoever_connects_first_has_all(qos: int) -> None:
-    network = Network()
-    first, second = away(network, "a", "b")
-    publish(network, range(5), qos)
-    queue = network.session(SHARED)
-    assert (queue.waiting_messages(), first.session.queued(), second.session.queued()) == (5, 0, 0)
-    back(second)
-    assert numbers(second) == [0, 1, 2, 3, 4]
-    assert SHARED not in network.router.sessions
-    back(first)
-    assert first.payloads() == []
-    ledgers(network)
-
-
-def test_a_member_takes_what_it_has_room_for_and_what_comes_stays_behind() -> None:
-    network = Network()
-    (member,) = away(network, "a")
-    publish(network, range(3))
-    member.answering = False
-    back(member, receive_maximum=2)
-    assert numbers(member) == [0, 1]
-    publish(network, range(3, 5))
-    assert network.session(SHARED).waiting_messages() == 3
-    member.answer(1)
-    assert numbers(member) == [0, 1, 2]
-    member.answering = True
-    member.answer()
-    assert numbers(member) == [0, 1, 2, 3, 4]
-    publish(network, range(5, 6))
-    assert numbers(member)[-1] == 5
-    assert SHARED not in network.router.sessions
-    ledgers(network)
-
-
-def test_members_that_are_connected_share_it() -> None:
-    network = Network()
-    members = away(network, "a", "b")
-    publish(network, range(6))
-    for member in members:
-        member.answering = False
-        back(member, receive_maximum=2)
-    assert [numbers(member) for member in members] == [[0, 1], [2, 3]]
-    for member in members:
-        member.answering = True
-        member.answer()
-    assert sorted(numbers(members[0]) + numbers(members[1])) == list(range(6))
-    ledgers(network)
-
-
 def test_a_new_subscription_takes_from_it() -> None:
     """Also of a clean session, and only what its QoS allows."""
     network = Network()
@@ -129,15 +79,6 @@ def test_retained_messages_of_other_subscriptions_come_before() -> None:
     guest = network.client("guest")
     guest.subscribe("r", SHARED, qos=1)
     assert guest.payloads() == [b"kept", b"0", b"1"]
-
-
-def test_nothing_waits_for_a_group_of_clean_members() -> None:
-    network = Network()
-    member = network.client("a")
-    member.subscribe(SHARED, qos=1)
-    member.cut()
-    publish(network, range(3))
-    assert SHARED not in network.router.sessions
 
 
 @pytest.mark.parametrize("ends", ["clean start", "expiry", "unsubscribe"])
@@ -268,76 +209,6 @@ def test_what_is_too_large_for_all_members_is_dropped_and_counted() -> None:
 
 
 # -- members that leave ------------------------------------------------------------------------------------------------
-
-
-def test_what_a_member_leaves_goes_back_in_order() -> None:
-    """QoS 1 that was not acknowledged, what was not sent, and what other members gave back before."""
-    network = Network()
-    first, second, third = away(network, "a", "b", "c")
-    publish(network, range(6))
-    for member in (first, second):
-        member.answering = False
-        back(member, receive_maximum=2)
-    second.cut()
-    first.cut()
-    network.settle()
-    assert [int(each.message.payload()) for each in network.session(SHARED).queue.waiting()] == list(range(6))
-    back(third)
-    assert [(one.payload, one.dup) for one in third.inbox] == [(b"%d" % number, False) for number in range(6)]
-    ledgers(network)
-
-
-def test_qos_2_that_was_sent_stays_with_its_member() -> None:
-    """[MQTT-4.8.2-4] What was not sent goes."""
-    network = Network()
-    first, second = away(network, "a", "b")
-    publish(network, range(4), 2)
-    first.answering = False
-    back(first, receive_maximum=2)
-    first.cut()
-    back(second)
-    assert numbers(second) == [2, 3]
-    first.answering = True
-    back(first)
-    assert [(one.payload, one.dup) for one in first.got(p.Publish)] == [(b"0", True), (b"1", True)]
-    ledgers(network)
-
-
-def test_unsubscribing_gives_back_what_was_not_sent() -> None:
-    """And what is in flight is completed [MQTT-3.10.4-3]."""
-    network = Network()
-    first, second = durable(network, "a"), durable(network, "b")
-    second.disconnect()
-    first.answering = False
-    first.disconnect()
-    back(first, receive_maximum=1)
-    publish(network, range(3))
-    assert first.session.waiting_messages() == 2
-    first.unsubscribe(SHARED)
-    assert (first.session.waiting_messages(), network.session(SHARED).waiting_messages()) == (0, 2)
-    first.answer()
-    assert first.session.in_flight_messages() == 0
-    back(second)
-    assert numbers(second) == [1, 2]
-    ledgers(network)
-
-
-def test_what_has_no_room_stays_with_the_member() -> None:
-    """No message is dropped since its member leaves; the member has it again when it is back."""
-    network = Network(limits(session_messages=4))
-    (member,) = away(network, "a")
-    publish(network, range(4))
-    member.answering = False
-    back(member, receive_maximum=2)
-    publish(network, range(4, 6))
-    assert network.session(SHARED).waiting_messages() == 4
-    member.cut()
-    network.settle()
-    assert (network.session(SHARED).waiting_messages(), member.session.in_flight_messages()) == (4, 2)
-    member.answering = True
-    back(member)
-    assert sorted(set(numbers(member))) == list(range(6))
-    ledgers(network)
 
 
 def test_what_is_in_flight_and_has_no_room_elsewhere_is_not_lost_with_the_connection() -> None:
@@ -489,27 +360,6 @@ async def restarted(store: MemoryStore, network: Network) -> Network:
     restore(made.router, await store.load(), made.now)
     made.settle()
     return made
-
-
-async def test_it_is_back_after_a_restart() -> None:
-    """With what members had in flight, QoS 1, and each message at its place."""
-    store, network = MemoryStore(), Network()
-    await store.open(lambda: network.now)
-    network.router.journal = store.journal
-    first, _ = away(network, "a", "b")
-    publish(network, range(4))
-    first.answering = False
-    back(first, receive_maximum=2)
-    assert len(first.inbox) == 2
-    again = await restarted(store, network)
-    queue = again.session(SHARED)
-    assert [int(each.message.payload()) for each in queue.queue.waiting()] == [0, 1, 2, 3]
-    member = again.idle("b")
-    back(member)
-    assert numbers(member) == [0, 1, 2, 3]
-    assert [(each.client_id, each.deliveries) for each in (await store.load()).sessions] == [("a", []), ("b", [])]
-    assert SHARED not in again.router.sessions
-    ledgers(again)
 
 
 async def test_a_queue_without_its_group_is_gone() -> None:

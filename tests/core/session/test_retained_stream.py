@@ -52,16 +52,6 @@ def test_all_of_many_through_a_tiny_send_buffer(version: int, qos: int) -> None:
     assert subscriber.session.streams is None
 
 
-def test_suback_comes_first() -> None:
-    """The SUBACK is not held up by what follows, and the last retained message still comes."""
-    network, _ = filled(600)
-    subscriber = network.client("s")
-    subscriber.subscribe("r/+", qos=1)
-    kinds = [packet.kind for packet in subscriber.packets]
-    assert kinds.index(9) < kinds.index(3)
-    assert len(numbers(subscriber)) == 600
-
-
 def test_too_large_ones_do_not_stop_the_rest() -> None:
     """Hundreds in a row that the receiver cannot take are counted; those after them arrive [MQTT-3.1.2-25]."""
     network, publisher = filled(1_000, size=200)
@@ -71,100 +61,6 @@ def test_too_large_ones_do_not_stop_the_rest() -> None:
     assert numbers(subscriber) == [77]
     assert dropped_by_cause(subscriber.session)[TOO_LARGE] == 1_000
     assert total_ledger([subscriber.session]) == []
-
-
-class TestMeanwhile:
-    """Things that happen while a stream is under way: the receiver stops reading after the first few."""
-
-    @pytest.fixture
-    def started(self) -> tuple[Network, Client, Client]:
-        """A receiver in the middle of 500 retained messages, with room for four."""
-        network, publisher = filled(500, live_messages=8, max_inflight=100)
-        subscriber = network.idle("s")
-        subscriber.connect(clean=False, expiry=1_000)
-        self.begin(network, subscriber, qos=1)
-        return network, publisher, subscriber
-
-    @staticmethod
-    def begin(network: Network, subscriber: Client, qos: int) -> None:
-        """Subscribe, and read only the beginning."""
-        subscriber.send(_subscribe(subscriber, Request("r/#", qos)))
-        subscriber.wire.to_channel()
-        for _ in range(10):
-            subscriber.wire.flush(1)
-            subscriber.wire.to_client()
-            subscriber.wire.to_channel()
-        subscriber.wire.frozen = True
-        network.settle()
-        assert subscriber.session.streams is not None
-        assert 0 < len(subscriber.inbox) < 400
-
-    @staticmethod
-    def go_on(network: Network, subscriber: Client) -> None:
-        """Read the rest."""
-        subscriber.wire.frozen = False
-        network.settle()
-        assert subscriber.session.streams is None
-        assert total_ledger([subscriber.session]) == []
-
-    def test_set_and_cleared(self, started: tuple[Network, Client, Client]) -> None:
-        """New values are live messages; the stream sends the value of the moment, never an older one after a newer."""
-        network, publisher, subscriber = started
-        for number in range(500):
-            if number % 3 == 0:
-                publisher.post(f"r/{number}", b"", 1, retain=True)
-            elif number % 3 == 1:
-                publisher.post(f"r/{number}", b"9%d" % number, 1, retain=True)
-        publisher.wire.to_channel()
-        network.settle()
-        self.go_on(network, subscriber)
-        seen: dict[bytes, list[bytes]] = {}
-        for packet in subscriber.take():
-            seen.setdefault(packet.topic, []).append(packet.payload)
-        for number in range(500):
-            got = seen[b"r/%d" % number]
-            old, new = b"%d" % number, (b"", b"9%d" % number, b"%d" % number)[number % 3]
-            assert new in got
-            if old != new and old in got:
-                assert got.index(new) > len(got) - 1 - got[::-1].index(old), f"r/{number}: {got}"
-
-    def test_new_topics(self, started: tuple[Network, Client, Client]) -> None:
-        """A topic that becomes retained during the stream comes once as a live message at least."""
-        network, publisher, subscriber = started
-        publisher.publish("r/500", b"500", 1, retain=True)
-        self.go_on(network, subscriber)
-        assert {int(packet.payload) for packet in subscriber.take()} == set(range(501))
-
-    def test_connection_lost(self, started: tuple[Network, Client, Client]) -> None:
-        """With a kept session the stream goes on after the return: at QoS 1 none is missing."""
-        network, _, subscriber = started
-        for _ in range(3):
-            subscriber.cut()
-            assert total_ledger([subscriber.session]) == []
-            assert subscriber.connect(clean=False, expiry=1_000, frozen=True).reason_code == -1
-            subscriber.wire.flush(2)
-            subscriber.wire.to_client()
-        self.go_on(network, subscriber)
-        assert set(numbers(subscriber)) == set(range(500))
-
-    def test_session_ended(self, started: tuple[Network, Client, Client]) -> None:
-        """With the session the stream is gone: a new one begins with nothing."""
-        network, _, subscriber = started
-        subscriber.cut()
-        subscriber.take()
-        assert not subscriber.connect(clean=True).session_present
-        network.settle()
-        assert subscriber.take() == []
-
-    def test_live_messages_find_room(self, started: tuple[Network, Client, Client]) -> None:
-        """The stream leaves half of the send buffer to live messages."""
-        network, publisher, subscriber = started
-        before = subscriber.wire.send_buffer.messages
-        assert before <= 4 + 1
-        publisher.publish("r/live", b"now", 0)
-        assert subscriber.wire.send_buffer.messages == before + 1
-        self.go_on(network, subscriber)
-        assert b"now" in subscriber.payloads()
 
 
 @pytest.mark.parametrize("clear", [False, True])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from canopy_mqtt.core.codec.packets import V5, V311
 from canopy_mqtt.core.jobs import ROUND_WORK, SHED_LOOK_WORK, SHED_WORK
 from canopy_mqtt.core.ledger import ACCEPTED
-from canopy_mqtt.core.queues.message import OVERHEAD, Message
-from canopy_mqtt.core.queues.queue_terms import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, LATEST
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.session.shedding import AHEAD, PART, PIECE, RETRY, ROUND_SECONDS, GlobalLimiter
 from tests.core.harness import Client, Network, limits
@@ -115,31 +115,6 @@ class TestLevel:
         for client in clients:
             assert set(losses(network.session(client.client_id))) <= {"global"}
 
-    @pytest.mark.parametrize(
-        "policy",
-        [
-            DROP_NEWEST,
-            pytest.param(
-                DROP_OLDEST,
-            ),
-            DISCONNECT,
-        ],
-    )
-    def test_the_newcomers_own_queue(self, policy: int) -> None:
-        """It may be the fullest itself; whatever its own policy is, the oldest of it make room."""
-        network = Network(limits(queue_policy=policy, total_messages=32))
-        publisher, client = network.client("p"), network.client("c")
-        client.subscribe("t")
-        client.wire.frozen = True
-        burst(publisher, "t", numbers(100))
-        assert client.wire.protocol.close_cause == ""
-        client.wire.frozen = False
-        network.settle()
-        got = client.payloads()
-        assert got == numbers(100)[-len(got) :]
-        assert 32 - 32 // PART - 1 <= len(got) <= 32
-        assert losses(client.session) == {"global": 100 - len(got)}
-
 
 class TestInFlight:
     """What is in flight is not touched."""
@@ -158,33 +133,6 @@ class TestInFlight:
             assert len(client.take()) == 1
             clients.append(client)
         return network, publisher, clients
-
-    def test_nothing_can_give(self) -> None:
-        """What arrives is dropped, whoever it is for; what is in flight is acknowledged in peace [MQTT-4.4.0-1].
-
-        But one message is let through to a client with nothing before it.
-        """
-        network, publisher, clients = self.stuck(4)
-        other = network.client("other")
-        other.subscribe("u", qos=1)
-        other.wire.frozen = True
-        for qos in (0, 1, 0):
-            publisher.publish("u", b"u", qos)
-            publisher.publish("all", b"", 1)
-        assert losses(other.session) == {"global": 2}
-        for client in clients:
-            assert losses(client.session) == {"global": 3}
-        check(network, network.router.sessions.values())
-        for client in clients:
-            client.answering = True
-            client.answer()
-        other.wire.frozen = False
-        network.settle()
-        assert other.payloads() == [b"u"]
-        publisher.publish("u", b"again", 1)
-        publisher.publish("all", b"again", 1)
-        for client in [other, *clients]:
-            assert client.payloads() == [b"again"]
 
     def test_no_more_than_half(self) -> None:
         """To clients that read and do not acknowledge: the rest waits where it can be shed."""
@@ -209,72 +157,6 @@ class TestInFlight:
             assert got[-1:] == numbers(30)[-1:]
             assert len(got) + losses(client.session)["global"] == 30
         assert load.messages == 0
-
-    def test_one_with_little_in_flight_goes_on(self) -> None:
-        """However much others leave unacknowledged: several of its messages may be on their way."""
-        network = Network(limits(total_messages=4_000))
-        publisher = network.client("p")
-        hogs = [network.client(f"hog{number}", receive_maximum=1_000) for number in range(4)]
-        for hog in hogs:
-            hog.subscribe("t", qos=1)
-            hog.answering = False
-        for payload in numbers(600):
-            publisher.publish("t", payload, 1)
-        load = network.router.counters.load
-        assert load.inflight >= 2_000
-        reader = network.client("reader")
-        reader.subscribe("own", qos=1)
-        reader.answering = False
-        for payload in numbers(15):
-            publisher.publish("own", payload, 1)
-        assert reader.payloads() == numbers(15)
-        check(network, network.router.sessions.values())
-
-    def test_it_gives_nothing_for_what_it_cannot_help(self) -> None:
-        """When all that waits would not be enough, nobody loses anything for a message that is dropped anyway."""
-        network = Network(limits(total_bytes=2_000))
-        publisher, stuck, waits = network.client("p"), network.client("stuck"), network.client("waits")
-        stuck.subscribe("big", qos=1)
-        stuck.answering = False
-        publisher.publish("big", b"x" * 1_500, 1)
-        waits.subscribe("small")
-        waits.wire.frozen = True
-        for payload in numbers(5):
-            publisher.publish("small", payload)
-        publisher.publish("big", b"x" * 1_000, 1)
-        assert losses(stuck.session) == {"global": 1}
-        assert losses(waits.session) == {}
-
-    @pytest.mark.parametrize("qos", [0, 1])
-    def test_larger_than_all_there_is(self, qos: int) -> None:
-        """One message that is larger than the bound costs itself alone, and not everybody what waits for them."""
-        network = Network(limits(total_bytes=5_000))
-        publisher, target = network.client("p"), network.client("target")
-        target.subscribe("big", qos=1)
-        target.answering = False
-        clients = receivers(network, [5, 9, 2])
-        target.wire.frozen = True
-        publisher.publish("big", b"goes first", qos)
-        publisher.publish("big", b"x" * 6_000, qos)
-        assert [losses(client.session) for client in clients] == [{}, {}, {}]
-        assert losses(target.session) == {"global": 1}
-
-    def test_a_look_in_vain_for_one_is_no_refusal_for_others(self) -> None:
-        """The next message, which is small, finds room at the cost of the fullest, at once."""
-        network = Network()
-        publisher, target = network.client("p"), network.client("target")
-        target.subscribe("big", qos=1)
-        target.subscribe("small", qos=1)
-        [full] = receivers(network, [50])
-        load = network.router.counters.load
-        load.max_bytes = load.bytes + 2 * OVERHEAD - 118
-        target.wire.frozen = True
-        publisher.publish("small", b"goes first", 1)
-        publisher.publish("big", b"x" * 6_000, 1)
-        publisher.publish("small", b"", 1)
-        assert losses(target.session) == {"global": 1}
-        assert target.session.queued() == 2
-        assert 0 < losses(full.session)["global"] < 25
 
 
 class TestCost:
