@@ -115,9 +115,9 @@ class Broker(Server):
     program: InProcessClient
     """Publishes and subscribes for the program in which it runs."""
     signals: Mapping[int, Callable[[], object]] = MappingProxyType({})
-    """What signals mean that others ignore: none means anything here."""
+    """The handlers of signals that are ignored by default: a broker of one process has none."""
     among: tuple[int, int] = (1, 0)
-    """Of how many workers it is which."""
+    """The number of workers, and the index of this one."""
     _state: StoredState | None = None
     _watcher: FileWatcher | None = None
     _reloading: Reloading | None = None
@@ -173,7 +173,7 @@ class Broker(Server):
         self._embedded = bool(authenticators or auth_methods)
 
     async def start(self) -> None:
-        """Listen, connect to upstream brokers, and begin to record and to publish `$SYS` and who is here.
+        """Listen, connect to upstream brokers, and begin to record, and to publish `$SYS` and presence.
 
         Raises StartupError in one line.
         """
@@ -203,7 +203,7 @@ class Broker(Server):
             self.traces.set_spans(await asyncio.to_thread(spans, self.settings.otel, self.router.broker_id, self.log))
         self.top = Top(self, self.settings.top)
         if self.settings.http.listen:
-            # It takes 20 MB, and a quarter of a second: no client is to wait for that.
+            # The import takes 20 MB and a quarter of a second: no client is to wait for that.
             import_module("canopy_mqtt.admin.server")
         try:
             await self.hooks.start(self)
@@ -244,7 +244,7 @@ class Broker(Server):
                 self.admin = admin
             await self.watch()
         except BaseException:
-            # It listens already, and `stop` is not called for a broker that did not start.
+            # The broker listens already, and the caller does not call `stop` after a failed start.
             await self.stop()
             raise
 
@@ -269,7 +269,7 @@ class Broker(Server):
     async def watch(self) -> None:
         """Watch files for changes, if there are any and the settings ask for it."""
         if not self.settings.security.watch_files:
-            # It is not the watcher that asks: it goes by the settings in force, and these have changed.
+            # A reload asks, and not the watcher, which goes by the settings in force.
             await self._unwatch()
         elif self._files() and self._watcher is None:
             self._watcher = FileWatcher(self._files, self._read_again, self.faults.broke)
@@ -290,7 +290,7 @@ class Broker(Server):
             for problem in error.problems:
                 self.log.error("settings not reloaded", detail=problem)
         except RuntimeError:
-            # It stops.
+            # The broker stops.
             return
 
     async def _read_access_control(self) -> None:

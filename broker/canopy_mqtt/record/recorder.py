@@ -75,7 +75,7 @@ ROWS: Final = 2_048
 """Rows that are unpacked at a time: half a millisecond, during which the interpreter's lock is held."""
 
 BATCH: Final = 32_768
-"""Rows of one batch, if so many wait. Arrow releases the interpreter's lock some forty times for a batch of any size,
+"""Rows of one batch, at most. Arrow releases the interpreter's lock some forty times for a batch of any size,
 and a busy event loop keeps it for 5 ms each time: small batches could not keep up."""
 
 RETRY: Final = 15.0
@@ -96,7 +96,7 @@ class Recorder(Sink):
     """Records a broker from `start` to `stop`: one run, and another one after each failure to write."""
 
     def __init__(self, options: Options, router: Router, log: Any, workers: int = 1, worker: int = 0) -> None:
-        """`worker`: which of so many `workers` the broker is; 1: it is no worker."""
+        """`worker`: the index of the broker among `workers`; 1 worker: it is the whole broker."""
         self.options = options
         self.run_id = ""
         self.tap: Tap | None = None
