@@ -190,18 +190,7 @@ class Broker(Server):
                 if self.recorder.failure:
                     raise StartupError(f"recorder.required: {self.recorder.failure}")
                 self.recorder.gave_up = self._stop_serving
-        self._serving_since = asyncio.get_running_loop().time()
-        self.monitor = Monitor(self.router, self.settings, self.log, self._serving_since, self.admission)
-        self.refusal_log = RefusalLog(self.router, self.settings, self.connection_log)
-        self.watches = (self.monitor, self.refusal_log)
-        presence = self.settings.presence
-        self.presence = Presence(self, presence.topic, presence.delay) if presence.topic else None
-        self.traces = Traces(self)
-        self.explainer = Explainer(self.router)
-        if self.settings.otel.endpoint:
-            # In a thread: it loads much, and begins a thread of its own.
-            self.traces.set_spans(await asyncio.to_thread(spans, self.settings.otel, self.router.broker_id, self.log))
-        self.top = Top(self, self.settings.top)
+        await self._make_observers()
         if self.settings.http.listen:
             # The import takes 20 MB and a quarter of a second: no client is to wait for that.
             import_module("canopy_mqtt.admin.server")
@@ -219,34 +208,53 @@ class Broker(Server):
             raise
         self.program.running = True
         try:
-            self._reloading = Reloading(self)
-            assert self.links is not None
-            if self.cluster is not None:
-                await self.cluster.start()
-            self.links.start()
-            self.figures = Sources(self, self.recorder, self.links, self.securing, self.store_watch)
-            self.figures.monitor = self.monitor
-            self.figures.top = self.top
-            self.figures.of_program = lambda: len(self.program.subscriptions)
-            self.figures.traces = self.traces
-            self.top.start()
-            self._sys = self.make_sys_topics()
-            self._sys.start()
-            self.hooks.follow(self.links)
-            self.alarms = alarms(self, self.figures, self._sys.publish_now)
-            self.alarms.start()
-            if self.presence is not None:
-                await self.presence.start()
-            if self.settings.http.listen:
-                admin = self.make_admin()
-                await admin.start()
-                admin.add_figures_to(self.figures)
-                self.admin = admin
-            await self.watch()
+            await self._start_parts()
         except BaseException:
             # The broker listens already, and the caller does not call `stop` after a failed start.
             await self.stop()
             raise
+
+    async def _make_observers(self) -> None:
+        """Make the parts that report on clients and messages: they see the first client."""
+        self._serving_since = asyncio.get_running_loop().time()
+        self.monitor = Monitor(self.router, self.settings, self.log, self._serving_since, self.admission)
+        self.refusal_log = RefusalLog(self.router, self.settings, self.connection_log)
+        self.watches = (self.monitor, self.refusal_log)
+        presence = self.settings.presence
+        self.presence = Presence(self, presence.topic, presence.delay) if presence.topic else None
+        self.traces = Traces(self)
+        self.explainer = Explainer(self.router)
+        if self.settings.otel.endpoint:
+            # In a thread: it loads much, and begins a thread of its own.
+            self.traces.set_spans(await asyncio.to_thread(spans, self.settings.otel, self.router.broker_id, self.log))
+        self.top = Top(self, self.settings.top)
+
+    async def _start_parts(self) -> None:
+        """Start the parts that need a listening server: links, figures, alarms, HTTP, watched files."""
+        self._reloading = Reloading(self)
+        assert self.links is not None
+        if self.cluster is not None:
+            await self.cluster.start()
+        self.links.start()
+        self.figures = Sources(self, self.recorder, self.links, self.securing, self.store_watch)
+        self.figures.monitor = self.monitor
+        self.figures.top = self.top
+        self.figures.of_program = lambda: len(self.program.subscriptions)
+        self.figures.traces = self.traces
+        self.top.start()
+        self._sys = self.make_sys_topics()
+        self._sys.start()
+        self.hooks.follow(self.links)
+        self.alarms = alarms(self, self.figures, self._sys.publish_now)
+        self.alarms.start()
+        if self.presence is not None:
+            await self.presence.start()
+        if self.settings.http.listen:
+            admin = self.make_admin()
+            await admin.start()
+            admin.add_figures_to(self.figures)
+            self.admin = admin
+        await self.watch()
 
     def make_admin(self) -> AdminServer:
         from canopy_mqtt.admin.server import AdminServer
