@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+import sys
+
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from canopy_mqtt.command.cli import app
-from canopy_mqtt.terminal import fail
+from canopy_mqtt.terminal import fail, system_failures
 
 
 def test_the_command_says_who_speaks_on_every_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,3 +34,23 @@ def test_an_option_that_nobody_has_is_no_option() -> None:
     assert done.exit_code == 2
     assert "No such option" in done.stderr
     assert "comes before" not in done.stderr
+
+
+def test_a_file_that_the_system_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught, system_failures():
+        os.stat("n" * 300)
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == f"canopy: {'n' * 300}: File name too long\n"
+
+
+def test_a_fault_of_the_program_keeps_its_traceback() -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"), system_failures():
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+def test_a_full_disk_behind_the_output_is_one_line() -> None:
+    command = [sys.executable, "-P", "-m", "canopy_mqtt", "check-config", "--defaults"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "canopy: output: No space left on device\n")

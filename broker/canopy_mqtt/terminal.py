@@ -6,9 +6,11 @@ of commands.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final, NoReturn
 
@@ -114,6 +116,26 @@ def foreseen(command: Callable[..., Any], error: type[Exception]) -> Callable[..
             raise typer.Exit(FAILED) from None
 
     return guarded
+
+
+@contextmanager
+def system_failures() -> Iterator[None]:
+    """End the process with one line where the system refuses a file, or the output's disk is full.
+
+    Any step of a command may be the first to touch a folder that its user may not enter. Other errors of the system are
+    faults of the program, and keep their traceback.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno != errno.ENOSPC:
+            raise
+        place = "output" if error.filename is None else error.filename
+        print(f"canopy: {place}: {error.strerror}", file=sys.stderr)
+        if error.filename is None:
+            # Python would write the rest of it at its end, and complain again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
 
 
 def open_missing_streams() -> None:

@@ -297,7 +297,10 @@ class TestCheckConfig:
     def test_without_a_file_the_environment_is_all_there_is(self) -> None:
         result = canopy("check-config", CANOPY_SESSION__QUEUE_QOS0="true", CANOPY_PORT="tcp://10.0.0.1:1883")
         assert result.exit_code == 0
-        assert result.stdout.splitlines() == ["environment: OK", "  session.queue_qos0 = true  (default false)"]
+        assert result.stdout.splitlines() == [
+            "environment, without a file: OK",
+            "  session.queue_qos0 = true  (default false)",
+        ]
         result = canopy("check-config", CANOPY_MQTT__MAX_QOS="7")
         assert result.exit_code == 2
         assert result.stderr.startswith("canopy: environment variable CANOPY_MQTT__MAX_QOS: mqtt.max_qos: found 7; ")

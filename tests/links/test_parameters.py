@@ -59,6 +59,9 @@ def test_a_password_file(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"it is not UTF-8"):
         parameters.connect_terms(wanted, Settings(), Limits(), "b1")
+    file.write_bytes(b"\nsecret\n")
+    with pytest.raises(ValueError, match=r"its first line is empty"):
+        parameters.connect_terms(wanted, Settings(), Limits(), "b1")
 
 
 async def test_the_guide_names_what_is_told() -> None:

@@ -1,4 +1,4 @@
-"""The prose of the core and of the network: who does what, without words that say it of no one."""
+"""The prose of the broker: who does what, without words that say it of no one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ COMMENT = re.compile(r"# +It\b")
 """What "it" is stands in the code, where no reader looks first."""
 
 
+UNREAD = {"cluster", "store", "workers"}
+"""Rooms whose prose does not pass yet."""
+
+
 def found(path: Path) -> Iterator[str]:
     """Yield what a reader would stumble over, with its line."""
     for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
@@ -29,7 +33,8 @@ def found(path: Path) -> Iterator[str]:
 
 
 def test_the_prose_says_who_does_what() -> None:
-    rooms = [ROOT / "broker" / "canopy_mqtt" / room for room in ("core", "net")]
+    rooms = [each for each in (ROOT / "broker" / "canopy_mqtt").iterdir() if each.is_dir() and each.name not in UNREAD]
+    assert len(rooms) > 15
     assert [line for room in rooms for path in sorted(room.rglob("*.py")) for line in found(path)] == []
 
 

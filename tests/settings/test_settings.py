@@ -644,6 +644,12 @@ class TestFiles:
         assert problem.startswith(f"{toml}: not valid TOML: ")
         assert "line 2" in problem
 
+    def test_a_mosquitto_conf_gets_the_command_that_converts_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "mosquitto.conf"
+        file.write_text("persistence true\n")
+        (problem,) = problems(file)
+        assert problem.endswith(f"; to convert a mosquitto.conf: canopy convert {file} > canopy.toml")
+
     def test_a_missing_file(self, toml: Path) -> None:
         assert problems(toml) == [f"{toml}: cannot be read: No such file or directory"]
 

@@ -40,7 +40,7 @@ GRACE: Final = 2.0
 """Seconds for unfinished answers when the broker stops."""
 
 STREAM_PART: Final = 8
-"""Open pages may take one in so many of `http.max_connections`: each keeps its connection."""
+"""Open pages may take 1 / STREAM_PART of `http.max_connections`: each keeps its connection."""
 
 IDLE_TIMES: Final = 2.0
 """Times `http.timeout` for which an idle connection stays open: longer than a scrape interval of 30 s."""

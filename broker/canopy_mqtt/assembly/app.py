@@ -115,9 +115,9 @@ class Broker(Server):
     program: InProcessClient
     """Publishes and subscribes for the program in which it runs."""
     signals: Mapping[int, Callable[[], object]] = MappingProxyType({})
-    """What signals mean that others ignore: none means anything here."""
+    """The handlers of signals that are ignored by default: a broker of one process has none."""
     among: tuple[int, int] = (1, 0)
-    """Of how many workers it is which."""
+    """The number of workers, and the index of this one."""
     _state: StoredState | None = None
     _watcher: FileWatcher | None = None
     _reloading: Reloading | None = None
@@ -173,7 +173,7 @@ class Broker(Server):
         self._embedded = bool(authenticators or auth_methods)
 
     async def start(self) -> None:
-        """Listen, connect to upstream brokers, and begin to record and to publish `$SYS` and who is here.
+        """Listen, connect to upstream brokers, and begin to record, and to publish `$SYS` and presence.
 
         Raises StartupError in one line.
         """
@@ -190,20 +190,9 @@ class Broker(Server):
                 if self.recorder.failure:
                     raise StartupError(f"recorder.required: {self.recorder.failure}")
                 self.recorder.gave_up = self._stop_serving
-        self._serving_since = asyncio.get_running_loop().time()
-        self.monitor = Monitor(self.router, self.settings, self.log, self._serving_since, self.admission)
-        self.refusal_log = RefusalLog(self.router, self.settings, self.connection_log)
-        self.watches = (self.monitor, self.refusal_log)
-        presence = self.settings.presence
-        self.presence = Presence(self, presence.topic, presence.delay) if presence.topic else None
-        self.traces = Traces(self)
-        self.explainer = Explainer(self.router)
-        if self.settings.otel.endpoint:
-            # In a thread: it loads much, and begins a thread of its own.
-            self.traces.set_spans(await asyncio.to_thread(spans, self.settings.otel, self.router.broker_id, self.log))
-        self.top = Top(self, self.settings.top)
+        await self._make_observers()
         if self.settings.http.listen:
-            # It takes 20 MB, and a quarter of a second: no client is to wait for that.
+            # The import takes 20 MB and a quarter of a second: no client is to wait for that.
             import_module("canopy_mqtt.admin.server")
         try:
             await self.hooks.start(self)
@@ -219,34 +208,53 @@ class Broker(Server):
             raise
         self.program.running = True
         try:
-            self._reloading = Reloading(self)
-            assert self.links is not None
-            if self.cluster is not None:
-                await self.cluster.start()
-            self.links.start()
-            self.figures = Sources(self, self.recorder, self.links, self.securing, self.store_watch)
-            self.figures.monitor = self.monitor
-            self.figures.top = self.top
-            self.figures.of_program = lambda: len(self.program.subscriptions)
-            self.figures.traces = self.traces
-            self.top.start()
-            self._sys = self.make_sys_topics()
-            self._sys.start()
-            self.hooks.follow(self.links)
-            self.alarms = alarms(self, self.figures, self._sys.publish_now)
-            self.alarms.start()
-            if self.presence is not None:
-                await self.presence.start()
-            if self.settings.http.listen:
-                admin = self.make_admin()
-                await admin.start()
-                admin.add_figures_to(self.figures)
-                self.admin = admin
-            await self.watch()
+            await self._start_parts()
         except BaseException:
-            # It listens already, and `stop` is not called for a broker that did not start.
+            # The broker listens already, and the caller does not call `stop` after a failed start.
             await self.stop()
             raise
+
+    async def _make_observers(self) -> None:
+        """Make the parts that report on clients and messages: they see the first client."""
+        self._serving_since = asyncio.get_running_loop().time()
+        self.monitor = Monitor(self.router, self.settings, self.log, self._serving_since, self.admission)
+        self.refusal_log = RefusalLog(self.router, self.settings, self.connection_log)
+        self.watches = (self.monitor, self.refusal_log)
+        presence = self.settings.presence
+        self.presence = Presence(self, presence.topic, presence.delay) if presence.topic else None
+        self.traces = Traces(self)
+        self.explainer = Explainer(self.router)
+        if self.settings.otel.endpoint:
+            # In a thread: it loads much, and begins a thread of its own.
+            self.traces.set_spans(await asyncio.to_thread(spans, self.settings.otel, self.router.broker_id, self.log))
+        self.top = Top(self, self.settings.top)
+
+    async def _start_parts(self) -> None:
+        """Start the parts that need a listening server: links, figures, alarms, HTTP, watched files."""
+        self._reloading = Reloading(self)
+        assert self.links is not None
+        if self.cluster is not None:
+            await self.cluster.start()
+        self.links.start()
+        self.figures = Sources(self, self.recorder, self.links, self.securing, self.store_watch)
+        self.figures.monitor = self.monitor
+        self.figures.top = self.top
+        self.figures.of_program = lambda: len(self.program.subscriptions)
+        self.figures.traces = self.traces
+        self.top.start()
+        self._sys = self.make_sys_topics()
+        self._sys.start()
+        self.hooks.follow(self.links)
+        self.alarms = alarms(self, self.figures, self._sys.publish_now)
+        self.alarms.start()
+        if self.presence is not None:
+            await self.presence.start()
+        if self.settings.http.listen:
+            admin = self.make_admin()
+            await admin.start()
+            admin.add_figures_to(self.figures)
+            self.admin = admin
+        await self.watch()
 
     def make_admin(self) -> AdminServer:
         from canopy_mqtt.admin.server import AdminServer
@@ -269,7 +277,7 @@ class Broker(Server):
     async def watch(self) -> None:
         """Watch files for changes, if there are any and the settings ask for it."""
         if not self.settings.security.watch_files:
-            # It is not the watcher that asks: it goes by the settings in force, and these have changed.
+            # A reload asks, and not the watcher, which goes by the settings in force.
             await self._unwatch()
         elif self._files() and self._watcher is None:
             self._watcher = FileWatcher(self._files, self._read_again, self.faults.broke)
@@ -290,7 +298,7 @@ class Broker(Server):
             for problem in error.problems:
                 self.log.error("settings not reloaded", detail=problem)
         except RuntimeError:
-            # It stops.
+            # The broker stops.
             return
 
     async def _read_access_control(self) -> None:

@@ -114,7 +114,7 @@ class Service(Protocol):
 
     @property
     def signals(self) -> Mapping[int, Callable[[], object]]:
-        """What signals mean that others ignore (`UNUSED`), while it serves."""
+        """The handlers of signals that are ignored by default (`UNUSED`), while it serves."""
 
     @property
     def listening(self) -> list[str]:
@@ -204,7 +204,7 @@ class _Unused:
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop that writes lines: a signal handler may interrupt the writing of one."""
         self.meant: Mapping[int, Callable[[], object]] = {}
-        """What some of them mean all the same."""
+        """The handlers of some of them, while a broker serves."""
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal, at any point of the main thread."""
@@ -238,7 +238,7 @@ class _Hangup:
         self._waiting: list[Callable[[], object]] = []
 
     def behind(self, call: Callable[[], object]) -> None:
-        """Call something now; or once the reload is done that was asked for before."""
+        """Call something now, or after a reload that was requested before."""
         if self._reloads or self._asked.is_set():
             self._waiting.append(call)
         else:
@@ -334,8 +334,8 @@ def raise_descriptor_limit(connections: int) -> int:
 
 
 def too_few_descriptors(connections: int) -> str:
-    """Return the reason why a broker that is started here cannot have so many connections; empty: it can. Changes
-    nothing.
+    """Return the reason why a broker that is started here cannot have this number of connections; empty: it can.
+    Changes nothing.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = hard == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS <= hard
@@ -379,7 +379,7 @@ async def _serve(
     starting, asked = loop.create_task(broker.start()), loop.create_task(stopping.wait())
     await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        # It may take minutes.
+        # A start may take minutes.
         starting.cancel()
         await asyncio.wait((starting,))
         if starting.cancelled():

@@ -106,7 +106,7 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_root_level(level))
-    # It tells of each try to reach a collector that is away; the broker says so once (`observe.spans`).
+    # OpenTelemetry logs each attempt to reach a collector that is away; the broker says so once (`observe.spans`).
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
 

@@ -75,7 +75,7 @@ class Supervisor:
                 sender.setblocking(False)
                 sender.sendto("\n".join(lines).encode(), self._address)
         except OSError:
-            # It has gone, or does not read: the broker serves all the same.
+            # The supervisor has gone, or does not read: the broker serves all the same.
             pass
 
 

@@ -1,7 +1,7 @@
 """Forks processes that are like this one was at its beginning, in moments: a process without threads and event loop.
 
 Owns that process, which is forked itself before this one has either, and imports what its children are made of: once
-for all of them, which share that memory. Promises: nobody but `fork` has its descriptors; it ends with this process,
+for all of them, which share that memory. Promises: only `fork` has its descriptors; it ends with this process,
 and ignores signals, as its children do at first; whatever ends it ends its children, too.
 """
 
@@ -33,7 +33,7 @@ ANSWER: Final = struct.Struct("!ii")
 BORN: Final = -1_000
 
 Main = Callable[[socket.socket], int]
-"""What a child runs, with its socket, for an exit code."""
+"""The function that a child runs with its socket; it returns the exit code."""
 
 
 class Nursery:
@@ -89,12 +89,12 @@ class Nursery:
         if pid > 0:
             self._ends[pid] = asyncio.get_running_loop().create_future()
         asked = self._asked.popleft()
-        # Else nobody waits for it any more: it ends by itself, since its socket is closed.
+        # Otherwise no caller waits any more, and the child ends by itself, since its socket is closed.
         if not asked.done():
             asked.set_result(pid)
 
     def _end(self) -> None:
-        """Kill its children: nobody would hear of their ends."""
+        """Kill its children: no process would learn of their ends."""
         asyncio.get_running_loop().remove_reader(self._asks.fileno())
         for asked in self._asked:
             if not asked.done():
@@ -136,7 +136,7 @@ def _live(answers: socket.socket, main: str, others: Sequence[str]) -> NoReturn:
 
 
 def _serve(answers: socket.socket, run: Main) -> None:
-    """Fork until nobody asks any more, and tell the ends."""
+    """Fork until the socket of requests is closed, and report the ends of children."""
     wakes, waker = os.pipe()
     for end in (wakes, waker):
         os.set_blocking(end, False)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def recorder(wanted: Wanted, router: Router, log: Any, workers: int = 1, worker: int = 0) -> Recorder | None:
     """Make the recorder of the settings, or return None. Raises StartupError without pyarrow.
 
-    `worker`: which of so many `workers` the broker is; 1: it is no worker.
+    `worker`: the index of the broker among `workers`; 1 worker: it is the whole broker.
     """
     options = _options(wanted)
     if options is None:

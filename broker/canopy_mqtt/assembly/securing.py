@@ -95,7 +95,7 @@ class Securing:
             hooked = self._hooks.access(self.access)
             router.access_control = hook_guards.GuardedAccessControl(hooked, server.faults, time.monotonic)
             server.faults.watch(hook_guards.ACCESS_CONTROL)
-            # It knows more than the settings of the core: what a listener allows.
+            # The access control also knows what a listener allows.
             router.limits.allow_anonymous = True
             for connection in server.connections:
                 if not connection.protocol.accepted:
@@ -172,7 +172,7 @@ class Securing:
         ended = dropped = 0
         for at, session in enumerate(list(router.sessions.values())):
             if isinstance(session, ShareQueue):
-                # It ends with its last member, or belongs to another one then.
+                # A share queue ends with its last member, or belongs to another one then.
                 continue
             if session.send_buffer is None and not session.ended and self._lost_access(session.principal):
                 if session.will is not None:

@@ -304,7 +304,7 @@ class AsyncClient:
     def _begin(self, wire: _Wire) -> None:
         """Begin MQTT on the connection."""
         if wire is not self._wire:
-            # It was given up while it was made.
+            # The client gave this connection up while it was made.
             wire.abort()
             return
         self._paused = False

@@ -114,8 +114,9 @@ def describe(error: Exception) -> str:
         return f"the broker's certificate is not trusted ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
-    if isinstance(error, OSError) and error.errno and error.errno > 0:
-        return os.strerror(error.errno).lower()
+    if isinstance(error, OSError) and error.errno:
+        # The codes of name look-ups are negative, and bring their own text.
+        return (os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)).lower()
     return str(error) or type(error).__name__
 
 

@@ -324,7 +324,7 @@ class ClientMachine:
             raise NotSupportedError("the broker takes no retained messages", reason_codes.RETAIN_NOT_SUPPORTED)
 
     def _fitting(self, packet: Publish) -> bytes:
-        """Return the packet's bytes, if the broker takes so many [MQTT-3.2.2-15]. Raises NotSupportedError."""
+        """Return the packet's bytes, if the broker takes that size [MQTT-3.2.2-15]. Raises NotSupportedError."""
         frame = encoder.publish(packet, self.connect.version)
         if len(frame) > self._max_packet:
             raise NotSupportedError(
@@ -343,7 +343,7 @@ class ClientMachine:
                 self._check(packet)
                 frame = self._fitting(packet)
             except NotSupportedError as error:
-                # It waited for a connection to a broker that does not take it.
+                # The message waited for a connection, and this broker does not take it.
                 del self._sent[packet_id]
                 events.append(Delivered(packet_id, error.reason_code))
                 continue

@@ -27,7 +27,7 @@ from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import Division, division
 from canopy_mqtt.terminal import MISUSED, fail
 
-ENVIRONMENT: Final = "environment"
+ENVIRONMENT: Final = "environment, without a file"
 """The name of the only source of `check-config` without a file."""
 
 

@@ -13,7 +13,7 @@ import typer
 
 from canopy_mqtt.buildinfo import build_info
 from canopy_mqtt.command.command_groups import Canopy
-from canopy_mqtt.terminal import HELP, open_missing_streams
+from canopy_mqtt.terminal import HELP, open_missing_streams, system_failures
 
 app = typer.Typer(
     name="canopy",
@@ -28,7 +28,8 @@ app = typer.Typer(
 
 def main() -> None:
     open_missing_streams()
-    app(prog_name="canopy")
+    with system_failures():
+        app(prog_name="canopy")
 
 
 def _print_version(wanted: bool) -> None:

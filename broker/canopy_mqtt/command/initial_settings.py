@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,6 +35,9 @@ NODE_FOR_TRYING: Final = (
 )
 
 NODES: Final = ("a", "b", "c")
+
+
+EXISTS: Final = "{file}: exists already, and was not changed; another: --output FILE"
 
 
 class InitError(Exception):
@@ -63,7 +67,7 @@ USES: Final = {
     "edge": Use(
         "edge.toml",
         "a small machine in a local network, linked to a broker in the cloud",
-        ("install -m 600 /dev/null {folder}/cloud.password   # and write the password of the link into it",),
+        ("echo PASSWORD | install -m 600 /dev/stdin {folder}/cloud.password   # the link's, in the cloud",),
         ("mosquitto_sub -h 127.0.0.1 -t '$SYS/broker/upstream/cloud/#' -v   # how the link is",),
     ),
     "public": Use(
@@ -145,14 +149,17 @@ def write(use: str, output: Path) -> list[Path]:
     wanted = files(use, output)
     for file in wanted:
         if file.exists():
-            raise InitError(f"{file}: exists already, and was not changed")
+            raise InitError(EXISTS.format(file=file))
     for file, text in wanted.items():
         try:
             with file.open("x", encoding="utf-8") as opened:
                 opened.write(text)
         except FileExistsError:
-            raise InitError(f"{file}: exists already, and was not changed") from None
+            raise InitError(EXISTS.format(file=file)) from None
         except OSError as error:
+            # A half of it would be in the way of the next attempt.
+            with suppress(OSError):
+                file.unlink()
             raise InitError(f"{file}: cannot be written: {error.strerror or error}") from None
     return list(wanted)
 

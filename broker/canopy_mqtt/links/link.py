@@ -296,7 +296,7 @@ class UpstreamLink(Owner):
                 # Without the message that it ended the connection for, it may last.
                 return connection.uplink.given_up is not None or self.loop.time() - began >= STEADY
             code = connection.uplink.close_code
-            # It says that it does not speak this version, or closes without a word, as some do on those who speak it.
+            # The upstream says that it does not speak this version, or closes without a word, as some brokers do.
             # But one that has spoken it before has another reason.
             if code != reason_codes.UNSUPPORTED_PROTOCOL_VERSION and (code not in WORDLESS or way == self._spoken):
                 return False
@@ -324,7 +324,7 @@ class UpstreamLink(Owner):
             return None
         router = self.server.router
         send_buffer = SendBuffer(router.peers.touched, router.counters, terms.live_messages, terms.live_bytes)
-        # A slow upstream slows nobody here: what it does not take in time is dropped and counted.
+        # A slow upstream slows no client here: what it does not take in time is dropped and counted.
         send_buffer.holds = False
         uplink = Uplink(self.link_state, terms, send_buffer, version, bridge)
         if not clean and not self._known:

@@ -157,8 +157,8 @@ class LinkManager(SubscriptionListener):
         self._set_aside(session, record.disconnected_for or 0.0)
 
     def _set_aside(self, session: UplinkSession, gone_for: float) -> None:
-        """Keep the queue of a link that was removed so many seconds ago in the store for a while; nothing is added to
-        it.
+        """Keep the queue of a link that was removed `gone_for` seconds ago in the store for some time, and add nothing
+        to it.
 
         Without a store the queued messages are dropped, and counted.
         """

@@ -64,16 +64,19 @@ def _plain(policy: int) -> int:
 
 
 def password(settings: Upstream) -> str:
-    """The password of a link, "" for none. Raises ValueError when its file cannot be read."""
+    """The password of a link, "" for none. Raises ValueError when its file cannot be read or is empty."""
     if not settings.password_file:
         return settings.password
     try:
         with open(settings.password_file, encoding="utf-8-sig") as file:
-            return file.readline().rstrip("\r\n")
+            found = file.readline().rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"password_file {settings.password_file}: it is not UTF-8") from error
     except OSError as error:
         raise ValueError(f"password_file {settings.password_file}: {error.strerror or error}") from error
+    if not found:
+        raise ValueError(f"password_file {settings.password_file}: its first line is empty")
+    return found
 
 
 def unreadable(settings: Settings) -> list[str]:

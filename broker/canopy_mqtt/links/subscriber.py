@@ -83,7 +83,7 @@ class UpstreamSubscriber:
 
     def _count(self, topic_filter: str, change: Callable[[str, float], None], outside: int) -> None:
         if topic_filter.startswith(NODES) and not topic_filter.startswith(f"{self._name}/"):
-            # It tells another node of the members of a share group.
+            # The filter tells another node of the members of a share group.
             return
         names = self._mapping.asked(topic_filter)
         if not names:

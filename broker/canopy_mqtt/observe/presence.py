@@ -73,7 +73,7 @@ class Presence:
         if not topic or self._stopping:
             return
         if _is_ours(self._server.router.retained.get(topic)):
-            # It is of the connection that was taken over.
+            # The message is about the connection that was taken over.
             return
         if not self._delay:
             self._publish(topic, ONLINE)

@@ -75,7 +75,7 @@ ROWS: Final = 2_048
 """Rows that are unpacked at a time: half a millisecond, during which the interpreter's lock is held."""
 
 BATCH: Final = 32_768
-"""Rows of one batch, if so many wait. Arrow releases the interpreter's lock some forty times for a batch of any size,
+"""Rows of one batch, at most. Arrow releases the interpreter's lock some forty times for a batch of any size,
 and a busy event loop keeps it for 5 ms each time: small batches could not keep up."""
 
 RETRY: Final = 15.0
@@ -96,7 +96,7 @@ class Recorder(Sink):
     """Records a broker from `start` to `stop`: one run, and another one after each failure to write."""
 
     def __init__(self, options: Options, router: Router, log: Any, workers: int = 1, worker: int = 0) -> None:
-        """`worker`: which of so many `workers` the broker is; 1: it is no worker."""
+        """`worker`: the index of the broker among `workers`; 1 worker: it is the whole broker."""
         self.options = options
         self.run_id = ""
         self.tap: Tap | None = None
@@ -121,7 +121,7 @@ class Recorder(Sink):
         self._folder = Folder(options.directory)
         self._output = Writer(options, self._table_told)
         # What was handed over, when, and the account of the tap up to there; None: it is the end.
-        self._inbox: SimpleQueue[tuple[list[tuple[Any, ...]], int, int, int] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[tuple[list[tuple[Any, ...]], int, int] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
         # The walk that is under way, and when the next one begins (monotonic).
@@ -256,7 +256,7 @@ class Recorder(Sink):
     def hand_over(self) -> None:
         tap = self.tap
         if tap is not None and not tap.empty:
-            self._inbox.put((tap.take(False), time.monotonic_ns(), tap.put_events, tap.put_bytes))
+            self._inbox.put((tap.take(False), tap.put_events, tap.put_bytes))
 
     def _turn(self) -> None:
         tap, counting = self.tap, self._counting
@@ -302,7 +302,7 @@ class Recorder(Sink):
             self._router.record(None, ())
             entries = tap.take(True)
             tap.note_number()
-            self._inbox.put((entries, time.monotonic_ns(), tap.put_events, tap.put_bytes))
+            self._inbox.put((entries, tap.put_events, tap.put_bytes))
         if self._thread is not None:
             self._inbox.put(None)
             await self._loop.run_in_executor(None, self._thread.join)
@@ -376,7 +376,7 @@ class Recorder(Sink):
             return True
         if given is None:
             return False
-        entries, until, events, size = given
+        entries, events, size = given
         ended = False
         # No more than that: the queue has room again when it is written.
         while events - tap.done_events < self._batch and not ended:
@@ -387,7 +387,7 @@ class Recorder(Sink):
             if given is None:
                 ended = True
             else:
-                more, until, events, size = given
+                more, events, size = given
                 entries += more
         at = 0
         while at < len(entries):
@@ -397,7 +397,6 @@ class Recorder(Sink):
             output.write(batch(rows, self.run_id, self._wall_offset()))
             # So much has left the queue: the event loop reads these.
             tap.done_events += rows.count
-        output.received_until(until)
         tap.done_events = events
         tap.done_bytes = size
         output.finish_due()

@@ -111,9 +111,6 @@ class Writer:
         if segment.size >= self.options.segment_bytes:
             self.finish()
 
-    def received_until(self, recv_ns: int) -> None:
-        """Note that all rows up to this time have come."""
-
     def seconds_left(self) -> float | None:
         """Seconds until the open segment has to be finished or its draft written; None without one."""
         segment = self._segment

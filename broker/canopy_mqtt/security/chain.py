@@ -198,7 +198,7 @@ class Chain:
         except Exception as error:
             self._reporter.failed(HOOK, error)
             verdict = FAILED
-        # It is decided: a ban that comes of it is for the others.
+        # The verdict is final: a ban that follows from it is for later attempts.
         self._tasks.pop(this, None)
         answer = self._answer(auth, verdict, attempt, ticket, began)
         if answer != LATER:

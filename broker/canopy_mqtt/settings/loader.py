@@ -158,7 +158,7 @@ def _from_file(path: Path, problems: list[str]) -> list[Entry]:
         problems.append(f"{path}: not UTF-8 text (byte {error.start})")
         return []
     except tomllib.TOMLDecodeError as error:
-        problems.append(f"{path}: not valid TOML: {error}{_about_toml(str(error))}")
+        problems.append(f"{path}: not valid TOML: {error}{_about_toml(path, str(error))}")
         return []
     entries: list[Entry] = []
     sections = section_models()
@@ -174,8 +174,10 @@ def _from_file(path: Path, problems: list[str]) -> list[Entry]:
     return entries
 
 
-def _about_toml(complaint: str) -> str:
-    """Return the remedy for a common mistake: tables put into a copy of default.toml."""
+def _about_toml(path: Path, complaint: str) -> str:
+    """Return the remedy for a common mistake: a file of mosquitto, or tables put into a copy of default.toml."""
+    if path.suffix == ".conf" and complaint.startswith("Expected '='"):
+        return f"; to convert a mosquitto.conf: canopy convert {path} > canopy.toml"
     if "('queue', 'rules')" in complaint:
         return "; where [[queue.rules]] tables stand, the line rules = [] has to go"
     for name in TABLES:

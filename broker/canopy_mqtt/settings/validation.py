@@ -217,7 +217,7 @@ def _about_section(fault: ErrorDetails, section: str, chosen: Mapping[str, Entry
     steps = (section, *_steps(at))
     entry = chosen.get(".".join(str(step) for step in steps[:2]))
     if entry is None:
-        # It is not set: another setting of the section is why it must be.
+        # The setting is missing, and another one of the section requires it.
         entry = next(each for each in chosen.values() if each.name.startswith(f"{section}."))
         steps = ()
     return f"{entry.where(*steps)}{section}{at}: found {show(fault['ctx']['found'])}; allowed: {fault['msg']}"

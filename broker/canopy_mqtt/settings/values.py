@@ -27,7 +27,7 @@ MAX_PACKET: Final = MAX_REMAINING_LENGTH + 5 - 1_048_576
 NEVER: Final = 0xFFFF_FFFF
 """The session expiry interval that means "does not expire" (MQTT 5.0, section 3.1.2.11.2)."""
 
-# Not limits anybody is meant to reach: they keep a slip of the keyboard from passing as a number.
+# Bounds that no broker reaches: they find a slip of the keyboard in a number.
 MAX_MESSAGES: Final = 2_000_000_000
 MAX_BYTES: Final = 1 << 40
 MAX_TIME: Final = 86_400.0

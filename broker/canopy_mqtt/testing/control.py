@@ -216,7 +216,8 @@ class RunningBroker:
         return self._thread.call(self._serving.subscriptions, client_id)
 
     def retained(self, topic_filter: str = "#") -> list[Message]:
-        """The retained messages on topics that the filter matches, by topic. `retain` is True, `expiry` what is left.
+        """Return the retained messages on topics that the filter matches, by topic. `retain` is True, and
+        `expiry` the seconds until then.
 
         Raises ValueError: the filter can match no topic.
         """
@@ -278,7 +279,7 @@ class RunningBroker:
         retain: bool | None = None,
         within: float = 0.0,
     ) -> None:
-        """Check that no such message was published, nor is within so many seconds.
+        """Check that no such message was published, nor is within `within` seconds.
 
         Raises ValueError or TypeError: no message can be like that.
         """
@@ -350,7 +351,7 @@ class RunningBroker:
     def cut(
         self, client_id: str | None = None, *, after_bytes: int = 0, sender: Sender = "client", reset: bool = True
     ) -> Fault:
-        """Cut the connection when so many more bytes of `sender` have passed. `reset` False: as if both had closed."""
+        """Cut the connection after `after_bytes` more bytes of `sender`. `reset` False: as if both had closed."""
         check_choice("sender", sender, get_args(Sender))
         check_amount("after_bytes", after_bytes)
 

@@ -79,7 +79,7 @@ class ServedBroker:
             if abrupt:
                 link.cut()
             elif link.silent:
-                # It would not hear that the broker ends, and the broker would wait for it.
+                # A silent client would not hear that the broker ends, and the broker would wait for it.
                 link.abort()
         if broker is not None:
             await broker.stop()

@@ -57,7 +57,7 @@ class Waiter(Generic[T]):
 
     def look(self) -> bool:
         """Look at the condition, in the broker's thread. True if the wait is over."""
-        # Whoever waits may have given up meanwhile, in another thread.
+        # The caller may have given up meanwhile, in another thread.
         with contextlib.suppress(InvalidStateError):
             try:
                 value = self.condition()
@@ -101,7 +101,7 @@ class Waiter(Generic[T]):
             await asyncio.wait([waiting], timeout=within)
         finally:
             if waiting.done() and not waiting.cancelled():
-                # It is raised from the answer; asyncio need not tell that nobody asked its own future.
+                # The answer raises it; asyncio need not report that its future was not awaited.
                 waiting.exception()
             else:
                 self.answer.cancel()

@@ -143,15 +143,15 @@ def reconcile(
     told = sum(group.told_lost for group in groups)
     open_ = sum(group.unjudged + group.unconfirmed for group in groups)
     if after is None:
-        why = "The broker publishes no count of dropped messages: what was seen missing stands alone."
+        why = "The broker publishes no count of dropped messages to compare with."
         if before is not None:
-            why = "The broker published no new count of dropped messages after the run: what was seen stands alone."
+            why = "The broker published no new count of dropped messages after the run to compare with."
             if not seen + told + open_:
                 why = "Nothing was missing, so the run did not wait for the broker's next count of dropped messages."
         return _alone(seen, told, why)
     total, causes = before or (0, {})
     if after[0] < total:
-        why = "The broker's count of dropped messages began anew during the run: what was seen missing stands alone."
+        why = "The broker's count of dropped messages began anew during the run, so it cannot be compared."
         return _alone(seen, told, why)
     reported = after[0] - total
     by_cause = {cause: count - causes.get(cause, 0) for cause, count in after[1].items()}

@@ -173,7 +173,7 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in EXTRA:
                 raise
-            fail(f"`canopy load` needs {error.name}: in a clone of Canopy run `make setup` or pip install '.[load]'")
+            fail(f"this command needs {error.name}: in a clone of Canopy run `make setup` or pip install '.[load]'")
 
     guarded.__name__, guarded.__doc__ = command.__name__, command.__doc__
     guarded.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

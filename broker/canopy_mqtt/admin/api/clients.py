@@ -149,9 +149,9 @@ class ClientQuery(PageQuery):
     """An IP address or a network."""
     conn_state: Literal["connected", "disconnected"] | None = None
     min_lag: Annotated[float, Field(ge=0)] | None = None
-    """Only clients whose oldest message has waited for at least so many seconds."""
+    """Only clients whose oldest message has waited for at least this number of seconds."""
     min_dropped: Annotated[int, Field(ge=0)] | None = None
-    """Only clients that have lost at least so many messages."""
+    """Only clients that have lost at least this number of messages."""
 
 
 def connection_of(session: Session) -> Connection | None:

@@ -40,7 +40,7 @@ class Level(BaseModel):
 
 
 class Drain(BaseModel):
-    """How to move clients to other brokers."""
+    """The request to move clients to other brokers."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -41,9 +41,9 @@ class RoomInfo(BaseModel):
     share: int
     """The fair share of an account: what it may always have."""
     refused: int
-    """How often an account was refused some, since the start."""
+    """The number of refusals to accounts since the start."""
     gave_way: int
-    """How often an account gave way to another, since the start."""
+    """The number of times that an account lost something for another, since the start."""
     largest: list[Holder]
     """The accounts that hold most."""
 

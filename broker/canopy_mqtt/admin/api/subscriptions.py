@@ -16,7 +16,7 @@ from canopy_mqtt.core.session.session import Session
 ROUTES: Final = Routes("subscriptions")
 
 CLIENTS: Final = 4_000
-"""Clients that one walk collects: a page of rare subscriptions costs one walk for each so many clients."""
+"""Clients that one walk collects: a page of rare subscriptions costs one walk for each part of the clients."""
 
 SEPARATOR: Final = "\0"
 """Separates client identifier and topic filter in a cursor: neither can contain it [MQTT-1.5.4-2]."""

@@ -49,7 +49,7 @@ class Places(BaseModel):
     absent: float
     """The highest possible value of a name that is not in the list."""
     gap: int
-    """One message is sampled in so many bytes, with 256 added for each message; 1: every message is counted."""
+    """The bytes in which one message is sampled, with 256 added for each message; 1: every message is counted."""
     data: list[Placed]
 
 

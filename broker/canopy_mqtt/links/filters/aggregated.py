@@ -127,7 +127,7 @@ class AggregatedFilters:
         return [*forwarded, *self._children]
 
     def children(self, topic_filter: str) -> int:
-        """How many distinct filters a declared one stands for: 1 for one that is forwarded as it is, 0 for no such."""
+        """Return the number of filters that a declared one stands for; 1: it is forwarded as it is; 0: unknown."""
         if topic_filter in self._children:
             return self._children[topic_filter]
         return 1 if topic_filter in self._counts and topic_filter not in self._under else 0

@@ -17,11 +17,11 @@ from canopy_mqtt.links.filters.declared_filters import DeclaredFilters
 from canopy_mqtt.links.filters.filter_tree import CoverSet, FilterTree
 from canopy_mqtt.links.filters.folding import FilterFolder, FilterNode, absorb, prune
 
-# So many of what is refused are looked at together when there is room again: that bounds what a filter that goes costs.
 RETRIED: Final = 1_000
+"""Refused filters that are tried together when there is room again: this bounds the cost of a filter that goes."""
 
-# And so many parts of a fold, when it is to be opened; the next ones at the next tick.
 SORTED_OUT: Final = 1_000
+"""Parts of a fold that is opened that are sorted in one tick."""
 
 
 class BudgetedFilters:
@@ -79,12 +79,12 @@ class BudgetedFilters:
 
     @property
     def demanded(self) -> int:
-        """How many distinct filters are asked for, wherever they are."""
+        """The number of distinct filters that clients ask for, declared or refused."""
         return len(self._counts)
 
     @property
     def refused(self) -> int:
-        """How many distinct filters within the roots the upstream is not asked for, since there is no room."""
+        """The number of distinct filters within the roots for which there is no room upstream."""
         return len(self._refused)
 
     @property
@@ -93,7 +93,7 @@ class BudgetedFilters:
         return list(self._declared.declared)
 
     def children(self, topic_filter: str) -> int:
-        """How many distinct filters a declared one stands for, itself among them; 0 for one that is not declared."""
+        """Return the number of filters that a declared one stands for, itself among them; 0: it is not declared."""
         entry = self._declared.declared.get(topic_filter)
         return 0 if entry is None else entry.size
 
@@ -113,7 +113,7 @@ class BudgetedFilters:
             self._entries[topic_filter] = entry
             self._place(entry, now)
             return
-        # Somebody asks for what is a fold already.
+        # A client asks for a filter that is a fold already.
         entry.demanded = True
         entry.alone = alone
         entry.grow(1)
@@ -122,7 +122,7 @@ class BudgetedFilters:
             return
         entry.top().used = now
         if alone:
-            # It cannot stay below. What is under it can.
+            # The entry cannot stay below another one; its parts can.
             for part in list(entry.parts.values()):
                 part.leave()
                 above.take(part)
@@ -162,14 +162,14 @@ class BudgetedFilters:
             if entry.parent is None:
                 self._declared.look_at(entry, now)
             if was_alone:
-                # It can be under another from now on. A slot may come back so, and something that waits find room.
+                # The entry can be under another from now on, which may free a slot for a filter that waits.
                 self._fit_refused(now)
                 self._retry(now)
             return
         self._drop(entry, now)
 
     def _drop(self, entry: FilterNode, now: float) -> None:
-        # Nothing rests on it. If nobody asks for it either, it goes.
+        # No other filter rests on this one. If no client asks for it either, it goes.
         gone = prune(entry, self._entries)
         if gone is not None:
             self._declared.withdraw(gone.topic_filter)
@@ -227,7 +227,7 @@ class BudgetedFilters:
                 self._fit_refused(now)
 
     def _fit_refused(self, now: float) -> None:
-        # What can be folded may fit in any case, and of the rest so many as there is room for.
+        # Filters that can be folded may fit in any case; of the others as many fit as there is room for.
         room = self._max_filters - len(self._declared.declared)
         pending: list[FilterNode] = []
         for entry in islice(self._refused.values(), RETRIED):
@@ -277,8 +277,8 @@ class BudgetedFilters:
                 top.take(entry)
 
     def _cut(self, tops: dict[str, FilterNode], barred: set[str]) -> dict[str, FilterNode]:
-        # So many do not fit: those stay that serve somebody now, then what others rest on, then the first, and those
-        # that are to be alone last. What rested on one of these can be folded now, under another: it is returned.
+        # When not all fit, those stay that serve a client now, then those on which others rest, then the first, and
+        # those that are to be alone last. Filters that rested on one that goes can be folded under another: returned.
         serving = self._serving()
         order = list(tops.values())
         order.sort(key=lambda entry: (entry.topic_filter not in serving, not entry.parts, entry.alone))
@@ -303,7 +303,7 @@ class BudgetedFilters:
         return serving
 
     def _refuse(self, top: FilterNode) -> None:
-        # One by one: what is refused has no order of its own, and folds nobody asks for are none.
+        # One by one: refused filters have no order, and folds that no client asks for are none of them.
         left = [top]
         while left:
             entry = left.pop()

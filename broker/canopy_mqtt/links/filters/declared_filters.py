@@ -123,7 +123,7 @@ class DeclaredFilters:
 
 
 def _least_missed(leaving: list[str], waiting: list[FilterNode]) -> str:
-    # What goes first to make room for the first that waits: one that nobody needs any more, or that it covers itself.
+    # To make room for the first that waits, a filter goes that no client needs any more, or that the first one covers.
     for topic_filter in leaving:
         if not any(overlaps(entry.topic_filter, topic_filter) for entry in waiting):
             return topic_filter

@@ -97,7 +97,7 @@ class Declarer(UpstreamSubscriptions):
         self.refused: dict[str, int] = {}
         # What was asked for or taken back without an answer before the connection broke.
         self._unsure: set[str] = set()
-        # What could not even be asked for, and nobody was told of yet.
+        # Filters that could not be asked for, and that are not reported yet.
         self._unasked: list[tuple[str, int]] = []
         # The filters declared since `gather`.
         self._gathered: dict[str, None] | None = None
@@ -110,8 +110,8 @@ class Declarer(UpstreamSubscriptions):
         # False before the first connection: the upstream's session may be one from before this program's start, and
         # hold filters that are not known here.
         self.knows_held = False
-        # Filters for which nothing may be to be waited for any more (`is_confirmed`), since the caller last emptied
-        # this; None: nobody waits.
+        # Filters that may have become confirmed (`is_confirmed`) since the caller last emptied this; None: no caller
+        # waits.
         self.answered: list[str] | None = None
         # What the connection can do.
         self.connected = False
@@ -255,7 +255,7 @@ class Declarer(UpstreamSubscriptions):
 
     @property
     def confirmed(self) -> int:
-        """How many filters the upstream has confirmed: those of `held` that wait for no SUBACK."""
+        """The number of filters that the upstream has confirmed: those of `held` that wait for no SUBACK."""
         waiting: set[str] = set()
         for request in self._waiting.values():
             if request.subscribes:

@@ -132,7 +132,7 @@ class FilterFolder:
         self._allowed = list(allowed)
         self._beneath = beneath
         self._now = now
-        # Filters that are no folds, whoever asks for them.
+        # Filters that are no folds, whichever clients ask for them.
         self.barred: set[str] = set()
 
     def shrink(self, goal: int) -> None:
@@ -183,7 +183,7 @@ class FilterFolder:
             if fold in self._entries or covers(fold, self._beneath) or not covers(self._beneath, fold):
                 return False
         else:
-            # Somebody may ask for this very filter and have been refused; that is served too, then.
+            # A client may have asked for this very filter and been refused; the fold serves it, too.
             there = self._entries.get(fold)
             if there is not None and there.parent is not None:
                 return False

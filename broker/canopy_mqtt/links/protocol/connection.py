@@ -217,7 +217,7 @@ class UpstreamConnection(Endpoint):
             if not uplink.refill(now):
                 send_buffer.listed = False
                 if not stream.reading and not uplink.send_buffer.congested and not self._resuming:
-                    # It was not read from for its acknowledgements' sake.
+                    # The reads had stopped because of acknowledgements that waited.
                     self._resuming = True
                     self.rounds.resume(self, True)
                 return
@@ -262,7 +262,7 @@ class UpstreamConnection(Endpoint):
             return
         self._closing_at = self.loop.time()
         rest = self.uplink.send_buffer.take(self.rounds.write_batch_bytes, self._closing_at) + self.uplink.final_packet
-        # Both halves: an upstream that does not close its own would hold up whoever waits for the end.
+        # Both halves: an upstream that does not close its own would delay all that waits for the end.
         stream.finish(rest, False)
         self.rounds.wheel.add(self, self._closing_at + LINGER)
 

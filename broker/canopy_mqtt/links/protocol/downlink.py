@@ -89,7 +89,7 @@ class Downlink(Peer):
     def publish_plain(self, decoder: Decoder) -> i64:
         """Publish the current frame of a node and those behind it that go the same way, as `publish.on_publish` does.
 
-        Return how many there were; 0: nothing has happened, since it is to be decoded, or nobody here has asked for it.
+        Return the number of frames; 0: none, because the frame must be decoded, or no client here has asked for it.
         """
         router = self._router
         limits = router.limits
@@ -125,7 +125,7 @@ class Downlink(Peer):
         self._router.budget.used += DECODE_WORK + (len(packet.properties) >> PROPERTY_SHIFT)
         packet_id = packet.packet_id
         if packet_id in self._requests:
-            # It came again before it was acknowledged: the answer that it waits for is for both.
+            # The message came again before it was acknowledged: one answer is for both.
             return
         if packet.qos == 2:
             received_qos2 = session.received_qos2
@@ -198,7 +198,7 @@ class Downlink(Peer):
         # Of a node, with RETAIN: it was sent because the link is new. Others come as they are published.
         kept_anyway = mark is not None and (packet.retain or mark.at > 0)
         if verdict == OUTSIDE and not kept_anyway and not session.mapping.within_roots(topic):
-            # Nobody has asked for it, and no access rule is about a link.
+            # No client has asked for it, and no access rule is about a link.
             figures.outside += 1
             self.outside_topic = topic
             return None

@@ -19,8 +19,8 @@ class LinkStats:
         self.rejected = 0
         self.given_up = 0
         self.received = 0
-        # Of these: asked for by nobody here, outside of all filters and roots of the link, another one's copy, retained
-        # and known already, gone in a circle.
+        # Of these: matched by no subscription here, outside of all filters and roots of the link, a copy that another
+        # link has brought, retained and known already, returned in a loop.
         self.unmatched = 0
         self.outside = 0
         self.copies = 0

@@ -23,7 +23,7 @@ ENDINGS: Final = 3
 """Connections that end with a message alone on its way before it is given up."""
 
 DEPTH: Final = 256
-"""Answers before a message that are counted: so many more, and one, have to come before it the next time."""
+"""Answers before a message that are counted; the next time one more has to come before it."""
 
 ALIKE: Final = 3
 """Doubtful messages beyond which one of the same topic is not tried in their place."""

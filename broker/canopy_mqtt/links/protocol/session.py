@@ -74,7 +74,7 @@ class UplinkSession(Session):
         self.plain_text = False
         self.max_qos = 2
         self.retain_available = True
-        # It takes what clients of other workers publish: all their links to other brokers are here.
+        # True where this worker has the links of all workers, and sends what clients of any of them publish.
         self.for_all_workers = False
         # True while no other link of this broker can bring a message that may not go up.
         self.alone = True
@@ -137,7 +137,7 @@ class UplinkSession(Session):
             adapted, min(qos, self.max_qos), retain and self.retain_available, (), group, message_terms
         )
         if self.trial.on and self.send_buffer is not None:
-            # It may be the one that is waited for.
+            # The answer may be the one for which the trial waits.
             self.send_buffer.schedule_flush()
         return answer
 
@@ -271,7 +271,7 @@ class UplinkSession(Session):
                 if self._may_fly(delivery, alike, now):
                     return delivery
             if not alike and len(pending) > LOOKED_AT:
-                # It may just have come, behind very many of a topic that is doubtful.
+                # The message may just have come, behind very many of a doubtful topic.
                 for delivery in islice(reversed(pending), LOOKED_AT):
                     if self._may_fly(delivery, alike, now):
                         return delivery
@@ -363,7 +363,7 @@ class UplinkSession(Session):
         self.window.finish(delivery)
         delivery.settle()
         if delivery.attempts > 0:
-            # It counted as delivered when it was written.
+            # The message counted as delivered when it was written.
             self.delivered -= 1
         self.ledger.lost(REFUSED, 1)
 

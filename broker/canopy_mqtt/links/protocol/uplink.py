@@ -115,9 +115,9 @@ class Uplink(Peer):
         self.accepted = False
         # Written last, if anything.
         self.final_packet = b""
-        # A read is not through: the shell calls `go_on`.
+        # True while a read is not processed to its end: the shell calls `go_on`.
         self.unfinished = False
-        # That is because somebody here has fallen behind: a little later, then.
+        # True if the turn ended because a client has fallen behind: the shell waits a little before the next one.
         self.hurried = False
         self.last_received = 0.0
         self.ping_sent = 0.0
@@ -167,7 +167,7 @@ class Uplink(Peer):
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
     def hello(self, clean_start: bool) -> bytes:
-        """The CONNECT. A session that is to stay is asked for; in 3.1.1 that is one without Clean Session."""
+        """Return the CONNECT. It asks for a session that stays; in 3.1.1 that is one without Clean Session."""
         terms = self.terms
         self.clean_start = clean_start
         will: Will | None = None
@@ -197,7 +197,7 @@ class Uplink(Peer):
         self.go_on(now, work)
 
     def go_on(self, now: float, work: i64 = TURN_WORK) -> None:
-        """A turn: what happened to others first, then what the upstream sent."""
+        """Take a turn: tell other connections what has happened, then process what the upstream sent."""
         if self.state == CLOSED:
             return
         router = self.router
@@ -211,7 +211,7 @@ class Uplink(Peer):
         router.peers.drain(router, now)
 
     def _run(self, now: float, work: i64) -> None:
-        """Process the packets that have come; end the turn when it was long, or has half filled a client's queue."""
+        """Process received packets. End the turn when its work is spent, or when a client's queue is half full."""
         decoder = self.decoder
         router = self.router
         counters = router.counters
@@ -245,7 +245,7 @@ class Uplink(Peer):
                 self._act(decoder.packet(), now)
 
     def refill(self, now: float) -> bool:
-        """After the writer took a batch: queue what waited for room. True when it should take another."""
+        """Queue messages that waited for room, after the writer took a batch. Return True if it should take another."""
         self.router.counters.load.now = now
         self.look(now)
         more = self.state == CONNECTED and self.session.backlog and self.session.pump(now)
@@ -271,17 +271,17 @@ class Uplink(Peer):
         return self.session.trial.on
 
     def look(self, now: float) -> None:
-        """Time has passed: see whether a doubtful message is to be tried again."""
+        """Try a doubtful message again, if its time has come."""
         if self.session.trial.on:
             self._try(now)
 
     @property
     def answer_due(self) -> float:
-        """When `hurry` has something to do; 0.0: never, as things stand."""
+        """The time at which `hurry` has something to do; 0.0: there is none."""
         return self._downlink.answer_due
 
     def hurry(self, now: float) -> None:
-        """Wait no longer for what other links say of the requests that have waited for as long as they may."""
+        """Answer requests whose time is over, without the answers of other links."""
         self._downlink.hurry(now)
 
     def close(self, reason_code: int, text: str, forget: bool, now: float) -> None:
@@ -395,7 +395,7 @@ class Uplink(Peer):
         self.refused += self.declarer.acknowledged(packet.packet_id, packet.reason_codes)
         if gone:
             self.replays.withdrawn(gone)
-            # Before anybody here can subscribe again and be given what is old.
+            # Before a client can subscribe again and get old retained messages.
             self.replays.turn(self.declarer.table, now)
         self.declare(now)
         self.look(now)
@@ -451,7 +451,7 @@ class Uplink(Peer):
         session.peer_id = self._downlink.peer_id
         session.max_qos = integers.get(MAXIMUM_QOS, 2)
         session.retain_available = integers.get(RETAIN_AVAILABLE, 1) == 1  # [MQTT-3.2.2-14]
-        # In 5.0 the upstream tells whether a message reached anybody.
+        # In 5.0 the upstream tells whether a message has reached a subscriber.
         session.asked_link = AskedLink() if self.v5 else None
         window = min(terms.max_inflight, integers.get(RECEIVE_MAXIMUM, 65_535))  # [MQTT-3.3.4-7]
         if router.tap is not None:
@@ -469,7 +469,7 @@ class Uplink(Peer):
         gone = self.declarer.open(self.version, packet.session_present, identifies, send_buffer.max_packet, self.stale)
         self.replays.withdrawn(gone)
         if terms.status_topic:
-            # It is one of the session's messages, as far as the accounts go.
+            # The status counts as one of the session's messages.
             session.offered += 1
             send_buffer.offer(
                 publish(Publish(terms.status_topic.encode(), b"1", 0, session.retain_available), self.version)
@@ -482,7 +482,7 @@ class Uplink(Peer):
         """PUBACK, PUBREC, PUBREL or PUBCOMP came. Raises ProtocolError."""
         session = self.session
         if reason_code >= 0x80 and kind in (PUBACK, PUBREC):
-            # It is over all the same [MQTT-4.4.0-2].
+            # A refused message is finished, too [MQTT-4.4.0-2].
             self.figures.rejected += 1
         if self.replays.guards and kind in (PUBACK, PUBREC):
             delivery = session.inflight.get(packet_id)

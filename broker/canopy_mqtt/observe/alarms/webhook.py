@@ -75,7 +75,7 @@ class Webhook:
         finally:
             self._task = None
             if self._waiting and not self._stopped:
-                # It came while the session was being closed.
+                # An alarm came while the session was being closed.
                 self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def _deliver(self, session: aiohttp.ClientSession, alarm: dict[str, Any]) -> None:

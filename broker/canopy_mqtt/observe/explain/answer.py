@@ -170,7 +170,7 @@ class Answer(Part):
     recorded: bool
     """True if the recorder keeps the message."""
     in_turns: bool
-    """True if there are so many receivers that the broker serves them in turns: each one's state may change before its
+    """True if the broker serves the receivers in turns, because they are many: the state of one may change before its
     turn."""
     receivers: list[Receiver] = []
     groups: list[Group] = []

@@ -47,7 +47,7 @@ FIGURES: Final[tuple[Figure, ...]] = tuple(figure for group in GROUPS.values() f
 
 
 Found: TypeAlias = list[Sample] | Histogram
-"""What was read of a figure."""
+"""The samples of a figure, or its histogram."""
 
 
 def read(reading: Reading, wanted: Callable[[Figure], object]) -> Iterator[tuple[Figure, Found]]:

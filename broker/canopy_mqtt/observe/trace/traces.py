@@ -103,7 +103,7 @@ class Traces(ConnectionObserver):
         self._tracers: dict[Connection, ConnectionTracer] = {}
         self._met = self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        # Who makes spans of the messages that carry a trace context; from the broker's start on, if anybody does.
+        # Makes spans of messages that carry a trace context; from the broker's start on, or None.
         self.spans: Spans | None = None
         self._sink = RefusalSink(broker.router, self._tracers, self.failed)
 

@@ -67,7 +67,7 @@ class RowGroups:
         self._writer.close()
 
     def abandon(self) -> None:
-        """Let go of the file, which is not to be used. Raises OSError or ArrowException."""
+        """Stop writing the file, which is not to be used. Raises OSError or ArrowException."""
         self._waiting.clear()
         self._writer.close()
 

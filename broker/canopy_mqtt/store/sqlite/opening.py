@@ -8,6 +8,7 @@ runs.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
@@ -198,7 +199,8 @@ def lock_folder(directory: Path) -> int:
         raise StoreError(f"{directory} is in use by process {holder}: stop that one, or name another store") from error
     except OSError as error:
         os.close(lock)
-        raise StoreError(f"{file} cannot be locked ({error.strerror}): put the store on a local disk") from error
+        remedy = "make room there" if error.errno == errno.ENOSPC else "put the store on a local disk"
+        raise StoreError(f"{file} cannot be locked ({error.strerror}): {remedy}") from error
     return lock
 
 

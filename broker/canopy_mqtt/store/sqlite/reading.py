@@ -1,7 +1,7 @@
 """Reads back everything from a store on disk when a broker starts.
 
 Owns the queries; `records` has the meaning of rows, and which can be used. Promises: everything is of one state
-of the file; a damaged row costs itself alone. Raises what SQLite raises, as of pages that make no sense.
+of the file; a damaged row costs itself alone. Raises the errors of SQLite, for example for damaged pages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NUMBERS: Final = (
     f" (SELECT ifnull(max(number), 0) FROM read_back WHERE number {_MOST})),"
     f" (SELECT ifnull(max(id), 0) FROM message WHERE id {_MOST})"
 )
-"""Of numbers that a broker gave; a damaged row may have any."""
+"""The highest numbers in use. Numbers above `MAX_NUMBER` are those of damaged rows."""
 
 
 IN_MEMORY: Final = "SELECT * FROM delivery NOT INDEXED WHERE size IS NULL OR state != 0 ORDER BY number"

@@ -64,7 +64,7 @@ def rows_of(found: ReadOnlyStore, table: str) -> Iterator[dict[str, Any]]:
         if table != "message" or values[0] in used:
             row = dict(zip(names, values, strict=True))
             if read_back and row["number"] <= read_back.get(row["session"], 0):
-                # It waits in memory, as far as it waits.
+                # The delivery was read back into memory, so no size on disk counts.
                 row["size"] = None
             yield row
 
