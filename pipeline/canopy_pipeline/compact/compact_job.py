@@ -110,8 +110,9 @@ def _compact(
         if not dry_run:
             record.settle("compact")
             tidy(record)
-        record.cover(outcome.coverage, record.told())
-        segments = record.segments()
+        said = record.told()
+        record.cover(outcome.coverage, said)
+        segments = [each for each in record.segments() if each.place not in said.gone]
         for group in groups(segments, moment, older_than, target):
             try:
                 _merge(record, group, outcome, dry_run, now)
@@ -124,14 +125,11 @@ def _compact(
 
 
 def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, target: int) -> list[list[Segment]]:
-    """Return the groups of segments to merge: neighbours of one folder, in their order, up to the target size."""
-    gone = {name for segment in segments for name in segment.replaces}
+    """Return the segments in force to merge, in groups: neighbours of a folder, in order, up to the target size."""
     newest = max(segments, key=lambda segment: segment.to_seq).place if segments else ""
     found: list[list[Segment]] = []
     group: list[Segment] = []
     for segment in segments:
-        if segment.place in gone:
-            continue
         end = hour_end(segment.place)
         old = end is not None and max(end, segment.last) + older_than <= now
         small = old and segment.bytes < target and not merged(segment) and segment.place != newest

@@ -115,7 +115,7 @@ def find(
             else:
                 found[file.path] = file
         if coverage is not None:
-            account(coverage, path, chosen, place, sizes, left, local_path(path))
+            account(coverage, path, chosen, sizes, left, local_path(path))
     if corrupt and not skip_corrupt:
         more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
         raise DamagedError("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")

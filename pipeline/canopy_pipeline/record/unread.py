@@ -18,7 +18,7 @@ from canopy_pipeline.errors import DamagedError, MisuseError, PipelineError
 from canopy_pipeline.record.account import account, recorded_gaps
 from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.coverage import GAP, LEFT_OUT, MISSING, UNFINISHED, Coverage, Finding
-from canopy_pipeline.record.manifests import manifests, numbers, removed
+from canopy_pipeline.record.manifests import manifests, numbers
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.segments import fault
 from canopy_pipeline.runtime.storage import File, Storage, local_path
@@ -111,12 +111,11 @@ class Unread:
         self._known = said.said
         if there and said.vouched is None:
             raise MisuseError(f"--input {self.source}: no manifests: a stream goes by them (copy _manifests too)")
-        gone = removed(self.recorded)
         sizes = {place: file.size for place, file in there.items()}
         chosen = choose(said, sizes, self.recorded)
         spans = {place: span for place in chosen.read if (span := numbers(chosen.about(place) or {})) is not None}
         told = [numbers(about) for place, about in said.said.items() if place not in said.gone]
-        ends = sorted({span[1] for span in (*told, *map(numbers, gone)) if span is not None})
+        ends = sorted({span[1] for span in (*told, *map(numbers, said.removed)) if span is not None})
         end = ends[-1] if ends else 0
         if end < through:
             raise PipelineError(
@@ -140,10 +139,10 @@ class Unread:
             else:
                 files.append(there[place])
         found = Coverage(had=through, ignored=frozenset({GAP, UNFINISHED}))
-        account(found, self.source, chosen, self.recorded, sizes, left, local=local_path(self.source))
+        account(found, self.source, chosen, sizes, left, local=local_path(self.source))
         findings = [each for each in found.findings if each.from_seq is not None and each.from_seq <= to]
         if begun:
-            findings += self._removed(gone, there, through, to)
+            findings += self._removed(said.removed, there, through, to)
         abouts = [chosen.about(file.place) or {} for file in files]
         unread = Numbers([(through + 1, to)]).without(Numbers(spans[file.place] for file in files))
         return UnreadPart(files, to, unread.stretches, findings, abouts)
@@ -186,7 +185,7 @@ class Unread:
         said = manifests(self.recorded, self._known)
         if there or said.said:
             chosen = choose(said, there, self.recorded)
-            account(made, self.source, chosen, self.recorded, there, {}, local=local_path(self.source))
+            account(made, self.source, chosen, there, {}, local=local_path(self.source))
         return made
 
 
