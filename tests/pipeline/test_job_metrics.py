@@ -184,8 +184,11 @@ def test_a_job_that_goes_on_writes_after_each_look(tmp_path: Path) -> None:
         job_metrics.note("tables_through", 5)
         job_metrics.write()
         assert read(file)['canopy_job_tables_through{job="tables"}'] == 5
+        # Killed from here on, it leaves no 0 behind.
+        assert 'canopy_job_exit_code{job="tables"}' not in read(file)
         job_metrics.note("tables_through", 7)
     assert read(file)['canopy_job_tables_through{job="tables"}'] == 7
+    assert read(file)['canopy_job_exit_code{job="tables"}'] == 0
     job_metrics.note("tables_through", 9)
     job_metrics.write()
     assert read(file)['canopy_job_tables_through{job="tables"}'] == 7

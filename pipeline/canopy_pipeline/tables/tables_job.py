@@ -9,8 +9,10 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from canopy_mqtt.words import counted
 from canopy_pipeline import job_metrics
@@ -31,6 +33,8 @@ from canopy_pipeline.tables.output import Output, Progress, Sink, alone
 from canopy_pipeline.tables.payloads.bad_payload import LATE
 from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, sink_of
 from canopy_pipeline.tables.staged import Remade, Staged
+
+T = TypeVar("T")
 
 BATCH: Final = 1_000_000
 """Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
@@ -187,14 +191,14 @@ class _Job:
             # Killed in the midst of it.
             self._finish()
         if self.options.replace is not None:
-            self._replace(self.options.replace, say)
+            self._twice(partial(self._replace, self.options.replace, say))
             return self._finish()
         begin(self.out.place)
         try:
             while True:
                 begun = time.monotonic()
-                self._returned(say)
-                while self._batch(say):
+                self._twice(partial(self._returned, say))
+                while self._twice(partial(self._read, say)):
                     pass
                 if self.options.every is None:
                     break
@@ -295,15 +299,16 @@ class _Job:
                 + ": readers that keep a view of it (DuckDB's files, Trino) need the new one of views.*.sql"
             )
 
-    def _batch(self, say: Say) -> bool:
-        """Read new events, up to a batch; return True if there were any."""
+    @staticmethod
+    def _twice(step: Callable[[], T]) -> T:
+        """Take a step; once more if segments were merged between two looks: what is gone is in another file then."""
         try:
-            return self._read(say)
+            return step()
         except (GoneError, UnreadError):
-            # Something may have been merged between two looks: what is gone is in another file then.
-            return self._read(say)
+            return step()
 
     def _read(self, say: Say) -> bool:
+        """Read new events, up to a batch; return True if there were any."""
         done = self.out.done
         look = self.unread.look(done.through, most=self.options.batch, begun=done.version > 0)
         if look is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from pyiceberg.types import StringType
 from typer.testing import CliRunner
 
 from canopy_pipeline.cli import app
+from canopy_pipeline.compact import compact_job
 from canopy_pipeline.errors import MisuseError, PipelineError, UnreadError
 from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.tables.backfill import Range
+from canopy_pipeline.tables.local import stage
 from canopy_pipeline.tables.sinks.sink_of import DELTA, ICEBERG, PARQUET
 from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
+from tests.pipeline.folder import NOW
 from tests.pipeline.record.test_killed import killed
 from tests.pipeline.recorded import Story
 from tests.pipeline.tables.fleet import mapping, sparkplug, story
@@ -66,6 +70,23 @@ def tables(folder: Path, format_: str = PARQUET, say: Say = unsaid, **more: Any)
 
 def again(folder: Path, format_: str = PARQUET, begin: str = "5", end: str = "8", **more: Any) -> TablesOutcome:
     return tables(folder, format_, replace=Range.of(begin, end), **more)
+
+
+def test_segments_that_are_merged_meanwhile_are_read_where_they_are_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path)
+    merged: list[int] = []
+
+    def staged(*given: Any) -> Any:
+        if not merged:
+            none = timedelta(0)
+            merged.append(compact_job.run(str(tmp_path / "record"), none, 1 << 20, none, now=NOW).removed)
+        return stage(*given)
+
+    monkeypatch.setattr("canopy_pipeline.tables.tables_job.stage", staged)
+    assert again(tmp_path).rows == {"power": 11}
+    assert merged == [3]
 
 
 def read(out: Path, format_: str, table: str = "power", columns: str = "seq, watts") -> list[tuple[Any, ...]]:
