@@ -36,7 +36,7 @@ _STREAM: Final = _COMMON | {
     *("segment_rows", "segment_ms", "segment_idle_ms", "available_now_wait", "partitions"),
 }
 _BATCH: Final = _COMMON | {"filters", "qos", "max_rows", "duration", "idle", "receive_maximum"}
-_SINK: Final = _COMMON | {"topic", "qos", "retain", "window", "payload_json"}
+_SINK: Final = _COMMON | {"qos", "window"}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Spark hands its own options of a streaming query to the sink."""
 _USES: Final = {"readStream": _STREAM, "read": _BATCH, "write and writeStream": _SINK}
@@ -97,11 +97,8 @@ class BatchOptions:
 class SinkOptions:
     broker: Broker
     client_id: str
-    topic: str | None
     qos: int
-    retain: bool
     window: int
-    payload_json: bool
 
 
 def check_options(options: Mapping[str, str]) -> None:
@@ -176,19 +173,11 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         MisuseError: one of them is missing, unknown or wrong.
     """
     values = _Values(options, _SINK | _SPARKS_OWN)
-    topic = values.text("topic", "")
-    if topic:
-        why = wrong_topic(topic)
-        if why is not None:
-            raise MisuseError(f"option 'topic' is {topic!r}: {why}")
     return SinkOptions(
         broker=_broker(values),
         client_id=values.text("client_id", "spark-sink"),
-        topic=topic or None,
         qos=values.integer("qos", 1, 0, 2),
-        retain=values.flag("retain"),
         window=values.integer("window", 1000, 1, 65_535, "messages"),
-        payload_json=values.flag("payload_json"),
     )
 
 

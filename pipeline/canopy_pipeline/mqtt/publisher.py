@@ -31,7 +31,7 @@ MAX_UNWRITTEN_BYTES: Final = 1 << 20
 """Bytes that may wait for the socket before ``publish`` waits for it."""
 HINTS: Final = {
     reason_codes.QOS_NOT_SUPPORTED: ": set option 'qos'",
-    reason_codes.RETAIN_NOT_SUPPORTED: ": set option 'retain' to false",
+    reason_codes.RETAIN_NOT_SUPPORTED: ": leave the column 'retain' out",
 }
 """The remedies for a message that the broker does not take."""
 

@@ -3,11 +3,9 @@
 Owns: the writers, and how a message is marked so that a repeated one is known. The columns are ``message``'s, the
 connection of a task is ``publisher``'s.
 
-Columns: `topic` (or the option of that name), `payload` (binary or string; null is an empty payload), and if they are
-there `qos`, `retain`, `properties` (array of struct<key, value>), `content_type`, `response_topic`,
-`correlation_data`, `payload_format`, `message_expiry`; null means: as the options say, or without. `dup`, `ts`,
-`recv_ns`, `lost`, `session` and `seq` are left alone. With `payload_json` all columns that are not of these
-make the payload, as a JSON object; with the option `topic`, a column `topic` is one of them.
+Columns: `topic`, `payload` (binary or string; null is an empty payload), and if they are there `qos` (null: that of the
+option), `retain`, `properties` (array of struct<key, value>), `content_type`, `response_topic`, `correlation_data`,
+`payload_format`, `message_expiry` (null: without). `dup`, `ts`, `recv_ns`, `lost`, `session` and `seq` are left alone.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from canopy_pipeline.errors import MisuseError
-from canopy_pipeline.mqtt.message import Columns, message
+from canopy_pipeline.mqtt.message import columns, message
 from canopy_pipeline.mqtt.mqtt_options import sink_options
 
 if TYPE_CHECKING:
@@ -45,7 +43,7 @@ class _Writer:
         if overwrite:
             raise MisuseError('the sink mqtt only appends: use mode("append") or outputMode("append")')
         self._options = sink_options(options)
-        self._columns = Columns.of(self._options, schema)
+        self._columns = columns(schema)
         self._job = f"job-{uuid.uuid4().hex[:12]}"
 
     def write(self, iterator: Iterator[Any]) -> Published:
@@ -72,7 +70,7 @@ class _Writer:
                         # A task without rows needs no connection.
                         publisher = Publisher(self._options, f"{self._options.client_id}-{uuid.uuid4().hex[:12]}")
                     tags = [("canopy-batch", group), ("canopy-partition", str(partition)), ("canopy-row", str(rows))]
-                    publisher.publish(message(values, self._options, self._columns, tags))
+                    publisher.publish(message(values, self._options.qos, self._columns, tags))
                     rows += 1
             if publisher is not None:
                 publisher.finish()

@@ -69,7 +69,7 @@ def test_filters(text: str, filters: tuple[str, ...]) -> None:
         ({"client_id": ""}, "option 'client_id' is missing: give a name that stays the same over restarts"),
         ({"spool": "here"}, "option 'spool' is a relative path (here): give an absolute one"),
         ({"duration": "3"}, "option 'duration' is for read alone: leave it out here"),
-        ({"topic": "x"}, "option 'topic' is for write and writeStream alone"),
+        ({"window": "9"}, "option 'window' is for write and writeStream alone"),
         ({"filter": "x"}, "option 'filter' is unknown to the source mqtt; there are: available_now_wait, client_id"),
         ({"password": "secret"}, "option 'password' is set without 'user_name'"),
         ({"password_file": "/nowhere", "user_name": "u"}, "option 'password_file' is '/nowhere': it cannot be read"),
