@@ -122,7 +122,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             PipelineError: the receiver has given up, or the spool is not that of the checkpoint.
         """
-        receiver, begin = self._open(), _seq(start)
+        receiver, begin = self._open(), start["seq"]
         end = self._next()
         # Refuses a start that the spool does not know, before anything is unlinked for it.
         receiver.spool.slices(begin, begin)
@@ -171,7 +171,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
         """Divide the rows from `start` to `end`, by segments, into about `partitions` parts."""
-        return divided(self._open().spool.slices(_seq(start), _seq(end)), self._options.partitions)
+        return divided(self._open().spool.slices(start["seq"], end["seq"]), self._options.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a partition as Arrow RecordBatches, in a task."""
@@ -180,7 +180,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from spool.read(piece)
 
     def commit(self, end: Mapping[str, int]) -> None:
-        self._open().spool.commit(_seq(end))
+        self._open().spool.commit(end["seq"])
 
     def stop(self) -> None:
         """Stop receiving. Not every ended query calls this."""
@@ -210,15 +210,6 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Anew: that thread's way to it says nothing to a reader.
             raise PipelineError(str(receiver.error))
         return receiver.spool.next
-
-
-def _seq(offset: Mapping[str, int]) -> int:
-    if "seq" not in offset:
-        raise MisuseError(
-            "the checkpoint is of several receivers, which there are no more: begin with a new checkpoint, client_id "
-            "and spool"
-        )
-    return offset["seq"]
 
 
 def divided(slices: Sequence[Slice], most: int) -> list[SpoolPartition]:
