@@ -26,9 +26,9 @@ from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.account import account
 from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.coverage import Coverage
-from canopy_pipeline.record.locks import alone_with
 from canopy_pipeline.record.manifests import BUNDLE, Manifests, is_merged, manifests
 from canopy_pipeline.record.parts import own, parts
+from canopy_pipeline.runtime.locks import alone_with
 from canopy_pipeline.runtime.storage import MANIFESTS, storage
 
 LOCK: Final = f"{MANIFESTS}/.lock"

@@ -20,8 +20,8 @@ from typing import Any, Final, Protocol
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.outputs import SUMMARY
 from canopy_pipeline.record.coverage import Coverage, Finding
-from canopy_pipeline.record.locks import alone_with
 from canopy_pipeline.record.number_set import Numbers
+from canopy_pipeline.runtime.locks import alone_with
 from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.evolution import evolved, newest, schema
 from canopy_pipeline.tables.plans import Plan

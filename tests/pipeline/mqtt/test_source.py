@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.mqtt.message import Message
 from canopy_pipeline.mqtt.mqtt_options import sink_options
 from canopy_pipeline.mqtt.publisher import Publisher
@@ -189,14 +188,6 @@ def test_two_streams_share_what_comes_and_each_message_is_one_row(
             log.run(each)
             got += log.got
         assert sorted(map(int, got)) == list(range(20))
-
-
-def test_a_checkpoint_of_several_receivers_is_refused(brokers: Callable[[str], int], tmp_path: Path) -> None:
-    with (
-        reading(brokers("canopy"), tmp_path) as reader,
-        pytest.raises(MisuseError, match="with a new checkpoint"),
-    ):
-        reader.latestOffset({"0": 0, "1": 0}, ALL)
 
 
 @pytest.mark.long
