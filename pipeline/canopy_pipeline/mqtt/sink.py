@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.mqtt.message import columns, message
-from canopy_pipeline.mqtt.mqtt_options import sink_options
+from canopy_pipeline.mqtt.mqtt_options import SinkOptions, chosen
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -42,7 +42,7 @@ class _Writer:
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise MisuseError('the sink mqtt only appends: use mode("append") or outputMode("append")')
-        self._options = sink_options(options)
+        self._options = chosen(SinkOptions, options)
         self._columns = columns(schema)
         self._job = f"job-{uuid.uuid4().hex[:12]}"
 

@@ -22,7 +22,7 @@ from canopy_mqtt.core.codec.packets import Publish
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.mqtt import spool
 from canopy_pipeline.mqtt.link import broker_client, failed, subscribe
-from canopy_pipeline.mqtt.mqtt_options import BatchOptions, StreamOptions, batch_options, check_options, stream_options
+from canopy_pipeline.mqtt.mqtt_options import BatchOptions, StreamOptions, check_options, chosen
 from canopy_pipeline.mqtt.receiver import Receiver
 from canopy_pipeline.mqtt.rows import Read, batch, placed, spark_schema
 from canopy_pipeline.mqtt.sink import MqttBatchWriter, MqttStreamWriter
@@ -74,7 +74,7 @@ class MqttDataSource(DataSource):
 
     def reader(self, schema: StructType) -> MqttReader:
         _own(schema)
-        return MqttReader(batch_options(self.options))
+        return MqttReader(chosen(BatchOptions, self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> MqttStreamWriter:  # noqa: N802 - Spark's name
         return MqttStreamWriter(self.options, schema, overwrite)
@@ -193,7 +193,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _options(self) -> StreamOptions:
         if self._chosen is None:
             _own(self._schema)
-            self._chosen = stream_options(self._said)
+            self._chosen = chosen(StreamOptions, self._said)
         return self._chosen
 
     def _open(self) -> Receiver:
@@ -240,7 +240,7 @@ class MqttReader(DataSourceReader):
         """
         options = self._options
         link = broker_client(
-            options.broker,
+            options,
             options.client_id or f"spark-read-{uuid.uuid4().hex[:12]}",
             receive_maximum=options.receive_maximum,
         )

@@ -10,7 +10,7 @@ from pyspark.sql import types as t
 
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.mqtt.message import Message, columns, message
-from canopy_pipeline.mqtt.mqtt_options import sink_options
+from canopy_pipeline.mqtt.mqtt_options import SinkOptions, chosen
 from canopy_pipeline.mqtt.publisher import Publisher
 from tests.pipeline.mqtt.conftest import client, until
 from tests.pipeline.mqtt.scripted import Peer, scripted
@@ -19,7 +19,7 @@ from tests.support.runs import for_each
 
 def publisher(port: int, **options: str) -> Publisher:
     said = {"url": f"mqtt://127.0.0.1:{port}", "connect_timeout": "10"} | options
-    return Publisher(sink_options(said), "publisher")
+    return Publisher(chosen(SinkOptions, said), "publisher")
 
 
 def simple(qos: int = 1, payload: bytes = b"x", retain: bool = False) -> Message:
