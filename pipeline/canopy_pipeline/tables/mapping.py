@@ -53,17 +53,6 @@ class ColumnModel(_Strict):
         return Column(name, self.type, path or (name,), self.required, self.unit)
 
 
-class LimitsModel(_Strict):
-    """Limits of one payload."""
-
-    payload_bytes: int = Field(Limits.payload_bytes, ge=1, le=268_435_455)
-    depth: int = Field(Limits.depth, ge=1, le=200)
-    fields: int = Field(Limits.fields, ge=1, le=100_000)
-    items: int = Field(Limits.items, ge=1, le=1_000_000)
-    columns: int = Field(Limits.columns, ge=1, le=2_000)
-    births: int = Field(Limits.births, ge=0, le=100_000_000)
-
-
 class TableModel(_Strict):
     """The keys that tables of all formats have."""
 
@@ -148,7 +137,7 @@ class RegistryModel(_Strict):
 
 
 class MappingModel(_Strict):
-    limits: LimitsModel = LimitsModel.model_validate({})
+    limits: Limits = Limits()
     registry: RegistryModel | None = None
     tables: dict[
         str,
@@ -173,9 +162,8 @@ def load(path: str) -> Mapping:
     """
     file = Path(path)
     model = _parsed(file)
-    limits = Limits(**model.limits.model_dump())
     registry = None if model.registry is None else _registry(file, model)
-    plans = (_Loader(file, name, limits, registry).plan(table) for name, table in model.tables.items())
+    plans = (_Loader(file, name, model.limits, registry).plan(table) for name, table in model.tables.items())
     return Mapping(file, tuple(plans))
 
 
@@ -221,7 +209,7 @@ def _line(file: Path, error: Any) -> str:
     if len(place) > 2 and place[0] == "tables" and place[2] in formats:
         chosen: type[BaseModel] = _FORMATS[formats.index(str(place.pop(2)))]
     else:
-        sections: dict[object, type[BaseModel]] = {"limits": LimitsModel, "registry": RegistryModel}
+        sections: dict[object, type[BaseModel]] = {"limits": Limits, "registry": RegistryModel}
         chosen = sections.get(place[0], MappingModel) if place else MappingModel
     if len(place) > 3 and place[-3] == "columns":
         chosen = ColumnModel
