@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyiceberg.catalog
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 from typer.testing import CliRunner
 
@@ -30,8 +29,7 @@ from tests.pipeline.folder import NOW
 from tests.pipeline.record.test_killed import killed
 from tests.pipeline.recorded import Story
 from tests.pipeline.tables.fleet import mapping, sparkplug, story
-from tests.pipeline.tables.sinks.test_iceberg import closed, configured  # noqa: F401
-from tests.pipeline.tables.test_evolution import StoppedError
+from tests.pipeline.tables.sinks.test_iceberg import closed, configured, stopped  # noqa: F401
 from tests.support.runs import for_each
 
 BEFORE = """
@@ -328,23 +326,8 @@ def test_stopped_at_every_commit_to_a_catalog_each_row_is_there_once(
 ) -> None:
     configured(monkeypatch, tmp_path / "lake")
     begun(tmp_path, ICEBERG)
-    commit, made = SqlCatalog.commit_table, list[None]()
-
-    def stopping(*arguments: Any) -> Any:
-        for number in (0, 1):
-            if len(made) == steps:
-                raise StoppedError
-            made.append(None)
-            if not number:
-                done = commit(*arguments)
-        return done
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SqlCatalog, "commit_table", stopping)
-        try:
-            again(tmp_path, ICEBERG, "5", "12")
-        except StoppedError:
-            assert len(made) == steps
+    with stopped(monkeypatch, steps):
+        again(tmp_path, ICEBERG, "5", "12")
     assert read(tmp_path / "out", ICEBERG) in (WRONG, AFTERWARDS)
     assert again(tmp_path, ICEBERG, "5", "12").rows == {"power": 11}
     assert read(tmp_path / "out", ICEBERG) == AFTERWARDS
