@@ -1,6 +1,6 @@
 """A row as a message to publish.
 
-Owns: the columns that the sink understands (listed in ``canopy_pipeline.mqtt.sink``), what their types may be, and what
+Owns: the columns that the sink understands, what their types may be, and what
 values they may have.
 
 Refuses: a row whose topic, QoS or property no PUBLISH can carry, in one line that names the column and the value.

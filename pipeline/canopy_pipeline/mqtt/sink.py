@@ -1,11 +1,11 @@
 """The sink that Spark calls: it publishes each row, and a task succeeds only when every row is acknowledged.
 
 Owns: the writers, and how a message is marked so that a repeated one is known. The columns are ``message``'s, the
-connection of a task is ``publisher``'s.
+connection of a task is ``publisher``'s; docs/pipeline-mqtt.md says what each column means.
 
-Columns: `topic`, `payload` (binary or string; null is an empty payload), and if they are there `qos` (null: that of the
-option), `retain`, `properties` (array of struct<key, value>), `content_type`, `response_topic`, `correlation_data`,
-`payload_format`, `message_expiry` (null: without). `dup`, `ts`, `recv_ns`, `lost`, `session` and `seq` are left alone.
+Promises: at least once. Spark repeats a task that failed and a micro-batch that was not committed, and everything of it
+is published again; the user properties `canopy-batch`, `canopy-partition` and `canopy-row` are the same then, as long
+as the plan gives the same rows to the same task in the same order.
 """
 
 from __future__ import annotations
@@ -81,18 +81,7 @@ class _Writer:
 
 
 class MqttBatchWriter(_Writer, DataSourceArrowWriter):
-    """For `write`.
-
-    At least once: Spark repeats a task that failed and a micro-batch that was not committed, and everything of it is
-    published again. With MQTT 5.0 each message therefore has three user properties, and a receiver that wants each row
-    once keeps the first of those that agree in all of them:
-
-        canopy-batch      identifier of the streaming query / number of the micro-batch; for a batch write a random name
-        canopy-partition  number of the task
-        canopy-row        number of the row in the task, from 0
-
-    That holds as long as the plan gives the same rows to the same task in the same order when it is repeated.
-    """
+    """For `write`."""
 
 
 class MqttStreamWriter(_Writer, DataSourceStreamArrowWriter):

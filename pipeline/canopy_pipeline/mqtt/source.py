@@ -42,21 +42,7 @@ TICK: Final = 0.05
 
 
 class MqttDataSource(DataSource):
-    """MQTT messages as rows, and rows as MQTT messages; docs/pipeline-mqtt.md has the options.
-
-    **Streaming read, at least once.** MQTT has no offsets, so a receiver on the driver's machine writes messages to a
-    spool folder, and acknowledges them (PUBACK, PUBREC) only when they are on disk; Spark's offsets are their numbers
-    in that spool. A query that was killed, and is started again with the same checkpoint, client id and spool, loses
-    nothing: what it had spooled and not committed is read again under the same offsets, and the broker sends again
-    what was not acknowledged. A message whose acknowledgement was lost is received twice, and is two rows; `dup` is
-    true on the second. On a cluster executors read the spool themselves: it must be a folder that all of them and the
-    driver reach under the same path.
-
-    **One bounded read** subscribes with a session of its own, and ends after `idle` seconds without a message, after
-    `duration` seconds, or with `max_rows` rows. Each action on the DataFrame reads anew.
-
-    **Sink, at least once** (``canopy_pipeline.mqtt.sink``).
-    """
+    """MQTT messages as rows, and rows as MQTT messages: docs/pipeline-mqtt.md says what is promised of each use."""
 
     @classmethod
     def name(cls) -> str:

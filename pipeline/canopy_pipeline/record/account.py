@@ -69,29 +69,21 @@ def account(
     coverage: Coverage,
     path: str,
     chosen: ChosenFiles,
-    there: Mapping[str, int],
     left_out: Mapping[str, str],
     local: Path | None = None,
 ) -> None:
-    """Add one record to a coverage: `there` are its files with their sizes in bytes, `left_out` those that count and
-    are not read, and why; `local`: the record's folder on this machine."""
-    _Account(coverage, path, chosen, there, left_out).settle(local)
+    """Add one record to a coverage: `left_out` are the files that count and are not read, and why; `local`: the
+    record's folder on this machine."""
+    _Account(coverage, path, chosen, left_out).settle(local)
 
 
 class _Account:
-    def __init__(
-        self,
-        coverage: Coverage,
-        path: str,
-        chosen: ChosenFiles,
-        there: Mapping[str, int],
-        left_out: Mapping[str, str],
-    ) -> None:
+    def __init__(self, coverage: Coverage, path: str, chosen: ChosenFiles, left_out: Mapping[str, str]) -> None:
         self.coverage = coverage
         self.path = path.rstrip("/")
         self.chosen = chosen
         self.said = chosen.said
-        self.there = there
+        self.there = chosen.there
         self.left_out = left_out
         self.held: list[_Stretch] = []
         """Segments, whether they are there or not."""

@@ -168,7 +168,7 @@ class RecordFolder:
         """Add what is missing in this folder to a coverage."""
         there = self.files()
         if there or said.said:
-            account(coverage, self.path, choose(said, there, self.storage), there, {}, local=self.local)
+            account(coverage, self.path, choose(said, there, self.storage), {}, self.local)
 
     def segments(self) -> list[Segment]:
         """Return the segments with a manifest, by sequence number, without those that are not whole.
