@@ -21,7 +21,7 @@ HELP: Final = {
     "canopy_job_end_timestamp_seconds": "The end of the last run, or of the last look of one that goes on.",
     "canopy_job_written_timestamp_seconds": "The end of the last run that wrote its results (exit codes 0 and 3).",
     "canopy_job_duration_seconds": "The time that the last run took, or has taken so far.",
-    "canopy_job_exit_code": "0 complete, 1 failed, 2 misused, 3 written with named holes.",
+    "canopy_job_exit_code": "0 complete, 1 failed, 2 misused, 3 written with named holes; none of a job that goes on.",
     "canopy_job_segments": "Segments that were read.",
     "canopy_job_events": "Events in these segments.",
     "canopy_job_missing_events": "Events that are missing, as far as they can be counted.",
@@ -49,13 +49,14 @@ class JobMetrics:
         """Set the metric `canopy_job_NAME`."""
         self._noted[f"canopy_job_{name}", tuple(labels.items())] = value
 
-    def write(self, exit_code: int = 0) -> None:
-        """Replace the file. Raises OSError."""
+    def write(self, exit_code: int | None = None) -> None:
+        """Replace the file; without an exit code the job goes on. Raises OSError."""
         now = time.time()
         self.note("end_timestamp_seconds", now)
         self.note("duration_seconds", now - self._begun)
-        self.note("exit_code", exit_code)
-        written = now if exit_code in (0, INCOMPLETE) else self._written_before()
+        if exit_code is not None:
+            self.note("exit_code", exit_code)
+        written = now if exit_code in (None, 0, INCOMPLETE) else self._written_before()
         if written is not None:
             self.note("written_timestamp_seconds", written)
         lines = []

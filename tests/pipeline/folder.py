@@ -12,11 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyarrow.fs import PyFileSystem
-from pyspark.sql import SparkSession
+from pyarrow.fs import LocalFileSystem
 
 from canopy_pipeline.record.segments import find
-from canopy_pipeline.runtime.hadoop import HadoopHandler
 from canopy_pipeline.runtime.storage import Local, Storage
 from tests.pipeline.recorded import BEGIN, Story, write_segment
 
@@ -58,9 +56,9 @@ def manifests(folder: Path, pattern: str = "*.json") -> list[dict[str, Any]]:
     return found
 
 
-def through_hadoop(spark: SparkSession, folder: Path) -> Storage:
+def elsewhere(folder: Path) -> Storage:
     """A folder of this machine, reached as one elsewhere would be."""
-    return Storage(f"file:{folder}", PyFileSystem(HadoopHandler(spark, "file:")), str(folder))
+    return Storage(f"file:{folder}", LocalFileSystem(), str(folder))
 
 
 class Broken(Exception):

@@ -74,31 +74,19 @@ def test_a_run_writes_what_it_was(tmp_path: Path) -> None:
         (["rollup", "--engine", "duckdb", "--output", "out"], "events"),
     ],
 )
-def test_every_job_has_metrics(
+def test_every_job_has_metrics_and_a_dry_run_has_changed_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], metric: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     record(tmp_path / "record")
-    done = CliRunner().invoke(app, [*command, "--input", "record", "--metrics", "job.prom"])
+    command = [*command, "--input", "record", "--metrics", "job.prom"]
+    name = f'canopy_job_{metric}{{job="{command[0]}"}}'
+    if command[0] != "rollup":
+        CliRunner().invoke(app, [*command, "--dry-run"])
+        assert read(tmp_path / "job.prom")[name] == 0
+    done = CliRunner().invoke(app, command)
     assert done.exit_code in (0, 3), done.output
-    assert read(tmp_path / "job.prom")[f'canopy_job_{metric}{{job="{command[0]}"}}'] > 0
-
-
-@pytest.mark.parametrize(
-    ("command", "metric"),
-    [
-        (["compact"], "merged_segments"),
-        (["compact", "--erase", "a/#"], "erased_events"),
-        (["retention", "--keep", "1d"], "removed_segments"),
-    ],
-)
-def test_a_dry_run_has_changed_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], metric: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    record(tmp_path / "record")
-    CliRunner().invoke(app, [*command, "--dry-run", "--input", "record", "--metrics", "job.prom"])
-    assert read(tmp_path / "job.prom")[f'canopy_job_{metric}{{job="{command[0]}"}}'] == 0
+    assert read(tmp_path / "job.prom")[name] > 0
 
 
 def test_a_folder_that_is_not_there_is_a_line(tmp_path: Path) -> None:
@@ -184,8 +172,11 @@ def test_a_job_that_goes_on_writes_after_each_look(tmp_path: Path) -> None:
         job_metrics.note("tables_through", 5)
         job_metrics.write()
         assert read(file)['canopy_job_tables_through{job="tables"}'] == 5
+        # Killed from here on, it leaves no 0 behind.
+        assert 'canopy_job_exit_code{job="tables"}' not in read(file)
         job_metrics.note("tables_through", 7)
     assert read(file)['canopy_job_tables_through{job="tables"}'] == 7
+    assert read(file)['canopy_job_exit_code{job="tables"}'] == 0
     job_metrics.note("tables_through", 9)
     job_metrics.write()
     assert read(file)['canopy_job_tables_through{job="tables"}'] == 7

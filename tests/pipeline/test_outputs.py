@@ -1,21 +1,20 @@
-"""The folders that a rollup writes to: this machine's, and the same through Hadoop's clients."""
+"""The folders that a job writes to: this machine's, and the same as one elsewhere is reached."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from canopy_pipeline.errors import MisuseError, PipelineError, in_a_line
 from canopy_pipeline.outputs import check
 from canopy_pipeline.runtime.storage import storage
-from tests.pipeline.folder import through_hadoop
+from tests.pipeline.folder import elsewhere
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_files_are_written_moved_and_removed(spark: SparkSession, tmp_path: Path, remote: bool) -> None:
-    place = through_hadoop(spark, tmp_path / "out") if remote else storage(None, f"{tmp_path}/out")
+def test_files_are_written_moved_and_removed(tmp_path: Path, remote: bool) -> None:
+    place = elsewhere(tmp_path / "out") if remote else storage(None, f"{tmp_path}/out")
     assert place.names("a") == []
     place.remove("a")
     place.write("page.html", b"at the top")
@@ -36,9 +35,9 @@ def test_files_are_written_moved_and_removed(spark: SparkSession, tmp_path: Path
         place.move("e/none", "e/other")
 
 
-def test_a_path_without_a_scheme_is_this_machine_s(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_path_without_a_scheme_is_this_machine_s(tmp_path: Path) -> None:
     for path in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
-        assert storage(spark, path).at("x") == f"file:{tmp_path}/x"
+        assert storage(None, path).at("x") == f"file:{tmp_path}/x"
 
 
 def test_an_output_in_an_input_is_refused(tmp_path: Path) -> None:

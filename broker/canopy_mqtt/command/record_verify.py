@@ -79,7 +79,7 @@ def check_part(root: Path) -> Found:
     from canopy_pipeline.record.account import BARE, SPANS, account
     from canopy_pipeline.record.chosen_files import choose
     from canopy_pipeline.record.coverage import GAP, Coverage
-    from canopy_pipeline.record.manifests import manifests, numbers, removed
+    from canopy_pipeline.record.manifests import manifests, numbers
     from canopy_pipeline.record.parts import own
     from canopy_pipeline.runtime.storage import Local
 
@@ -102,11 +102,11 @@ def check_part(root: Path) -> Found:
             bare = {} if origin in said.said else {BARE: True}
             said.said[origin] = real[0] | {SPANS: real[1]} | bare
     coverage = Coverage(ignored=frozenset({GAP}))
-    account(coverage, str(root), chosen, storage, there, {}, local=root)
+    account(coverage, str(root), chosen, {}, root)
     found.faults += [each.said.removeprefix(f"{root}: ").removeprefix(f"{root}/") for each in coverage.findings]
     if (more := coverage.kinds.total() - len(coverage.findings)) > 0:
         found.faults.append(f"{more:,} more")
-    found.removed = [span for about in removed(storage) if (span := numbers(about)) is not None]
+    found.removed = [span for about in said.removed if (span := numbers(about)) is not None]
     if coverage.open:
         found.unfinished = (coverage.end + 1, coverage.end + coverage.open)
     found.up_to = coverage.up_to[0] if coverage.up_to else None

@@ -4,7 +4,9 @@ Owns: which segments are merged: finished, vouched for, in a folder whose hour i
 the target, never the newest of all, and never one that is merged already.
 
 Promises: every segment's checksum and number of rows is checked before it is replaced, and rows stay in the order of
-their sequence numbers. A run that breaks off anywhere leaves the same rows to be read; the next one goes on.
+their sequence numbers. A merged segment is in force from when its manifest is there, renamed into place: before that
+readers ignore it, and from then on what it replaces. A run that breaks off anywhere leaves the same rows to be read;
+the next one goes on.
 """
 
 from __future__ import annotations
@@ -76,14 +78,8 @@ def run(
     say: Say = lambda _: None,
     now: datetime | None = None,
 ) -> CompactOutcome:
-    """Merge small segments, and remove those that were replaced long enough ago.
-
-    A merged segment stands for those that its manifest names in `replaces`; that manifest, renamed into place, is the
-    moment from which it does. Before that moment readers ignore it, from then on they ignore what it replaces, so that
-    at no time a row is seen twice or not at all. The replaced segments stay for a while (`remove_after`), for readers
-    that listed them before, and are removed by a later run.
-
-    Each folder of a record of several workers is merged by itself.
+    """Merge small segments of each folder of a record, and remove those that were replaced long enough ago: readers
+    may have listed them before.
 
     Raises:
         MisuseError: there is no such folder.
@@ -110,8 +106,9 @@ def _compact(
         if not dry_run:
             record.settle("compact")
             tidy(record)
-        record.cover(outcome.coverage, record.told())
-        segments = record.segments()
+        said = record.told()
+        record.cover(outcome.coverage, said)
+        segments = [each for each in record.segments() if each.place not in said.gone]
         for group in groups(segments, moment, older_than, target):
             try:
                 _merge(record, group, outcome, dry_run, now)
@@ -124,14 +121,11 @@ def _compact(
 
 
 def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, target: int) -> list[list[Segment]]:
-    """Return the groups of segments to merge: neighbours of one folder, in their order, up to the target size."""
-    gone = {name for segment in segments for name in segment.replaces}
+    """Return the segments in force to merge, in groups: neighbours of a folder, in order, up to the target size."""
     newest = max(segments, key=lambda segment: segment.to_seq).place if segments else ""
     found: list[list[Segment]] = []
     group: list[Segment] = []
     for segment in segments:
-        if segment.place in gone:
-            continue
         end = hour_end(segment.place)
         old = end is not None and max(end, segment.last) + older_than <= now
         small = old and segment.bytes < target and not merged(segment) and segment.place != newest

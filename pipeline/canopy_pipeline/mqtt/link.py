@@ -77,14 +77,14 @@ def failed(error: ClientError) -> PipelineError:
 
 def _tls(broker: Broker) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=broker.ca)
-        if broker.cert is not None:
-            context.load_cert_chain(broker.cert, broker.key)
+        context = ssl.create_default_context(cafile=broker.tls_ca)
+        if broker.tls_cert is not None:
+            context.load_cert_chain(broker.tls_cert, broker.tls_key)
     except (ssl.SSLError, OSError) as error:
         raise PipelineError(
             f"option 'tls_ca', 'tls_cert' or 'tls_key' names a file that is no PEM ({error})"
         ) from error
-    if broker.insecure:
+    if broker.tls_insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

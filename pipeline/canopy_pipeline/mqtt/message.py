@@ -1,6 +1,6 @@
 """A row as a message to publish.
 
-Owns: the columns that the sink understands (listed in ``canopy_pipeline.mqtt.sink``), what their types may be, and what
+Owns: the columns that the sink understands, what their types may be, and what
 values they may have.
 
 Refuses: a row whose topic, QoS or property no PUBLISH can carry, in one line that names the column and the value.
@@ -8,17 +8,12 @@ Refuses: a row whose topic, QoS or property no PUBLISH can carry, in one line th
 
 from __future__ import annotations
 
-import base64
-import datetime
-import decimal
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from canopy_pipeline.errors import MisuseError, PipelineError
-from canopy_pipeline.mqtt.mqtt_options import MAX_EXPIRY, SinkOptions, wrong_topic
+from canopy_pipeline.mqtt.mqtt_options import MAX_EXPIRY, wrong_topic
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -40,43 +35,25 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 _LEFT_ALONE: Final = frozenset({"dup", "ts", "recv_ns", "lost", "session", "seq"})
 
 
-@dataclass(frozen=True)
-class Columns:
-    control: tuple[str, ...]
-    document: tuple[str, ...]
-    """Those of the JSON object."""
+def columns(schema: StructType) -> tuple[str, ...]:
+    """Return the columns of a schema that the sink uses.
 
-    @classmethod
-    def of(cls, options: SinkOptions, schema: StructType) -> Columns:
-        """Find the columns of a schema.
-
-        Raises:
-            MisuseError: one is missing, of a wrong type, or unknown.
-        """
-        kinds = {each.name: each.dataType.simpleString() for each in schema}
-        known = set(_TYPES) - ({"topic"} if options.topic is not None else set())
-        if options.payload_json:
-            known -= {"payload"}
-            document = tuple(name for name in kinds if name not in known)
-            if not document:
-                raise MisuseError("option 'payload_json' is set, and no column is left for the payload: add some")
-        else:
-            document = ()
-            known |= {"topic"}
-            for name in kinds:
-                if name not in known and name not in _LEFT_ALONE:
-                    raise MisuseError(
-                        f"column {name!r} has no meaning for the sink mqtt: drop it, or set option 'payload_json'"
-                    )
-            if "payload" not in kinds:
-                raise MisuseError("there is no column 'payload': name one so, or set option 'payload_json'")
-        if options.topic is None and "topic" not in kinds:
-            raise MisuseError("there is no column 'topic': name one so, or set option 'topic'")
-        control = tuple(name for name in kinds if name in known)
-        for name in control:
-            if kinds[name] not in _TYPES[name]:
-                raise MisuseError(f"column {name!r} is {kinds[name]}: the sink mqtt takes {' or '.join(_TYPES[name])}")
-        return cls(control, document)
+    Raises:
+        MisuseError: one is missing, of a wrong type, or unknown.
+    """
+    kinds = {each.name: each.dataType.simpleString() for each in schema}
+    for name, kind in kinds.items():
+        if name not in _TYPES and name not in _LEFT_ALONE:
+            raise MisuseError(
+                f"column {name!r} has no meaning for the sink mqtt: drop it, or put it into the payload, as in "
+                "to_json(struct(*)) AS payload"
+            )
+        if kind not in _TYPES.get(name, (kind,)):
+            raise MisuseError(f"column {name!r} is {kind}: the sink mqtt takes {' or '.join(_TYPES[name])}")
+    for name in ("topic", "payload"):
+        if name not in kinds:
+            raise MisuseError(f"there is no column {name!r}: name one so")
+    return tuple(name for name in kinds if name in _TYPES)
 
 
 @dataclass(frozen=True)
@@ -96,19 +73,20 @@ _PROPERTIES: Final = frozenset(
 
 
 def message(
-    values: Mapping[str, Any], options: SinkOptions, columns: Columns, tags: Sequence[tuple[str, str]] = ()
+    values: Mapping[str, Any], qos: int, columns: Sequence[str], tags: Sequence[tuple[str, str]] = ()
 ) -> Message:
-    """Return a row, given by its columns, as a message. `tags` are added to its user properties.
+    """Return a row, given by its columns, as a message; `qos`: of a row without one. `tags` are added to its user
+    properties.
 
     Raises:
         PipelineError: no PUBLISH can carry it.
     """
-    control = {name: values[name] for name in columns.control if values[name] is not None}
-    topic = options.topic if options.topic is not None else control.get("topic")
+    control = {name: values[name] for name in columns if values[name] is not None}
+    topic = control.get("topic")
     why = "it is null" if topic is None else wrong_topic(topic)
     if topic is None or why is not None:
         raise PipelineError(f"column 'topic' has {topic!r}: {why}")
-    qos = control.get("qos", options.qos)
+    qos = control.get("qos", qos)
     if qos not in (0, 1, 2):
         raise PipelineError(f"column 'qos' has {qos} (topic {topic!r}): it is 0, 1 or 2")
     if control.get("payload_format", 0) not in (0, 1):
@@ -119,8 +97,6 @@ def message(
     if reply is not None and (why := wrong_topic(reply)) is not None:
         raise PipelineError(f"column 'response_topic' has {reply!r} (topic {topic!r}): {why}")
     payload = control.get("payload", b"")
-    if columns.document:
-        payload = document({name: values[name] for name in columns.document})
     if isinstance(payload, str):
         payload = payload.encode()
     if len(payload) >= MAX_PAYLOAD:
@@ -130,33 +106,8 @@ def message(
         topic,
         payload,
         qos,
-        control.get("retain", options.retain),
+        control.get("retain", False),
         # Those of an earlier sink are not this row's.
         [each for each in pairs if not each[0].startswith("canopy-")] + list(tags),
         {name: value for name, value in control.items() if name in _PROPERTIES},
     )
-
-
-def document(values: Mapping[str, Any]) -> str:
-    """Return a row as JSON: times in ISO 8601, bytes in base64, decimals as strings, NaN and infinities as null."""
-    return json.dumps(_finite(values), default=_plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return value
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, decimal.Decimal):
-        return str(value)
-    raise PipelineError(f"a column's {type(value).__name__} has no form in JSON: convert it to a string")

@@ -31,7 +31,7 @@ MAX_UNWRITTEN_BYTES: Final = 1 << 20
 """Bytes that may wait for the socket before ``publish`` waits for it."""
 HINTS: Final = {
     reason_codes.QOS_NOT_SUPPORTED: ": set option 'qos'",
-    reason_codes.RETAIN_NOT_SUPPORTED: ": set option 'retain' to false",
+    reason_codes.RETAIN_NOT_SUPPORTED: ": leave the column 'retain' out",
 }
 """The remedies for a message that the broker does not take."""
 
@@ -45,13 +45,13 @@ class Publisher:
 
     def __init__(self, options: SinkOptions, client_id: str) -> None:
         self._options = options
-        self._five = options.broker.version == "5"
+        self._five = options.version == "5"
         self._waiting: dict[int, str] = {}
         """The topics of unacknowledged messages, by packet identifier."""
         self._failure: PipelineError | None = None
         self._losses = 0
         self._progress = time.monotonic()
-        self._link = broker_client(options.broker, client_id)
+        self._link = broker_client(options, client_id)
         self._link.on_delivered = self._delivered
         try:
             self._connect()
@@ -97,7 +97,7 @@ class Publisher:
         return min(self._options.window, self._link.machine.window)
 
     def _connect(self) -> None:
-        deadline = time.monotonic() + self._options.broker.connect_timeout
+        deadline = time.monotonic() + self._options.connect_timeout
         attempt = 0
         while True:
             try:
@@ -126,10 +126,10 @@ class Publisher:
             self._progress = time.monotonic()
         if len(self._waiting) < before:
             self._progress, self._losses = time.monotonic(), 0
-        limit = self._options.broker.connect_timeout
+        limit = self._options.connect_timeout
         if self._waiting and time.monotonic() - self._progress > limit:
             raise PipelineError(
-                f"{self._options.broker.url}: no acknowledgement for {limit:g} s; "
+                f"{self._options.url}: no acknowledgement for {limit:g} s; "
                 f"{counted(len(self._waiting), 'message')} without one"
             )
         self._told()
@@ -150,5 +150,5 @@ class Publisher:
         topic = self._waiting.pop(what.packet_id, None)
         if what.reason_code >= FAILURE and self._failure is None:
             self._failure = PipelineError(
-                f"{self._options.broker.url}: the broker refuses a message to {topic!r}: {told(what.reason_code)}"
+                f"{self._options.url}: the broker refuses a message to {topic!r}: {told(what.reason_code)}"
             )

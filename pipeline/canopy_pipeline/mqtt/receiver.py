@@ -58,7 +58,7 @@ class Receiver:
         """Notified when there is a connection, when a segment is written, and at the end."""
         self._was_full = False
         self._link = broker_client(
-            options.broker,
+            options,
             options.client_id,
             session_expiry=options.session_expiry,
             receive_maximum=options.receive_maximum,
@@ -145,7 +145,7 @@ class Receiver:
         self._write()
 
     def _connect(self, first: bool) -> None:
-        deadline = time.monotonic() + self._options.broker.connect_timeout
+        deadline = time.monotonic() + self._options.connect_timeout
         attempt = 0
         while not self._stopping.is_set():
             try:
@@ -214,7 +214,7 @@ class Receiver:
             self._write()
 
     def _due(self) -> float:
-        return min(self._first + self._options.segment_s, self._last + self._options.segment_idle_s)
+        return min(self._first + self._options.segment_ms / 1000, self._last + self._options.segment_idle_ms / 1000)
 
     def _write(self) -> None:
         """Write the pending rows as a segment, and acknowledge them. A full spool leaves everything as it is."""
@@ -262,7 +262,7 @@ class Receiver:
         if lost:
             self.lost = min(self.lost + lost, MAX_LOST)
             self.spool.note("lost", self.lost)
-            _log.warning("%s: the broker lost %d messages for this client", self._options.broker.url, lost)
+            _log.warning("%s: the broker lost %d messages for this client", self._options.url, lost)
 
     def _tell(self) -> None:
         with self._changed:

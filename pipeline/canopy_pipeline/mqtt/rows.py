@@ -1,8 +1,7 @@
 """The columns of a received message, and how messages become rows of them.
 
-Owns: the schema of the source, in Arrow (`ARROW`) and for Spark (`spark_schema`); they are the same, which a test
-holds. docs/pipeline-mqtt.md says what each column means. `seq` is where a row stands in the spool: it is added when
-the row is read.
+Owns: the schema of the source. docs/pipeline-mqtt.md says what each column means. `seq` is where a row stands in the
+spool: it is added when the row is read.
 """
 
 from __future__ import annotations
@@ -65,28 +64,10 @@ class Read(NamedTuple):
 
 def spark_schema() -> StructType:
     """The same schema for Spark."""
-    from pyspark.sql import types as t
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    pair = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.StringType())])
-    kinds: dict[str, t.DataType] = {
-        "topic": t.StringType(),
-        "payload": t.BinaryType(),
-        "qos": t.ByteType(),
-        "retain": t.BooleanType(),
-        "dup": t.BooleanType(),
-        "ts": t.TimestampType(),
-        "recv_ns": t.LongType(),
-        "properties": t.ArrayType(pair),
-        "content_type": t.StringType(),
-        "response_topic": t.StringType(),
-        "correlation_data": t.BinaryType(),
-        "payload_format": t.ByteType(),
-        "message_expiry": t.LongType(),
-        "lost": t.LongType(),
-        "session": t.LongType(),
-        "seq": t.LongType(),
-    }
-    return t.StructType([t.StructField(name, kind) for name, kind in kinds.items()])
+    made: StructType = from_arrow_schema(ARROW)
+    return made
 
 
 def told_lost(packet: Publish) -> int:

@@ -1,13 +1,11 @@
 """The sink that Spark calls: it publishes each row, and a task succeeds only when every row is acknowledged.
 
 Owns: the writers, and how a message is marked so that a repeated one is known. The columns are ``message``'s, the
-connection of a task is ``publisher``'s.
+connection of a task is ``publisher``'s; docs/pipeline-mqtt.md says what each column means.
 
-Columns: `topic` (or the option of that name), `payload` (binary or string; null is an empty payload), and if they are
-there `qos`, `retain`, `properties` (array of struct<key, value>), `content_type`, `response_topic`,
-`correlation_data`, `payload_format`, `message_expiry`; null means: as the options say, or without. `dup`, `ts`,
-`recv_ns`, `lost`, `session` and `seq` are left alone. With `payload_json` all columns that are not of these
-make the payload, as a JSON object; with the option `topic`, a column `topic` is one of them.
+Promises: at least once. Spark repeats a task that failed and a micro-batch that was not committed, and everything of it
+is published again; the user properties `canopy-batch`, `canopy-partition` and `canopy-row` are the same then, as long
+as the plan gives the same rows to the same task in the same order.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from canopy_pipeline.errors import MisuseError
-from canopy_pipeline.mqtt.message import Columns, message
-from canopy_pipeline.mqtt.mqtt_options import sink_options
+from canopy_pipeline.mqtt.message import columns, message
+from canopy_pipeline.mqtt.mqtt_options import SinkOptions, chosen
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -44,8 +42,8 @@ class _Writer:
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise MisuseError('the sink mqtt only appends: use mode("append") or outputMode("append")')
-        self._options = sink_options(options)
-        self._columns = Columns.of(self._options, schema)
+        self._options = chosen(SinkOptions, options)
+        self._columns = columns(schema)
         self._job = f"job-{uuid.uuid4().hex[:12]}"
 
     def write(self, iterator: Iterator[Any]) -> Published:
@@ -72,7 +70,7 @@ class _Writer:
                         # A task without rows needs no connection.
                         publisher = Publisher(self._options, f"{self._options.client_id}-{uuid.uuid4().hex[:12]}")
                     tags = [("canopy-batch", group), ("canopy-partition", str(partition)), ("canopy-row", str(rows))]
-                    publisher.publish(message(values, self._options, self._columns, tags))
+                    publisher.publish(message(values, self._options.qos, self._columns, tags))
                     rows += 1
             if publisher is not None:
                 publisher.finish()
@@ -83,18 +81,7 @@ class _Writer:
 
 
 class MqttBatchWriter(_Writer, DataSourceArrowWriter):
-    """For `write`.
-
-    At least once: Spark repeats a task that failed and a micro-batch that was not committed, and everything of it is
-    published again. With MQTT 5.0 each message therefore has three user properties, and a receiver that wants each row
-    once keeps the first of those that agree in all of them:
-
-        canopy-batch      identifier of the streaming query / number of the micro-batch; for a batch write a random name
-        canopy-partition  number of the task
-        canopy-row        number of the row in the task, from 0
-
-    That holds as long as the plan gives the same rows to the same task in the same order when it is repeated.
-    """
+    """For `write`."""
 
 
 class MqttStreamWriter(_Writer, DataSourceStreamArrowWriter):

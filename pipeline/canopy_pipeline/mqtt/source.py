@@ -22,7 +22,7 @@ from canopy_mqtt.core.codec.packets import Publish
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.mqtt import spool
 from canopy_pipeline.mqtt.link import broker_client, failed, subscribe
-from canopy_pipeline.mqtt.mqtt_options import BatchOptions, StreamOptions, batch_options, check_options, stream_options
+from canopy_pipeline.mqtt.mqtt_options import BatchOptions, StreamOptions, check_options, chosen
 from canopy_pipeline.mqtt.receiver import Receiver
 from canopy_pipeline.mqtt.rows import Read, batch, placed, spark_schema
 from canopy_pipeline.mqtt.sink import MqttBatchWriter, MqttStreamWriter
@@ -42,21 +42,7 @@ TICK: Final = 0.05
 
 
 class MqttDataSource(DataSource):
-    """MQTT messages as rows, and rows as MQTT messages; docs/pipeline-mqtt.md has the options.
-
-    **Streaming read, at least once.** MQTT has no offsets, so a receiver on the driver's machine writes messages to a
-    spool folder, and acknowledges them (PUBACK, PUBREC) only when they are on disk; Spark's offsets are their numbers
-    in that spool. A query that was killed, and is started again with the same checkpoint, client id and spool, loses
-    nothing: what it had spooled and not committed is read again under the same offsets, and the broker sends again
-    what was not acknowledged. A message whose acknowledgement was lost is received twice, and is two rows; `dup` is
-    true on the second. On a cluster executors read the spool themselves: it must be a folder that all of them and the
-    driver reach under the same path.
-
-    **One bounded read** subscribes with a session of its own, and ends after `idle` seconds without a message, after
-    `duration` seconds, or with `max_rows` rows. Each action on the DataFrame reads anew.
-
-    **Sink, at least once** (``canopy_pipeline.mqtt.sink``).
-    """
+    """MQTT messages as rows, and rows as MQTT messages: docs/pipeline-mqtt.md says what is promised of each use."""
 
     @classmethod
     def name(cls) -> str:
@@ -74,7 +60,7 @@ class MqttDataSource(DataSource):
 
     def reader(self, schema: StructType) -> MqttReader:
         _own(schema)
-        return MqttReader(batch_options(self.options))
+        return MqttReader(chosen(BatchOptions, self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> MqttStreamWriter:  # noqa: N802 - Spark's name
         return MqttStreamWriter(self.options, schema, overwrite)
@@ -122,7 +108,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             PipelineError: the receiver has given up, or the spool is not that of the checkpoint.
         """
-        receiver, begin = self._open(), _seq(start)
+        receiver, begin = self._open(), start["seq"]
         end = self._next()
         # Refuses a start that the spool does not know, before anything is unlinked for it.
         receiver.spool.slices(begin, begin)
@@ -171,7 +157,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
         """Divide the rows from `start` to `end`, by segments, into about `partitions` parts."""
-        return divided(self._open().spool.slices(_seq(start), _seq(end)), self._options.partitions)
+        return divided(self._open().spool.slices(start["seq"], end["seq"]), self._options.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a partition as Arrow RecordBatches, in a task."""
@@ -180,7 +166,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from spool.read(piece)
 
     def commit(self, end: Mapping[str, int]) -> None:
-        self._open().spool.commit(_seq(end))
+        self._open().spool.commit(end["seq"])
 
     def stop(self) -> None:
         """Stop receiving. Not every ended query calls this."""
@@ -193,7 +179,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _options(self) -> StreamOptions:
         if self._chosen is None:
             _own(self._schema)
-            self._chosen = stream_options(self._said)
+            self._chosen = chosen(StreamOptions, self._said)
         return self._chosen
 
     def _open(self) -> Receiver:
@@ -210,15 +196,6 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Anew: that thread's way to it says nothing to a reader.
             raise PipelineError(str(receiver.error))
         return receiver.spool.next
-
-
-def _seq(offset: Mapping[str, int]) -> int:
-    if "seq" not in offset:
-        raise MisuseError(
-            "the checkpoint is of several receivers, which there are no more: begin with a new checkpoint, client_id "
-            "and spool"
-        )
-    return offset["seq"]
 
 
 def divided(slices: Sequence[Slice], most: int) -> list[SpoolPartition]:
@@ -249,7 +226,7 @@ class MqttReader(DataSourceReader):
         """
         options = self._options
         link = broker_client(
-            options.broker,
+            options,
             options.client_id or f"spark-read-{uuid.uuid4().hex[:12]}",
             receive_maximum=options.receive_maximum,
         )

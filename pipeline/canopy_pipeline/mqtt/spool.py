@@ -14,12 +14,10 @@ Refuses: a second query in the same folder, a folder of another client identifie
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +27,10 @@ import pyarrow as pa
 
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.mqtt.rows import placed
+from canopy_pipeline.runtime.locks import held
+from canopy_pipeline.runtime.storage import Local
 
 FORMAT: Final = 1
-RETRY: Final = 0.05
-"""Seconds between two attempts to get the lock."""
 
 _NAME: Final = re.compile(r"seg-(\d{18})-(\d+)\.arrow")
 
@@ -80,9 +78,11 @@ class Spool:
         self._appending = threading.Lock()
         self._mutex = threading.Lock()
         self._closed = False
+        self._place = Local(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = held(folder, "lock", wait)
+            busy = f"{folder}: another query uses this spool; give each query its own option 'spool'"
+            self._lock = held(folder / "lock", busy, wait)
             try:
                 self._recover(client_id)
             except BaseException:
@@ -146,20 +146,8 @@ class Spool:
 
     def _save(self) -> None:
         self._state["committed"] = self._committed
-        draft = self.folder / ".state.json.part"
-        with draft.open("w") as file:
-            json.dump(self._state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.folder / "state.json")
-        self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        number = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+        (self.folder / ".state.json.part").write_text(json.dumps(self._state))
+        self._place.publish(".state.json.part", "state.json")
 
     @property
     def committed(self) -> int:
@@ -217,17 +205,15 @@ class Spool:
             first = self._next
             end = first + int(rows.num_rows)
             name = f"seg-{first:018d}-{rows.num_rows}.arrow"
-            draft, path = self.folder / f".{name}.part", self.folder / name
-            with draft.open("wb") as file:
+            draft = f".{name}.part"
+            # Not by `Local.open`, which would make a folder that is gone anew.
+            with (self.folder / draft).open("wb") as file:
                 with pa.ipc.new_file(file, rows.schema) as writer:
                     writer.write_batch(rows)
-                file.flush()
-                os.fsync(file.fileno())
                 size = file.tell()
-            draft.replace(path)
-            self._sync_folder()
+            self._place.publish(draft, name)
         with self._mutex:
-            self._segments.append(Segment(path, first, end, size))
+            self._segments.append(Segment(self.folder / name, first, end, size))
             self._bytes += size
             self._next = end
             return end
@@ -289,33 +275,6 @@ class Spool:
             yield
         except OSError as error:
             raise SpoolError(f"{self.folder}: cannot be written ({error.strerror or error})") from error
-
-
-def held(folder: Path, name: str, wait: float) -> int:
-    """Lock a file of the folder (flock), until the descriptor is closed or the process ends; the descriptor.
-
-    Raises:
-        SpoolError: another one holds it, and has not let it go in `wait` seconds.
-        OSError: there can be no such file.
-    """
-    deadline = time.monotonic() + wait
-    lock = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() < deadline:
-                # The kernel has no flock with a time limit.
-                time.sleep(RETRY)
-                continue
-            os.close(lock)
-            raise SpoolError(
-                f"{folder}: another query uses this spool; give each query its own option 'spool'"
-            ) from None
-        except BaseException:
-            os.close(lock)
-            raise
-        return lock
 
 
 def read(piece: Slice) -> Any:

@@ -37,8 +37,8 @@ from canopy_pipeline.record.coverage import (
     Coverage,
     Finding,
 )
-from canopy_pipeline.record.manifests import is_merged, numbers, removed, times
-from canopy_pipeline.runtime.storage import MANIFESTS, Storage
+from canopy_pipeline.record.manifests import is_merged, numbers, times
+from canopy_pipeline.runtime.storage import MANIFESTS
 
 SPANS: Final = "spans"
 """In place of a manifest: the unbroken stretches of numbers in a segment."""
@@ -69,30 +69,21 @@ def account(
     coverage: Coverage,
     path: str,
     chosen: ChosenFiles,
-    storage: Storage,
-    there: Mapping[str, int],
     left_out: Mapping[str, str],
     local: Path | None = None,
 ) -> None:
-    """Add one record to a coverage: `there` are its files with their sizes in bytes, `left_out` those that count and
-    are not read, and why; `local`: the record's folder on this machine."""
-    _Account(coverage, path, chosen, there, left_out).settle(removed(storage), local)
+    """Add one record to a coverage: `left_out` are the files that count and are not read, and why; `local`: the
+    record's folder on this machine."""
+    _Account(coverage, path, chosen, left_out).settle(local)
 
 
 class _Account:
-    def __init__(
-        self,
-        coverage: Coverage,
-        path: str,
-        chosen: ChosenFiles,
-        there: Mapping[str, int],
-        left_out: Mapping[str, str],
-    ) -> None:
+    def __init__(self, coverage: Coverage, path: str, chosen: ChosenFiles, left_out: Mapping[str, str]) -> None:
         self.coverage = coverage
         self.path = path.rstrip("/")
         self.chosen = chosen
         self.said = chosen.said
-        self.there = there
+        self.there = chosen.there
         self.left_out = left_out
         self.held: list[_Stretch] = []
         """Segments, whether they are there or not."""
@@ -108,9 +99,9 @@ class _Account:
         for place in self.chosen.strange:
             self._find(STRANGE, place, None, None, 0, "is no segment of a recorder: not read")
 
-    def settle(self, gone: list[dict[str, Any]], local: Path | None) -> None:
+    def settle(self, local: Path | None) -> None:
         """Find the numbers that are missing, and those that are there twice."""
-        for about in gone:
+        for about in self.said.removed:
             self._drop(about)
         self._aside()
         if self.said.vouched is None and self.there:

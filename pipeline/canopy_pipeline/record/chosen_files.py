@@ -27,6 +27,8 @@ class ChosenFiles:
     """The files that are read, and their manifests."""
 
     said: Manifests
+    there: Mapping[str, int]
+    """All files, with their sizes in bytes."""
     read: list[str] = field(default_factory=list)
     """Places of the files that count."""
     origins: dict[str, str] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class ChosenFiles:
 
 def choose(said: Manifests, there: Mapping[str, int], storage: Storage) -> ChosenFiles:
     """Choose among the files of `storage` that are `there`, with their sizes in bytes."""
-    made = ChosenFiles(said)
+    made = ChosenFiles(said, there)
     files = set(there)
     if said.vouched is None:
         # Without manifests: only names tell.

@@ -8,7 +8,7 @@ Promises: what it keeps is bounded (`LISTED` findings; all are counted).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -199,11 +199,3 @@ class Coverage:
             "kinds": dict(self.kinds),
             "findings": [asdict(each) for each in self.findings],
         }
-
-
-def left_out(paths: Iterable[tuple[str, str]], read: int) -> Coverage:
-    """The coverage of files without manifests, as a load run's: `paths` were left out (path, why), `read` were not."""
-    made = Coverage(segments=read)
-    for path, why in paths:
-        made.add(Finding(LEFT_OUT, path, None, None, 0, f"{path}: left out: {why}"))
-    return made

@@ -32,7 +32,9 @@ class Manifests:
 
     said: dict[str, dict[str, Any]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    """Segments that merged ones replace."""
+    """Segments that merged ones replace, or had replaced when retention removed these: a backup may bring them back."""
+    removed: list[dict[str, Any]] = field(default_factory=list)
+    """The notes of retention on the segments that it removed."""
     vouched: set[str] | None = None
     """Merged segments that are in force; None if there are no manifests at all."""
     spoilt: dict[str, str] = field(default_factory=dict)
@@ -75,6 +77,12 @@ def manifests(storage: Storage, known: Mapping[str, dict[str, Any]] = MappingPro
             if merged and made.vouched is not None:
                 made.vouched.add(segment)
             made.said[segment] = about
+    # Last: whoever removes a segment notes that first.
+    with suppress(FileNotFoundError, NotADirectoryError):
+        made.removed = json_lines(storage.text(REMOVED))
+    for about in made.removed:
+        if isinstance(replaced := about.get("replaces"), list):
+            made.gone.update(map(str, replaced))
     return made
 
 
@@ -133,14 +141,6 @@ def erasures(about: Mapping[str, Any]) -> list[dict[str, Any]]:
     `topics` and `clients` that they were chosen by."""
     found = about.get("erased")
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def removed(storage: Storage) -> list[dict[str, Any]]:
-    """Return the notes of retention on the segments that it removed."""
-    try:
-        return json_lines(storage.text(REMOVED))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def json_lines(text: str) -> list[dict[str, Any]]:

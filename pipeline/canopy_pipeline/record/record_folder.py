@@ -26,9 +26,9 @@ from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.account import account
 from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.coverage import Coverage
-from canopy_pipeline.record.locks import alone_with
-from canopy_pipeline.record.manifests import BUNDLE, Manifests, is_merged, manifests, removed
+from canopy_pipeline.record.manifests import BUNDLE, Manifests, is_merged, manifests
 from canopy_pipeline.record.parts import own, parts
+from canopy_pipeline.runtime.locks import alone_with
 from canopy_pipeline.runtime.storage import MANIFESTS, storage
 
 LOCK: Final = f"{MANIFESTS}/.lock"
@@ -139,9 +139,7 @@ class RecordFolder:
         """
         if self.is_table:
             said, there = self.told(), self.files()
-            gone = set(said.gone)
-            for entry in removed(self.storage):
-                gone.update([str(entry.get("segment")), *map(str, entry.get("replaces") or ())])
+            gone = said.gone | {str(entry.get("segment")) for entry in said.removed}
             in_force = [place for place in said.said if place in there and place not in gone]
             self.commit(in_force, gone, said.said.__getitem__, why)
 
@@ -170,7 +168,7 @@ class RecordFolder:
         """Add what is missing in this folder to a coverage."""
         there = self.files()
         if there or said.said:
-            account(coverage, self.path, choose(said, there, self.storage), self.storage, there, {}, local=self.local)
+            account(coverage, self.path, choose(said, there, self.storage), {}, self.local)
 
     def segments(self) -> list[Segment]:
         """Return the segments with a manifest, by sequence number, without those that are not whole.

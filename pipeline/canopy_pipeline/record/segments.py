@@ -100,8 +100,7 @@ def find(
                 f"{merged[0].path}: a merged segment beside others, and no manifest says what it replaces; "
                 f"copy {MANIFESTS} too"
             )
-        sizes = {file.place: file.size for file in there.values()}
-        chosen = choose(said, sizes, place)
+        chosen = choose(said, {file.place: file.size for file in there.values()}, place)
         for each in chosen.read:
             file, about = there[each], chosen.about(each)
             held.take(path, file, about)
@@ -115,7 +114,7 @@ def find(
             else:
                 found[file.path] = file
         if coverage is not None:
-            account(coverage, path, chosen, place, sizes, left, local_path(path))
+            account(coverage, path, chosen, left, local_path(path))
     if corrupt and not skip_corrupt:
         more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
         raise DamagedError("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from canopy_pipeline.errors import DamagedError, MisuseError, PipelineError
 from canopy_pipeline.record.account import account, recorded_gaps
-from canopy_pipeline.record.chosen_files import choose
+from canopy_pipeline.record.chosen_files import ChosenFiles, choose
 from canopy_pipeline.record.coverage import GAP, LEFT_OUT, MISSING, UNFINISHED, Coverage, Finding
-from canopy_pipeline.record.manifests import manifests, numbers, removed
+from canopy_pipeline.record.manifests import manifests, numbers
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.segments import fault
 from canopy_pipeline.runtime.storage import File, Storage, local_path
@@ -71,10 +71,7 @@ class Unread:
         Raises:
             PipelineError: a segment cannot be read.
         """
-        there = {file.place: file for file in self.recorded.files(".parquet")}
-        said = manifests(self.recorded, self._known)
-        self._known = said.said
-        chosen = choose(said, {place: file.size for place, file in there.items()}, self.recorded)
+        there, chosen = self._chosen()
         found = []
         for place in chosen.read:
             about = chosen.about(place) or {}
@@ -105,18 +102,13 @@ class Unread:
             MisuseError: there are no manifests.
             PipelineError: it is another record, or a segment cannot be read.
         """
-        # Segments first: who removes one begins with its manifest.
-        there = {file.place: file for file in self.recorded.files(".parquet")}
-        said = manifests(self.recorded, self._known)
-        self._known = said.said
+        there, chosen = self._chosen()
+        said = chosen.said
         if there and said.vouched is None:
             raise MisuseError(f"--input {self.source}: no manifests: a stream goes by them (copy _manifests too)")
-        gone = removed(self.recorded)
-        sizes = {place: file.size for place, file in there.items()}
-        chosen = choose(said, sizes, self.recorded)
         spans = {place: span for place in chosen.read if (span := numbers(chosen.about(place) or {})) is not None}
         told = [numbers(about) for place, about in said.said.items() if place not in said.gone]
-        ends = sorted({span[1] for span in (*told, *map(numbers, gone)) if span is not None})
+        ends = sorted({span[1] for span in (*told, *map(numbers, said.removed)) if span is not None})
         end = ends[-1] if ends else 0
         if end < through:
             raise PipelineError(
@@ -140,10 +132,10 @@ class Unread:
             else:
                 files.append(there[place])
         found = Coverage(had=through, ignored=frozenset({GAP, UNFINISHED}))
-        account(found, self.source, chosen, self.recorded, sizes, left, local=local_path(self.source))
+        account(found, self.source, chosen, left, local_path(self.source))
         findings = [each for each in found.findings if each.from_seq is not None and each.from_seq <= to]
         if begun:
-            findings += self._removed(gone, there, through, to)
+            findings += self._removed(said.removed, there, through, to)
         abouts = [chosen.about(file.place) or {} for file in files]
         unread = Numbers([(through + 1, to)]).without(Numbers(spans[file.place] for file in files))
         return UnreadPart(files, to, unread.stretches, findings, abouts)
@@ -182,12 +174,18 @@ class Unread:
     def coverage(self, lost: Coverage, through: int) -> Coverage:
         """Return the missing numbers: of the record as it is now, and of `lost`, from when the stream came to them."""
         made = replace(lost, findings=[*lost.findings], kinds=Counter(lost.kinds), had=through)
-        there = {file.place: file.size for file in self.recorded.files(".parquet")}
-        said = manifests(self.recorded, self._known)
-        if there or said.said:
-            chosen = choose(said, there, self.recorded)
-            account(made, self.source, chosen, self.recorded, there, {}, local=local_path(self.source))
+        there, chosen = self._chosen()
+        if there or chosen.said.said:
+            account(made, self.source, chosen, {}, local_path(self.source))
         return made
+
+    def _chosen(self) -> tuple[dict[str, File], ChosenFiles]:
+        """Return all segments, and those that count."""
+        # Segments first: who removes one begins with its manifest.
+        there = {file.place: file for file in self.recorded.files(".parquet")}
+        said = manifests(self.recorded, self._known)
+        self._known = said.said
+        return there, choose(said, {place: file.size for place, file in there.items()}, self.recorded)
 
 
 def _held(recorded: Storage, place: str, first: int, last: int) -> list[tuple[int, int]]:

@@ -1,8 +1,7 @@
-"""The places of records and outputs: a folder of this machine, an object store, or any place that Hadoop reaches.
+"""The places of records and outputs: a folder of this machine, or what pyarrow has a file system for.
 
-Owns: listing, reading and writing of small files, on the driver, by pyarrow's file systems: s3:// (s3a://) by pyarrow's
-own client, what else Spark knows (hdfs://, gs://, abfss:// …) by its Hadoop clients; without Spark by pyarrow alone.
-The rows are Spark's to read; `parquet` tells it from where.
+Owns: listing, reading and writing of small files, on the driver, by pyarrow's clients of s3:// (s3a://), gs://,
+abfss:// and hdfs://. The rows are Spark's to read; `parquet` tells it from where.
 
 Promises: hidden files (`.…`) and folders of metadata (`_…`) are not listed, as Spark itself does not. A listing costs
 calls by folders and by thousands of files, never one for each file.
@@ -81,11 +80,6 @@ def _system(spark: SparkSession | None, path: str) -> tuple[Any, str]:
     if scheme.lower() in _S3:
         root = rest.lstrip("/").rstrip("/")
         return _s3(root.partition("/")[0], _s3_settings(spark)), root
-    if spark is not None:
-        from canopy_pipeline.runtime.hadoop import HadoopHandler, parts
-
-        address, root = parts(path)
-        return fs.PyFileSystem(HadoopHandler(spark, address)), root.rstrip("/") or "/"
     try:
         system, root = fs.FileSystem.from_uri(path)
     except ValueError as error:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.errors import GoneError, MisuseError
 from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.manifests import manifests, numbers, times
 from canopy_pipeline.record.number_set import Numbers
@@ -99,8 +99,11 @@ def _held(recorded: Storage, since: datetime | None, until: datetime | None) -> 
             # One that is not there is missed later.
             found.append(span)
             continue
-        with recorded.fs.open_input_file(place) as source, pq.ParquetFile(source) as opened:
-            rows = opened.read(["seq", "ts"])
+        try:
+            with recorded.fs.open_input_file(place) as source, pq.ParquetFile(source) as opened:
+                rows = opened.read(["seq", "ts"])
+        except FileNotFoundError as error:
+            raise GoneError(f"{recorded.at(place)}: was removed while it was to be read") from error
         if since:
             rows = rows.filter(pc.greater_equal(rows["ts"], pa.scalar(since, rows["ts"].type)))
         if until:

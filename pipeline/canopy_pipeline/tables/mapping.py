@@ -53,17 +53,6 @@ class ColumnModel(_Strict):
         return Column(name, self.type, path or (name,), self.required, self.unit)
 
 
-class LimitsModel(_Strict):
-    """Limits of one payload."""
-
-    payload_bytes: int = Field(Limits.payload_bytes, ge=1, le=268_435_455)
-    depth: int = Field(Limits.depth, ge=1, le=200)
-    fields: int = Field(Limits.fields, ge=1, le=100_000)
-    items: int = Field(Limits.items, ge=1, le=1_000_000)
-    columns: int = Field(Limits.columns, ge=1, le=2_000)
-    births: int = Field(Limits.births, ge=0, le=100_000_000)
-
-
 class TableModel(_Strict):
     """The keys that tables of all formats have."""
 
@@ -108,7 +97,6 @@ class NumberModel(TableModel):
 
 class JsonModel(ColumnsModel):
     format: Literal["json"]
-    pinned: str | None = None
     framing: Literal["none", "confluent"] = "none"
 
 
@@ -149,7 +137,7 @@ class RegistryModel(_Strict):
 
 
 class MappingModel(_Strict):
-    limits: LimitsModel = LimitsModel.model_validate({})
+    limits: Limits = Limits()
     registry: RegistryModel | None = None
     tables: dict[
         str,
@@ -160,16 +148,10 @@ class MappingModel(_Strict):
     ] = Field(min_length=1, max_length=TABLES)
 
 
-class PinnedModel(_Strict):
-    columns: dict[str, ColumnModel]
-
-
 @dataclass(frozen=True)
 class Mapping:
     path: Path
     plans: tuple[Plan, ...]
-    open: dict[str, Path]
-    """Tables whose columns are not known yet, and the file for them."""
 
 
 def load(path: str) -> Mapping:
@@ -179,17 +161,10 @@ def load(path: str) -> Mapping:
         MisuseError: something in it is wrong; a line for each mistake.
     """
     file = Path(path)
-    model = MappingModel.model_validate(_parsed(file, MappingModel))
-    limits = Limits(**model.limits.model_dump())
+    model = _parsed(file)
     registry = None if model.registry is None else _registry(file, model)
-    plans, unpinned = [], {}
-    for name, table in model.tables.items():
-        loader = _Loader(file, name, limits, registry)
-        plan, missing = loader.plan(table)
-        plans.append(plan)
-        if missing is not None:
-            unpinned[name] = missing
-    return Mapping(file, tuple(plans), unpinned)
+    plans = (_Loader(file, name, model.limits, registry).plan(table) for name, table in model.tables.items())
+    return Mapping(file, tuple(plans))
 
 
 def _registry(file: Path, model: MappingModel) -> Registry:
@@ -206,16 +181,15 @@ def _registry(file: Path, model: MappingModel) -> Registry:
         raise MisuseError(f"{file}: {error}") from error
 
 
-def _parsed(file: Path, model: type[BaseModel]) -> Any:
+def _parsed(file: Path) -> MappingModel:
     try:
         found = tomllib.loads(_content(file, str(file)).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise MisuseError(f"{file}: not valid TOML: {error}") from error
     try:
-        model.model_validate(found)
+        return MappingModel.model_validate(found)
     except ValidationError as error:
-        raise MisuseError("\n".join(_line(file, each, model) for each in error.errors()[:20])) from error
-    return found
+        raise MisuseError("\n".join(_line(file, each) for each in error.errors()[:20])) from error
 
 
 def _content(file: Path, key: str) -> bytes:
@@ -227,7 +201,7 @@ def _content(file: Path, key: str) -> bytes:
         raise MisuseError(f"{key}: {file} cannot be read ({(error.strerror or str(error)).lower()})") from error
 
 
-def _line(file: Path, error: Any, model: type[BaseModel]) -> str:
+def _line(file: Path, error: Any) -> str:
     """One mistake for people."""
     place = list(error["loc"])
     formats = [each.__name__.removesuffix("Model").lower() for each in _FORMATS]
@@ -235,8 +209,8 @@ def _line(file: Path, error: Any, model: type[BaseModel]) -> str:
     if len(place) > 2 and place[0] == "tables" and place[2] in formats:
         chosen: type[BaseModel] = _FORMATS[formats.index(str(place.pop(2)))]
     else:
-        sections: dict[object, type[BaseModel]] = {"limits": LimitsModel, "registry": RegistryModel}
-        chosen = sections.get(place[0], model) if place else model
+        sections: dict[object, type[BaseModel]] = {"limits": Limits, "registry": RegistryModel}
+        chosen = sections.get(place[0], MappingModel) if place else MappingModel
     if len(place) > 3 and place[-3] == "columns":
         chosen = ColumnModel
     key = ".".join(str(each) for each in place)
@@ -281,17 +255,15 @@ class _Loader:
     def _beside(self, key: str, name: str) -> bytes:
         return _content(self.file.parent / name, f"{self.file}: tables.{self.name}.{key}")
 
-    def plan(self, table: Any) -> tuple[Plan, Path | None]:
-        """The table's plan, and the file that its columns are to be pinned in, where they are not known yet."""
+    def plan(self, table: Any) -> Plan:
         if not _NAMED.fullmatch(self.name) or self.name == DEAD_LETTERS:
             raise self._wrong("", "use lower-case letters, digits and _ for its name, and not dead_letters")
-        missing: Path | None = None
         schema, message, framing = b"", "", getattr(table, "framing", "none")
         schemas: tuple[tuple[int, bytes], ...] = ()
         columns = table.fixed or tuple(each.column(name) for name, each in table.columns.items())
-        if isinstance(table, JsonModel):
-            columns, missing = self._json(table, columns)
-        elif isinstance(table, AvroModel):
+        if isinstance(table, JsonModel) and not columns:
+            raise self._wrong("columns", "missing; set them (docs/tables.md says how to see the fields of payloads)")
+        if isinstance(table, AvroModel):
             schemas = self._schemas(table)
             # A table's schema stays while others come: by default it is the one with the lowest number.
             schema = schemas[0][1] if table.schema_file is None else self._beside("schema", table.schema_file)
@@ -306,9 +278,8 @@ class _Loader:
             self._span("late", table.late), self._span("ahead", table.ahead), schema, schemas, message, framing,
             self.registry if framing == "confluent" else None, self.limits,
         )  # fmt: skip
-        if missing is None:
-            self._check(plan)
-        return plan, missing
+        self._check(plan)
+        return plan
 
     def _span(self, key: str, text: str) -> int:
         try:
@@ -339,19 +310,6 @@ class _Loader:
             found[int(number)] = text = self._beside(key, file)
             self._described(key, (), partial(_avro_columns, text))
         return tuple(sorted(found.items()))
-
-    def _json(self, table: JsonModel, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], Path | None]:
-        if table.pinned is None:
-            if not columns:
-                raise self._wrong("columns", "missing; set them, or pinned = FILE to infer them")
-            return columns, None
-        if columns:
-            raise self._wrong("pinned", "set either pinned or columns, not both")
-        file = self.file.parent / table.pinned
-        if not file.exists():
-            return (), file
-        model = PinnedModel.model_validate(_parsed(file, PinnedModel))
-        return tuple(each.column(name) for name, each in model.columns.items()), None
 
     def _described(
         self, key: str, given: tuple[Column, ...], described: Callable[[], tuple[Column, ...]]

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import json
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.outputs import SUMMARY
 from canopy_pipeline.record.coverage import Coverage, Finding
-from canopy_pipeline.record.locks import alone_with
 from canopy_pipeline.record.number_set import Numbers
+from canopy_pipeline.runtime.locks import alone_with
 from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.evolution import evolved, newest, schema
 from canopy_pipeline.tables.plans import Plan
@@ -52,24 +53,31 @@ class Progress:
     """Numbers up to `through` that no segment held then: read if they come back. At most `LISTED` stretches."""
 
 
-class Sink(Protocol):
+class Sink(ABC):
     """A sink makes the files of a committed batch part of its tables; a second call changes nothing."""
 
+    @abstractmethod
     def publish(self, batch: Batch) -> None:
         """The tables get the columns that they lack first."""
 
+    @abstractmethod
     def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
         """Yield the rows that a commit which makes these numbers again replaces, as record batches: they may be more
         than those. `folders`: those of the table."""
 
+    @abstractmethod
     def views(self, out: Output) -> dict[str, str]:
         """Return SQL for the readers of the tables, by the names of the files."""
 
     def stale(self, out: Output) -> list[str]:
-        """Return the folders that no view names any more."""
+        """Return the folders that no view names any more; none where a table has one for good."""
+        del out
+        return []
 
     def forget(self, table: str) -> list[str]:
-        """Remove what a table no longer has from its history. Return lines for what is not reached."""
+        """Remove what a table no longer has from its history, if it keeps one. Return lines for what is not reached."""
+        del table
+        return []
 
 
 class Output:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
 
 from canopy_pipeline.tables.patterns import Pattern
 from canopy_pipeline.tables.registry import Registry
@@ -67,16 +68,17 @@ DEAD: Final = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one payload; a payload beyond them is a dead letter (docs/tables.md)."""
+class Limits(BaseModel):
+    """Limits of one payload, as a mapping sets them; a payload beyond them is a dead letter (docs/tables.md)."""
 
-    payload_bytes: int = 1_048_576
-    depth: int = 32
-    fields: int = 1_000
-    items: int = 10_000
-    columns: int = 200
-    births: int = 1_000_000
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    payload_bytes: int = Field(default=1_048_576, ge=1, le=268_435_455)
+    depth: int = Field(default=32, ge=1, le=200)
+    fields: int = Field(default=1_000, ge=1, le=100_000)
+    items: int = Field(default=10_000, ge=1, le=1_000_000)
+    columns: int = Field(default=200, ge=1, le=2_000)
+    births: int = Field(default=1_000_000, ge=0, le=100_000_000)
 
 
 @dataclass(frozen=True)

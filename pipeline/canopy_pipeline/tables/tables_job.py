@@ -9,8 +9,10 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from canopy_mqtt.words import counted
 from canopy_pipeline import job_metrics
@@ -21,16 +23,17 @@ from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.parts import the_only
 from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.record.unread import Unread, UnreadPart, named
-from canopy_pipeline.runtime.storage import File, Local, Storage, storage
+from canopy_pipeline.runtime.storage import File, Storage, storage
 from canopy_pipeline.tables.backfill import Range, births_before, replaced
 from canopy_pipeline.tables.births import Births, newest
-from canopy_pipeline.tables.infer import Inferred
-from canopy_pipeline.tables.local import publishes, stage
+from canopy_pipeline.tables.local import stage
 from canopy_pipeline.tables.mapping import Mapping, load
 from canopy_pipeline.tables.output import Output, Progress, Sink, alone
 from canopy_pipeline.tables.payloads.bad_payload import LATE
 from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, sink_of
 from canopy_pipeline.tables.staged import Remade, Staged
+
+T = TypeVar("T")
 
 BATCH: Final = 1_000_000
 """Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
@@ -120,7 +123,7 @@ def run(
     recorded = storage(None, source)
     check([source], output)
     with alone(output, place.local):
-        found = _pinned(load(mapping), Unread(source, recorded, chosen.skip_corrupt), say)
+        found = load(mapping)
         out = Output(output, place)
         about = {"table_format": chosen.format}
         if chosen.format == ICEBERG:
@@ -130,35 +133,6 @@ def run(
         except MisuseError as error:
             raise MisuseError(f"--mapping {mapping}: {error}" if str(error).startswith("tables.") else error) from error
         return _Job(found, out, recorded, source, sink_of(out, about, identity), chosen).go(say)
-
-
-def _pinned(mapping: Mapping, unread: Unread, say: Say) -> Mapping:
-    """Return the mapping with all columns; infer and pin those that it does not name."""
-    if not mapping.open:
-        return mapping
-    sampled = {plan.name: (plan, Inferred(plan)) for plan in mapping.plans if plan.name in mapping.open}
-    wanted = set(sampled)
-    look = unread.look(0, begun=False)
-    for batch in publishes(unread.recorded, look.files if look else [], 0, look.to if look else 0):
-        columns = (batch.column(name).to_pylist() for name in ("topic", "payload"))
-        for topic, payload in zip(*columns, strict=True):
-            for name in [*wanted]:
-                plan, seen = sampled[name]
-                if topic is not None and plan.pattern.values(topic) is not None and not seen.take(payload):
-                    wanted.discard(name)
-        if not wanted:
-            break
-    for name, (plan, seen) in sampled.items():
-        text = seen.text()
-        if text is None:
-            raise MisuseError(
-                f"{mapping.path}: tables.{name}.pinned: no JSON object in the record under {plan.pattern.text}: "
-                "it cannot infer columns; set columns"
-            )
-        file = mapping.open[name]
-        Local(file.parent).write(file.name, text.encode())
-        say(f"{name}: columns inferred from {seen.messages:,} messages, and pinned in {file}")
-    return load(str(mapping.path))
 
 
 class _Job:
@@ -187,14 +161,14 @@ class _Job:
             # Killed in the midst of it.
             self._finish()
         if self.options.replace is not None:
-            self._replace(self.options.replace, say)
+            self._twice(partial(self._replace, self.options.replace, say))
             return self._finish()
         begin(self.out.place)
         try:
             while True:
                 begun = time.monotonic()
-                self._returned(say)
-                while self._batch(say):
+                self._twice(partial(self._returned, say))
+                while self._twice(partial(self._read, say)):
                     pass
                 if self.options.every is None:
                     break
@@ -295,15 +269,16 @@ class _Job:
                 + ": readers that keep a view of it (DuckDB's files, Trino) need the new one of views.*.sql"
             )
 
-    def _batch(self, say: Say) -> bool:
-        """Read new events, up to a batch; return True if there were any."""
+    @staticmethod
+    def _twice(step: Callable[[], T]) -> T:
+        """Take a step; once more if segments were merged between two looks: what is gone is in another file then."""
         try:
-            return self._read(say)
+            return step()
         except (GoneError, UnreadError):
-            # Something may have been merged between two looks: what is gone is in another file then.
-            return self._read(say)
+            return step()
 
     def _read(self, say: Say) -> bool:
+        """Read new events, up to a batch; return True if there were any."""
         done = self.out.done
         look = self.unread.look(done.through, most=self.options.batch, begun=done.version > 0)
         if look is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner, Result
 
 from canopy_mqtt.command.record_verify import check_part as check
+from canopy_mqtt.record.files.current_files import current_files
 from canopy_mqtt.record.files.delta_follower import DeltaFollower
 from canopy_pipeline.cli import app
 from canopy_pipeline.compact import compact_job, erase_job
@@ -140,6 +142,23 @@ def test_merged_segments_are_erased_with_what_they_replaced(tmp_path: Path) -> N
     assert (kinds.count("erased"), kinds.count("gap")) == (15, 1)
     assert len(list(tmp_path.rglob("*.parquet"))) == len(manifests(tmp_path)) == 4
     assert check(tmp_path).faults == []
+
+
+def test_a_backup_brings_nothing_back_after_retention(tmp_path: Path) -> None:
+    record(tmp_path / "record")
+    shutil.copytree(tmp_path / "record", tmp_path / "backup")
+    erase_job.run(str(tmp_path / "record"), Chosen(("a/#",)))
+    before = seen(tmp_path / "record")
+    retention_job.run(str(tmp_path / "record"), timedelta(hours=5, minutes=15), now=NOW)
+    left = seen(tmp_path / "record")
+    assert len(left) < len(before)
+    shutil.copytree(tmp_path / "backup", tmp_path / "record", dirs_exist_ok=True)
+    assert seen(tmp_path / "record") == left
+    assert {tmp_path / "record" / place for place in current_files(tmp_path / "record")} == {
+        Path(file.path.removeprefix("file:")) for file in find(None, [str(tmp_path / "record")])
+    }
+    compact_job.run(str(tmp_path / "record"), HOUR, 1 << 20, NONE, now=NOW)
+    assert seen(tmp_path / "record") == left
 
 
 def test_small_segments_are_merged_after_an_erasure(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import trustme
 
 from canopy_mqtt.core.codec.packets import Publish
 from canopy_pipeline.mqtt.link import broker_client
-from canopy_pipeline.mqtt.mqtt_options import batch_options
+from canopy_pipeline.mqtt.mqtt_options import BatchOptions, chosen
 from tests.pipeline.mqtt.scripted import Peer
 from tests.pipeline.mqtt.scripted import publish as sent
 
@@ -51,7 +51,7 @@ def test_large_messages_over_tls(tmp_path: Path) -> None:
     arrived: list[Publish] = []
     with tls_broker(authority, got) as port:
         options = {"url": f"mqtts://localhost:{port}", "tls_ca": str(tmp_path / "ca.pem"), "filters": "t"}
-        link = broker_client(batch_options(options).broker, "c")
+        link = broker_client(chosen(BatchOptions, options), "c")
         link.on_message = arrived.append
         link.connect()
         link.publish(Publish(b"t", PAYLOAD, 0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,19 +9,17 @@ import pytest
 from pyspark.sql import types as t
 
 from canopy_pipeline.errors import MisuseError, PipelineError
-from canopy_pipeline.mqtt.message import Columns, Message, document, message
-from canopy_pipeline.mqtt.mqtt_options import sink_options
+from canopy_pipeline.mqtt.message import Message, columns, message
+from canopy_pipeline.mqtt.mqtt_options import SinkOptions, chosen
 from canopy_pipeline.mqtt.publisher import Publisher
 from tests.pipeline.mqtt.conftest import client, until
 from tests.pipeline.mqtt.scripted import Peer, scripted
 from tests.support.runs import for_each
 
-URL = {"url": "mqtt://127.0.0.1:1"}
-
 
 def publisher(port: int, **options: str) -> Publisher:
     said = {"url": f"mqtt://127.0.0.1:{port}", "connect_timeout": "10"} | options
-    return Publisher(sink_options(said), "publisher")
+    return Publisher(chosen(SinkOptions, said), "publisher")
 
 
 def simple(qos: int = 1, payload: bytes = b"x", retain: bool = False) -> Message:
@@ -177,17 +173,15 @@ FIELDS = t.StructType(
 
 
 def test_a_row_as_a_message() -> None:
-    options = sink_options(URL | {"retain": "true"})
-    columns = Columns.of(options, FIELDS)
     values = {
         "topic": "a/b", "payload": "é", "qos": None, "message_expiry": 9, "recv_ns": 1,
         "properties": [{"key": "k", "value": "v"}, {"key": "canopy-row", "value": "of an earlier sink"}],
     }  # fmt: skip
-    found = message(values, options, columns, [("canopy-row", "3")])
+    found = message(values, 1, columns(FIELDS), [("canopy-row", "3")])
     assert found == Message(
-        "a/b", "é".encode(), 1, True, [("k", "v"), ("canopy-row", "3")], {"message_expiry": 9}
+        "a/b", "é".encode(), 1, False, [("k", "v"), ("canopy-row", "3")], {"message_expiry": 9}
     )  # fmt: skip
-    assert message(values | {"payload": None, "qos": 2}, options, columns).payload == b""
+    assert message(values | {"payload": None, "qos": 2}, 1, columns(FIELDS)).payload == b""
 
 
 @for_each(
@@ -200,35 +194,23 @@ def test_a_row_as_a_message() -> None:
     ],
 )
 def test_a_row_that_is_no_message(changed: dict[str, Any], told: str) -> None:
-    options = sink_options(URL)
     values = dict.fromkeys(FIELDS.fieldNames()) | {"topic": "a"} | changed
     with pytest.raises(PipelineError, match=told):
-        message(values, options, Columns.of(options, FIELDS))
+        message(values, 1, columns(FIELDS))
 
 
 @for_each(
-    ("options", "ddl", "told"),
+    ("ddl", "told"),
     [
-        ({}, {"payload": "string"}, "there is no column 'topic': name one so, or set option 'topic'"),
-        ({}, {"topic": "string"}, "there is no column 'payload': name one so, or set option 'payload_json'"),
-        ({}, {"topic": "string", "payload": "double"}, "column 'payload' is double: the sink mqtt takes binary or str"),
-        ({}, {"topic": "string", "payload": "string", "n": "long"}, "column 'n' has no meaning for the sink mqtt"),
-        ({"payload_json": "true"}, {"topic": "string"}, "no column is left for the payload"),
+        ({"payload": "string"}, "there is no column 'topic'"),
+        ({"topic": "string"}, "there is no column 'payload'"),
+        ({"topic": "string", "payload": "double"}, "column 'payload' is double: the sink mqtt takes binary or str"),
+        ({"topic": "string", "payload": "string", "n": "long"}, "column 'n' has no meaning for the sink mqtt"),
     ],
 )
-def test_columns_that_do_not_fit(options: dict[str, str], ddl: dict[str, str], told: str) -> None:
+def test_columns_that_do_not_fit(ddl: dict[str, str], told: str) -> None:
     schema = t.StructType.fromJson(
         {"type": "struct", "fields": [{"name": n, "type": k, "nullable": True, "metadata": {}} for n, k in ddl.items()]}
     )
     with pytest.raises(MisuseError, match=told):
-        Columns.of(sink_options(URL | options), schema)
-
-
-def test_a_row_as_json() -> None:
-    values = {
-        "n": 1, "f": float("nan"), "s": "ü", "b": b"\x00", "d": decimal.Decimal("1.50"), "none": None,
-        "t": datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC), "l": [{"x": 1.5}],
-    }  # fmt: skip
-    assert document(values) == (
-        '{"n":1,"f":null,"s":"ü","b":"AA==","d":"1.50","none":null,"t":"2026-11-21T00:00:00+00:00","l":[{"x":1.5}]}'
-    )
+        columns(schema)

@@ -15,7 +15,7 @@ from canopy_mqtt.client.failures import LostError
 from canopy_mqtt.core.codec import encoder, packets
 from canopy_mqtt.core.codec.packets import Publish
 from canopy_pipeline.mqtt.link import broker_client
-from canopy_pipeline.mqtt.mqtt_options import stream_options
+from canopy_pipeline.mqtt.mqtt_options import StreamOptions, chosen
 from canopy_pipeline.mqtt.receiver import Receiver
 from canopy_pipeline.mqtt.rows import MAX_LOST
 from canopy_pipeline.mqtt.spool import Spool, read
@@ -40,9 +40,9 @@ def receiving(port: int, folder: Path, kind: type[Spool] = Spool, **options: str
         "spool": str(folder / "spool"),
         "connect_timeout": "10",
     } | options
-    chosen = stream_options(said)
-    spool = kind(chosen.spool, chosen.client_id)
-    receiver = Receiver(chosen, spool)
+    wanted = chosen(StreamOptions, said)
+    spool = kind(wanted.spool, wanted.client_id)
+    receiver = Receiver(wanted, spool)
     receiver.start()
     try:
         yield receiver, spool
@@ -272,9 +272,9 @@ def test_a_connection_that_comes_after_stop_writes_nothing(tmp_path: Path, monke
     asked: list[object] = []
     monkeypatch.setattr("canopy_pipeline.mqtt.receiver.PATIENCE", 0.1)
     options = {"url": "mqtt://127.0.0.1:1", "filters": "t/#", "client_id": "late", "spool": str(tmp_path)}
-    chosen = stream_options(options)
-    spool = Spool(chosen.spool, chosen.client_id)
-    receiver = Receiver(chosen, spool)
+    wanted = chosen(StreamOptions, options)
+    spool = Spool(wanted.spool, wanted.client_id)
+    receiver = Receiver(wanted, spool)
 
     def connect() -> None:
         connecting.set()
@@ -290,7 +290,7 @@ def test_a_connection_that_comes_after_stop_writes_nothing(tmp_path: Path, monke
         receiver.stop()
         assert receiver._thread.is_alive()
         spool.close()
-        other = Spool(chosen.spool, chosen.client_id)
+        other = Spool(wanted.spool, wanted.client_id)
     finally:
         go_on.set()
         receiver._thread.join(30)
@@ -320,7 +320,7 @@ def test_an_abandoned_link_takes_no_session_over(tmp_path: Path) -> None:
 
     with scripted(script) as port:
         options = {"url": f"mqtt://127.0.0.1:{port}", "filters": "t", "client_id": "c", "spool": str(tmp_path)}
-        link = broker_client(stream_options(options).broker, "c", session_expiry=10)
+        link = broker_client(chosen(StreamOptions, options), "c", session_expiry=10)
         link.abandoned = True
         with pytest.raises(LostError, match="is not wanted any more"):
             link.connect()

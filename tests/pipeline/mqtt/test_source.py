@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.mqtt.message import Message
-from canopy_pipeline.mqtt.mqtt_options import sink_options
+from canopy_pipeline.mqtt.mqtt_options import SinkOptions, chosen
 from canopy_pipeline.mqtt.publisher import Publisher
 from canopy_pipeline.mqtt.receiver import Receiver
 from canopy_pipeline.mqtt.rows import spark_schema
@@ -191,14 +190,6 @@ def test_two_streams_share_what_comes_and_each_message_is_one_row(
         assert sorted(map(int, got)) == list(range(20))
 
 
-def test_a_checkpoint_of_several_receivers_is_refused(brokers: Callable[[str], int], tmp_path: Path) -> None:
-    with (
-        reading(brokers("canopy"), tmp_path) as reader,
-        pytest.raises(MisuseError, match="with a new checkpoint"),
-    ):
-        reader.latestOffset({"0": 0, "1": 0}, ALL)
-
-
 @pytest.mark.long
 def test_what_the_default_queue_drops_while_the_query_is_away_stands_in_its_progress(
     brokers: Callable[[str], int], tmp_path: Path
@@ -209,7 +200,7 @@ def test_what_the_default_queue_drops_while_the_query_is_away_stands_in_its_prog
         start = reader.initialOffset()
         reader.prepareForTriggerAvailableNow()
     sent = 10_000 + 500
-    publisher = Publisher(sink_options({"url": f"mqtt://127.0.0.1:{port}"}), "much")
+    publisher = Publisher(chosen(SinkOptions, {"url": f"mqtt://127.0.0.1:{port}"}), "much")
     for number in range(sent):
         publisher.publish(Message(f"{tmp_path.name}/x", b"%d" % number, 1, False, [], {}))
     publisher.finish()

@@ -208,9 +208,9 @@ def test_batch_read_and_sinks(mqtt: SparkSession, brokers: Callable[[str], int],
         running = run_to_its_end(
             stream.options(spool=str(tmp_path / "spool"), available_now_wait="0.5")
             .load()
-            .selectExpr("topic AS source", "cast(payload AS string) AS value")
+            .selectExpr("'copy/json' AS topic", "to_json(struct(topic AS source)) AS payload")
             .writeStream.format("mqtt")
-            .options(url=url, topic="copy/json", payload_json="true")
+            .option("url", url)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start

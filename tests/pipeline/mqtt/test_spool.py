@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.packets import Publish
-from canopy_pipeline.mqtt.rows import ARROW, Read, batch, spark_schema
+from canopy_pipeline.errors import PipelineError
+from canopy_pipeline.mqtt.rows import Read, batch
 from canopy_pipeline.mqtt.source import divided
 from canopy_pipeline.mqtt.spool import Slice, Spool, SpoolError, read
+from canopy_pipeline.runtime.storage import Local
 from tests.support.runs import examples, for_each
 
 
@@ -74,7 +76,7 @@ def test_every_row_stays_readable_under_its_offset(steps: list[tuple[str, int | 
 
 def test_one_query_at_a_time(tmp_path: Path) -> None:
     spool = Spool(tmp_path, "c")
-    with pytest.raises(SpoolError, match="another query uses this spool"):
+    with pytest.raises(PipelineError, match="another query uses this spool"):
         Spool(tmp_path, "c", wait=0.01)
     spool.close()
     Spool(tmp_path, "c").close()
@@ -151,12 +153,6 @@ def test_partitions_are_even_and_in_order() -> None:
     assert divided([], 4) == []
 
 
-def test_arrow_and_spark_mean_the_same() -> None:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    assert to_arrow_schema(spark_schema(), timezone="UTC").equals(ARROW)
-
-
 def test_nothing_is_written_after_close(tmp_path: Path) -> None:
     spool = Spool(tmp_path, "c")
     spool.append(rows(0, 2))
@@ -171,24 +167,26 @@ def test_nothing_is_written_after_close(tmp_path: Path) -> None:
     other.close()
 
 
-def test_close_keeps_the_lock_while_a_segment_is_being_written(tmp_path: Path) -> None:
+def test_close_keeps_the_lock_while_a_segment_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writing, go_on = threading.Event(), threading.Event()
 
-    class Slow(Spool):
-        def _sync_folder(self) -> None:
-            if threading.current_thread() is appending:
-                writing.set()
-                assert go_on.wait(30)
-            super()._sync_folder()
+    publish = Local.publish
 
+    def slow(self: Local, draft: str, place: str) -> None:
+        if threading.current_thread() is appending:
+            writing.set()
+            assert go_on.wait(30)
+        publish(self, draft, place)
+
+    monkeypatch.setattr(Local, "publish", slow)
     appending = threading.Thread(target=lambda: spool.append(rows(0, 2)))
-    spool = Slow(tmp_path, "c")
+    spool = Spool(tmp_path, "c")
     closing = threading.Thread(target=spool.close)
     appending.start()
     try:
         assert writing.wait(30)
         closing.start()
-        with pytest.raises(SpoolError, match="another query uses this spool"):
+        with pytest.raises(PipelineError, match="another query uses this spool"):
             Spool(tmp_path, "c", wait=0.2)
     finally:
         go_on.set()

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from canopy_pipeline.cli import app
-from canopy_pipeline.command_options import close
 from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.coverage import LISTED, SHOWN, Coverage, Finding
@@ -21,7 +19,6 @@ from canopy_pipeline.record.segments import Choice, covering, find
 from canopy_pipeline.retention import retention_job as retention
 from tests.pipeline.folder import NOW, record
 from tests.pipeline.recorded import Story, write_segment
-from tests.support.runs import for_each
 
 HOURS = timedelta(hours=1)
 
@@ -40,27 +37,6 @@ def manifest(folder: Path, segment: Path) -> Path:
 
 def state(folder: Path, last: int, ended: int) -> None:
     (folder / ".recorder").write_bytes(struct.pack("<qq", last, ended))
-
-
-def test_a_whole_record_is_complete_and_says_how_much_it_is(tmp_path: Path) -> None:
-    told = Story()
-    for _ in range(10):
-        told.publish("p", "a")
-    told.write(tmp_path, segments=3)
-    state(tmp_path, 10, 1)
-    found = covered(tmp_path)
-    assert found.complete
-    assert found.lines() == ["the record is complete: 10 events in 3 segments read"]
-
-
-def test_a_segment_that_is_missing_is_named_with_its_numbers(tmp_path: Path) -> None:
-    gone = record(tmp_path, hours=1)[2]
-    gone.unlink()
-    found = covered(tmp_path)
-    assert dict(found.kinds) == {"missing": 1}
-    assert (found.events, found.missing, found.segments) == (15, 5, 3)
-    assert found.lines()[0] == "the record is INCOMPLETE: 15 events in 3 segments read, 5 are missing (25.0 %)"
-    assert gone.name in found.lines()[1]
 
 
 def test_a_hole_that_was_merged_over_is_still_one(tmp_path: Path) -> None:
@@ -144,22 +120,6 @@ def test_what_is_kept_and_told_is_bounded() -> None:
     assert found.missing == LISTED + 10
     assert len(found.lines()) == SHOWN + 2
     assert found.lines()[-1] == f"hole: {LISTED + 10 - SHOWN:,} more"
-
-
-@for_each(
-    ("whole", "fine", "allow", "code"),
-    [(True, True, False, 0), (False, True, False, 3), (False, True, True, 0), (False, False, False, 1)],
-)
-def test_the_exit_code_of_a_record_with_a_hole_is_3(whole: bool, fine: bool, allow: bool, code: int) -> None:
-    found = Coverage()
-    if not whole:
-        found.add(Finding("hole", None, 1, 2, 2, "numbers 1 to 2 are missing"))
-    if not code:
-        close(found, allow, fine)
-        return
-    with pytest.raises(typer.Exit) as ended:
-        close(found, allow, fine)
-    assert ended.value.exit_code == code
 
 
 def test_compact_names_what_is_missing_and_ends_with_3(tmp_path: Path) -> None:

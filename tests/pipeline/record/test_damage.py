@@ -384,25 +384,3 @@ def test_one_record_under_two_inputs_is_a_mistake(tmp_path: Path, second: str) -
         said = run("pipeline", job, "--engine", "duckdb", "--input", one, "--input", two, "--output", tmp_path / job)
         assert said.exit_code == 2, said.output
         assert "the same record under two inputs" in said.stderr
-
-
-@pytest.mark.parametrize(
-    ("damage", "kind", "named"), [(crash_gap, "gap", "the recorder lost"), (deleted, "missing", "is not there")]
-)
-def test_every_page_and_summary_of_a_report_names_what_is_missing(
-    tmp_path: Path, damage: Callable[[Path], None], kind: str, named: str
-) -> None:
-    source, out = tmp_path / "record", tmp_path / "out"
-    damage(source)
-    said = run("pipeline", "report", "--engine", "duckdb", "--input", source, "--output", out)
-    assert said.exit_code == 3, said.output
-    assert named in said.stderr
-    for name in ("", "rollup", "tree", "plan", "oracle"):
-        coverage = json.loads((out / name / "summary.json").read_text())["coverage"]
-        assert (list(coverage["kinds"]), coverage["complete"]) == ([kind], False), name
-        assert named in coverage["findings"][0]["said"]
-        assert named in (out / name / "index.html").read_text()
-    oracle = json.loads((out / "oracle/summary.json").read_text())
-    assert (oracle["missing"], oracle["unexpected"], oracle["wrong"]) == (0, 0, 0)
-    # Up to a hole of which nobody knows what was in it.
-    assert (0 < oracle["judged"] < oracle["publishes"]) is (kind == "missing")

@@ -20,7 +20,7 @@ from canopy_pipeline.record import segments
 from canopy_pipeline.record.events_schema import EVENTS
 from canopy_pipeline.record.segments import Choice, events, find, reading
 from canopy_pipeline.runtime.storage import MANIFESTS, Local, Storage, parquet
-from tests.pipeline.folder import record, through_hadoop
+from tests.pipeline.folder import elsewhere, record
 from tests.pipeline.recorded import BEGIN, Story
 
 
@@ -193,10 +193,10 @@ def test_many_segments_are_read_by_their_folders_and_only_they(
 
 
 def test_storage_is_listed_by_folders_and_no_whole_segment_is_opened(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(tmp_path / "a b,{c", hours=3)
-    here, there = Local(tmp_path / "a b,{c"), through_hadoop(spark, tmp_path / "a b,{c")
+    here, there = Local(tmp_path / "a b,{c"), elsewhere(tmp_path / "a b,{c")
     for suffix, under in ((".parquet", ""), (".json", MANIFESTS), (".parquet", "date=2026-11-21/hour=17")):
         listed = there.files(suffix, under)
         assert [(file.place, file.size) for file in listed] == [
@@ -206,5 +206,5 @@ def test_storage_is_listed_by_folders_and_no_whole_segment_is_opened(
     asked: list[str] = []
     monkeypatch.setattr(Storage, "ends", lambda *_: asked.append("a file"))
     monkeypatch.setattr(segments, "storage", lambda *_: there)
-    assert len(find(spark, [str(tmp_path)])) == 12
+    assert len(find(None, [str(tmp_path)])) == 12
     assert not asked

@@ -17,7 +17,7 @@ from canopy_pipeline.cli import app
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.events_schema import CONNECT, GAP, PUBLISH
 from canopy_pipeline.report import report_job
-from canopy_pipeline.report.picture import STEPS, Picture, _every, _messages
+from canopy_pipeline.report.picture import Picture, _messages
 from tests.pipeline.recorded import Story, write_segment
 
 Made = Callable[[], report_job.JobResult]
@@ -153,12 +153,3 @@ def test_time_of_which_the_recorder_lost_events_is_shaded_and_not_a_time_without
     chart = _messages(shown)
     assert [(each.begin, each.end) for each in chart.stages] == [(1_002, 1_005), (1_005, 1_006)]
     assert chart.series[0].values == [5, 0, None, None, None, 7, 0]
-
-
-def test_pieces_of_time_are_told_in_their_unit() -> None:
-    told = [_every(Picture(step=step)) for step in STEPS]
-    assert told == [
-        "each second", "each 2 seconds", "each 5 seconds", "each 10 seconds", "each 30 seconds", "each minute",
-        "each 2 minutes", "each 5 minutes", "each 10 minutes", "each 30 minutes", "each hour", "each 3 hours",
-        "each 6 hours", "each day", "each 7 days", "each 30 days",
-    ]  # fmt: skip

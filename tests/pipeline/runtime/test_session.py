@@ -6,17 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-
-
-def test_spark_does_not_say_what_level_it_logs_at(spark: SparkSession) -> None:
-    """It takes the process for a shell, and says so in two lines, where no level is set for that shell."""
-    context: Any = spark.sparkContext
-    logging = getattr(getattr(context._jvm.org.apache.spark.internal, "Logging$"), "MODULE$")
-    assert not logging.setLogLevelPrinted()
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyiceberg.catalog
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 from typer.testing import CliRunner
 
 from canopy_pipeline.cli import app
+from canopy_pipeline.compact import compact_job
 from canopy_pipeline.errors import MisuseError, PipelineError, UnreadError
 from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.tables.backfill import Range
+from canopy_pipeline.tables.local import stage
 from canopy_pipeline.tables.sinks.sink_of import DELTA, ICEBERG, PARQUET
 from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
+from tests.pipeline.folder import NOW
 from tests.pipeline.record.test_killed import killed
 from tests.pipeline.recorded import Story
 from tests.pipeline.tables.fleet import mapping, sparkplug, story
-from tests.pipeline.tables.sinks.test_iceberg import closed, configured  # noqa: F401
-from tests.pipeline.tables.test_evolution import StoppedError
+from tests.pipeline.tables.sinks.test_iceberg import closed, configured, stopped  # noqa: F401
 from tests.support.runs import for_each
 
 BEFORE = """
@@ -66,6 +68,23 @@ def tables(folder: Path, format_: str = PARQUET, say: Say = unsaid, **more: Any)
 
 def again(folder: Path, format_: str = PARQUET, begin: str = "5", end: str = "8", **more: Any) -> TablesOutcome:
     return tables(folder, format_, replace=Range.of(begin, end), **more)
+
+
+def test_segments_that_are_merged_meanwhile_are_read_where_they_are_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path)
+    merged: list[int] = []
+
+    def staged(*given: Any) -> Any:
+        if not merged:
+            none = timedelta(0)
+            merged.append(compact_job.run(str(tmp_path / "record"), none, 1 << 20, none, now=NOW).removed)
+        return stage(*given)
+
+    monkeypatch.setattr("canopy_pipeline.tables.tables_job.stage", staged)
+    assert again(tmp_path).rows == {"power": 11}
+    assert merged == [3]
 
 
 def read(out: Path, format_: str, table: str = "power", columns: str = "seq, watts") -> list[tuple[Any, ...]]:
@@ -307,23 +326,8 @@ def test_stopped_at_every_commit_to_a_catalog_each_row_is_there_once(
 ) -> None:
     configured(monkeypatch, tmp_path / "lake")
     begun(tmp_path, ICEBERG)
-    commit, made = SqlCatalog.commit_table, list[None]()
-
-    def stopping(*arguments: Any) -> Any:
-        for number in (0, 1):
-            if len(made) == steps:
-                raise StoppedError
-            made.append(None)
-            if not number:
-                done = commit(*arguments)
-        return done
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SqlCatalog, "commit_table", stopping)
-        try:
-            again(tmp_path, ICEBERG, "5", "12")
-        except StoppedError:
-            assert len(made) == steps
+    with stopped(monkeypatch, steps):
+        again(tmp_path, ICEBERG, "5", "12")
     assert read(tmp_path / "out", ICEBERG) in (WRONG, AFTERWARDS)
     assert again(tmp_path, ICEBERG, "5", "12").rows == {"power": 11}
     assert read(tmp_path / "out", ICEBERG) == AFTERWARDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import polars as pl
 import pyarrow as pa
 import pyiceberg.catalog
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from canopy_pipeline.errors import MisuseError, PipelineError
@@ -23,7 +21,7 @@ from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
 from tests.pipeline.record.test_killed import killed
 from tests.pipeline.recorded import Story
 from tests.pipeline.tables.fleet import mapping
-from tests.pipeline.tables.sinks.test_iceberg import configured
+from tests.pipeline.tables.sinks.test_iceberg import configured, stopped
 from tests.pipeline.tables.test_tables import numbers, rows
 from tests.support.runs import for_each
 
@@ -240,10 +238,6 @@ def test_a_table_of_iceberg_has_the_new_columns(tmp_path: Path, monkeypatch: pyt
         assert lazily.sort("seq").select("phase", "watts", "volts").collect().rows() == EXPECTED
 
 
-class StoppedError(BaseException):
-    """The end of a process: what the code does not catch."""
-
-
 @for_each("steps", range(9))
 def test_stopped_at_every_commit_to_a_catalog_each_row_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
@@ -251,21 +245,7 @@ def test_stopped_at_every_commit_to_a_catalog_each_row_is_there_once(
     """Before and after each: the columns, and the rows of three tables; the last one is not stopped."""
     configured(monkeypatch, tmp_path / "lake")
     begun(tmp_path, ICEBERG)
-    commit, made = SqlCatalog.commit_table, list[None]()
-
-    def step() -> None:
-        if len(made) == steps:
-            raise StoppedError
-        made.append(None)
-
-    def stopping(*arguments: Any) -> Any:
-        step()
-        done = commit(*arguments)
-        step()
-        return done
-
-    with monkeypatch.context() as patch, suppress(StoppedError):
-        patch.setattr(SqlCatalog, "commit_table", stopping)
+    with stopped(monkeypatch, steps) as made:
         tables(tmp_path, ICEBERG)
         assert len(made) == steps
     assert tables(tmp_path, ICEBERG).rows == {"power": 4, "notes": 1}

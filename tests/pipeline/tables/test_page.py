@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -53,7 +52,7 @@ def test_it_names_what_there_is() -> None:
     assert options
     assert options == set(re.findall(r"`(--[a-z-]+)\b", PAGE))
     rows = dict(re.findall(r"\n\| `(\w+)` \| ([\d,]+) \|", PAGE))
-    assert {name: int(value.replace(",", "")) for name, value in rows.items()} == asdict(Limits())
+    assert {name: int(value.replace(",", "")) for name, value in rows.items()} == Limits().model_dump()
 
 
 def test_the_descriptors_are_those_of_the_proto_file() -> None:

@@ -7,6 +7,7 @@ import json
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ class Server(ThreadingHTTPServer):
         self.status = 200
         self.silent = threading.Event()
         self.silent.set()
+        self.slow = False
+        """Whether an answer goes on for ever, byte by byte."""
 
     @property
     def url(self) -> str:
@@ -74,6 +77,9 @@ class Handler(BaseHTTPRequestHandler):
         found = SCHEMAS.get(number)
         self.send_response(404 if found is None and self.server.status == 200 else self.server.status)
         self.end_headers()
+        with suppress(OSError):
+            while self.server.slow:
+                self.wfile.write(b" ")
         if self.server.status == 200:
             self.wfile.write(json.dumps(found or {"error_code": 40403, "message": "Schema not found"}).encode())
 
@@ -190,7 +196,7 @@ def test_the_password_comes_from_its_file(tmp_path: Path, server: Server) -> Non
     assert "pass:word" not in str(refused.value)
 
 
-@for_each("how", ["away", "silent", "broken", "another address", "no registry"])
+@for_each("how", ["away", "silent", "slow", "broken", "another address", "no registry"])
 def test_a_registry_that_does_not_answer_stops_the_job_in_a_line(tmp_path: Path, server: Server, how: str) -> None:
     """And nothing of the batch is written: the next run reads it."""
     url, said = server.url, "does not answer"
@@ -198,6 +204,8 @@ def test_a_registry_that_does_not_answer_stops_the_job_in_a_line(tmp_path: Path,
         url = "http://127.0.0.1:1"
     elif how == "silent":
         server.silent.clear()
+    elif how == "slow":
+        server.slow = True
     elif how == "broken":
         server.status = 503
     elif how == "another address":
@@ -215,6 +223,7 @@ def test_a_registry_that_does_not_answer_stops_the_job_in_a_line(tmp_path: Path,
     assert "\n" not in str(refused.value)
     SCHEMAS[77] = {"schema": "{}", "schemaType": "JSON"}
     server.status = 200
+    server.slow = False
     server.silent.set()
     file(tmp_path / "map", server.url, JSON)
     assert run(*where).rows == {"t": 1}

@@ -197,48 +197,6 @@ def test_another_folder_that_is_not_empty_is_refused(plant: Path) -> None:
         tables(plant, "other")
 
 
-INFERRED = """
-[tables.power]
-filter = "site/{site}/device/{device}/power"
-format = "json"
-pinned = "power.columns.toml"
-"""
-
-
-def test_columns_are_inferred_once_and_pinned(tmp_path: Path) -> None:
-    told = Story()
-    for number in range(200):
-        told.publish("d", "site/a/device/b/power", json.dumps({"v": number, "on": True, "deep": {"x": 1.5}}).encode())
-    # What one client makes up is no column.
-    told.publish("evil", "site/a/device/b/power", json.dumps({f"made-up-{n}": n for n in range(900)}).encode())
-    told.write(tmp_path / "record")
-    mapping(tmp_path / "maps", INFERRED)
-    outcome = tables(tmp_path)
-    pinned = (tmp_path / "maps/power.columns.toml").read_text()
-    assert [line for line in pinned.splitlines() if " = " in line] == [
-        'deep_x = { path = ["deep", "x"], type = "float64" }',
-        'on = { path = ["on"], type = "boolean" }',
-        'v = { path = ["v"], type = "int64" }',
-    ]
-    assert outcome.rows == {"power": 201}
-    later = Story(first_seq=202)
-    later.publish("d", "site/a/device/b/power", b'{"v": "text", "new": 1}')
-    later.write(tmp_path / "record")
-    assert tables(tmp_path).done.dead == {("power", "wrong-type"): 1}
-    assert (tmp_path / "maps/power.columns.toml").read_text() == pinned
-
-
-def test_columns_are_inferred_without_a_segment_that_is_left_out(plant: Path) -> None:
-    mapping(plant / "maps", INFERRED)
-    segment = sorted((plant / "record").rglob("seg-*.parquet"))[0]
-    segment.write_bytes(segment.read_bytes()[:100])
-    with pytest.raises(PipelineError, match=segment.name):
-        tables(plant)
-    outcome = tables(plant, options=TablesOptions(skip_corrupt=True))
-    assert outcome.rows["power"]
-    assert list(outcome.coverage.kinds) == ["left out"]
-
-
 def test_the_command(plant: Path) -> None:
     arguments = ["tables", "--input", str(plant / "record"), "--output", str(plant / "out")]
     arguments += ["--mapping", str(plant / "maps/tables.toml")]

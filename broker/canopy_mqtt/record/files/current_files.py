@@ -6,7 +6,7 @@ each event once. Blocks; reads the manifests of merged segments, and all manifes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ def replaced(root: Path) -> set[str]:
     Raises:
         RecorderError: a manifest cannot be read.
     """
-    return {name for names in _merges(root).values() for name in names}
+    return _replaced(root, _merges(root))
 
 
 def current_files(root: Path) -> list[str]:
@@ -56,11 +56,17 @@ def current_files(root: Path) -> list[str]:
             break
     else:
         raise RecorderError(f"{root}: its segments are merged faster than they can be listed")
-    gone = {name for names in merges.values() for name in names}
+    gone = _replaced(root, merges)
     found = [place for place in there if place not in gone and (place in merges or not is_merged(place))]
     if not found and there and next(manifests(root), None) is None:
         raise RecorderError(f"{root}: merged segments, and no manifest says what they hold; copy {MANIFESTS} too")
     return found
+
+
+def _replaced(root: Path, merges: Mapping[str, Collection[str]]) -> set[str]:
+    """Return what these merged segments replace, and what others did that retention has removed."""
+    of_removed = (entry.get("replaces") or () for entry in removed(root))
+    return {str(name) for names in (*merges.values(), *of_removed) for name in names}
 
 
 def files(root: Path, since: datetime | None = None, until: datetime | None = None) -> Iterator[File]:

@@ -6,7 +6,8 @@ A text is a column's name where a function takes a column, and a value everywher
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 TYPES: Final = {
@@ -70,6 +71,16 @@ def columns_of(ddl: str) -> dict[str, str]:
 def parts(text: str) -> list[str]:
     """Split a list at its commas, except those within brackets."""
     return re.split(r",(?![^<(]*[>)])", text)
+
+
+def _operator(sign: str, after: bool = False) -> Callable[[Column, Any], Column]:
+    """Return the method of an operator; with `after`, of one whose left side is no column."""
+
+    def applied(self: Column, other: Any) -> Column:
+        left, right = (value(other), self.sql) if after else (self.sql, value(other))
+        return Column(f"({left} {sign} {right})")
+
+    return applied
 
 
 class Column:
@@ -143,61 +154,16 @@ class Column:
             raise AttributeError(name)
         return self[name]
 
-    def _with(self, operator: str, other: Any) -> Column:
-        return Column(f"({self.sql} {operator} {value(other)})")
-
-    def _after(self, operator: str, other: Any) -> Column:
-        return Column(f"({value(other)} {operator} {self.sql})")
-
-    def __eq__(self, other: object) -> Column:  # type: ignore[override]  # an expression, as in Spark
-        return self._with("=", other)
-
-    def __ne__(self, other: object) -> Column:  # type: ignore[override]  # an expression, as in Spark
-        return self._with("<>", other)
-
+    __eq__ = _operator("=")  # type: ignore[assignment]  # an expression, as in Spark
+    __ne__ = _operator("<>")  # type: ignore[assignment]  # an expression, as in Spark
     __hash__ = None  # type: ignore[assignment]  # nor can Spark's be put in a set
-
-    def __lt__(self, other: Any) -> Column:
-        return self._with("<", other)
-
-    def __le__(self, other: Any) -> Column:
-        return self._with("<=", other)
-
-    def __gt__(self, other: Any) -> Column:
-        return self._with(">", other)
-
-    def __ge__(self, other: Any) -> Column:
-        return self._with(">=", other)
-
-    def __and__(self, other: Any) -> Column:
-        return self._with("AND", other)
-
-    def __or__(self, other: Any) -> Column:
-        return self._with("OR", other)
+    __lt__, __le__, __gt__, __ge__ = map(_operator, ("<", "<=", ">", ">="))
+    __and__, __or__ = map(_operator, ("AND", "OR"))
+    __add__, __sub__, __mul__, __truediv__ = map(_operator, "+-*/")
+    __radd__, __rsub__, __rmul__ = map(partial(_operator, after=True), "+-*")
 
     def __invert__(self) -> Column:
         return Column(f"(NOT {self.sql})")
-
-    def __add__(self, other: Any) -> Column:
-        return self._with("+", other)
-
-    def __radd__(self, other: Any) -> Column:
-        return self._after("+", other)
-
-    def __sub__(self, other: Any) -> Column:
-        return self._with("-", other)
-
-    def __rsub__(self, other: Any) -> Column:
-        return self._after("-", other)
-
-    def __mul__(self, other: Any) -> Column:
-        return self._with("*", other)
-
-    def __rmul__(self, other: Any) -> Column:
-        return self._after("*", other)
-
-    def __truediv__(self, other: Any) -> Column:
-        return self._with("/", other)
 
     def __bool__(self) -> bool:
         raise TypeError("a column has no truth of its own: & and | are for columns")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,12 +18,10 @@ from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Local
 from canopy_pipeline.tables.evolution import newest
+from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Batch, among, filled, rows
 from canopy_pipeline.tables.views import views
-
-if TYPE_CHECKING:
-    from canopy_pipeline.tables.output import Output
 
 _DELTA: Final = {
     "bool": "boolean", "int8": "byte", "int32": "integer", "int64": "long", "double": "double", "string": "string",
@@ -32,7 +30,7 @@ _DELTA: Final = {
 """Arrow's types in Delta Lake."""
 
 
-class DeltaSink:
+class DeltaSink(Sink):
     """Tables of Delta Lake in a folder of this machine."""
 
     def __init__(self, place: Local, stream: str, schemas: Mapping[str, Any]) -> None:
@@ -81,11 +79,6 @@ class DeltaSink:
     def views(self, out: Output) -> dict[str, str]:
         versions = {name: {name: newest(said)[1]} for name, said in out.kept.items()}
         return views(out.schemas(), out.where(), True, out.written(), versions)
-
-    def stale(self, out: Output) -> list[str]:
-        """Return nothing: each table has one folder."""
-        del out
-        return []
 
     def forget(self, table: str) -> list[str]:
         """Vacuum a table, so that no earlier version can be read any more."""

@@ -8,7 +8,7 @@ numbers they stand for. Nothing of the catalog's configuration is in an error: p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from warnings import catch_warnings, simplefilter
 
 import pyarrow as pa
@@ -17,12 +17,10 @@ from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.evolution import newest
+from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.plans import DATE
 from canopy_pipeline.tables.staged import Batch, among, rows
 from canopy_pipeline.tables.views import iceberg_views
-
-if TYPE_CHECKING:
-    from canopy_pipeline.tables.output import Output
 
 TRIES: Final = 5
 """The number of times that a commit is tried again if another writer of the table was quicker."""
@@ -32,7 +30,7 @@ STREAM: Final = "canopy.stream"
 BATCH: Final = "canopy.batch"
 
 
-class IcebergSink:
+class IcebergSink(Sink):
     """Tables of one namespace of a catalog. The output folder keeps what is written aside, and the commits."""
 
     def __init__(self, place: Storage, stream: str, schemas: Mapping[str, Any], catalog: str, namespace: str) -> None:
@@ -205,11 +203,6 @@ class IcebergSink:
             raise self._told(f"table {self._identifier(name)}", error) from None
         quoted = ".".join(f'"{each}"' for each in (self._name, *self._namespace.split("."), name))
         return quoted, str(table.metadata_location)
-
-    def stale(self, out: Output) -> list[str]:
-        """Return nothing: each table has one folder."""
-        del out
-        return []
 
     def forget(self, table: str) -> list[str]:
         """Do nothing: pyiceberg removes no files."""

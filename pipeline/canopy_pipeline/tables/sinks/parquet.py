@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,15 +18,13 @@ from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Local, Storage
 from canopy_pipeline.tables.evolution import following, newest, schema
+from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Batch, Remade, Staged, rows
 from canopy_pipeline.tables.views import views
 
-if TYPE_CHECKING:
-    from canopy_pipeline.tables.output import Output
 
-
-class ParquetSink:
+class ParquetSink(Sink):
     def __init__(self, place: Storage, tables: dict[str, Any]) -> None:
         """`tables`: as `evolution` has them."""
         self.place = place
@@ -105,11 +103,6 @@ class ParquetSink:
         present = {folder for said in out.kept.values() for folder in said["versions"]}
         named = re.compile(rf"({'|'.join(out.kept)})(\.v\d+)?")
         return [name for name in self.place.names("") if name not in present and out.kept and named.fullmatch(name)]
-
-    def forget(self, table: str) -> list[str]:
-        """Do nothing: old folders go by themselves."""
-        del table
-        return []
 
     def _files(self, folder: str) -> list[str]:
         """The places of a table's files, in order of their days."""

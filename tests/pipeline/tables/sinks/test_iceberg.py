@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pyiceberg.catalog
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Transaction
 from pyiceberg.utils.config import Config
 
 from canopy_pipeline.errors import MisuseError, PipelineError
-from canopy_pipeline.runtime.storage import Local
 from canopy_pipeline.tables.sinks import iceberg
 from canopy_pipeline.tables.sinks.sink_of import ICEBERG
 from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
@@ -33,6 +33,32 @@ def configured(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: str) -> No
     for name, value in told.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__PLANT__{name.upper()}", value)
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
+
+
+class StoppedError(BaseException):
+    """The end of a process: what the code does not catch."""
+
+
+@contextmanager
+def stopped(monkeypatch: pytest.MonkeyPatch, steps: int) -> Iterator[list[None]]:
+    """The process ends before so many steps more: each commit to the catalog is two, it and its answer. Yields those
+    that were made."""
+    commit, made = SqlCatalog.commit_table, list[None]()
+
+    def step() -> None:
+        if len(made) == steps:
+            raise StoppedError
+        made.append(None)
+
+    def stopping(*arguments: Any) -> Any:
+        step()
+        done = commit(*arguments)
+        step()
+        return done
+
+    with monkeypatch.context() as patch, suppress(StoppedError):
+        patch.setattr(SqlCatalog, "commit_table", stopping)
+        yield made
 
 
 @pytest.fixture
@@ -97,50 +123,6 @@ def test_the_views_name_the_tables_in_the_catalog(plant: Path) -> None:
     assert "FROM `plant`.`site`.`west`.`power`;" in (plant / "out/views.spark.sql").read_text()
     assert 'SELECT * FROM "plant"."site"."west"."power";' in (plant / "out/views.trino.sql").read_text()
     assert f"iceberg_scan('{table('power').metadata_location}')" in (plant / "out/views.duckdb.sql").read_text()
-
-
-class Killed(BaseException):
-    """The process was killed: nothing of it runs on."""
-
-
-def dying(monkeypatch: pytest.MonkeyPatch, steps: int) -> list[str]:
-    """Killed after so many changes, of the output and of the catalog: just before the next one."""
-    made: list[str] = []
-
-    for owner, names in (
-        (Local, ("publish", "move", "remove")),
-        (Transaction, ("append", "set_properties", "commit_transaction")),
-        (importlib.import_module("pyiceberg.catalog.sql").SqlCatalog, ("create_table", "create_namespace")),
-    ):
-        for name in names:
-            change = getattr(owner, name)
-
-            def step(self: Any, *arguments: Any, change: Any = change, name: str = name, **options: Any) -> Any:
-                if len(made) == steps:
-                    raise Killed
-                made.append(name)
-                return change(self, *arguments, **options)
-
-            monkeypatch.setattr(owner, name, step)
-    return made
-
-
-@pytest.mark.long
-def test_killed_at_each_kind_of_step_each_row_is_there_once(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What changes in a run without a kill; then killed before the first and the last change of each kind.
-    configured(monkeypatch, plant / "lake-whole")
-    with monkeypatch.context() as patch:
-        made = dying(patch, 1_000)
-        tables(plant, "out-whole")
-    assert {"create_table", "append", "commit_transaction", "publish", "remove"} <= set(made)
-    for steps in sorted({at for kind in made for at in (made.index(kind), len(made) - 1 - made[::-1].index(kind))}):
-        configured(monkeypatch, plant / f"lake-{steps}")
-        with monkeypatch.context() as patch:
-            dying(patch, steps)
-            with pytest.raises(Killed):
-                tables(plant, f"out-{steps}")
-        assert tables(plant, f"out-{steps}").rows == {"power": 3, "notes": 3}
-        assert (seqs("power"), seqs("notes"), seqs("dead_letters")) == ([2, 10, 18], [4, 12, 20], [3, 11, 19])
 
 
 def test_a_commit_that_another_writer_was_quicker_than_is_begun_again(
