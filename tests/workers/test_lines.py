@@ -17,6 +17,7 @@ from canopy_mqtt.workers.wire import (
     ANY,
     CONNECTION,
     SHORTAGE,
+    TAKEN,
     Arrival,
     Channel,
     Frame,
@@ -24,10 +25,16 @@ from canopy_mqtt.workers.wire import (
     arrival,
     encoded,
     says,
-    taken,
 )
 from canopy_mqtt.workers.worker import Worker
 from tests.support.waiting import until
+
+TAKES = Frame(TAKEN, b"")
+
+
+def broke(place: str, error: Exception) -> None:
+    """What no test expects."""
+    raise AssertionError(place) from error
 
 
 class Ends:
@@ -60,20 +67,18 @@ class Ends:
         """Begin a conversation with a worker, and return the supervisor's side."""
         mine, its = socket.socketpair()
 
-        def received(frames: list[Frame]) -> None:
+        def received(frame: Frame) -> None:
+            assert frame.kind == CONNECTION
+            assert frame.sock is not None
             if self.takes:
-                self.other.send(taken(len(frames)))
-            for frame in frames:
-                assert frame.kind == CONNECTION
-                assert frame.sock is not None
-                if self.takes:
-                    self.got.append(arrival(frame.body).data)
-                    frame.sock.setblocking(False)
-                    frame.sock.send(b"served")
-                frame.sock.close()
+                self.other.send(TAKES)
+                self.got.append(arrival(frame.body).data)
+                frame.sock.setblocking(False)
+                frame.sock.send(b"served")
+            frame.sock.close()
 
-        self.other = Channel(its, received, lambda: None)
-        return Channel(mine, lambda frames: line.taken(sum(each.body[0] for each in frames)), lambda: None)
+        self.other = Channel(its, received, lambda: None, broke)
+        return Channel(mine, lambda _: line.taken(), lambda: None, broke)
 
 
 @pytest.fixture
@@ -275,7 +280,7 @@ async def test_another_error_ends_the_conversation_when_all_is_read(monkeypatch:
     mine, its = socket.socketpair()
     got: list[Frame] = []
     lost = asyncio.Event()
-    channel, other = Channel(mine, got.extend, lost.set), Channel(its, print, lambda: None)
+    channel, other = Channel(mine, got.append, lost.set, broke), Channel(its, print, lambda: None, broke)
     other.send(says("failed", "why"))
 
     def send_fds(*_: Any) -> int:
@@ -290,15 +295,50 @@ async def test_another_error_ends_the_conversation_when_all_is_read(monkeypatch:
     other.close()
 
 
+async def test_what_fails_in_one_frame_costs_no_other_one() -> None:
+    mine, its = socket.socketpair()
+    got: list[str] = []
+    faults: list[str] = []
+
+    def received(frame: Frame) -> None:
+        got.append(*frame.said())
+
+    def note(place: str, error: Exception) -> None:
+        faults.append(f"{place}: {type(error).__name__}")
+
+    channel, other = Channel(mine, received, lambda: None, note), Channel(its, print, lambda: None, note)
+    other.send(says("one", "too many"))
+    other.send(says("next"), lambda: [][0])
+    other.send(says("last"))
+    await until(lambda: got == ["next", "last"])
+    assert faults == ["workers: IndexError", "workers: TypeError"]
+    channel.close()
+    other.close()
+
+
+async def test_what_fails_of_a_workers_tasks_is_counted() -> None:
+    worker = Worker.__new__(Worker)
+    failed: asyncio.Future[tuple[str, Exception]] = asyncio.get_running_loop().create_future()
+    worker._broker = cast(Any, SimpleNamespace(faults=SimpleNamespace(broke=lambda *what: failed.set_result(what))))
+    worker._works = set()
+
+    async def fails() -> None:
+        raise RuntimeError
+
+    worker._begin(fails())
+    place, error = await failed
+    assert (place, type(error)) == ("workers", RuntimeError)
+
+
 async def test_a_worker_touches_nothing_before_it_has_said_so() -> None:
     """The supervisor would give the connection to the next process, too."""
     mine, its = socket.socketpair()
     got: list[Frame] = []
-    supervisor, worker = Channel(mine, got.extend, lambda: None), Channel(its, print, lambda: None)
+    supervisor, worker = Channel(mine, got.append, lambda: None, broke), Channel(its, print, lambda: None, broke)
     asyncio.get_running_loop().remove_reader(mine.fileno())
     order: list[str] = []
     worker.send(says(bytes(1 << 22)), lambda: order.append("much"))
-    worker.send(taken(2), lambda: order.append("taken"))
+    worker.send(TAKES, lambda: order.append("taken"))
     assert order == []
     asyncio.get_running_loop().add_reader(mine.fileno(), supervisor._read)
     await until(lambda: len(got) == 2)
@@ -315,7 +355,7 @@ async def test_a_worker_begins_with_a_connection_once_that_has_left(monkeypatch:
     worker._counted = cast(Any, SimpleNamespace(arrive=lambda _: None))
     monkeypatch.setattr(worker, "_begin", begun.append)
     with socket.socket() as sock:
-        worker._received([Frame(CONNECTION, Arrival(0, 0, 5, False, b"", b"").frame(sock).body, sock)])
+        worker._received(Frame(CONNECTION, Arrival(0, 0, 5, False, b"", b"").frame(sock).body, sock))
         assert begun == []
         left[0]()
         (work,) = begun

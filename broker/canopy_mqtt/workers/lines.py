@@ -228,11 +228,10 @@ class Line:
         self._watch()
         return others
 
-    def taken(self, count: int) -> None:
+    def taken(self) -> None:
         """The worker has the first of those that were sent to it."""
-        for _ in range(count):
-            self._sent.popleft().sock.close()
-            self._room.left += len(self) >= self._part
+        self._sent.popleft().sock.close()
+        self._room.left += len(self) >= self._part
         self._send()
 
     def close(self) -> None:

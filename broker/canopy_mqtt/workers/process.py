@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from canopy_mqtt.assembly.nursery import Nursery
+from canopy_mqtt.guards.log import Faults
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.workers.wire import CONNECTION, SAYS, TAKEN, Arrival, Channel, Frame, arrival, says
 
@@ -86,13 +87,13 @@ class WorkerProcess:
         log: Any,
         people: bool,
         write: Callable[[str], object],
-        taken: Callable[[int], None],
+        taken: Callable[[], None],
         arrived: Callable[[Arrival, socket.socket], None],
         heard: Mapping[str, Callable[..., None]],
     ) -> None:
-        """`write` takes lines of its log, which `people` read, or programs; `taken` is called with the number of
-        connections that it has, and `arrived` with each that it has for another worker; `heard`: what is called with
-        all else that it says unasked, by name."""
+        """`write` takes lines of its log, which `people` read, or programs; `taken` is called for each
+        connection that it has, and `arrived` with each that it has for another worker; `heard`: what is called with all
+        else that it says unasked, by name."""
         self._heard = heard
         self.name = name
         self._log = log
@@ -124,7 +125,7 @@ class WorkerProcess:
         finally:
             its.close()
             errors.close()
-        self.channel = Channel(mine, self._received, self._all_read)
+        self.channel = Channel(mine, self._received, self._all_read, Faults(lambda: self._log).broke)
         self.ended = self._loop.create_task(self._end())
 
     async def ask(self, answer: str, *said: object) -> list[Any]:
@@ -150,20 +151,19 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _received(self, frames: list[Frame]) -> None:
-        for frame in frames:
-            if frame.kind == TAKEN:
-                self._taken(frame.body[0])
-            elif frame.kind == CONNECTION and frame.sock is not None:
-                self._arrived(arrival(frame.body), frame.sock)
-            elif frame.kind == SAYS:
-                name, *given = frame.said()
-                if name == "failed":
-                    self._why = given[0]
-                elif name in self._heard:
-                    self._heard[name](*given)
-                elif not self._answers[name].done():
-                    self._answers[name].set_result(given)
+    def _received(self, frame: Frame) -> None:
+        if frame.kind == TAKEN:
+            self._taken()
+        elif frame.kind == CONNECTION and frame.sock is not None:
+            self._arrived(arrival(frame.body), frame.sock)
+        elif frame.kind == SAYS:
+            name, *given = frame.said()
+            if name == "failed":
+                self._why = given[0]
+            elif name in self._heard:
+                self._heard[name](*given)
+            elif not self._answers[name].done():
+                self._answers[name].set_result(given)
 
     def _all_read(self) -> None:
         if not self._finished.done():

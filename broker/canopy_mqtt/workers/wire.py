@@ -25,7 +25,7 @@ SAYS: Final = 0
 CONNECTION: Final = 1
 """A connection (`Arrival`)."""
 TAKEN: Final = 2
-"""A worker has so many more of the connections, in their order: one byte. It goes before the worker touches them."""
+"""A worker has the next one of the connections, in their order. It goes before the worker touches that one."""
 HTTP: Final = 3
 """A connection of `[http]`: the number of its address, two bytes."""
 
@@ -64,10 +64,6 @@ class Frame(NamedTuple):
 
 def says(*said: object) -> Frame:
     return Frame(SAYS, pickle.dumps(said))
-
-
-def taken(count: int) -> Frame:
-    return Frame(TAKEN, bytes((count,)))
 
 
 class Arrival(NamedTuple):
@@ -162,14 +158,21 @@ def first_frame(sock: socket.socket) -> Frame:
 class Channel:
     """One side of a conversation, on the event loop.
 
-    `received` is called with the frames of each turn, `lost` once, when the other side is gone, or cannot be told
-    anything any more, and all that it had sent is received.
+    `received` is called with each frame, `lost` once, when the other side is gone, or cannot be told anything any more,
+    and all that it had sent is received. An exception of what one frame does goes to `broke`, and costs no other frame.
     """
 
-    def __init__(self, sock: socket.socket, received: Callable[[list[Frame]], None], lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        received: Callable[[Frame], None],
+        lost: Callable[[], None],
+        broke: Callable[[str, Exception], None],
+    ) -> None:
         self._sock = sock
         self._received = received
         self._lost = lost
+        self._broke = broke
         self._loop = asyncio.get_running_loop()
         self._frames = Frames()
         # What is still to be sent, the socket that goes with the first of these bytes, and what is called then.
@@ -213,7 +216,13 @@ class Channel:
         while self._out:
             _, sock, then = self._out.popleft()
             if sock is not None and then is not None:
-                then()
+                self._do(then)
+
+    def _do(self, what: Callable[..., object], *given: object) -> None:
+        try:
+            what(*given)
+        except Exception as error:
+            self._broke("workers", error)
 
     def _read(self) -> bool:
         """Read what is there, but not for ever. Returns whether there was anything."""
@@ -230,8 +239,8 @@ class Channel:
             pass
         except (OSError, ValueError):
             over = True
-        if found:
-            self._received(found)
+        for frame in found:
+            self._do(self._received, frame)
         if over and self.open:
             self.close()
             self._lost()
@@ -250,7 +259,7 @@ class Channel:
                     continue
                 self._out.popleft()
                 if then is not None:
-                    then()
+                    self._do(then)
         except BlockingIOError:
             self._loop.add_writer(self._sock.fileno(), self._write)
             return

@@ -56,6 +56,7 @@ from canopy_mqtt.workers.wire import (
     CONNECTION,
     HTTP,
     SAYS,
+    TAKEN,
     Arrival,
     Channel,
     Frame,
@@ -63,7 +64,6 @@ from canopy_mqtt.workers.wire import (
     encoded,
     first_frame,
     says,
-    taken,
 )
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class Worker:
         broker.before_listening = gc.freeze
         broker.suspended = daemon.Suspends(loop).look
         path = Path(broker.settings.cluster.endpoint.path)
-        self._channel = Channel(self._sock, self._received, lambda: supervisor_gone(path))
+        self._channel = Channel(self._sock, self._received, lambda: supervisor_gone(path), broker.faults.broke)
         await broker.start()
         self._bans.start()
         gc.freeze()
@@ -290,26 +290,22 @@ class Worker:
         self._stopping.set()
         self._others_there.set()
 
-    def _received(self, frames: list[Frame]) -> None:
-        newcomers = [frame for frame in frames if frame.kind == CONNECTION]
-        if newcomers:
-            # That has to leave before anything is done with them: what was not taken, another process gets.
-            self._channel.send(taken(len(newcomers)), lambda: self._take(newcomers))
-        for frame in frames:
-            if frame.kind == SAYS:
-                self._do(*frame.said())
-            elif frame.kind == HTTP:
-                self._begin(self._serve_http(int.from_bytes(frame.body), frame.sock))
+    def _received(self, frame: Frame) -> None:
+        if frame.kind == CONNECTION:
+            # That has to leave before anything is done with it: what was not taken, another process gets.
+            self._channel.send(Frame(TAKEN, b""), lambda: self._take(arrival(frame.body), frame.sock))
+        elif frame.kind == SAYS:
+            self._do(*frame.said())
+        elif frame.kind == HTTP:
+            self._begin(self._serve_http(int.from_bytes(frame.body), frame.sock))
 
-    def _take(self, newcomers: list[Frame]) -> None:
-        for each in newcomers:
-            found = arrival(each.body)
-            self._counted.arrive(found)
-            if each.sock is None:
-                self._lost()
-                self._counted.begun(found)
-            else:
-                self._begin(self._connect(found, each.sock))
+    def _take(self, found: Arrival, sock: socket.socket | None) -> None:
+        self._counted.arrive(found)
+        if sock is None:
+            self._lost()
+            self._counted.begun(found)
+        else:
+            self._begin(self._connect(found, sock))
 
     def _keep_to_limits(self) -> None:
         """Keep to the limits of all workers after a reload."""
@@ -366,7 +362,12 @@ class Worker:
     def _begin(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._works.add(task)
-        task.add_done_callback(self._works.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._works.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._broker.faults.broke("workers", error)
 
     async def _connect(self, found: Arrival, sock: socket.socket) -> None:
         listener = cast(PassedOnListener, self._broker.listeners.all[found.listener])
