@@ -140,6 +140,22 @@ async def test_a_start_does_not_wait_for_a_worker_that_starts_or_ends(crew: Crew
     hangs.cancel()
 
 
+async def test_a_worker_is_asked_what_it_uses_before_it_serves(crew: Crew) -> None:
+    """So it has its parts of all limits before it has a client."""
+    end(crew, 1)
+    starting = asyncio.create_task(crew.again(crew.slots[1]))
+    process = await newest("w1", 2)
+    await process.answer("bound")
+    await until(lambda: "open" in process.asked)
+    got: list[Frame] = []
+    other = Channel(process.its, got.append, lambda: None, print)
+    await until(lambda: [each.said() for each in got] == [("parts", [])])
+    other.close()
+    process.end()
+    with pytest.raises(WorkerError):
+        await starting
+
+
 async def test_a_reload_waits_for_no_start_and_reaches_it_all_the_same(crew: Crew) -> None:
     end(crew, 1)
     again = asyncio.create_task(crew.again(crew.slots[1]))

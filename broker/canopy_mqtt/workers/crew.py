@@ -242,6 +242,8 @@ class Crew:
     async def _open(self, slot: Slot) -> None:
         """Have a worker go on, as the others can be reached, and wait until it serves. Raises WorkerError."""
         assert slot.process is not None
+        # What it says to this comes before it says that it serves; it has its parts before its clients.
+        self.parts.tell(slot.number)
         await self._starts(slot, slot.process.ask("open", "go on"))
         slot.started = True
         slot.process.channel.send(says(*self.bans.all()))
