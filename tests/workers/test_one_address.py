@@ -100,11 +100,15 @@ async def test_metrics_are_those_of_all_workers(crew: Crew, http: Http) -> None:
     assert (await http.get(crew, "/stats"))["clients.connected"] == before + 3
 
 
-async def test_open_connections_are_those_of_clients(stack: AsyncExitStack, http: Http) -> None:
+async def test_connections_and_sessions_are_those_of_clients(stack: AsyncExitStack, http: Http) -> None:
     crew = Crew(stack, 2)
-    await crew.start(*HTTP)
+    await crew.start(*HTTP, "--set", "session.max_sessions=20")
     peer = await crew.join("device")
-    assert samples(await http.text(crew, "/metrics"), "canopy_connections") == {"": 1.0}
+    text = await http.text(crew, "/metrics")
+    assert samples(text, "canopy_connections") == {"": 1.0}
+    assert samples(text, "canopy_clients_maximum") == {"": 1.0}
+    assert samples(text, "canopy_room_held")['room="sessions"'] == 1.0
+    assert samples(text, "canopy_room_bound")['room="sessions"'] <= 20.0
     await peer.disconnect()
     await crew.kill(1)
     await crew.line("worker serves again", worker="w1")
