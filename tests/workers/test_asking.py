@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from canopy_mqtt.workers import asking
-from canopy_mqtt.workers.asking import Answering, Asking, Away, Siblings
+from canopy_mqtt.workers.asking import SUPERVISOR, Answering, Asking, Away, Siblings
 
 Start = Callable[..., Awaitable[Answering]]
 
@@ -67,6 +67,23 @@ async def test_who_hangs_is_waited_for_once(tmp_path: Path) -> None:
         # Not asked again: this patience would not end.
         with pytest.raises(Away):
             await asyncio.wait_for(siblings.ask("w1", "anything", patience=3_600.0), 30.0)
+
+
+async def test_who_needed_longer_than_most_may_is_asked_again_at_once(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor serves while a reload takes long."""
+    monkeypatch.setattr(asking, "PATIENCE", 0.01)
+
+    async def wait(forever: bool) -> str:
+        await asyncio.sleep(3_600.0 * forever)
+        return "here"
+
+    await start(SUPERVISOR, never, wait=wait)
+    siblings = Asking(tmp_path)
+    with pytest.raises(Away):
+        await siblings.ask(SUPERVISOR, "wait", True, patience=0.02)
+    assert await siblings.ask(SUPERVISOR, "wait", False, patience=60.0) == "here"
 
 
 async def test_who_hung_is_asked_again_later(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

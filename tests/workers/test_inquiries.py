@@ -7,12 +7,16 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import pytest
 
-from canopy_mqtt.workers.inquiries import one_top, one_trace
+from canopy_mqtt.observe.trace.entries import Entry, TracedConnection
+from canopy_mqtt.workers import inquiries
+from canopy_mqtt.workers.asking import Away
+from canopy_mqtt.workers.inquiries import Packets, one_top, one_trace
 from tests.support.daemon import Daemon, canopy
 from tests.support.waiting import until
 from tests.workers.crew import PATIENT, Crew, pids_of, runs
@@ -55,6 +59,30 @@ def test_a_trace_runs_while_it_does_at_one_worker() -> None:
         "packets": 3,
     }
     assert one_trace([ended, ended | {"ended_at": "4"}])["ended_at"] == "4"
+
+
+async def test_a_worker_that_was_away_for_a_moment_is_in_a_live_trace_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inquiries, "PAUSE", 0.0)
+    entry = Entry(0, 1, TracedConnection(1, "", "", None, ""))
+    told: dict[str, list[tuple[list[Entry], bool] | Away]] = {
+        "w0": [([], True), ([], True), ([entry], False), ([], False)],
+        "w1": [([], True), Away("w1"), ([entry], False), ([], False)],
+    }
+
+    async def ask(name: str, *_: object) -> tuple[list[Entry], bool]:
+        answer = told[name].pop(0)
+        if isinstance(answer, Away):
+            raise answer
+        return answer
+
+    transport = SimpleNamespace(is_closing=lambda: False)
+    call = cast(Any, SimpleNamespace(request=SimpleNamespace(transport=transport)))
+    packets = Packets(cast(Any, SimpleNamespace(names=["w0", "w1"], ask=ask)), "a trace")
+    assert [len(some) async for some in packets.as_they_come(call)] == [2]
+    # One that does not come back keeps nobody waiting where the others have ended.
+    told |= {"w0": [([], False)], "w1": [Away("w1")]}
+    packets = Packets(cast(Any, SimpleNamespace(names=["w0", "w1"], ask=ask)), "a trace")
+    assert [some async for some in packets.as_they_come(call)] == []
 
 
 @pytest.fixture(scope="module")

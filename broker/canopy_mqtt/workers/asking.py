@@ -131,7 +131,9 @@ class Asking:
                 finally:
                     writer.close()
         except TimeoutError:
-            self._silent[name] = loop.time() + SILENT
+            if patience <= PATIENCE:
+                # One that needs longer for a reload may serve all the same.
+                self._silent[name] = loop.time() + SILENT
             raise Away(name) from None
         except (OSError, asyncio.IncompleteReadError):
             raise Away(name) from None
