@@ -339,6 +339,19 @@ async def test_a_connection_that_a_worker_passes_on_has_the_time_that_was_left(m
     assert second.arrival.until > asyncio.get_running_loop().time()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_connect_rate", 9.0), ("path", "/other"), ("origins", ("http://a",)), ("mount", "site/")]
+)
+def test_what_the_supervisor_does_at_a_listener_takes_a_restart(name: str, value: Any) -> None:
+    """What workers do there does not: they have it after a rolling restart."""
+    table = {"url": "ws://127.0.0.1:0", "name": "main"}
+    supervisor = Supervisor(Settings(workers={"count": 2}, listener=[table]), False, print)
+    supervisor._crew = cast(Any, SimpleNamespace(gate=SimpleNamespace(counts=True)))
+    made, lines = supervisor._as_they_are(Settings(workers={"count": 2}, listener=[table | {name: value}]))
+    assert lines == ([] if name == "mount" else [f'listener "main": another {name} takes a restart'])
+    assert (getattr(made.listeners[0], name) == value) == (name == "mount")
+
+
 def test_no_limit_on_connections_begins_with_a_reload() -> None:
     """Those that are there were not counted."""
     supervisor = Supervisor(Settings(workers={"count": 2}), False, print)

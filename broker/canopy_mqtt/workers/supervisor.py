@@ -51,6 +51,20 @@ MANY: Final = 65_536
 """Connections that may wait for all workers at a time: half of the file descriptors, within these bounds. Half as many
 may be read."""
 
+OF_LISTENERS: Final = (
+    "url",
+    "mode",
+    "group",
+    "path",
+    "origins",
+    "proxy_protocol",
+    "proxy_from",
+    "max_connections",
+    "max_connections_per_address",
+    "max_connect_rate",
+)
+"""The settings of a listener that the supervisor uses, before a worker has a connection."""
+
 
 class Supervisor:
     """All workers, as the daemon runs them (`canopy_mqtt.assembly.daemon.Service`)."""
@@ -196,14 +210,15 @@ class Supervisor:
     def _as_they_are(self, new: Settings) -> tuple[Settings, list[str]]:
         """Return other settings, but for what takes a restart of the supervisor, and a line for each of these."""
         has, wanted = self.settings, {each.label: each for each in new.listeners}
-        tables = tuple(_at_its_address(each, wanted.pop(each.label, each)) for each in has.listeners)
+        pairs = [(each, wanted.pop(each.label, each)) for each in has.listeners]
         lines = [f'listener "{label}": to open it takes a restart' for label in wanted]
         gone = {each.label for each in has.listeners} - {each.label for each in new.listeners}
         lines += [f'listener "{label}" stays open; to close it takes a restart' for label in sorted(gone)]
         lines += [
-            f'listener "{each.label}": another url or proxy takes a restart'
-            for each in new.listeners
-            if each.label not in wanted and each not in tables
+            f'listener "{old.label}": another {name} takes a restart'
+            for old, other in pairs
+            for name in OF_LISTENERS
+            if getattr(old, name) != getattr(other, name)
         ]
         if new.workers != has.workers:
             lines.append(f"workers.count: {has.workers.count} stays in force; {new.workers.count} takes a restart")
@@ -221,7 +236,7 @@ class Supervisor:
         made = new.model_copy(
             update={
                 "limits": limits,
-                "listener": tables,
+                "listener": tuple(_at_its_address(old, other) for old, other in pairs),
                 # Each worker has these sockets, whatever it would listen on.
                 "http": new.http.model_copy(update={"listen": has.http.listen, "socket_mode": has.http.socket_mode}),
                 "workers": has.workers,
@@ -320,7 +335,7 @@ def _at_its_address(has: Listener, wanted: Listener) -> Listener:
     """Return other settings of a listener, but for what the supervisor does before a worker has the connection."""
     if wanted.url != has.url:
         return has
-    return wanted.model_copy(update={"proxy_protocol": has.proxy_protocol, "proxy_from": has.proxy_from})
+    return wanted.model_copy(update={name: getattr(has, name) for name in OF_LISTENERS})
 
 
 def _half_of_descriptors() -> int:
