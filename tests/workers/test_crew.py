@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -22,7 +21,7 @@ from canopy_mqtt.workers.lines import Newcomer
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
 from canopy_mqtt.workers.rolling import Roll
 from canopy_mqtt.workers.supervisor import Supervisor
-from canopy_mqtt.workers.wire import ANY, TAKEN, Arrival, Channel, Frame, encoded, says
+from canopy_mqtt.workers.wire import ANY, Arrival, Channel, Source, encoded
 from tests.support.waiting import until
 
 
@@ -147,9 +146,9 @@ async def test_a_worker_is_asked_what_it_uses_before_it_serves(crew: Crew) -> No
     process = await newest("w1", 2)
     await process.answer("bound")
     await until(lambda: "open" in process.asked)
-    got: list[Frame] = []
-    other = Channel(process.its, got.append, lambda: None, print)
-    await until(lambda: [each.said() for each in got] == [("parts", [])])
+    got: list[tuple[Any, ...]] = []
+    other = Channel(process.its, lambda *said: got.append(said), lambda: None, print)
+    await until(lambda: got == [(None, "parts", [])])
     other.close()
     process.end()
     with pytest.raises(WorkerError):
@@ -235,7 +234,7 @@ async def test_whoever_any_worker_can_serve_goes_to_another_when_one_ends(crew: 
     crew.slots[2].empty()
     client, accepted = socket.socketpair()
     accepted.setblocking(False)
-    slot.line.add(Newcomer(Arrival(0, ANY, 5, False, b"", b"", until=1e9), accepted))
+    slot.line.add(Newcomer(Arrival(0, ANY, 5, False, None, b"", until=1e9), accepted))
     keeping = asyncio.create_task(supervisor._keep(slot))
     started["w0"][0].end()
     await until(lambda: len(other.line) == 1)
@@ -266,7 +265,7 @@ async def forked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[WorkerP
     monkeypatch.setattr(process, "nursery", Forks)
     monkeypatch.setattr(process, "PING", 0.0)
     monkeypatch.setattr(process, "STARTING", 0.5)
-    worker = WorkerProcess("w0", structlog.get_logger(), False, print, print, print, {})
+    worker = WorkerProcess("w0", structlog.get_logger(), False, print, print, {})
     await worker.begin()
     yield worker, sides[0]
     if nothing.returncode is None:
@@ -289,11 +288,11 @@ async def test_a_supervisor_that_stood_still_kills_no_worker_that_answers(
     kills: list[str] = []
     monkeypatch.setattr(worker, "kill", lambda: kills.append("killed"))
     its.setblocking(False)
-    asked: list[Frame] = []
+    asked: list[str] = []
 
-    def answer(frame: Frame) -> None:
-        asked.append(frame)
-        other.send(says("pong"))
+    def answer(_: None, what: str) -> None:
+        asked.append(what)
+        other.send("pong")
         monkeypatch.setattr(process, "PING", 1_000.0)
         late = time.monotonic() + (0.6 if len(asked) == 1 else 0.0)
         while time.monotonic() < late:
@@ -313,12 +312,12 @@ async def test_what_an_ended_worker_had_taken_counts_however_late_it_is_read(
     """Else the next process would get these connections, too."""
     worker, its = forked
     taken: list[None] = []
-    monkeypatch.setattr(worker, "_taken", lambda: taken.append(None))
+    worker._heard = {"taken": lambda: taken.append(None)}
     monkeypatch.setattr(process, "LAST_WORDS", 0.0)
     asyncio.get_running_loop().remove_reader(worker.channel._sock.fileno())
     monkeypatch.setattr(wire, "READ", 16)
     monkeypatch.setattr(wire, "READS", 1)
-    its.send(encoded(Frame(TAKEN, b"")) * 200)
+    its.send(encoded("taken") * 200)
     worker.kill()
     await worker.ended
     assert len(taken) == 200
@@ -328,7 +327,7 @@ async def test_a_connection_that_a_worker_passes_on_has_the_time_that_was_left(m
     """And is counted under its client's address; without a time limit it waits for a while."""
     passed: list[Newcomer] = []
     monkeypatch.setattr(Supervisor, "_pass_on", lambda _, newcomer: passed.append(newcomer))
-    arrival = Arrival(0, 1, 5, False, json.dumps(["text", "192.0.2.1", 1, None]).encode(), b"", until=5.0)
+    arrival = Arrival(0, 1, 5, False, Source("text", "192.0.2.1", 1, None), b"", until=5.0)
     with socket.socket() as sock:
         for limit in (10.0, 0.0):
             Supervisor(Settings(workers={"count": 2}, limits={"connect_timeout": limit}), False, print)._relayed(

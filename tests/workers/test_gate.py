@@ -20,7 +20,7 @@ from canopy_mqtt.settings import Settings
 from canopy_mqtt.workers.counted import Counted
 from canopy_mqtt.workers.gate import Gate
 from canopy_mqtt.workers.lines import Newcomer
-from canopy_mqtt.workers.wire import Arrival
+from canopy_mqtt.workers.wire import Arrival, Source
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 BUSY, QUOTA, RATE = 0x89, 0x97, 0x9F
@@ -37,12 +37,12 @@ def gate(workers: int = 2, listener: dict[str, Any] | None = None, **limits: Any
 shorts: list[int] = []
 
 
-def newcomer(host: str | None = HERE, origin: bytes = b"") -> Newcomer:
-    return Newcomer(Arrival(0, 0, 5, False, origin, b"", until=1e9), cast(socket.socket, None), host)
+def newcomer(host: str | None = HERE, source: Source | None = None) -> Newcomer:
+    return Newcomer(Arrival(0, 0, 5, False, source, b"", until=1e9), cast(socket.socket, None), host)
 
 
-def come(made: Gate, worker: int, host: str | None = HERE, origin: bytes = b"") -> Arrival:
-    found = made.pass_on(worker, newcomer(host, origin))
+def come(made: Gate, worker: int, host: str | None = HERE, source: Source | None = None) -> Arrival:
+    found = made.pass_on(worker, newcomer(host, source))
     assert found is not None
     return found.arrival
 
@@ -98,7 +98,7 @@ async def test_a_rate_is_that_of_all_workers(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(made, "_loop", SimpleNamespace(time=lambda: 100.0))
     assert [come(made, worker).code for worker in (0, 1, 0, 1, 0)] == [0, 0, 0, RATE, RATE]
     # It was counted when it came, and another worker has made its TLS handshake.
-    assert come(made, 1, origin=b"{}").code == 0
+    assert come(made, 1, source=Source("", HERE, 1, None)).code == 0
 
 
 async def test_limits_of_a_listener_hold_for_all_workers() -> None:

@@ -279,7 +279,7 @@ class Entrance:
         opening = unread.opening
         worker = worker_of(first.client_id, self._settings.workers.count) if first.client_id else ANY
         data = bytes(opening.data)
-        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, b"", data, until=unread.until)
+        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, None, data, until=unread.until)
         host = None if unread.place.proxy and not opening.proxied else opening.host or unread.host
         self._arrived(Newcomer(found, unread.sock, host))
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from canopy_mqtt import sockets
 from canopy_mqtt.net.listening.listeners import BACKLOG, StartupError
 from canopy_mqtt.settings import Endpoint, Http
-from canopy_mqtt.workers.wire import HTTP, Channel, Frame
+from canopy_mqtt.workers.wire import Channel
 
 UNSENT: Final = 16
 """Connections that are on their way at a time; others wait in the system. Clients' go the same way."""
@@ -118,7 +118,7 @@ class HttpDoor:
         self._unsent += 1
         if self._unsent >= UNSENT:
             self._rest()
-        channel.send(Frame(HTTP, number.to_bytes(2), sock), lambda: self._sent(sock))
+        channel.send("http", number, sock=sock, then=lambda: self._sent(sock))
 
     def _sent(self, sock: socket.socket) -> None:
         """The worker has it, or it is lost with its worker."""

@@ -253,7 +253,7 @@ class Line:
                 continue
             self._forget(newcomer)
             self._sent.append(newcomer)
-            channel.send(passed.arrival.frame(newcomer.sock))
+            channel.send("connection", passed.arrival, sock=newcomer.sock)
         self._watch()
 
     def _leave(self, newcomer: Newcomer) -> Newcomer:

@@ -20,7 +20,7 @@ from canopy_mqtt.net.websocket.transport import WebSocketTransport
 from canopy_mqtt.sockets import connections_that_fit
 from canopy_mqtt.workers.first_packet import First, Opening
 from canopy_mqtt.workers.lines import unavailable
-from canopy_mqtt.workers.origins import origin_bytes
+from canopy_mqtt.workers.origins import source_of
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.wire import Arrival
 
@@ -124,9 +124,9 @@ class Chooser:
             self._tls.write(unavailable(first.version, opening.upgraded))
             self._tls.close()
             return
-        origin = origin_bytes(self._connection.protocol.origin)
+        source = source_of(self._connection.protocol.origin)
         arrival = self._found._replace(
-            worker=other, version=first.version, upgraded=opening.upgraded, origin=origin, data=bytes(opening.data)
+            worker=other, version=first.version, upgraded=opening.upgraded, source=source, data=bytes(opening.data)
         )
         mine, its = socket.socketpair()
         mine.setblocking(False)

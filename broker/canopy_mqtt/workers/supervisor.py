@@ -33,7 +33,6 @@ from canopy_mqtt.workers.entrance import Entrance
 from canopy_mqtt.workers.http_door import HttpDoor
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
 from canopy_mqtt.workers.moving import take_store
-from canopy_mqtt.workers.origins import origin_host
 from canopy_mqtt.workers.plan import unusable
 from canopy_mqtt.workers.process import WorkerError, how_it_ended, nursery
 from canopy_mqtt.workers.rolling import Roll
@@ -287,7 +286,8 @@ class Supervisor:
         """Pass a connection on that a worker has for another one."""
         if not self.settings.limits.connect_timeout:
             arrival = arrival._replace(until=asyncio.get_running_loop().time() + MAX_WAIT)
-        self._pass_on(Newcomer(arrival, sock, origin_host(arrival.origin)))
+        assert arrival.source is not None
+        self._pass_on(Newcomer(arrival, sock, arrival.source.host))
 
     async def _keep(self, slot: Slot) -> None:
         """Start a worker again whenever it has ended."""
