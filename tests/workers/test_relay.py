@@ -14,7 +14,7 @@ from canopy_mqtt.workers import relay
 from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.lines import UNAVAILABLE_V5
 from canopy_mqtt.workers.placing import worker_of
-from canopy_mqtt.workers.relay import Chooser, Place, Relay
+from canopy_mqtt.workers.relay import Chooser, Place, Side
 from canopy_mqtt.workers.wire import ANY, Arrival
 from tests.e2e.wire import connect
 from tests.support.waiting import until
@@ -62,7 +62,7 @@ async def test_a_client_of_another_worker_is_refused_where_no_descriptors_are_le
 async def test_a_client_that_takes_nothing_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "LINGER", 0.0)
     tls = Tls()
-    Relay(cast(asyncio.Transport, tls), set()).worker_gone()
+    Side(set(), cast(asyncio.Transport, tls)).end()
     assert tls.closed
     await until(lambda: tls.aborted)
 
