@@ -114,7 +114,7 @@ class Supervisor:
 
     @property
     def http(self) -> list[str]:
-        return [each.url() for each in self._http.open]
+        return self._http.urls
 
     async def start(self) -> None:
         """Have all workers serve. Raises StartupError, in one line."""
@@ -134,7 +134,7 @@ class Supervisor:
             self._answering = Answering(self._crew.folder, SUPERVISOR, answers, Faults(lambda: self.log).broke)
             await self._answering.start()
             self._entrance.open()
-            self._http.listen()
+            self._http.open()
         except BaseException as error:
             await self.stop()
             if isinstance(error, WorkerError):
