@@ -551,7 +551,7 @@ def _stuck(messages: int) -> tuple[Any, list[tuple[str, str]], list[dict[str, An
             log=log,
             settings=SimpleNamespace(cluster=SimpleNamespace(node="w1")),
         ),
-        _channel=SimpleNamespace(send=lambda frame: said.append(frame.said())),
+        _channel=SimpleNamespace(send=lambda *what: said.append(what)),
         _stopping=asyncio.Event(),
         _others_there=asyncio.Event(),
     )
