@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from canopy_mqtt.workers import asking
-from canopy_mqtt.workers.asking import SUPERVISOR, Answering, Asking, Away, Siblings
+from canopy_mqtt.workers.asking import SUPERVISOR, Answering, Asking, Away
 
 Start = Callable[..., Awaitable[Answering]]
 
@@ -100,19 +100,6 @@ async def test_who_hung_is_asked_again_later(start: Start, tmp_path: Path, monke
         await siblings.ask("w1", "wait", patience=0.01)
     wake.set()
     assert await siblings.ask("w1", "wait") == "here"
-
-
-async def test_all_are_asked_and_the_missing_are_named(start: Start, tmp_path: Path) -> None:
-    async def number() -> int:
-        return 2
-
-    async def own() -> int:
-        return 0
-
-    siblings = Siblings(tmp_path, 0, 3)
-    siblings.answers["number"] = own
-    await start("w2", never, number=number)
-    assert await siblings.ask_all("number") == ({"w0": 0, "w2": 2}, ["w1"])
 
 
 async def test_a_socket_whose_file_was_removed_is_opened_again(start: Start, tmp_path: Path) -> None:

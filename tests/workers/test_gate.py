@@ -47,13 +47,6 @@ def come(made: Gate, worker: int, host: str | None = HERE, source: Source | None
     return found.arrival
 
 
-async def test_places_are_those_of_all_workers() -> None:
-    made = gate(max_connections=3)
-    assert [come(made, worker).placed for worker in (0, 1, 1, 0, 1)] == [True, True, True, False, False]
-    made.report(1, [2], [], 1)
-    assert [come(made, 0).placed, come(made, 1).placed] == [True, False]
-
-
 async def test_what_an_ended_worker_had_is_free() -> None:
     made = gate(max_connections=2, max_connections_per_address=2)
     for _ in range(2):
@@ -62,25 +55,6 @@ async def test_what_an_ended_worker_had_is_free() -> None:
     made.gone(0)
     again = [come(made, 1) for _ in range(3)]
     assert [(each.code, each.placed) for each in again] == [(0, True), (0, True), (QUOTA, False)]
-
-
-async def test_an_address_has_its_connections_at_all_workers() -> None:
-    made = gate(max_connections_per_address=2)
-    first = [come(made, worker) for worker in (0, 1, 1)]
-    assert [each.code for each in first] == [0, 0, QUOTA]
-    assert [come(made, 0, THERE).code, come(made, 0, "").code] == [0, 0]
-    made.report(0, [first[0].number], [], 0)
-    assert [come(made, 1).code for _ in range(2)] == [0, QUOTA]
-
-
-async def test_one_that_takes_the_place_of_another_of_its_address_counts() -> None:
-    made = gate(max_connections_per_address=1)
-    old, new = come(made, 0), come(made, 0)
-    assert (old.code, new.code) == (0, QUOTA)
-    made.report(0, [old.number], [new.number], 0)
-    assert come(made, 1).code == QUOTA
-    made.report(0, [new.number], [], 0)
-    assert come(made, 1).code == 0
 
 
 async def test_one_that_took_the_place_of_another_and_has_ended_gives_its_place_back() -> None:

@@ -23,18 +23,6 @@ _numbers = count()
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Daemon]:
-    with Daemon("--workers", str(WORKERS)) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-async def crew(stack: AsyncExitStack, shared: Daemon) -> Crew:
-    """Three workers without a store, which the tests of this module share."""
-    return Crew(stack, WORKERS, shared)
-
-
-@pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     store = str(tmp_path_factory.mktemp("workers") / "store")
     with Daemon("--workers", str(WORKERS), "--store", store, "--set", "limits.connect_timeout=30") as daemon:

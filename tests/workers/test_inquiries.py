@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,9 +15,11 @@ from canopy_mqtt.observe.trace.entries import Entry, TracedConnection
 from canopy_mqtt.workers import inquiries
 from canopy_mqtt.workers.asking import Away
 from canopy_mqtt.workers.inquiries import Packets, one_top, one_trace
-from tests.support.daemon import Daemon, canopy
+from tests.support.daemon import canopy
 from tests.support.waiting import until
-from tests.workers.crew import PATIENT, Crew, pids_of, runs
+from tests.workers.crew import Crew
+
+FLAGS = ("--set", "http.listen=http://127.0.0.1:0")
 
 
 def listed(of: str, by: str = "messages", absent: float = 0.0, **values: float) -> dict[str, Any]:
@@ -83,19 +83,6 @@ async def test_a_worker_that_was_away_for_a_moment_is_in_a_live_trace_again(monk
     told |= {"w0": [([], False)], "w1": [Away("w1")]}
     packets = Packets(cast(Any, SimpleNamespace(names=["w0", "w1"], ask=ask)), "a trace")
     assert [some async for some in packets.as_they_come(call)] == []
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Daemon]:
-    with Daemon("--workers", "3", "--set", "http.listen=http://127.0.0.1:0", *PATIENT, patience=60.0) as daemon:
-        yield daemon
-    while any(map(runs, pids_of(daemon).values())):
-        time.sleep(0.01)
-
-
-@pytest.fixture
-async def crew(stack: AsyncExitStack, shared: Daemon) -> Crew:
-    return Crew(stack, 3, shared)
 
 
 @pytest.fixture

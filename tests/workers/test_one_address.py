@@ -8,8 +8,7 @@ import os
 import re
 import signal
 import socket
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from itertools import islice
@@ -21,25 +20,11 @@ import pytest
 
 from canopy_mqtt.admin.events import SAMPLE
 from tests.e2e import wire
-from tests.support.daemon import Daemon, canopy
+from tests.support.daemon import canopy
 from tests.support.waiting import until
-from tests.workers.crew import PATIENT, Crew, pids_of, runs
+from tests.workers.crew import Crew
 
-HTTP = ("--set", "http.listen=http://127.0.0.1:0")
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Daemon]:
-    with Daemon("--workers", "3", *HTTP, *PATIENT, patience=60.0) as daemon:
-        yield daemon
-    while any(map(runs, pids_of(daemon).values())):
-        time.sleep(0.01)
-
-
-@pytest.fixture
-async def crew(stack: AsyncExitStack, shared: Daemon) -> Crew:
-    """Three workers that the tests of this module share: each leaves all of them serving."""
-    return Crew(stack, 3, shared)
+HTTP = FLAGS = ("--set", "http.listen=http://127.0.0.1:0")
 
 
 class Http:
