@@ -27,7 +27,7 @@ from canopy_mqtt.settings import Listener, Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.reloadable import COUNTED, with_reloadable
 from canopy_mqtt.sockets import OWN_DESCRIPTORS
-from canopy_mqtt.workers.asking import SUPERVISOR, Answering
+from canopy_mqtt.workers.asking import SUPERVISOR, Answering, Answers
 from canopy_mqtt.workers.crew import Crew, Slot
 from canopy_mqtt.workers.entrance import Entrance
 from canopy_mqtt.workers.http_door import HttpDoor
@@ -130,7 +130,7 @@ class Supervisor:
             await self._http.bind()
             self._lock = await take_store(self.settings, self.log, self._people, self._write)
             await self._crew.start([place.endpoint.port for place in self._entrance.places])
-            answers = {"figures": self._figures, "reload": self._reload}
+            answers: Answers = {"figures": self._figures, "reload": self._reload}
             self._answering = Answering(self._crew.folder, SUPERVISOR, answers, Faults(lambda: self.log).broke)
             await self._answering.start()
             self._entrance.open()

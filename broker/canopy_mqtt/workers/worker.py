@@ -140,8 +140,8 @@ class WorkerBroker(Broker):
             self.router.broker_id = start.broker_id
         serve_all_workers(self.router, start.worker)
         workers = start.settings.workers.count
-        self._folder = Path(start.settings.cluster.endpoint.path).parent
-        self.siblings = Siblings(self._folder, start.worker, workers)
+        folder = Path(start.settings.cluster.endpoint.path).parent
+        self.siblings = Siblings(folder, start.worker, workers, self.faults.broke)
         ports = iter(start.ports)
 
         def make(server: ListenerHost, settings: ListenerSettings) -> Listener:
@@ -171,7 +171,7 @@ class WorkerBroker(Broker):
         await super().start()
         self.explainer.leaves_out = NODES
         self.siblings.answers["not ready"] = self._not_ready
-        await self.siblings.start(self._folder, self.faults.broke)
+        await self.siblings.start()
 
     async def stop(self) -> None:
         await self.siblings.stop()
