@@ -150,15 +150,6 @@ async def test_silent_strangers_take_few_descriptors_and_no_client_s_place(nodes
         writer.transport.abort()
 
 
-async def test_a_burst_of_strangers_in_one_turn_of_the_event_loop_leaves_as_few(nodes: Nodes) -> None:
-    await nodes.start("a", "b", limits={"connect_timeout": 0.0})
-    broker = nodes.brokers["a"]
-    nodes_own = len(broker.connections)
-    await crowd(nodes.stack, broker, free_of(nodes, "a"), "127.0.0.1", STRANGERS)
-    await until(lambda: len(broker.connections) <= MAX_OF_NODE + nodes_own, "the oldest are closed")
-    assert len(broker.connection_table.at_door) == MAX_OF_NODE
-
-
 async def test_strangers_do_not_keep_a_node_out_however_many_come_while_it_is_slow(
     stack: AsyncExitStack, authority: Authority
 ) -> None:

@@ -87,26 +87,6 @@ async def test_a_node_that_is_cut_off_gets_nothing_more_and_has_nothing_twice(no
     assert await cut.fence() == await other.fence() == []
 
 
-async def test_the_queue_of_a_group_outlives_a_restart_of_its_only_members_node(nodes: Nodes) -> None:
-    """Its member was connected when that node ended, and is not when it is back."""
-    await nodes.start("a", "b", stores="ab")
-    await nodes.member("b", "m")
-    # The home is not told that the member leaves.
-    nodes.darken("a", "b")
-    await nodes.stop("b")
-    await until(lambda: nodes.session("a", "b").send_buffer is None, "a without b")
-    nodes.wires["b", "a"].cut()
-    nodes.light()
-    sender = await nodes.join("a", "sender")
-    for number in range(50):
-        await sender.publish("jobs/1", b"%d" % number, qos=1)
-    assert nodes.brokers["a"].router.sessions[JOBS].waiting_messages() == 50
-    await nodes.restart("b")
-    await until(lambda: nodes.told("b", "a") == ["$node/a/members/0/g/jobs/#"], "it has a member that is away")
-    member = await nodes.join("b", "m", clean=False, props=((SESSION_EXPIRY, 3600),))
-    assert [int((await member.message()).payload) for _ in range(50)] == list(range(50))
-
-
 async def test_a_member_that_is_busy_is_passed_over(nodes: Nodes) -> None:
     await nodes.start("a", "b", "c")
     busy = await nodes.join("b", "busy", (JOBS, 1), props=((wire.RECEIVE_MAXIMUM, 1),))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 
 import pytest
 
 from tests.e2e import wire
 from tests.support import waiting
+from tests.support.daemon import Daemon
+from tests.workers.crew import Crew, three_workers
 
 PATIENCE = 60.0
 """Seconds that the start of several processes may take where ten others run on each core."""
@@ -19,6 +21,19 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
     """What is on it is ended after the test."""
     async with AsyncExitStack() as stack:
         yield stack
+
+
+@pytest.fixture(scope="module")
+def shared(request: pytest.FixtureRequest) -> Iterator[Daemon]:
+    """Three workers, with the flags of the module."""
+    with three_workers(*getattr(request.module, "FLAGS", ())) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+async def crew(stack: AsyncExitStack, shared: Daemon) -> Crew:
+    """Three workers that the tests of a module share: each leaves all of them serving."""
+    return Crew(stack, 3, shared)
 
 
 @pytest.fixture(autouse=True)

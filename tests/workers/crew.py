@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from itertools import count
 from typing import Any, Final
 
@@ -112,6 +113,17 @@ class Crew:
         self.stack.callback(peer.abort)
         await peer.send(connect(client_id, **options))
         return peer
+
+
+@contextmanager
+def three_workers(*flags: str, environ: Mapping[str, str] | None = None) -> Iterator[Daemon]:
+    """A daemon with three workers, of which none is left afterwards."""
+    with Daemon("--workers", "3", *PATIENT, *flags, environ=environ, patience=60.0) as daemon:
+        yield daemon
+    # Their supervisor was killed.
+    pids = pids_of(daemon).values()
+    while any(map(runs, pids)):
+        time.sleep(0.01)
 
 
 def told(daemon: Daemon, event: str) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -22,7 +21,7 @@ from canopy_mqtt.workers.lines import Newcomer
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
 from canopy_mqtt.workers.rolling import Roll
 from canopy_mqtt.workers.supervisor import Supervisor
-from canopy_mqtt.workers.wire import ANY, Arrival, Channel, Frame, encoded, says, taken
+from canopy_mqtt.workers.wire import ANY, Arrival, Channel, Source, encoded
 from tests.support.waiting import until
 
 
@@ -35,7 +34,7 @@ class Fake:
         self.asked: dict[str, tuple[asyncio.Future[list[Any]], tuple[Any, ...]]] = {}
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         mine, self.its = socket.socketpair()
-        self.channel = Channel(mine, print, lambda: None)
+        self.channel = Channel(mine, print, lambda: None, print)
 
     async def begin(self) -> None:
         started.setdefault(self.name, []).append(self)
@@ -140,6 +139,22 @@ async def test_a_start_does_not_wait_for_a_worker_that_starts_or_ends(crew: Crew
     hangs.cancel()
 
 
+async def test_a_worker_is_asked_what_it_uses_before_it_serves(crew: Crew) -> None:
+    """So it has its parts of all limits before it has a client."""
+    end(crew, 1)
+    starting = asyncio.create_task(crew.again(crew.slots[1]))
+    process = await newest("w1", 2)
+    await process.answer("bound")
+    await until(lambda: "open" in process.asked)
+    got: list[tuple[Any, ...]] = []
+    other = Channel(process.its, lambda *said: got.append(said), lambda: None, print)
+    await until(lambda: got == [(None, "parts", [])])
+    other.close()
+    process.end()
+    with pytest.raises(WorkerError):
+        await starting
+
+
 async def test_a_reload_waits_for_no_start_and_reaches_it_all_the_same(crew: Crew) -> None:
     end(crew, 1)
     again = asyncio.create_task(crew.again(crew.slots[1]))
@@ -219,7 +234,7 @@ async def test_whoever_any_worker_can_serve_goes_to_another_when_one_ends(crew: 
     crew.slots[2].empty()
     client, accepted = socket.socketpair()
     accepted.setblocking(False)
-    slot.line.add(Newcomer(Arrival(0, ANY, 5, False, b"", b"", until=1e9), accepted))
+    slot.line.add(Newcomer(Arrival(0, ANY, 5, False, None, b"", until=1e9), accepted))
     keeping = asyncio.create_task(supervisor._keep(slot))
     started["w0"][0].end()
     await until(lambda: len(other.line) == 1)
@@ -250,7 +265,7 @@ async def forked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[WorkerP
     monkeypatch.setattr(process, "nursery", Forks)
     monkeypatch.setattr(process, "PING", 0.0)
     monkeypatch.setattr(process, "STARTING", 0.5)
-    worker = WorkerProcess("w0", structlog.get_logger(), False, print, print, print, {})
+    worker = WorkerProcess("w0", structlog.get_logger(), False, print, print, {})
     await worker.begin()
     yield worker, sides[0]
     if nothing.returncode is None:
@@ -273,17 +288,17 @@ async def test_a_supervisor_that_stood_still_kills_no_worker_that_answers(
     kills: list[str] = []
     monkeypatch.setattr(worker, "kill", lambda: kills.append("killed"))
     its.setblocking(False)
-    asked: list[Frame] = []
+    asked: list[str] = []
 
-    def answer(frames: list[Frame]) -> None:
-        asked.extend(frames)
-        other.send(says("pong"))
+    def answer(_: None, what: str) -> None:
+        asked.append(what)
+        other.send("pong")
         monkeypatch.setattr(process, "PING", 1_000.0)
         late = time.monotonic() + (0.6 if len(asked) == 1 else 0.0)
         while time.monotonic() < late:
             pass
 
-    other = Channel(its, answer, lambda: None)
+    other = Channel(its, answer, lambda: None, print)
     await until(lambda: asked and worker._answers["pong"].done())
     for _ in range(5):
         await asyncio.sleep(0)
@@ -296,23 +311,23 @@ async def test_what_an_ended_worker_had_taken_counts_however_late_it_is_read(
 ) -> None:
     """Else the next process would get these connections, too."""
     worker, its = forked
-    counts: list[int] = []
-    monkeypatch.setattr(worker, "_taken", counts.append)
+    taken: list[None] = []
+    worker._heard = {"taken": lambda: taken.append(None)}
     monkeypatch.setattr(process, "LAST_WORDS", 0.0)
     asyncio.get_running_loop().remove_reader(worker.channel._sock.fileno())
     monkeypatch.setattr(wire, "READ", 16)
     monkeypatch.setattr(wire, "READS", 1)
-    its.send(encoded(taken(1)) * 200)
+    its.send(encoded("taken") * 200)
     worker.kill()
     await worker.ended
-    assert sum(counts) == 200
+    assert len(taken) == 200
 
 
 async def test_a_connection_that_a_worker_passes_on_has_the_time_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """And is counted under its client's address; without a time limit it waits for a while."""
     passed: list[Newcomer] = []
     monkeypatch.setattr(Supervisor, "_pass_on", lambda _, newcomer: passed.append(newcomer))
-    arrival = Arrival(0, 1, 5, False, json.dumps(["text", "192.0.2.1", 1, None]).encode(), b"", until=5.0)
+    arrival = Arrival(0, 1, 5, False, Source("text", "192.0.2.1", 1, None), b"", until=5.0)
     with socket.socket() as sock:
         for limit in (10.0, 0.0):
             Supervisor(Settings(workers={"count": 2}, limits={"connect_timeout": limit}), False, print)._relayed(
@@ -321,6 +336,19 @@ async def test_a_connection_that_a_worker_passes_on_has_the_time_that_was_left(m
     first, second = passed
     assert (first.arrival.until, first.host) == (5.0, "192.0.2.1")
     assert second.arrival.until > asyncio.get_running_loop().time()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_connect_rate", 9.0), ("path", "/other"), ("origins", ("http://a",)), ("mount", "site/")]
+)
+def test_what_the_supervisor_does_at_a_listener_takes_a_restart(name: str, value: Any) -> None:
+    """What workers do there does not: they have it after a rolling restart."""
+    table = {"url": "ws://127.0.0.1:0", "name": "main"}
+    supervisor = Supervisor(Settings(workers={"count": 2}, listener=[table]), False, print)
+    supervisor._crew = cast(Any, SimpleNamespace(gate=SimpleNamespace(counts=True)))
+    made, lines = supervisor._as_they_are(Settings(workers={"count": 2}, listener=[table | {name: value}]))
+    assert lines == ([] if name == "mount" else [f'listener "main": another {name} takes a restart'])
+    assert (getattr(made.listeners[0], name) == value) == (name == "mount")
 
 
 def test_no_limit_on_connections_begins_with_a_reload() -> None:

@@ -20,7 +20,7 @@ from canopy_mqtt.settings import Settings
 from canopy_mqtt.workers.counted import Counted
 from canopy_mqtt.workers.gate import Gate
 from canopy_mqtt.workers.lines import Newcomer
-from canopy_mqtt.workers.wire import Arrival
+from canopy_mqtt.workers.wire import Arrival, Source
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 BUSY, QUOTA, RATE = 0x89, 0x97, 0x9F
@@ -37,21 +37,14 @@ def gate(workers: int = 2, listener: dict[str, Any] | None = None, **limits: Any
 shorts: list[int] = []
 
 
-def newcomer(host: str | None = HERE, origin: bytes = b"") -> Newcomer:
-    return Newcomer(Arrival(0, 0, 5, False, origin, b"", until=1e9), cast(socket.socket, None), host)
+def newcomer(host: str | None = HERE, source: Source | None = None) -> Newcomer:
+    return Newcomer(Arrival(0, 0, 5, False, source, b"", until=1e9), cast(socket.socket, None), host)
 
 
-def come(made: Gate, worker: int, host: str | None = HERE, origin: bytes = b"") -> Arrival:
-    found = made.pass_on(worker, newcomer(host, origin))
+def come(made: Gate, worker: int, host: str | None = HERE, source: Source | None = None) -> Arrival:
+    found = made.pass_on(worker, newcomer(host, source))
     assert found is not None
     return found.arrival
-
-
-async def test_places_are_those_of_all_workers() -> None:
-    made = gate(max_connections=3)
-    assert [come(made, worker).placed for worker in (0, 1, 1, 0, 1)] == [True, True, True, False, False]
-    made.report(1, [2], [], 1)
-    assert [come(made, 0).placed, come(made, 1).placed] == [True, False]
 
 
 async def test_what_an_ended_worker_had_is_free() -> None:
@@ -62,25 +55,6 @@ async def test_what_an_ended_worker_had_is_free() -> None:
     made.gone(0)
     again = [come(made, 1) for _ in range(3)]
     assert [(each.code, each.placed) for each in again] == [(0, True), (0, True), (QUOTA, False)]
-
-
-async def test_an_address_has_its_connections_at_all_workers() -> None:
-    made = gate(max_connections_per_address=2)
-    first = [come(made, worker) for worker in (0, 1, 1)]
-    assert [each.code for each in first] == [0, 0, QUOTA]
-    assert [come(made, 0, THERE).code, come(made, 0, "").code] == [0, 0]
-    made.report(0, [first[0].number], [], 0)
-    assert [come(made, 1).code for _ in range(2)] == [0, QUOTA]
-
-
-async def test_one_that_takes_the_place_of_another_of_its_address_counts() -> None:
-    made = gate(max_connections_per_address=1)
-    old, new = come(made, 0), come(made, 0)
-    assert (old.code, new.code) == (0, QUOTA)
-    made.report(0, [old.number], [new.number], 0)
-    assert come(made, 1).code == QUOTA
-    made.report(0, [new.number], [], 0)
-    assert come(made, 1).code == 0
 
 
 async def test_one_that_took_the_place_of_another_and_has_ended_gives_its_place_back() -> None:
@@ -98,7 +72,7 @@ async def test_a_rate_is_that_of_all_workers(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(made, "_loop", SimpleNamespace(time=lambda: 100.0))
     assert [come(made, worker).code for worker in (0, 1, 0, 1, 0)] == [0, 0, 0, RATE, RATE]
     # It was counted when it came, and another worker has made its TLS handshake.
-    assert come(made, 1, origin=b"{}").code == 0
+    assert come(made, 1, source=Source("", HERE, 1, None)).code == 0
 
 
 async def test_limits_of_a_listener_hold_for_all_workers() -> None:

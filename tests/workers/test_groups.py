@@ -13,25 +13,13 @@ import pytest
 from canopy_mqtt.workers.placing import worker_of
 from tests.e2e import wire
 from tests.e2e.store.test_live import GONE, Receiver
-from tests.e2e.wire import SHARED_AVAILABLE, Peer
+from tests.e2e.wire import Peer
 from tests.support.daemon import Daemon
 from tests.support.waiting import until
 from tests.workers.crew import HOUR, Crew
 
 WORKERS = 3
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Daemon]:
-    with Daemon("--workers", str(WORKERS)) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-async def crew(stack: AsyncExitStack, shared: Daemon) -> Crew:
-    """Three workers without a store, which the tests of this module share."""
-    return Crew(stack, WORKERS, shared)
 
 
 @pytest.fixture(scope="module")
@@ -115,20 +103,6 @@ class Group:
     async def has(self, numbers: int) -> None:
         """Wait until so many different numbers have come."""
         await until(lambda: len(self.received()) >= numbers, f"{numbers} messages, {len(self.received())} are there")
-
-
-async def test_shared_subscriptions_are_available(crew: Crew) -> None:
-    peer = await crew.join("member")
-    assert peer.connack.get(SHARED_AVAILABLE) is None
-    assert await peer.subscribe(("$share/group/a", 1)) == (1,)
-
-
-async def test_no_local_is_refused_with_them(crew: Crew) -> None:
-    """[MQTT-3.8.3-4]"""
-    peer = await crew.join("wants-none-of-its-own")
-    await peer.send(wire.subscribe(1, [("$share/group/a", 1 | wire.NO_LOCAL)]))
-    (told,) = await peer.closed()
-    assert (told.kind, told.code) == (wire.DISCONNECT, 0x82)
 
 
 @pytest.mark.parametrize("home", range(WORKERS))

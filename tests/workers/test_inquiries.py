@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
-from typing import Any
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import pytest
 
-from canopy_mqtt.workers.inquiries import one_top, one_trace
-from tests.support.daemon import Daemon, canopy
+from canopy_mqtt.observe.trace.entries import Entry, TracedConnection
+from canopy_mqtt.workers import inquiries
+from canopy_mqtt.workers.asking import Away
+from canopy_mqtt.workers.inquiries import Packets, one_top, one_trace
+from tests.support.daemon import canopy
 from tests.support.waiting import until
-from tests.workers.crew import PATIENT, Crew, pids_of, runs
+from tests.workers.crew import Crew
+
+FLAGS = ("--set", "http.listen=http://127.0.0.1:0")
 
 
 def listed(of: str, by: str = "messages", absent: float = 0.0, **values: float) -> dict[str, Any]:
@@ -57,17 +61,28 @@ def test_a_trace_runs_while_it_does_at_one_worker() -> None:
     assert one_trace([ended, ended | {"ended_at": "4"}])["ended_at"] == "4"
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Daemon]:
-    with Daemon("--workers", "3", "--set", "http.listen=http://127.0.0.1:0", *PATIENT, patience=60.0) as daemon:
-        yield daemon
-    while any(map(runs, pids_of(daemon).values())):
-        time.sleep(0.01)
+async def test_a_worker_that_was_away_for_a_moment_is_in_a_live_trace_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inquiries, "PAUSE", 0.0)
+    entry = Entry(0, 1, TracedConnection(1, "", "", None, ""))
+    told: dict[str, list[tuple[list[Entry], bool] | Away]] = {
+        "w0": [([], True), ([], True), ([entry], False), ([], False)],
+        "w1": [([], True), Away("w1"), ([entry], False), ([], False)],
+    }
 
+    async def ask(name: str, *_: object) -> tuple[list[Entry], bool]:
+        answer = told[name].pop(0)
+        if isinstance(answer, Away):
+            raise answer
+        return answer
 
-@pytest.fixture
-async def crew(stack: AsyncExitStack, shared: Daemon) -> Crew:
-    return Crew(stack, 3, shared)
+    transport = SimpleNamespace(is_closing=lambda: False)
+    call = cast(Any, SimpleNamespace(request=SimpleNamespace(transport=transport)))
+    packets = Packets(cast(Any, SimpleNamespace(names=["w0", "w1"], ask=ask)), "a trace")
+    assert [len(some) async for some in packets.as_they_come(call)] == [2]
+    # One that does not come back keeps nobody waiting where the others have ended.
+    told |= {"w0": [([], False)], "w1": [Away("w1")]}
+    packets = Packets(cast(Any, SimpleNamespace(names=["w0", "w1"], ask=ask)), "a trace")
+    assert [some async for some in packets.as_they_come(call)] == []
 
 
 @pytest.fixture

@@ -39,6 +39,21 @@ def test_a_gauge_of_a_worker_that_is_away_is_not_kept() -> None:
     assert kept.settle({}, ["w1"]) == {"w1": {}}
 
 
+def test_the_most_clients_are_those_of_one_time() -> None:
+    kept = KeptCounters()
+
+    def most(*clients: int) -> list[Found]:
+        answers: Answers = {
+            f"w{number}": {"clients_connected": [((), count)], "clients_maximum": [((), 9)]}
+            for number, count in enumerate(clients)
+        }
+        return [each["clients_maximum"] for each in kept.settle(answers, []).values()]
+
+    assert most(5, 1) == [[((), 6)]] * 2
+    assert most(1, 3) == [[((), 6)]] * 2
+    assert most(2, 7) == [[((), 9)]] * 2
+
+
 def test_durations_are_kept_too() -> None:
     def counted(times: int) -> Answers:
         made = Histogram()

@@ -13,21 +13,14 @@ import pytest
 
 from canopy_mqtt.workers import wire
 from canopy_mqtt.workers.lines import SMALL, UNAVAILABLE_V5, UNTAKEN, Line, Newcomer, Room
-from canopy_mqtt.workers.wire import (
-    ANY,
-    CONNECTION,
-    SHORTAGE,
-    Arrival,
-    Channel,
-    Frame,
-    Frames,
-    arrival,
-    encoded,
-    says,
-    taken,
-)
+from canopy_mqtt.workers.wire import ANY, SHORTAGE, Arrival, Channel, Frames, encoded
 from canopy_mqtt.workers.worker import Worker
 from tests.support.waiting import until
+
+
+def broke(place: str, error: Exception) -> None:
+    """What no test expects."""
+    raise AssertionError(place) from error
 
 
 class Ends:
@@ -45,7 +38,7 @@ class Ends:
         client.setblocking(False)
         accepted.setblocking(False)
         self.clients.append(client)
-        return Newcomer(Arrival(0, 0, version, False, b"", data, until=until), accepted, address)
+        return Newcomer(Arrival(0, 0, version, False, None, data, until=until), accepted, address)
 
     async def answer(self, number: int) -> bytes:
         """All that a client gets."""
@@ -60,20 +53,17 @@ class Ends:
         """Begin a conversation with a worker, and return the supervisor's side."""
         mine, its = socket.socketpair()
 
-        def received(frames: list[Frame]) -> None:
+        def received(sock: socket.socket, what: str, found: Arrival) -> None:
+            assert what == "connection"
             if self.takes:
-                self.other.send(taken(len(frames)))
-            for frame in frames:
-                assert frame.kind == CONNECTION
-                assert frame.sock is not None
-                if self.takes:
-                    self.got.append(arrival(frame.body).data)
-                    frame.sock.setblocking(False)
-                    frame.sock.send(b"served")
-                frame.sock.close()
+                self.other.send("taken")
+                self.got.append(found.data)
+                sock.setblocking(False)
+                sock.send(b"served")
+            sock.close()
 
-        self.other = Channel(its, received, lambda: None)
-        return Channel(mine, lambda frames: line.taken(sum(each.body[0] for each in frames)), lambda: None)
+        self.other = Channel(its, received, lambda: None, broke)
+        return Channel(mine, lambda *_: line.taken(), lambda: None, broke)
 
 
 @pytest.fixture
@@ -273,32 +263,73 @@ async def test_a_shortage_of_the_system_passes(ends: Ends, monkeypatch: pytest.M
 async def test_another_error_ends_the_conversation_when_all_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left out would make the other side misread the rest, and nobody would find out."""
     mine, its = socket.socketpair()
-    got: list[Frame] = []
+    got: list[tuple[Any, ...]] = []
     lost = asyncio.Event()
-    channel, other = Channel(mine, got.extend, lost.set), Channel(its, print, lambda: None)
-    other.send(says("failed", "why"))
+    channel, other = (
+        Channel(mine, lambda *said: got.append(said), lost.set, broke),
+        Channel(its, print, lambda: None, broke),
+    )
+    other.send("failed", "why")
 
     def send_fds(*_: Any) -> int:
         raise OSError(errno.EINVAL, "invalid")
 
     monkeypatch.setattr(socket, "send_fds", send_fds)
-    channel.send(says("ping"))
+    channel.send("ping")
     async with asyncio.timeout(10):
         await lost.wait()
-    assert [frame.said() for frame in got] == [("failed", "why")]
+    assert got == [(None, "failed", "why")]
     assert not channel.open
     other.close()
+
+
+async def test_what_fails_in_one_frame_costs_no_other_one() -> None:
+    mine, its = socket.socketpair()
+    got: list[str] = []
+    faults: list[str] = []
+
+    def received(_: None, what: str) -> None:
+        got.append(what)
+
+    def note(place: str, error: Exception) -> None:
+        faults.append(f"{place}: {type(error).__name__}")
+
+    channel, other = Channel(mine, received, lambda: None, note), Channel(its, print, lambda: None, note)
+    other.send("one", "too many")
+    other.send("next", then=lambda: [][0])
+    other.send("last")
+    await until(lambda: got == ["next", "last"])
+    assert faults == ["workers: IndexError", "workers: TypeError"]
+    channel.close()
+    other.close()
+
+
+async def test_what_fails_of_a_workers_tasks_is_counted() -> None:
+    worker = Worker.__new__(Worker)
+    failed: asyncio.Future[tuple[str, Exception]] = asyncio.get_running_loop().create_future()
+    worker._broker = cast(Any, SimpleNamespace(faults=SimpleNamespace(broke=lambda *what: failed.set_result(what))))
+    worker._works = set()
+
+    async def fails() -> None:
+        raise RuntimeError
+
+    worker._begin(fails())
+    place, error = await failed
+    assert (place, type(error)) == ("workers", RuntimeError)
 
 
 async def test_a_worker_touches_nothing_before_it_has_said_so() -> None:
     """The supervisor would give the connection to the next process, too."""
     mine, its = socket.socketpair()
-    got: list[Frame] = []
-    supervisor, worker = Channel(mine, got.extend, lambda: None), Channel(its, print, lambda: None)
+    got: list[str] = []
+    supervisor, worker = (
+        Channel(mine, lambda _, what: got.append(what), lambda: None, broke),
+        Channel(its, print, lambda: None, broke),
+    )
     asyncio.get_running_loop().remove_reader(mine.fileno())
     order: list[str] = []
-    worker.send(says(bytes(1 << 22)), lambda: order.append("much"))
-    worker.send(taken(2), lambda: order.append("taken"))
+    worker.send(bytes(1 << 22), then=lambda: order.append("much"))
+    worker.send("taken", then=lambda: order.append("taken"))
     assert order == []
     asyncio.get_running_loop().add_reader(mine.fileno(), supervisor._read)
     await until(lambda: len(got) == 2)
@@ -315,7 +346,7 @@ async def test_a_worker_begins_with_a_connection_once_that_has_left(monkeypatch:
     worker._counted = cast(Any, SimpleNamespace(arrive=lambda _: None))
     monkeypatch.setattr(worker, "_begin", begun.append)
     with socket.socket() as sock:
-        worker._received([Frame(CONNECTION, Arrival(0, 0, 5, False, b"", b"").frame(sock).body, sock)])
+        worker._received(sock, "connection", Arrival(0, 0, 5, False, None, b""))
         assert begun == []
         left[0]()
         (work,) = begun
@@ -337,11 +368,11 @@ async def test_none_waits_beyond_its_time(ends: Ends) -> None:
 
 def test_a_descriptor_that_could_not_be_taken_is_missing_at_its_own_connection_alone() -> None:
     frames = Frames()
-    first, second = (encoded(Arrival(number, 0, 5, False, b"", b"x").frame(None)) for number in range(2))  # type: ignore[arg-type]
+    first, second = (encoded("connection", number, descriptor=True) for number in range(2))
     assert frames.feed(first[:3], [], lost=True) == []
     with socket.socket() as sock:
         found = frames.feed(first[3:], []) + frames.feed(second, [sock.detach()])
-    assert [arrival(each.body).listener for each in found] == [0, 1]
+    assert [each.said() for each in found] == [("connection", 0), ("connection", 1)]
     assert found[0].sock is None
     assert found[1].sock is not None
     found[1].sock.close()

@@ -298,7 +298,22 @@ async def test_a_worker_whose_messages_do_not_go_says_how_many_and_ends(monkeypa
 
 
 @pytest.mark.parametrize(
-    "words", ["0", "0 moved", "1", "65", "1000000000", "3 moved", "3 moved 65", "3 moving 4", "", "three"]
+    "words",
+    [
+        "0",
+        "0 moved",
+        "1",
+        "65",
+        "1000000000",
+        "3 moved",
+        "3 moved 65",
+        "3 moving 4",
+        "2 3",
+        "2 moved 3 4",
+        "-3",
+        "",
+        "three",
+    ],
 )
 def test_a_number_that_no_broker_wrote_loses_nothing(tmp_path: Path, words: str) -> None:
     folder = tmp_path / "store"
@@ -551,7 +566,7 @@ def _stuck(messages: int) -> tuple[Any, list[tuple[str, str]], list[dict[str, An
             log=log,
             settings=SimpleNamespace(cluster=SimpleNamespace(node="w1")),
         ),
-        _channel=SimpleNamespace(send=lambda frame: said.append(frame.said())),
+        _channel=SimpleNamespace(send=lambda *what: said.append(what)),
         _stopping=asyncio.Event(),
         _others_there=asyncio.Event(),
     )

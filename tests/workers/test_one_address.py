@@ -8,8 +8,7 @@ import os
 import re
 import signal
 import socket
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from itertools import islice
@@ -21,25 +20,11 @@ import pytest
 
 from canopy_mqtt.admin.events import SAMPLE
 from tests.e2e import wire
-from tests.support.daemon import Daemon, canopy
+from tests.support.daemon import canopy
 from tests.support.waiting import until
-from tests.workers.crew import PATIENT, Crew, pids_of, runs
+from tests.workers.crew import Crew
 
-HTTP = ("--set", "http.listen=http://127.0.0.1:0")
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Daemon]:
-    with Daemon("--workers", "3", *HTTP, *PATIENT, patience=60.0) as daemon:
-        yield daemon
-    while any(map(runs, pids_of(daemon).values())):
-        time.sleep(0.01)
-
-
-@pytest.fixture
-async def crew(stack: AsyncExitStack, shared: Daemon) -> Crew:
-    """Three workers that the tests of this module share: each leaves all of them serving."""
-    return Crew(stack, 3, shared)
+HTTP = FLAGS = ("--set", "http.listen=http://127.0.0.1:0")
 
 
 class Http:
@@ -100,11 +85,15 @@ async def test_metrics_are_those_of_all_workers(crew: Crew, http: Http) -> None:
     assert (await http.get(crew, "/stats"))["clients.connected"] == before + 3
 
 
-async def test_open_connections_are_those_of_clients(stack: AsyncExitStack, http: Http) -> None:
+async def test_connections_and_sessions_are_those_of_clients(stack: AsyncExitStack, http: Http) -> None:
     crew = Crew(stack, 2)
-    await crew.start(*HTTP)
+    await crew.start(*HTTP, "--set", "session.max_sessions=20")
     peer = await crew.join("device")
-    assert samples(await http.text(crew, "/metrics"), "canopy_connections") == {"": 1.0}
+    text = await http.text(crew, "/metrics")
+    assert samples(text, "canopy_connections") == {"": 1.0}
+    assert samples(text, "canopy_clients_maximum") == {"": 1.0}
+    assert samples(text, "canopy_room_held")['room="sessions"'] == 1.0
+    assert samples(text, "canopy_room_bound")['room="sessions"'] <= 20.0
     await peer.disconnect()
     await crew.kill(1)
     await crew.line("worker serves again", worker="w1")

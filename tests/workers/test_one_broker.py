@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +14,8 @@ from canopy_mqtt.admin.paging import cursor_of, name_of
 from canopy_mqtt.admin.routes import all_routes
 from canopy_mqtt.workers import inquiries
 from canopy_mqtt.workers.asking import Heard
-from canopy_mqtt.workers.one_broker import one_page
+from canopy_mqtt.workers.kept_counters import KeptCounters
+from canopy_mqtt.workers.one_broker import OneBroker, one_page
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.ways import WAYS, raised, reasons
 
@@ -61,6 +65,26 @@ def test_an_alarm_of_some_names_them_and_one_of_all_is_one() -> None:
         alarm("w1: fuller", 1),
         alarm("full", 2),
     ]
+
+
+async def test_who_asks_for_figures_meanwhile_gets_the_same_answer() -> None:
+    """Anybody may ask, where metrics are public."""
+    asked: list[str] = []
+
+    async def ask_all(what: str) -> Heard:
+        asked.append(what)
+        return Heard({}, [])
+
+    async def ask(*_: str) -> dict[str, Any]:
+        return {}
+
+    counters: dict[str, KeptCounters] = defaultdict(KeptCounters)
+    siblings = cast(Any, SimpleNamespace(ask_all=ask_all, ask=ask, counters=counters, answers={}))
+    one = OneBroker(cast(Any, None), siblings, {})
+    await asyncio.gather(*(one.figures() for _ in range(9)))
+    assert asked == ["figures"]
+    await one.figures()
+    assert asked == ["figures"] * 2
 
 
 def test_each_route_has_its_way() -> None:

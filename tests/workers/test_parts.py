@@ -28,6 +28,7 @@ class Workers:
         self.kept = Parts(settings, lambda worker, _, parts: self.to_them[worker].append(parts))
         for worker in range(count):
             self.round(worker)
+            self.answer(worker)
 
     def answer(self, worker: int) -> None:
         parts = self.to_them[worker].popleft()
@@ -101,9 +102,10 @@ def test_all_together_never_have_more_than_there_is(seed: int) -> None:
             workers.to_them[worker].clear()
             workers.used[worker] = 0
             workers.kept.gone(worker)
-            # It comes back with the settings' limit, and has no client before it is told.
-            workers.parts[worker] = 0
+            # It comes back with the settings' limit, and has its parts before a client.
+            workers.parts[worker] = workers.limit
             workers.round(worker)
+            workers.answer(worker)
         assert sum(workers.used) <= workers.limit
 
 

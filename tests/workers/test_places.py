@@ -7,11 +7,8 @@ import stat
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import pytest
-
 from canopy_mqtt import Broker, Settings
-from canopy_mqtt.store.base import StoreError
-from canopy_mqtt.store.division import Division, division, note
+from canopy_mqtt.store.division import Division, note
 from tests.e2e import wire
 from tests.e2e.wire import Peer, connect
 from tests.support.daemon import canopy
@@ -113,13 +110,6 @@ def test_one_process_does_not_begin_anew_beside_the_stores_of_workers(tmp_path: 
     assert result.returncode == 1
     assert "w0/canopy.db is there, and" in result.stderr.splitlines()[-1]
     assert not (tmp_path / "store" / "canopy.db").exists()
-
-
-@pytest.mark.parametrize("text", ["", "many", "-3", "2 3", "2 moved", "2 moved 3 4"])
-def test_a_number_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
-    (tmp_path / "workers").write_text(text)
-    with pytest.raises(StoreError, match="should have the number of workers"):
-        division(tmp_path)
 
 
 def test_a_store_of_another_number_is_no_fault_of_the_settings(tmp_path: Path) -> None:

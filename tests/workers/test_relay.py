@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,8 +14,8 @@ from canopy_mqtt.workers import relay
 from canopy_mqtt.workers.first_packet import Opening
 from canopy_mqtt.workers.lines import UNAVAILABLE_V5
 from canopy_mqtt.workers.placing import worker_of
-from canopy_mqtt.workers.relay import Chooser, Place, Relay
-from canopy_mqtt.workers.wire import ANY, Arrival, arrival
+from canopy_mqtt.workers.relay import Chooser, Place, Side
+from canopy_mqtt.workers.wire import ANY, Arrival
 from tests.e2e.wire import connect
 from tests.support.waiting import until
 
@@ -38,7 +37,7 @@ class Tls:
         self.aborted = True
 
 
-FOUND = Arrival(0, ANY, 0, False, b"", b"", until=60.0)
+FOUND = Arrival(0, ANY, 0, False, None, b"", until=60.0)
 OPENING = Opening(0, None, 1_000)
 
 
@@ -63,7 +62,7 @@ async def test_a_client_of_another_worker_is_refused_where_no_descriptors_are_le
 async def test_a_client_that_takes_nothing_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "LINGER", 0.0)
     tls = Tls()
-    Relay(cast(asyncio.Transport, tls), set()).worker_gone()
+    Side(set(), cast(asyncio.Transport, tls)).end()
     assert tls.closed
     await until(lambda: tls.aborted)
 
@@ -76,8 +75,3 @@ def test_its_time_for_a_connect_began_when_it_was_accepted(monkeypatch: pytest.M
     chooser = Chooser(FOUND, Place(0, 2, unexpected, lambda: 0), cast(Any, connection), cast(Any, upper), OPENING)
     chooser.connection_made(cast(Any, Tls()))
     assert said == ["made", (connection, FOUND.until)]
-
-
-def test_how_long_a_connection_may_wait_goes_along() -> None:
-    with socket.socket() as sock:
-        assert arrival(FOUND.frame(sock).body) == FOUND

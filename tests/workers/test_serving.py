@@ -8,9 +8,7 @@ import resource
 import shutil
 import signal
 import socket
-import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from itertools import islice
 from pathlib import Path
@@ -20,25 +18,9 @@ import pytest
 from canopy_mqtt.workers.worker import KILLED, supervisor_gone
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, connect
-from tests.support.daemon import Daemon, canopy
+from tests.support.daemon import canopy
 from tests.support.waiting import until
-from tests.workers.crew import HOUR, PATIENT, Crew, accepted, pids_of, runs
-
-
-@pytest.fixture
-async def crew(stack: AsyncExitStack, shared: Daemon) -> Crew:
-    """Three workers without a store, which the tests of this module share: each leaves all of them serving."""
-    return Crew(stack, 3, shared)
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Daemon]:
-    with Daemon("--workers", "3", *PATIENT, patience=60.0) as daemon:
-        yield daemon
-    # Their supervisor was killed.
-    pids = pids_of(daemon).values()
-    while any(map(runs, pids)):
-        time.sleep(0.01)
+from tests.workers.crew import HOUR, Crew, accepted, runs
 
 
 @pytest.fixture
@@ -61,15 +43,6 @@ async def test_messages_reach_the_clients_of_all_workers(crew: Crew, qos: int) -
         assert await peer.fence() == []
 
 
-async def test_retained_messages_are_there_for_all(crew: Crew) -> None:
-    first, second = (next(crew.names(worker)) for worker in (0, 1))
-    sender = await crew.join(first)
-    await sender.publish("r/1", b"kept", qos=1, retain=True)
-    looker = await crew.join(second, ("r/#", 1))
-    found = await looker.message()
-    assert (found.payload, found.topic) == (b"kept", "r/1")
-
-
 async def test_a_killed_worker_gets_what_its_clients_had_retained_from_the_others(crew: Crew) -> None:
     name = next(crew.names(1))
     sender = await crew.join(name)
@@ -85,25 +58,6 @@ async def test_a_killed_worker_gets_what_its_clients_had_retained_from_the_other
     found = await looker.message()
     assert (found.topic, found.payload) == ("kept/2", b"kept/2")
     assert await looker.fence() == []
-
-
-async def test_a_client_identifier_has_one_connection(crew: Crew) -> None:
-    name = next(crew.names(2))
-    first = await crew.join(name)
-    await crew.join(name)
-    (told,) = await first.closed()
-    assert (told.kind, told.code) == (wire.DISCONNECT, 0x8E)
-
-
-async def test_a_session_is_found_again(crew: Crew) -> None:
-    names = [next(crew.names(worker)) for worker in range(3)]
-    for name in names:
-        await (await crew.stay(name, ("q/#", 1))).disconnect()
-    sender = await crew.join("sender")
-    await sender.publish("q/1", b"waits", qos=1)
-    for name in names:
-        peer = await crew.stay(name, present=True)
-        assert (await peer.message()).payload == b"waits"
 
 
 async def test_an_identifier_that_the_broker_gives_belongs_to_its_worker(crew: Crew) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import ssl
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -24,7 +23,7 @@ from tests.net.websocket.peer import WebPeer
 from tests.support.certificates import Authority
 from tests.support.daemon import Daemon
 from tests.support.waiting import until
-from tests.workers.crew import HOUR, PATIENT, Crew, accepted, pids_of, runs
+from tests.workers.crew import HOUR, Crew, accepted, three_workers
 
 WAYS: Final = ("mqtts", "ws", "wss", "proxied ws", "proxied mqtts")
 HEADER: Final = b"PROXY TCP4 192.0.2.7 192.0.2.1 4000 1883\r\n"
@@ -54,11 +53,8 @@ def shared(authority: Authority) -> Iterator[Daemon]:
     ]
     authenticators = [{"type": "certificate", "user": "cn"}, {"type": "anonymous"}]
     environ = {"CANOPY_LISTENER": toml(tables), "CANOPY_AUTHENTICATOR": toml(authenticators)}
-    with Daemon("--workers", "3", *PATIENT, environ=environ, patience=60.0) as daemon:
+    with three_workers(environ=environ) as daemon:
         yield daemon
-    pids = pids_of(daemon).values()
-    while any(map(runs, pids)):
-        time.sleep(0.01)
 
 
 def toml(tables: Sequence[Mapping[str, object]]) -> str:
@@ -70,11 +66,6 @@ def toml(tables: Sequence[Mapping[str, object]]) -> str:
         return json.dumps(each)
 
     return "[" + ", ".join(map(value, tables)) + "]"
-
-
-@pytest.fixture
-async def crew(stack: AsyncExitStack, shared: Daemon) -> Crew:
-    return Crew(stack, 3, shared)
 
 
 @pytest.fixture

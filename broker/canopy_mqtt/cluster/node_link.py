@@ -41,10 +41,10 @@ SESSION_EXPIRY: Final = 86_400
 """Seconds for which another node keeps what this one misses."""
 
 
-def upstream_of(cluster: Cluster, node: ClusterNode, keeps: bool) -> Upstream:
-    """Return the settings of the link to a node. `keeps`: a store keeps this node's sessions over a restart.
+def upstream_of(cluster: Cluster, node: ClusterNode, wants_earlier: bool) -> Upstream:
+    """Return the settings of the link to a node. `wants_earlier`: what waits there for an earlier run of this node.
 
-    Without one, what waits for an earlier run of this node is for clients that have no session any more.
+    Without a store it is for clients that have no session any more.
     """
     pause = cluster.link_timeout * TRY_PART
     # Not validated: neither its name nor its address could be those of an upstream broker.
@@ -58,7 +58,7 @@ def upstream_of(cluster: Cluster, node: ClusterNode, keeps: bool) -> Upstream:
         version="5.0",
         keep_alive=max(1, math.ceil(pause)),
         session_expiry=SESSION_EXPIRY,
-        clean_start=not keeps,
+        clean_start=not wants_earlier,
         unfolded=(),
         subscribe_qos=2,
         retry_min=min(FIRST_TRY, pause),

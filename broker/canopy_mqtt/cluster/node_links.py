@@ -52,6 +52,8 @@ class NodeLinks(LinkManager):
         self._cluster = cluster
         self._own = own
         self._node_links: list[NodeLink] = []
+        # What other nodes have kept for an earlier run of this one is wanted: a store has kept its sessions.
+        self._wants_earlier = server.router.journal is not None
         # The SUBACKs that wait, the oldest first; those among them that wait for all; and for each filter that some
         # node that is up has not confirmed, those that wait for it. SUBACKs that have gone may still be among these.
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
@@ -65,8 +67,8 @@ class NodeLinks(LinkManager):
 
     def wanted_links(self, settings: Settings) -> Sequence[Upstream]:
         """Return the settings of all links: the nodes stay as they were at the start."""
-        keeps = self.server.router.journal is not None
-        return (*settings.upstream, *(upstream_of(self._cluster, each, keeps) for each in self.nodes.values()))
+        nodes = self.nodes.values()
+        return (*settings.upstream, *(upstream_of(self._cluster, each, self._wants_earlier) for each in nodes))
 
     def link_of(self, settings: Upstream) -> UpstreamLink:
         """Make a link to a node, or to an upstream broker."""

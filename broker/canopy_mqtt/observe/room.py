@@ -37,12 +37,14 @@ def rooms(router: Router, accounts: int = 1) -> list[RoomUse]:
     """Return the use of all limits, each with up to `accounts` of the largest accounts."""
     limits = router.limits
     store = router.retained_store
+    # The sessions of several workers for each other count for no limit (`workers.totals`).
+    own = router.accounts.internal.held if router.table.home_of is not None else [0] * len(ROOMS)
     held = {
         FILTERS: (int(router.table.bytes), limits.max_filter_bytes),
         RETAINED: (store.count, limits.max_retained_messages),
         RETAINED_SIZE: (store.bytes, limits.max_retained_bytes),
-        SESSIONS: (len(router.sessions), limits.max_sessions),
-        SESSION_SIZE: (router.session_table.bytes, limits.max_session_bytes),
+        SESSIONS: (len(router.sessions) - own[SESSIONS], max(0, limits.max_sessions - own[SESSIONS])),
+        SESSION_SIZE: (router.session_table.bytes - own[SESSION_SIZE], limits.max_session_bytes),
     }
     found: list[RoomUse] = []
     for number, room in enumerate(router.accounts.rooms):

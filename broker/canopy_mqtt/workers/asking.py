@@ -11,7 +11,7 @@ import contextlib
 import pickle
 import struct
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -28,8 +28,7 @@ SILENT: Final = 5.0
 
 SUPERVISOR: Final = "supervisor"
 
-Answers: TypeAlias = Mapping[str, Callable[..., Awaitable[Any]]]
-"""What a process answers, by the name of the question."""
+Answers: TypeAlias = dict[str, Callable[..., Awaitable[Any]]]
 
 
 class Away(Exception):
@@ -66,20 +65,25 @@ class Answering:
 
     def __init__(self, folder: Path, name: str, answers: Answers, broke: Callable[[str, Exception], None]) -> None:
         """`broke` is called with the faults of answers; the process that asks takes them for no answer."""
+        self.name = name
+        self.answers = answers
+        """What the process answers, by the name of the question."""
+        self._folder = folder
         self._path = socket_of(folder, name)
-        self._answers = answers
         self._broke = broke
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
+        """Answer. Raises OSError."""
         self._server = await asyncio.start_unix_server(self._serve, self._path)
 
     async def renew(self) -> None:
         """Open the socket again if its file is gone: programs that clean up remove old ones."""
         if self._server is not None and not await asyncio.to_thread(self._path.exists):
             self._server.close()
-            await self.start()
+            with contextlib.suppress(OSError):
+                await self.start()
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -96,7 +100,7 @@ class Answering:
         self._tasks.add(task)
         try:
             what, given = await _next(reader)
-            found = await self._answers[what](*given)
+            found = await self.answers[what](*given)
             writer.write(_framed(found))
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -109,16 +113,22 @@ class Answering:
             writer.close()
 
 
-class Asking:
-    """Asks the processes of one folder."""
+class Siblings(Answering):
+    """This worker, the others, and the supervisor, as this one asks them, and answers."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, number: int, count: int, broke: Callable[[str, Exception], None]) -> None:
+        super().__init__(folder, name_of(number), {}, broke)
+        self.number = number
+        self.names = [name_of(each) for each in range(count)]
+        self.counters: defaultdict[str, KeptCounters] = defaultdict(KeptCounters)
+        """What was counted anywhere, by the question for figures that was asked."""
         # Until when those who did not answer are not asked, in seconds of the loop's clock.
         self._silent: dict[str, float] = {}
 
     async def ask(self, name: str, what: str, *given: object, patience: float = PATIENCE) -> Any:
-        """Ask a process. Raises Away."""
+        """Ask a process, which may be this one. Raises Away."""
+        if name == self.name:
+            return await self.answers[what](*given)
         loop = asyncio.get_running_loop()
         if self._silent.get(name, 0.0) > loop.time():
             raise Away(name)
@@ -131,45 +141,12 @@ class Asking:
                 finally:
                     writer.close()
         except TimeoutError:
-            self._silent[name] = loop.time() + SILENT
+            if patience <= PATIENCE:
+                # One that needs longer for a reload may serve all the same.
+                self._silent[name] = loop.time() + SILENT
             raise Away(name) from None
         except (OSError, asyncio.IncompleteReadError):
             raise Away(name) from None
-
-
-class Siblings(Asking):
-    """This worker and the others."""
-
-    def __init__(self, folder: Path, number: int, count: int) -> None:
-        super().__init__(folder)
-        self.number = number
-        self.name = name_of(number)
-        self.names = [name_of(each) for each in range(count)]
-        self.answers: dict[str, Callable[..., Awaitable[Any]]] = {}
-        """What this worker answers, by the name of the question."""
-        self.counters: defaultdict[str, KeptCounters] = defaultdict(KeptCounters)
-        """What was counted anywhere, by the question for figures that was asked."""
-        self._answering: Answering | None = None
-
-    async def start(self, folder: Path, broke: Callable[[str, Exception], None]) -> None:
-        """Answer the others. Raises OSError."""
-        self._answering = Answering(folder, self.name, self.answers, broke)
-        await self._answering.start()
-
-    async def renew(self) -> None:
-        if self._answering is not None:
-            with contextlib.suppress(OSError):
-                await self._answering.renew()
-
-    async def stop(self) -> None:
-        if self._answering is not None:
-            await self._answering.stop()
-
-    async def ask(self, name: str, what: str, *given: object, patience: float = PATIENCE) -> Any:
-        """Ask a process, which may be this one. Raises Away."""
-        if name == self.name:
-            return await self.answers[what](*given)
-        return await super().ask(name, what, *given, patience=patience)
 
     async def ask_all(self, what: str, *given: object) -> Heard:
         """Ask all workers at the same time."""

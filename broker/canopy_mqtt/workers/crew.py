@@ -26,7 +26,7 @@ from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, 
 from canopy_mqtt.workers.parts import PERIOD, Parts
 from canopy_mqtt.workers.plan import Plan, make_again, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
-from canopy_mqtt.workers.wire import Arrival, says
+from canopy_mqtt.workers.wire import Arrival
 
 LINKING: Final = 10.0
 LINKING_AGAIN: Final = 3.0
@@ -192,12 +192,12 @@ class Crew:
         """Say something to all workers that run, but for one of them; -1: to all."""
         for slot in self.slots:
             if slot.process is not None and slot.started and slot.number != but:
-                slot.process.channel.send(says(*said))
+                slot.process.channel.send(*said)
 
     def _tell_one(self, worker: int, *said: object) -> None:
         process = self.slots[worker].process
         assert process is not None
-        process.channel.send(says(*said))
+        process.channel.send(*said)
 
     async def divide(self) -> None:
         """Tell all workers that run their parts of what is limited for all together, again and again."""
@@ -228,11 +228,12 @@ class Crew:
     async def _begin(self, slot: Slot) -> WorkerProcess:
         """Start the process of a worker, and wait until the others can reach it. Raises WorkerError."""
         heard: dict[str, Callable[..., None]] = {
+            "taken": slot.line.taken,
             "counted": partial(self.gate.report, slot.number),
             "uses": partial(self.parts.uses, slot.number),
             **self.bans.heard(slot.number),
         }
-        process = WorkerProcess(slot.name, self._log, self._people, self._write, slot.line.taken, self._relayed, heard)
+        process = WorkerProcess(slot.name, self._log, self._people, self._write, self._relayed, heard)
         start = Start(slot.number, self._plan.settings(slot.number), list(self._ports), self._broker_id)
         await process.begin()
         slot.process = process
@@ -242,9 +243,11 @@ class Crew:
     async def _open(self, slot: Slot) -> None:
         """Have a worker go on, as the others can be reached, and wait until it serves. Raises WorkerError."""
         assert slot.process is not None
+        # What it says to this comes before it says that it serves; it has its parts before its clients.
+        self.parts.tell(slot.number)
         await self._starts(slot, slot.process.ask("open", "go on"))
         slot.started = True
-        slot.process.channel.send(says(*self.bans.all()))
+        slot.process.channel.send(*self.bans.all())
 
     async def _starts(self, slot: Slot, asked: Coroutine[Any, Any, object]) -> None:
         """Wait for an answer of a worker that starts, and say so again and again: a disk may hang for ever."""

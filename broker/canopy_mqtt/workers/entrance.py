@@ -1,32 +1,30 @@
 """Where the supervisor lets clients in: it accepts connections, and finds the worker that each is for.
 
-Owns the listening sockets, and the connections of which it has not read enough. Promises: it listens on all places of
-the settings or on none; it reads of a connection only what its client identifier needs, and waits for that no longer
-than `limits.connect_timeout`; where too many send nothing, the oldest is closed, of the address that has most.
+Owns the connections of which it has not read enough. Promises: it reads of a connection only what its client identifier
+needs, and waits for that no longer than `limits.connect_timeout`; where too many send nothing, the oldest is closed, of
+the address that has most.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from canopy_mqtt import sockets
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.principal import network
-from canopy_mqtt.net.listening.listeners import BACKLOG, PROXY_VERSIONS, StartupError, request_bytes
+from canopy_mqtt.net.listening.listeners import PROXY_VERSIONS, request_bytes
 from canopy_mqtt.net.listening.proxy_protocol import TrustedProxies
 from canopy_mqtt.net.websocket.upgrade import UpgradeTerms
-from canopy_mqtt.settings import Endpoint, Limits, Listener, Settings
+from canopy_mqtt.settings import Limits, Listener, Settings
+from canopy_mqtt.workers.acceptor import Acceptor, Address
 from canopy_mqtt.workers.by_address import ByAddress
 from canopy_mqtt.workers.first_packet import NOTHING, First, Opening
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.wire import ANY, Arrival
-
-ACCEPTS: Final = 64
-"""Connections that are accepted in one turn of the event loop."""
 
 MAX_PARTIAL: Final = 268_435_456
 """Bytes of all incomplete CONNECTs together where no limit is set."""
@@ -35,67 +33,19 @@ FIRST_READ: Final = 4_096
 READ: Final = 65_536
 """Bytes of the first read of a connection, and of each further one."""
 
-PAUSE: Final = 1.0
-"""Seconds for which nothing is accepted where the system has no descriptor left."""
 
-
-class Place:
-    """One listener of the settings, with its listening sockets."""
+class Place(Address):
+    """One listener of the settings."""
 
     def __init__(self, number: int, listener: Listener, limits: Limits) -> None:
+        super().__init__(listener.endpoint, listener.mode, listener.group, listener.name)
         self.number = number
-        self.listener = listener
-        self.endpoint: Endpoint = listener.endpoint
-        """With its real port, once it is bound."""
         self.proxy = PROXY_VERSIONS.get(listener.proxy_protocol, 0)
         self.trusted = TrustedProxies(listener.proxy_from)
         self.upgrade: UpgradeTerms | None = None
         """The requirements on a request for a WebSocket; None: there is none that can be read here."""
         if self.endpoint.scheme == "ws":
             self.upgrade = UpgradeTerms(listener.path, tuple(listener.origins), request_bytes(limits))
-        self.sockets: list[socket.socket] = []
-        self._file: sockets.SocketFile | None = None
-
-    @property
-    def told(self) -> str:
-        """The name of the listener for messages."""
-        url = self.listener.endpoint.url()
-        return f'{url} (listener "{self.listener.name}")' if self.listener.name else url
-
-    async def bind(self, settings: Settings) -> None:
-        """Take the address. Raises StartupError, in one line."""
-        try:
-            if self.endpoint.path:
-                mode = int(self.listener.mode, 8)
-                sock, self._file = await asyncio.to_thread(
-                    sockets.bind_unix, self.endpoint.path, mode, self.listener.group
-                )
-                self.sockets.append(sock)
-            else:
-                self.sockets = await sockets.bind_tcp(self.endpoint.bind_host, self.endpoint.port)
-                for sock in self.sockets:
-                    sockets.tune(sock, settings)
-                self.endpoint = self.endpoint._replace(port=self.sockets[0].getsockname()[1])
-        except sockets.SocketFileError as error:
-            raise StartupError(f"cannot listen on {self.told}: {error}") from error
-        except OSError as error:
-            raise StartupError(sockets.why_not_listening(self.told, self.endpoint.host, error)) from error
-
-    def listen(self) -> None:
-        """Have the system take connections. Raises StartupError, in one line."""
-        try:
-            for sock in self.sockets:
-                sock.listen(BACKLOG)
-        except OSError as error:
-            raise StartupError(sockets.why_not_listening(self.told, self.endpoint.host, error)) from error
-
-    async def close(self) -> None:
-        for sock in self.sockets:
-            sock.close()
-        self.sockets.clear()
-        file, self._file = self._file, None
-        if file is not None:
-            await asyncio.to_thread(file.remove)
 
 
 class _Unread:
@@ -126,7 +76,7 @@ class Entrance:
     def __init__(self, settings: Settings, log: Any, most: int, arrived: Callable[[Newcomer], None]) -> None:
         """`most`: connections of which not enough is read, at a time."""
         self.places = [Place(number, each, settings.limits) for number, each in enumerate(settings.listeners)]
-        self._log = log
+        self._acceptor = Acceptor(self.places, log, self._accepted)
         self._most = most
         self._arrived = arrived
         self._bytes = 0
@@ -137,7 +87,6 @@ class Entrance:
         self._by_address = ByAddress[_Unread]()
         self._large: dict[_Unread, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._pause: asyncio.TimerHandle | None = None
 
     def limit(self, settings: Settings) -> None:
         """Apply the limits of these settings to new connections."""
@@ -159,65 +108,33 @@ class Entrance:
 
     async def bind(self) -> None:
         """Take all addresses; no client can connect yet. Raises StartupError, in one line: then none is taken."""
-        try:
-            for place in self.places:
-                await place.bind(self._settings)
-        except BaseException:
-            await self.close()
-            raise
+        await self._acceptor.bind()
+        self.limit(self._settings)
 
     def open(self) -> None:
         """Let clients in. Raises StartupError, in one line."""
-        for place in self.places:
-            place.listen()
-        self._resume()
+        self._acceptor.open()
 
     async def close(self) -> None:
         """Let nobody in any more; those of whom not enough is read are gone."""
-        self._rest()
-        for timer in (self._timer, self._pause):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._pause = None
-        for place in self.places:
-            await place.close()
+        await self._acceptor.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for unread in list(self._unread):
             self._drop(unread)
 
-    def _listening(self) -> Sequence[tuple[Place, socket.socket]]:
-        return [(place, sock) for place in self.places for sock in place.sockets]
-
-    def _resume(self) -> None:
-        self._pause = None
-        for place, sock in self._listening():
-            self._loop.add_reader(sock.fileno(), self._accept, place, sock)
-
-    def _rest(self) -> None:
-        for _, sock in self._listening():
-            self._loop.remove_reader(sock.fileno())
-
-    def _accept(self, place: Place, listening: socket.socket) -> None:
-        for _ in range(ACCEPTS):
-            try:
-                sock, peer = listening.accept()
-            except (BlockingIOError, ConnectionError):
-                return
-            except OSError as error:
-                self._log.error("connections cannot be accepted", reason=str(error), seconds=PAUSE)
-                self._rest()
-                self._pause = self._loop.call_later(PAUSE, self._resume)
-                return
-            sock.setblocking(False)
-            if not sockets.INHERITED:
-                sockets.tune(sock, self._settings)
-            host = peer[0] if isinstance(peer, tuple) else ""
-            unread = _Unread(place, sock, host, self._loop.time() + self._patience, self._largest)
-            trusted = not place.proxy or place.trusted.trusts(host)
-            if not trusted or (place.endpoint.tls and not place.proxy):
-                # Its worker refuses it, or has to make the handshake before anybody knows the client.
-                self._arrive(unread, NOTHING)
-            else:
-                self._read_first(unread)
+    def _accepted(self, number: int, sock: socket.socket, host: str) -> None:
+        place = self.places[number]
+        if not sockets.INHERITED:
+            sockets.tune(sock, self._settings)
+        unread = _Unread(place, sock, host, self._loop.time() + self._patience, self._largest)
+        trusted = not place.proxy or place.trusted.trusts(host)
+        if not trusted or (place.endpoint.tls and not place.proxy):
+            # Its worker refuses it, or has to make the handshake before anybody knows the client.
+            self._arrive(unread, NOTHING)
+        else:
+            self._read_first(unread)
 
     def _read_first(self, unread: _Unread) -> None:
         """Read what is there already, which mostly is enough; else wait for more."""
@@ -279,7 +196,7 @@ class Entrance:
         opening = unread.opening
         worker = worker_of(first.client_id, self._settings.workers.count) if first.client_id else ANY
         data = bytes(opening.data)
-        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, b"", data, until=unread.until)
+        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, None, data, until=unread.until)
         host = None if unread.place.proxy and not opening.proxied else opening.host or unread.host
         self._arrived(Newcomer(found, unread.sock, host))
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from canopy_mqtt.observe.figures.catalogue import Found, merged
 from canopy_mqtt.observe.figures.figure import Figure
 from canopy_mqtt.workers.asking import SUPERVISOR, Away, Siblings
 
+FiguresOfAll: TypeAlias = tuple[list[tuple[Figure, Found]], list[str]]
+"""The figures, and who did not answer."""
 
-async def of_all(siblings: Siblings, what: str) -> tuple[list[tuple[Figure, Found]], list[str]]:
-    """Ask all workers, and the supervisor, for their figures. Returns also who did not answer.
+
+async def of_all(siblings: Siblings, what: str) -> FiguresOfAll:
+    """Ask all workers, and the supervisor, for their figures.
 
     `what`: the question, to which each answers with what it has, by the names of the figures.
     """

@@ -115,7 +115,7 @@ def _connect(data: bytearray, most: int) -> First:
     """Read a CONNECT. Raises IncompleteError."""
     if _byte(data, 0) != CONNECT:
         return NOTHING
-    length, at = _length(data, 1)
+    length, at = length_at(data, 1)
     if not 0 <= length <= most:
         return NOTHING
     end = at + length
@@ -126,7 +126,7 @@ def _connect(data: bytearray, most: int) -> First:
     version = _byte(data, at) & ~BRIDGE
     at += 4
     if version == V5:
-        size, at = _length(data, at)
+        size, at = length_at(data, at)
         if size < 0:
             return NOTHING
         at += size
@@ -134,14 +134,14 @@ def _connect(data: bytearray, most: int) -> First:
     return First(b"" if client_id is None else client_id, version)
 
 
-def _byte(data: bytearray, at: int) -> int:
+def _byte(data: bytes | bytearray, at: int) -> int:
     if at >= len(data):
         raise IncompleteError
     return data[at]
 
 
-def _length(data: bytearray, at: int) -> tuple[int, int]:
-    """Read a Variable Byte Integer, and where it ends; -1: it is none."""
+def length_at(data: bytes | bytearray, at: int) -> tuple[int, int]:
+    """Read a Variable Byte Integer, and where it ends; -1: it is none. Raises IncompleteError."""
     value = 0
     for place in range(LENGTH_BYTES):
         byte = _byte(data, at + place)

@@ -72,7 +72,7 @@ class Gate:
         if not self.counts or host is None:
             return newcomer
         # One that comes from another worker, which has made its TLS handshake, was counted against the rates before.
-        first = not arrival.origin
+        first = arrival.source is None
         all_of_them, now = self._all, self._loop.time()
         code = all_of_them.arrive(host, now, self._listeners[arrival.listener], rated=first)
         if code == CONNECTION_RATE_EXCEEDED and self._tls[arrival.listener]:

@@ -6,7 +6,6 @@ The supervisor passes connections on (`http_door`); answers are those of all wor
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Callable
 
@@ -50,5 +49,7 @@ class WorkerAdminServer(AdminServer):
             await asyncio.get_running_loop().connect_accepted_socket(self._factories[address], sock)
         except OSError:
             # Its client has gone.
-            with contextlib.suppress(OSError):
-                sock.close()
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise

@@ -235,9 +235,10 @@ class Packets:
     def __init__(self, siblings: Siblings, name: str) -> None:
         self._siblings = siblings
         self._name = name
-        # How many of each worker were read, and who will have more.
+        # How many of each worker were read, who will have more, and who of these did not answer.
         self._read = dict.fromkeys(siblings.names, 0)
         self._open = set(siblings.names)
+        self._away: set[str] = set()
         # Connections are numbered by each worker; of one, each chunk has a copy.
         self._connections: dict[int, TracedConnection] = {}
 
@@ -256,7 +257,7 @@ class Packets:
                 yield sorted(found, key=lambda entry: entry.time)
                 continue
             transport = call.request.transport
-            if not self._open or transport is None or transport.is_closing():
+            if self._open <= self._away or transport is None or transport.is_closing():
                 return
             await asyncio.sleep(PAUSE)
 
@@ -265,7 +266,10 @@ class Packets:
         try:
             entries, running = await self._siblings.ask(name, "entries", self._name, self._read[name])
         except Away:
-            entries, running = [], False
+            # It may come back, as others go on.
+            self._away.add(name)
+            return []
+        self._away.discard(name)
         if not entries and not running:
             self._open.discard(name)
         self._read[name] += len(entries)

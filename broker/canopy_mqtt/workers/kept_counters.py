@@ -1,6 +1,7 @@
 """The counters of all workers, kept from falling: those who read them take a fall for a start of the whole broker.
 
-Owns the last counters of each worker, and what workers that have ended had counted. Bounded by the catalogue of figures
+Owns the last counters of each worker, what workers that have ended had counted, and how many clients were connected at
+a time. Bounded by the catalogue of figures
 and the number of workers. It begins anew with the worker that keeps it.
 """
 
@@ -26,10 +27,14 @@ class KeptCounters:
     def __init__(self) -> None:
         self._last: dict[str, dict[str, Found]] = {}
         self._ended: dict[str, dict[str, Found]] = {}
+        # The sum of each worker's own maximum would be of several times.
+        self._most_clients: int | float = 0
 
     def settle(self, found: Mapping[str, Mapping[str, Found]], missing: Collection[str]) -> dict[str, dict[str, Found]]:
         """Return what workers have answered, with what they counted before they began anew; and the last counters of
-        those that have not answered."""
+        those that have not answered, all with the greatest number of clients that all together have had."""
+        clients = [sum(_numbers(each.get("clients_connected")).values()) for each in found.values()]
+        self._most_clients = max(self._most_clients, sum(clients))
         made: dict[str, dict[str, Found]] = {}
         for worker in (*found, *missing):
             last, ended = self._last.setdefault(worker, {}), self._ended.setdefault(worker, {})
@@ -40,6 +45,8 @@ class KeptCounters:
                         ended[name] = _grown(ended.get(name), _lost(last[name], answered[name]))
                     last[name] = answered[name]
             made[worker] = dict(answered or {}) | {name: _grown(ended.get(name), each) for name, each in last.items()}
+            if "clients_maximum" in made[worker]:
+                made[worker]["clients_maximum"] = [((), self._most_clients)]
         return made
 
 

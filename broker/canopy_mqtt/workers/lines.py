@@ -21,6 +21,7 @@ from canopy_mqtt.core.codec.packets import CONNECT, V5
 from canopy_mqtt.core.principal import network
 from canopy_mqtt.net.websocket.frames import BINARY, header
 from canopy_mqtt.workers.by_address import ByAddress
+from canopy_mqtt.workers.first_packet import IncompleteError, length_at
 from canopy_mqtt.workers.wire import ANY, Arrival, Channel
 
 UNTAKEN: Final = 64
@@ -35,9 +36,6 @@ SMALL: Final = 4_096
 
 MAX_WAIT: Final = 60.0
 """Seconds that a connection waits where no time limit is set for its CONNECT."""
-
-MAX_LENGTH_BYTES: Final = 4
-"""Bytes of a Remaining Length at most, section 2.1.4."""
 
 UNAVAILABLE_V5: Final = b"\x20\x03\x00\x88\x00"
 UNAVAILABLE_V3: Final = b"\x20\x02\x00\x03"
@@ -88,17 +86,10 @@ def has_left(newcomer: Newcomer) -> bool:
     if not data or data[0] != CONNECT << 4:
         # A header of a proxy, a WebSocket, or TLS: nobody has looked.
         return False
-    size, at = 0, 1
-    while at <= MAX_LENGTH_BYTES and at < len(data):
-        size |= (data[at] & 0x7F) << 7 * (at - 1)
-        at += 1
-        if data[at - 1] < 0x80:
-            break
-    if len(data) != at + size:
-        return False
     try:
-        return not newcomer.sock.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
+        size, at = length_at(data, 1)
+        return 0 <= size == len(data) - at and not newcomer.sock.recv(1, socket.MSG_PEEK)
+    except (IncompleteError, BlockingIOError):
         return False
     except OSError:
         return True
@@ -228,11 +219,10 @@ class Line:
         self._watch()
         return others
 
-    def taken(self, count: int) -> None:
+    def taken(self) -> None:
         """The worker has the first of those that were sent to it."""
-        for _ in range(count):
-            self._sent.popleft().sock.close()
-            self._room.left += len(self) >= self._part
+        self._sent.popleft().sock.close()
+        self._room.left += len(self) >= self._part
         self._send()
 
     def close(self) -> None:
@@ -254,7 +244,7 @@ class Line:
                 continue
             self._forget(newcomer)
             self._sent.append(newcomer)
-            channel.send(passed.arrival.frame(newcomer.sock))
+            channel.send("connection", passed.arrival, sock=newcomer.sock)
         self._watch()
 
     def _leave(self, newcomer: Newcomer) -> Newcomer:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from aiohttp import web
@@ -24,6 +25,7 @@ from canopy_mqtt.admin.routing import AT_ONCE, MISSING, Call, Handled, Handler, 
 from canopy_mqtt.observe.figures.catalogue import Found, read
 from canopy_mqtt.workers import placing
 from canopy_mqtt.workers.asking import Away, Heard, Siblings
+from canopy_mqtt.workers.figures import FiguresOfAll, of_all
 
 AWAY: Final = "AWAY"
 """The code in place of an answer that did not come."""
@@ -57,7 +59,8 @@ class OneBroker:
         self._broker = broker
         self._ways = ways
         self._looking = asyncio.Semaphore(AT_ONCE)
-        self._health: asyncio.Task[Heard] | None = None
+        # What is being asked of all, by the question.
+        self._shared: dict[str, asyncio.Task[Any]] = {}
         self.siblings = siblings
         self._handlers: dict[tuple[str, str], Handler] = {
             (each.method, each.path): each.handler for each in all_routes()
@@ -113,10 +116,21 @@ class OneBroker:
         return found
 
     async def health(self) -> Heard:
-        """Return why clients should go elsewhere, by worker. Who asks meanwhile gets the same: anybody may ask."""
-        if self._health is None or self._health.done():
-            self._health = asyncio.get_running_loop().create_task(self.siblings.ask_all("not ready"))
-        return await asyncio.shield(self._health)
+        """Return why clients should go elsewhere, by worker."""
+        heard: Heard = await self._same("not ready", self.siblings.ask_all)
+        return heard
+
+    async def figures(self) -> FiguresOfAll:
+        """Return the figures of all workers, and who did not answer."""
+        found: FiguresOfAll = await self._same("figures", partial(of_all, self.siblings))
+        return found
+
+    async def _same(self, what: str, ask: Callable[[str], Coroutine[Any, Any, Any]]) -> Any:
+        """Ask all workers. Who asks meanwhile gets the same: anybody may ask."""
+        asked = self._shared.get(what)
+        if asked is None or asked.done():
+            asked = self._shared[what] = asyncio.get_running_loop().create_task(ask(what))
+        return await asyncio.shield(asked)
 
     async def replies(self, route: Route, call: Call, but: str = "", changed: Json | None = None) -> dict[str, Reply]:
         """Have all workers, or all but one, answer a request: who does not answer refuses."""

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import json
-
 from canopy_mqtt.core.hooks import Origin, PeerCertificate
+from canopy_mqtt.workers.wire import Source
 
 
-def origin_bytes(origin: Origin) -> bytes:
-    """Write down where a connection comes from."""
+def source_of(origin: Origin) -> Source:
+    """Return where a connection comes from, for another process."""
     shown = origin.certificate
     certificate = None
     if shown is not None:
-        certificate = [shown.subject, shown.common_name, shown.dns, shown.emails, shown.uris, shown.fingerprint]
-    return json.dumps([origin.text, origin.host, origin.port, certificate]).encode()
+        certificate = (shown.subject, shown.common_name, shown.dns, shown.emails, shown.uris, shown.fingerprint)
+    return Source(origin.text, origin.host, origin.port, certificate)
 
 
-def read_origin(data: bytes, origin: Origin) -> None:
-    """Have an origin say what another process has written down."""
-    origin.text, origin.host, origin.port, shown = json.loads(data)
+def take_source(source: Source, origin: Origin) -> None:
+    """Have an origin say what another process has told."""
+    origin.text, origin.host, origin.port, certificate = source
     origin.secure = True
-    if shown is not None:
-        subject, common_name, dns, emails, uris, fingerprint = shown
-        origin.certificate = PeerCertificate(subject, common_name, tuple(dns), tuple(emails), tuple(uris), fingerprint)
-
-
-def origin_host(data: bytes) -> str:
-    """Return the client's IP address of an origin that is written down."""
-    host: str = json.loads(data)[1]
-    return host
+    if certificate is not None:
+        origin.certificate = PeerCertificate(*certificate)

@@ -97,10 +97,13 @@ class Parts:
             self._tell(worker, "parts", told if known else [])
 
     def uses(self, worker: int, used: Sequence[int]) -> None:
-        """Hear how much a worker uses of each."""
+        """Hear how much a worker uses of each. One that starts is told its parts at once, before it has a client."""
+        starts = worker not in self._known
         self._known.add(worker)
         for total, held, told in zip(self._totals, used, self._told.pop(worker), strict=True):
             total.uses(worker, held, told)
+        if starts:
+            self.tell(worker)
 
     def gone(self, worker: int) -> None:
         """A worker has ended. What a store has kept of it comes back with it."""

@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from canopy_mqtt.assembly.nursery import Nursery
+from canopy_mqtt.guards.log import Faults
 from canopy_mqtt.settings import Settings
-from canopy_mqtt.workers.wire import CONNECTION, SAYS, TAKEN, Arrival, Channel, Frame, arrival, says
+from canopy_mqtt.workers.wire import Arrival, Channel
 
 PARTS: Final = ("canopy_mqtt.cluster.cluster", "canopy_mqtt.store.sqlite", "uvloop")
 """Modules that a worker imports when it is running."""
@@ -86,19 +87,16 @@ class WorkerProcess:
         log: Any,
         people: bool,
         write: Callable[[str], object],
-        taken: Callable[[int], None],
         arrived: Callable[[Arrival, socket.socket], None],
         heard: Mapping[str, Callable[..., None]],
     ) -> None:
-        """`write` takes lines of its log, which `people` read, or programs; `taken` is called with the number of
-        connections that it has, and `arrived` with each that it has for another worker; `heard`: what is called with
-        all else that it says unasked, by name."""
+        """`write` takes lines of its log, which `people` read, or programs; `arrived` is called with each connection
+        that it has for another worker; `heard`: what is called with all else that it says unasked, by name."""
         self._heard = heard
         self.name = name
         self._log = log
         self._people = people
         self._write = write
-        self._taken = taken
         self._arrived = arrived
         self._loop = asyncio.get_running_loop()
         # Its standard error, and its exit code.
@@ -124,7 +122,7 @@ class WorkerProcess:
         finally:
             its.close()
             errors.close()
-        self.channel = Channel(mine, self._received, self._all_read)
+        self.channel = Channel(mine, self._received, self._all_read, Faults(lambda: self._log).broke)
         self.ended = self._loop.create_task(self._end())
 
     async def ask(self, answer: str, *said: object) -> list[Any]:
@@ -135,7 +133,7 @@ class WorkerProcess:
         future = self._answers.get(answer)
         if future is None or future.done():
             future = self._answers[answer] = self._loop.create_future()
-        self.channel.send(says(*said))
+        self.channel.send(*said)
         await asyncio.wait((future, self.ended), return_when=asyncio.FIRST_COMPLETED)
         if not future.done():
             raise WorkerError(self._why or f"worker {self.name} {how_it_ended(self.ended.result())}")
@@ -143,27 +141,23 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """Have it end in order."""
-        self.channel.send(says("stop"))
+        self.channel.send("stop")
 
     def kill(self) -> None:
         if not self._code.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _received(self, frames: list[Frame]) -> None:
-        for frame in frames:
-            if frame.kind == TAKEN:
-                self._taken(frame.body[0])
-            elif frame.kind == CONNECTION and frame.sock is not None:
-                self._arrived(arrival(frame.body), frame.sock)
-            elif frame.kind == SAYS:
-                name, *given = frame.said()
-                if name == "failed":
-                    self._why = given[0]
-                elif name in self._heard:
-                    self._heard[name](*given)
-                elif not self._answers[name].done():
-                    self._answers[name].set_result(given)
+    def _received(self, sock: socket.socket | None, name: str, *given: Any) -> None:
+        if name == "connection":
+            if sock is not None:
+                self._arrived(given[0], sock)
+        elif name == "failed":
+            self._why = given[0]
+        elif name in self._heard:
+            self._heard[name](*given)
+        elif not self._answers[name].done():
+            self._answers[name].set_result(list(given))
 
     def _all_read(self) -> None:
         if not self._finished.done():

@@ -2,7 +2,7 @@
 
 The keys of a TLS connection are in the process that made its handshake, which cannot know the client before. `Chooser`
 reads the first packet there. If the client belongs to another worker, that one gets one end of a pair of sockets in
-place of the connection, and `Relay` copies bytes both ways, as fast as both sides take them.
+place of the connection, and `relay` copies bytes both ways, as fast as both sides take them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from canopy_mqtt.net.connections import time_limits
 from canopy_mqtt.net.connections.connection import Connection
@@ -20,7 +20,7 @@ from canopy_mqtt.net.websocket.transport import WebSocketTransport
 from canopy_mqtt.sockets import connections_that_fit
 from canopy_mqtt.workers.first_packet import First, Opening
 from canopy_mqtt.workers.lines import unavailable
-from canopy_mqtt.workers.origins import origin_bytes
+from canopy_mqtt.workers.origins import source_of
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.wire import Arrival
 
@@ -46,7 +46,7 @@ class Place:
         self.worker = worker
         self.workers = workers
         self.passes = passes
-        self.relays: set[Relay] = set()
+        self.relays: set[Side] = set()
         """The connections of this process that are another worker's."""
 
     def other(self, client_id: bytes) -> int | None:
@@ -124,120 +124,79 @@ class Chooser:
             self._tls.write(unavailable(first.version, opening.upgraded))
             self._tls.close()
             return
-        origin = origin_bytes(self._connection.protocol.origin)
+        source = source_of(self._connection.protocol.origin)
         arrival = self._found._replace(
-            worker=other, version=first.version, upgraded=opening.upgraded, origin=origin, data=bytes(opening.data)
+            worker=other, version=first.version, upgraded=opening.upgraded, source=source, data=bytes(opening.data)
         )
         mine, its = socket.socketpair()
         mine.setblocking(False)
         its.setblocking(False)
-        relay = Relay(self._tls, self._place.relays)
-        self._tls.set_protocol(cast(asyncio.Protocol, relay))
         # Here the connection is over, and its socket is not.
         self._upper.connection_lost(None)
         self._place.passes(arrival, its)
-        relay.begin(mine)
+        relay(self._tls, mine, self._place.relays)
 
 
-class Relay:
-    """Copies between a client's TLS connection and the socket of its worker: the protocol of the former."""
+class Side(asyncio.Protocol):
+    """One side of a relay: what comes here goes to the other one, as fast as that takes it."""
 
-    def __init__(self, tls: asyncio.Transport, relays: set[Relay]) -> None:
-        """It is among the `relays` from its beginning until the client's connection is closed."""
-        self._tls = tls
+    other: Side
+
+    def __init__(self, relays: set[Side], transport: asyncio.Transport | None = None) -> None:
+        """It is among the `relays` no more once its connection is closed. `transport`: None, it is not there yet."""
+        self.transport = transport
         self._relays = relays
-        self._inner = _Inner(self)
-        self.worker: asyncio.Transport | None = None
-        """The worker's side, once it is there, and until it is closed."""
-        self._over = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, sock: socket.socket) -> None:
-        """Copy from and to this socket."""
-        self._relays.add(self)
-        self._tls.pause_reading()
-        self._tls.set_write_buffer_limits(high=HIGH)
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(loop.connect_accepted_socket(lambda: self._inner, sock))
-        # It refers to itself until it is done; its failure is that of the socket.
-        task.add_done_callback(lambda done: self._failed(sock) if done.cancelled() or done.exception() else None)
-
-    def _failed(self, sock: socket.socket) -> None:
-        sock.close()
-        self.worker_gone()
-
-    # -- what TLS calls ------------------------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=HIGH)
+        if self.other.transport is None:
+            self.end()
+        else:
+            self.other.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        if self.worker is not None:
-            self.worker.write(data)
+        if self.other.transport is not None:
+            self.other.transport.write(data)
 
-    def eof_received(self) -> bool:
-        return False
+    def pause_writing(self) -> None:
+        if self.other.transport is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other.transport is not None:
+            self.other.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._over = True
+        self.transport = None
         self._relays.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        if self.worker is not None:
-            # With what is still to be written: a DISCONNECT may be among it.
-            self.worker.close()
+        self.other.end()
 
-    def pause_writing(self) -> None:
-        if self.worker is not None:
-            self.worker.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.worker is not None:
-            self.worker.resume_reading()
-
-    # -- what the worker's side calls ----------------------------------------------------------------------------------
-
-    def worker_there(self, transport: asyncio.Transport) -> None:
-        self.worker = transport
-        transport.set_write_buffer_limits(high=HIGH)
-        if self._over:
-            transport.close()
-        else:
-            self._tls.resume_reading()
-
-    def worker_says(self, data: bytes) -> None:
-        self._tls.write(data)
-
-    def worker_full(self, full: bool) -> None:
-        if full:
-            self._tls.pause_reading()
-        else:
-            self._tls.resume_reading()
-
-    def worker_gone(self) -> None:
-        self.worker = None
-        if not self._over:
-            # With the last packet, for which the client has as long as anywhere.
-            self._tls.close()
-            self._timer = asyncio.get_running_loop().call_later(LINGER, self._tls.abort)
+    def end(self) -> None:
+        """Close the connection once all is written, a last packet perhaps, for which it has as long as anywhere."""
+        if self.transport is not None and self._timer is None:
+            self.transport.close()
+            self._timer = asyncio.get_running_loop().call_later(LINGER, self.transport.abort)
 
 
-class _Inner(asyncio.Protocol):
-    """The protocol of the worker's side."""
+def relay(tls: asyncio.Transport, sock: socket.socket, relays: set[Side]) -> None:
+    """Copy between a client's connection and the socket of its worker. It is among the `relays` while that is open."""
+    client, worker = Side(relays, tls), Side(relays)
+    client.other, worker.other = worker, client
+    relays.add(client)
+    tls.pause_reading()
+    tls.set_write_buffer_limits(high=HIGH)
+    tls.set_protocol(client)
+    loop = asyncio.get_running_loop()
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
+    def begun(done: asyncio.Task[Any]) -> None:
+        if done.cancelled() or done.exception():
+            sock.close()
+            client.end()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._relay.worker_there(cast(asyncio.Transport, transport))
-
-    def data_received(self, data: bytes) -> None:
-        self._relay.worker_says(data)
-
-    def pause_writing(self) -> None:
-        self._relay.worker_full(True)
-
-    def resume_writing(self) -> None:
-        self._relay.worker_full(False)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self._relay.worker_gone()
+    # It refers to itself until it is done; its failure is that of the socket.
+    loop.create_task(loop.connect_accepted_socket(lambda: worker, sock)).add_done_callback(begun)

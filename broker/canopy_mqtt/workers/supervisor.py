@@ -27,13 +27,12 @@ from canopy_mqtt.settings import Listener, Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.reloadable import COUNTED, with_reloadable
 from canopy_mqtt.sockets import OWN_DESCRIPTORS
-from canopy_mqtt.workers.asking import SUPERVISOR, Answering
+from canopy_mqtt.workers.asking import SUPERVISOR, Answering, Answers
 from canopy_mqtt.workers.crew import Crew, Slot
 from canopy_mqtt.workers.entrance import Entrance
 from canopy_mqtt.workers.http_door import HttpDoor
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
 from canopy_mqtt.workers.moving import take_store
-from canopy_mqtt.workers.origins import origin_host
 from canopy_mqtt.workers.plan import unusable
 from canopy_mqtt.workers.process import WorkerError, how_it_ended, nursery
 from canopy_mqtt.workers.rolling import Roll
@@ -50,6 +49,20 @@ FEW: Final = 64
 MANY: Final = 65_536
 """Connections that may wait for all workers at a time: half of the file descriptors, within these bounds. Half as many
 may be read."""
+
+OF_LISTENERS: Final = (
+    "url",
+    "mode",
+    "group",
+    "path",
+    "origins",
+    "proxy_protocol",
+    "proxy_from",
+    "max_connections",
+    "max_connections_per_address",
+    "max_connect_rate",
+)
+"""The settings of a listener that the supervisor uses, before a worker has a connection."""
 
 
 class Supervisor:
@@ -101,7 +114,7 @@ class Supervisor:
 
     @property
     def http(self) -> list[str]:
-        return [each.url() for each in self._http.open]
+        return self._http.urls
 
     async def start(self) -> None:
         """Have all workers serve. Raises StartupError, in one line."""
@@ -117,11 +130,11 @@ class Supervisor:
             await self._http.bind()
             self._lock = await take_store(self.settings, self.log, self._people, self._write)
             await self._crew.start([place.endpoint.port for place in self._entrance.places])
-            answers = {"figures": self._figures, "reload": self._reload}
+            answers: Answers = {"figures": self._figures, "reload": self._reload}
             self._answering = Answering(self._crew.folder, SUPERVISOR, answers, Faults(lambda: self.log).broke)
             await self._answering.start()
             self._entrance.open()
-            self._http.listen()
+            self._http.open()
         except BaseException as error:
             await self.stop()
             if isinstance(error, WorkerError):
@@ -196,14 +209,15 @@ class Supervisor:
     def _as_they_are(self, new: Settings) -> tuple[Settings, list[str]]:
         """Return other settings, but for what takes a restart of the supervisor, and a line for each of these."""
         has, wanted = self.settings, {each.label: each for each in new.listeners}
-        tables = tuple(_at_its_address(each, wanted.pop(each.label, each)) for each in has.listeners)
+        pairs = [(each, wanted.pop(each.label, each)) for each in has.listeners]
         lines = [f'listener "{label}": to open it takes a restart' for label in wanted]
         gone = {each.label for each in has.listeners} - {each.label for each in new.listeners}
         lines += [f'listener "{label}" stays open; to close it takes a restart' for label in sorted(gone)]
         lines += [
-            f'listener "{each.label}": another url or proxy takes a restart'
-            for each in new.listeners
-            if each.label not in wanted and each not in tables
+            f'listener "{old.label}": another {name} takes a restart'
+            for old, other in pairs
+            for name in OF_LISTENERS
+            if getattr(old, name) != getattr(other, name)
         ]
         if new.workers != has.workers:
             lines.append(f"workers.count: {has.workers.count} stays in force; {new.workers.count} takes a restart")
@@ -221,7 +235,7 @@ class Supervisor:
         made = new.model_copy(
             update={
                 "limits": limits,
-                "listener": tables,
+                "listener": tuple(_at_its_address(old, other) for old, other in pairs),
                 # Each worker has these sockets, whatever it would listen on.
                 "http": new.http.model_copy(update={"listen": has.http.listen, "socket_mode": has.http.socket_mode}),
                 "workers": has.workers,
@@ -272,7 +286,8 @@ class Supervisor:
         """Pass a connection on that a worker has for another one."""
         if not self.settings.limits.connect_timeout:
             arrival = arrival._replace(until=asyncio.get_running_loop().time() + MAX_WAIT)
-        self._pass_on(Newcomer(arrival, sock, origin_host(arrival.origin)))
+        assert arrival.source is not None
+        self._pass_on(Newcomer(arrival, sock, arrival.source.host))
 
     async def _keep(self, slot: Slot) -> None:
         """Start a worker again whenever it has ended."""
@@ -320,7 +335,7 @@ def _at_its_address(has: Listener, wanted: Listener) -> Listener:
     """Return other settings of a listener, but for what the supervisor does before a worker has the connection."""
     if wanted.url != has.url:
         return has
-    return wanted.model_copy(update={"proxy_protocol": has.proxy_protocol, "proxy_from": has.proxy_from})
+    return wanted.model_copy(update={name: getattr(has, name) for name in OF_LISTENERS})
 
 
 def _half_of_descriptors() -> int:

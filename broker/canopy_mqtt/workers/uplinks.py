@@ -7,12 +7,18 @@ a link: so a message goes up once, and what has come down never goes up by anoth
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from canopy_mqtt.cluster.greeting import Greeting
 from canopy_mqtt.cluster.node_link import NodeLink
 from canopy_mqtt.cluster.node_links import NodeLinks
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.links import parameters
 from canopy_mqtt.links.link import UpstreamLink
-from canopy_mqtt.settings import Settings, Upstream
+from canopy_mqtt.settings import Cluster, Settings, Upstream
+
+if TYPE_CHECKING:
+    from canopy_mqtt.net.server import Server
 
 OWNER = 0
 """The worker that has the links; also its store has what waits for them (`store.tools.dividing`)."""
@@ -28,6 +34,11 @@ class WorkerLinks(NodeLinks):
 
     # What the others are asked for, since links send it up.
     _sent_up: frozenset[str] = frozenset()
+
+    def __init__(self, server: Server, cluster: Cluster, own: Greeting) -> None:
+        super().__init__(server, cluster, own)
+        # Also without a store there is one who wants it: an upstream broker.
+        self._wants_earlier |= bool(server.settings.upstream)
 
     def start(self) -> None:
         super().start()

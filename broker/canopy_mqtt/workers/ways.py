@@ -15,7 +15,6 @@ from canopy_mqtt.admin.routing import MISSING, Call, Handled, Handler, Route
 from canopy_mqtt.observe.figures.figure import Kind
 from canopy_mqtt.observe.figures.traffic import COPIED
 from canopy_mqtt.workers.asking import SUPERVISOR, Heard
-from canopy_mqtt.workers.figures import of_all
 from canopy_mqtt.workers.one_broker import (
     Json,
     OneBroker,
@@ -79,7 +78,7 @@ async def _status(one: OneBroker, route: Route, call: Call) -> Handled:
 
 async def _metrics(one: OneBroker, route: Route, call: Call) -> Handled:
     del route
-    figures, missing = await of_all(one.siblings, "figures")
+    figures, missing = await one.figures()
     made = metrics.as_text(figures, call.request.headers.get(hdrs.ACCEPT, ""))
     if missing:
         made.headers[MISSING] = ", ".join(missing)
@@ -89,7 +88,7 @@ async def _metrics(one: OneBroker, route: Route, call: Call) -> Handled:
 def _json_of(kinds: tuple[Kind, ...]) -> Way:
     async def way(one: OneBroker, route: Route, call: Call) -> Handled:
         del route, call
-        figures, missing = await of_all(one.siblings, "figures")
+        figures, missing = await one.figures()
         return answered(metrics.as_figures(figures, kinds), missing)
 
     return way

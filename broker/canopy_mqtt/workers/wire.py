@@ -1,9 +1,9 @@
 """What the supervisor and a worker say to each other, over a pair of Unix sockets, and the descriptors that go along.
 
-A frame has a header, the length of its body and its kind, and a body. A frame of a connection (`CONNECTION`, `HTTP`)
-comes with one descriptor, which travels with its first byte (SCM_RIGHTS); all others have none. It goes to a worker, or
-to the supervisor for another worker. Both sides are the same program: what cannot be read is a fault of ours, and ends
-the conversation.
+A frame has a header, the length of its body and whether a descriptor comes with it, and a body: pickled objects, of
+which the first is a name, what to do, or what was done. The first frame alone is what a worker begins with
+(`process.Start`). A descriptor travels with the first byte of its frame (SCM_RIGHTS). Both sides are the same program:
+what cannot be read is a fault of ours, and ends the conversation.
 """
 
 from __future__ import annotations
@@ -18,26 +18,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-HEADER: Final = struct.Struct("!IB")
-
-SAYS: Final = 0
-"""Pickled objects: first what a worker begins with (`process.Start`); then what to do, or was done, by name."""
-CONNECTION: Final = 1
-"""A connection (`Arrival`)."""
-TAKEN: Final = 2
-"""A worker has so many more of the connections, in their order: one byte. It goes before the worker touches them."""
-HTTP: Final = 3
-"""A connection of `[http]`: the number of its address, two bytes."""
+HEADER: Final = struct.Struct("!I?")
 
 READ: Final = 262_144
 """Bytes of one read."""
 
 READS: Final = 64
 """Reads in one turn of the event loop. One takes a single connection."""
-
-HEAD: Final = struct.Struct("!HBB??BQId")
-"""Of a connection: its listener, its worker, the protocol level, whether it is a WebSocket, and has a place; the reason
-code of its refusal, its number, bytes of its origin, until when it has time for its CONNECT."""
 
 ANY: Final = 255
 """In place of a worker: any of them."""
@@ -49,32 +36,20 @@ PAUSE: Final = 0.05
 """Seconds until it is asked again."""
 
 
-class Frame(NamedTuple):
-    """One frame. `sock`: that of a connection; None: this process had no descriptor left for it, and it is lost."""
+class Source(NamedTuple):
+    """Where a connection comes from, if its socket does not say it: fields of an `Origin`, and of its certificate."""
 
-    kind: int
-    body: bytes
-    sock: socket.socket | None = None
-
-    def said(self) -> tuple[Any, ...]:
-        """Return the objects of a frame that says something, made by the process at the other side: one of ours."""
-        found: tuple[Any, ...] = pickle.loads(self.body)
-        return found
-
-
-def says(*said: object) -> Frame:
-    return Frame(SAYS, pickle.dumps(said))
-
-
-def taken(count: int) -> Frame:
-    return Frame(TAKEN, bytes((count,)))
+    text: str
+    host: str
+    port: int
+    certificate: tuple[Any, ...] | None
 
 
 class Arrival(NamedTuple):
     """A connection, its worker, or `ANY`, and what was read of it.
 
     `version`: the protocol level, 0: not known. `upgraded`: the request for a WebSocket was answered, and is not among
-    the bytes. `origin`: where it comes from, if the socket does not say it; a JSON object, or empty. `number`: of one
+    the bytes. `source`: of one whose TLS handshake another worker has made; None: its socket says it. `number`: of one
     that the supervisor counts (`gate`), 0: it does not; `code`: with which it is to be refused; `placed`: a place comes
     with it. `until`: how long it may wait, on its way and for its CONNECT; seconds of the clock that all processes of a
     machine have in common, 0.0: no time is set.
@@ -84,28 +59,29 @@ class Arrival(NamedTuple):
     worker: int
     version: int
     upgraded: bool
-    origin: bytes
+    source: Source | None
     data: bytes
     number: int = 0
     code: int = 0
     placed: bool = False
     until: float = 0.0
 
-    def frame(self, sock: socket.socket) -> Frame:
-        flags, size = (self.upgraded, self.placed), len(self.origin)
-        head = HEAD.pack(self.listener, self.worker, self.version, *flags, self.code, self.number, size, self.until)
-        return Frame(CONNECTION, head + self.origin + self.data, sock)
+
+class Frame(NamedTuple):
+    """One frame. `sock`: what came with it; None: nothing, or this process had no descriptor left for it."""
+
+    body: bytes
+    sock: socket.socket | None
+
+    def said(self) -> tuple[Any, ...]:
+        """Return its objects, made by the process at the other side: one of ours."""
+        found: tuple[Any, ...] = pickle.loads(self.body)
+        return found
 
 
-def arrival(body: bytes) -> Arrival:
-    """Return the connection in the body of a frame."""
-    listener, worker, version, upgraded, placed, code, number, size, until = HEAD.unpack_from(body)
-    end = HEAD.size + size
-    return Arrival(listener, worker, version, upgraded, body[HEAD.size : end], body[end:], number, code, placed, until)
-
-
-def encoded(frame: Frame) -> bytes:
-    return HEADER.pack(len(frame.body), frame.kind) + frame.body
+def encoded(*said: object, descriptor: bool = False) -> bytes:
+    body = pickle.dumps(said)
+    return HEADER.pack(len(body), descriptor) + body
 
 
 class Frames:
@@ -113,13 +89,13 @@ class Frames:
 
     def __init__(self) -> None:
         self._data = bytearray()
-        # Those of the connections that are not whole yet, in their order.
+        # Those of frames that are not whole yet, in their order.
         self._sockets: deque[socket.socket | None] = deque()
 
     def feed(self, data: bytes, descriptors: list[int], lost: bool = False) -> list[Frame]:
         """Return the frames that are whole with these bytes. `lost`: a descriptor came, and could not be taken.
 
-        Raises ValueError: a connection came without one.
+        Raises ValueError: one is missing.
         """
         self._data += data
         # One call of the system takes no more than one.
@@ -127,15 +103,14 @@ class Frames:
         found: list[Frame] = []
         at = 0
         while len(self._data) - at >= HEADER.size:
-            length, kind = HEADER.unpack_from(self._data, at)
+            length, descriptor = HEADER.unpack_from(self._data, at)
             end = at + HEADER.size + length
             if len(self._data) < end:
                 break
-            comes_with_one = kind in (CONNECTION, HTTP)
-            if comes_with_one and not self._sockets:
-                raise ValueError("a connection without a descriptor")
-            sock = self._sockets.popleft() if comes_with_one else None
-            found.append(Frame(kind, bytes(self._data[at + HEADER.size : end]), sock))
+            if descriptor and not self._sockets:
+                raise ValueError("a frame without its descriptor")
+            sock = self._sockets.popleft() if descriptor else None
+            found.append(Frame(bytes(self._data[at + HEADER.size : end]), sock))
             at = end
         del self._data[:at]
         return found
@@ -148,28 +123,36 @@ class Frames:
                 sock.close()
 
 
-def first_frame(sock: socket.socket) -> Frame:
-    """Return the first frame of a conversation, which is waited for. Raises EOFError: the other side is gone."""
+def first_said(sock: socket.socket) -> tuple[Any, ...]:
+    """Wait for the first frame of a conversation, and return what it says. Raises EOFError: the other side is gone."""
     head = sock.recv(HEADER.size, socket.MSG_WAITALL)
     if len(head) == HEADER.size:
-        length, kind = HEADER.unpack(head)
+        length, _ = HEADER.unpack(head)
         body = sock.recv(length, socket.MSG_WAITALL)
         if len(body) == length:
-            return Frame(kind, body)
+            return Frame(body, None).said()
     raise EOFError("the other side is gone")
 
 
 class Channel:
     """One side of a conversation, on the event loop.
 
-    `received` is called with the frames of each turn, `lost` once, when the other side is gone, or cannot be told
-    anything any more, and all that it had sent is received.
+    `received` is called with what comes with each frame, and what this says; `lost` once, when the other side is gone,
+    or cannot be told anything any more, and all that it had sent is received. An exception of what one frame does goes
+    to `broke`, and costs no other frame.
     """
 
-    def __init__(self, sock: socket.socket, received: Callable[[list[Frame]], None], lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        received: Callable[..., None],
+        lost: Callable[[], None],
+        broke: Callable[[str, Exception], None],
+    ) -> None:
         self._sock = sock
         self._received = received
         self._lost = lost
+        self._broke = broke
         self._loop = asyncio.get_running_loop()
         self._frames = Frames()
         # What is still to be sent, the socket that goes with the first of these bytes, and what is called then.
@@ -179,13 +162,13 @@ class Channel:
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._read)
 
-    def send(self, frame: Frame, then: Callable[[], object] | None = None) -> None:
-        """Send a frame. It never waits. Its socket has to stay open until the other side has it.
+    def send(self, *said: object, sock: socket.socket | None = None, then: Callable[[], object] | None = None) -> None:
+        """Say something. It never waits. `sock` goes along, and has to stay open until the other side has it.
 
         `then` is called once all of it is sent, or, to close its socket, if it never is.
         """
         idle = not self._out
-        self._out.append((memoryview(encoded(frame)), frame.sock, then))
+        self._out.append((memoryview(encoded(*said, descriptor=sock is not None)), sock, then))
         if not self.open:
             self._drop()
         elif idle:
@@ -213,12 +196,21 @@ class Channel:
         while self._out:
             _, sock, then = self._out.popleft()
             if sock is not None and then is not None:
-                then()
+                self._do(then)
+
+    def _hear(self, frame: Frame) -> None:
+        self._received(frame.sock, *frame.said())
+
+    def _do(self, what: Callable[..., object], *given: object) -> None:
+        try:
+            what(*given)
+        except Exception as error:
+            self._broke("workers", error)
 
     def _read(self) -> bool:
         """Read what is there, but not for ever. Returns whether there was anything."""
         found: list[Frame] = []
-        over = False
+        some = over = False
         try:
             for _ in range(READS):
                 data, descriptors, flags, _ = socket.recv_fds(self._sock, READ, 1)
@@ -226,16 +218,17 @@ class Channel:
                 if not data:
                     over = True
                     break
+                some = True
         except BlockingIOError:
             pass
         except (OSError, ValueError):
             over = True
-        if found:
-            self._received(found)
+        for frame in found:
+            self._do(self._hear, frame)
         if over and self.open:
             self.close()
             self._lost()
-        return bool(found)
+        return some
 
     def _write(self) -> None:
         self._retry = None
@@ -250,7 +243,7 @@ class Channel:
                     continue
                 self._out.popleft()
                 if then is not None:
-                    then()
+                    self._do(then)
         except BlockingIOError:
             self._loop.add_writer(self._sock.fileno(), self._write)
             return

@@ -44,7 +44,7 @@ from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.asking import SUPERVISOR, Siblings, socket_of
 from canopy_mqtt.workers.counted import Counted
 from canopy_mqtt.workers.first_packet import Opening
-from canopy_mqtt.workers.origins import read_origin
+from canopy_mqtt.workers.origins import take_source
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
 from canopy_mqtt.workers.relay import Chooser, Place
@@ -52,19 +52,7 @@ from canopy_mqtt.workers.shared_bans import BansOfAll
 from canopy_mqtt.workers.systopics import CrewSysTopics
 from canopy_mqtt.workers.totals import Totals
 from canopy_mqtt.workers.uplinks import WorkerLinks, serve_all_workers
-from canopy_mqtt.workers.wire import (
-    CONNECTION,
-    HTTP,
-    SAYS,
-    Arrival,
-    Channel,
-    Frame,
-    arrival,
-    encoded,
-    first_frame,
-    says,
-    taken,
-)
+from canopy_mqtt.workers.wire import Arrival, Channel, encoded, first_said
 
 if TYPE_CHECKING:
     from canopy_mqtt.admin.server import AdminServer
@@ -97,9 +85,9 @@ class PassedOnListener(Listener):
         upper = cast(asyncio.Protocol, self.above(connection))
         if found.upgraded:
             cast(WebSocketTransport, upper).opened()
-        if found.origin:
+        if found.source is not None:
             # The stages below are at another worker.
-            read_origin(found.origin, connection.origin)
+            take_source(found.source, connection.origin)
             protocol = upper
         elif self.certificates is None:
             protocol = self.below(connection, upper)
@@ -152,8 +140,8 @@ class WorkerBroker(Broker):
             self.router.broker_id = start.broker_id
         serve_all_workers(self.router, start.worker)
         workers = start.settings.workers.count
-        self._folder = Path(start.settings.cluster.endpoint.path).parent
-        self.siblings = Siblings(self._folder, start.worker, workers)
+        folder = Path(start.settings.cluster.endpoint.path).parent
+        self.siblings = Siblings(folder, start.worker, workers, self.faults.broke)
         ports = iter(start.ports)
 
         def make(server: ListenerHost, settings: ListenerSettings) -> Listener:
@@ -183,7 +171,7 @@ class WorkerBroker(Broker):
         await super().start()
         self.explainer.leaves_out = NODES
         self.siblings.answers["not ready"] = self._not_ready
-        await self.siblings.start(self._folder, self.faults.broke)
+        await self.siblings.start()
 
     async def stop(self) -> None:
         await self.siblings.stop()
@@ -256,12 +244,12 @@ class Worker:
         broker.before_listening = gc.freeze
         broker.suspended = daemon.Suspends(loop).look
         path = Path(broker.settings.cluster.endpoint.path)
-        self._channel = Channel(self._sock, self._received, lambda: supervisor_gone(path))
+        self._channel = Channel(self._sock, self._received, lambda: supervisor_gone(path), broker.faults.broke)
         await broker.start()
         self._bans.start()
         gc.freeze()
         gc.set_threshold(*daemon.GC_THRESHOLDS)
-        self._channel.send(says("open"))
+        self._channel.send("open")
         asked, broken = loop.create_task(self._stopping.wait()), loop.create_task(broker.broken())
         try:
             await asyncio.wait((asked, broken), return_when=asyncio.FIRST_COMPLETED)
@@ -280,7 +268,7 @@ class Worker:
 
     async def _wait_for_others(self) -> None:
         """Tell the supervisor that others can reach this worker, and wait until it says that all can be reached."""
-        self._channel.send(says("bound"))
+        self._channel.send("bound")
         await self._others_there.wait()
         if self._stopping.is_set():
             raise StartupError("the broker was stopped before it had started")
@@ -290,26 +278,39 @@ class Worker:
         self._stopping.set()
         self._others_there.set()
 
-    def _received(self, frames: list[Frame]) -> None:
-        newcomers = [frame for frame in frames if frame.kind == CONNECTION]
-        if newcomers:
-            # That has to leave before anything is done with them: what was not taken, another process gets.
-            self._channel.send(taken(len(newcomers)), lambda: self._take(newcomers))
-        for frame in frames:
-            if frame.kind == SAYS:
-                self._do(*frame.said())
-            elif frame.kind == HTTP:
-                self._begin(self._serve_http(int.from_bytes(frame.body), frame.sock))
+    def _received(self, sock: socket.socket | None, what: str, *given: Any) -> None:
+        """Do what the supervisor says."""
+        if what == "connection":
+            # That has to leave before anything is done with it: what was not taken, another process gets.
+            self._channel.send("taken", then=lambda: self._take(given[0], sock))
+        elif what == "http":
+            self._begin(self._serve_http(given[0], sock))
+        elif what == "stop":
+            self._stop()
+        elif what == "parts":
+            self._channel.send("uses", self._totals.take(*given))
+        elif what in self._bans.says:
+            self._bans.says[what](*given)
+        elif what == "ping":
+            self._channel.send("pong")
+        elif what == "go on":
+            self._others_there.set()
+        elif what == "short":
+            self._broker.connection_table.end_unaccepted(*given)
+        elif what == "drain":
+            self._begin(self._drain())
+        elif what == "reload":
+            self._begin(self._reload(*given))
+        else:
+            self._begin(self._link(*given))
 
-    def _take(self, newcomers: list[Frame]) -> None:
-        for each in newcomers:
-            found = arrival(each.body)
-            self._counted.arrive(found)
-            if each.sock is None:
-                self._lost()
-                self._counted.begun(found)
-            else:
-                self._begin(self._connect(found, each.sock))
+    def _take(self, found: Arrival, sock: socket.socket | None) -> None:
+        self._counted.arrive(found)
+        if sock is None:
+            self._lost()
+            self._counted.begun(found)
+        else:
+            self._begin(self._connect(found, sock))
 
     def _keep_to_limits(self) -> None:
         """Keep to the limits of all workers after a reload."""
@@ -318,7 +319,7 @@ class Worker:
 
     def _tell(self, *said: object) -> None:
         """Say something to the supervisor."""
-        self._channel.send(says(*said))
+        self._channel.send(*said)
 
     def _lost(self) -> None:
         self._broker.log.error("connection is lost", reason="too few file descriptors")
@@ -333,32 +334,11 @@ class Worker:
         else:
             await self._broker.http_server.take(address, sock)
 
-    def _do(self, what: str, *given: Any) -> None:
-        """Do what the supervisor says."""
-        if what == "stop":
-            self._stop()
-        elif what == "parts":
-            self._tell("uses", self._totals.take(*given))
-        elif what in self._bans.says:
-            self._bans.says[what](*given)
-        elif what == "ping":
-            self._channel.send(says("pong"))
-        elif what == "go on":
-            self._others_there.set()
-        elif what == "short":
-            self._broker.connection_table.end_unaccepted(*given)
-        elif what == "drain":
-            self._begin(self._drain())
-        elif what == "reload":
-            self._begin(self._reload(*given))
-        else:
-            self._begin(self._link(*given))
-
     def _pass_on(self, found: Arrival, sock: socket.socket) -> None:
         """Have the supervisor pass a connection on to another worker."""
         # It counts no more by then.
         self._counted.flush()
-        self._channel.send(found.frame(sock), sock.close)
+        self._channel.send("connection", found, sock=sock, then=sock.close)
 
     def _served(self) -> int:
         return len(self._broker.connection_table.connections)
@@ -366,7 +346,12 @@ class Worker:
     def _begin(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._works.add(task)
-        task.add_done_callback(self._works.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._works.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._broker.faults.broke("workers", error)
 
     async def _connect(self, found: Arrival, sock: socket.socket) -> None:
         listener = cast(PassedOnListener, self._broker.listeners.all[found.listener])
@@ -392,7 +377,7 @@ class Worker:
             problems = list(error.problems)
         except RuntimeError as error:
             problems = [str(error)]
-        self._channel.send(says(f"reloaded {number}", problems, lines))
+        self._channel.send(f"reloaded {number}", problems, lines)
 
     async def _drain(self) -> None:
         """Say when no message waits here for another worker, nor is on its way there.
@@ -406,14 +391,14 @@ class Worker:
                 before, changed = left, loop.time()
             elif loop.time() - changed > STUCK:
                 why = f"has {left:,} messages for other workers, and none has gone in {STUCK:g} s"
-                self._channel.send(says("failed", f"worker {broker.settings.cluster.node} {why}"))
+                self._channel.send("failed", f"worker {broker.settings.cluster.node} {why}")
                 self._stop()
                 return
             if loop.time() - told > TELL:
                 told = loop.time()
                 broker.log.warning("messages wait for other workers", messages=left)
             await asyncio.sleep(LOOK)
-        self._channel.send(says("drained"))
+        self._channel.send("drained")
 
     def _for_others(self) -> int:
         """Return how many messages wait for other workers, or are on their way there, or to very many sessions."""
@@ -433,7 +418,7 @@ class Worker:
         link.hurry()
         while not (link.connected and link.declarer.settled):  # noqa: ASYNC110 (nothing tells when)
             await asyncio.sleep(LOOK)
-        self._channel.send(says(f"linked {other}"))
+        self._channel.send(f"linked {other}")
 
 
 def main(sock: socket.socket) -> int:
@@ -443,7 +428,7 @@ def main(sock: socket.socket) -> int:
     daemon.ignore_signals()
     daemon.raise_descriptor_limit(0)
     try:
-        start: Start = first_frame(sock).said()[0]
+        start: Start = first_said(sock)[0]
     except EOFError:
         return 1
     settings = start.settings
@@ -486,4 +471,4 @@ def _say_why(sock: socket.socket, why: str) -> None:
     """Tell the supervisor why it does not start. It blocks."""
     with contextlib.suppress(OSError):
         sock.setblocking(True)
-        sock.sendall(encoded(says("failed", why)))
+        sock.sendall(encoded("failed", why))

@@ -190,6 +190,7 @@ CLIENTS: Final = (
         "The maximum of connected clients, at the times of reading",
         one(_most),
         topics=(Topic("clients/maximum"),),
+        merge=greatest,
     ),
     Figure(
         "sessions_expired",
