@@ -362,12 +362,6 @@ class Router:
         if self._load.journal is not None:
             session.keep(self._load.journal)
 
-    def overfull(self, now: float) -> None:
-        """End the connections whose queues overflowed, if that is their policy: the events for it follow."""
-        overflowed = self.counters.load.overflowed
-        while overflowed:
-            overflowed.pop().overflow(now)
-
     def sweep(self, now: float) -> None:
         """Drop messages that are too old from idle queues, and tell a store what it missed: about once a second."""
         self.peers.drain(self, now)
