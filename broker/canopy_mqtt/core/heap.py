@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class HeapItem:
     """An item of one heap: the one with the lowest `key` is the first, and of equal ones that with the lowest `number`.
 
-    Whoever changes them calls `Heap.moved`. `place` is the heap's.
+    A caller that changes them calls `Heap.moved`. `place` is the heap's.
     """
 
     def __init__(self, key: float, number: i64 = 0) -> None:
