@@ -215,9 +215,9 @@ def level(found: TopicNode) -> Facts:
 def deadlines(router: Router) -> Facts:
     """What falls due, and when."""
     waiting = router.deadlines._by_thing
-    assert len(router.deadlines._heap) == len(waiting)
+    assert len(router.deadlines._heap.items) == len(waiting)
     return sorted(
-        (thing.client_id if isinstance(thing, Session) else str(thing), each.when) for thing, each in waiting.items()
+        (thing.client_id if isinstance(thing, Session) else str(thing), each.key) for thing, each in waiting.items()
     )
 
 

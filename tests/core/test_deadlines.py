@@ -57,5 +57,5 @@ def test_changes_leave_nothing_behind() -> None:
         deadlines.set("a", float(number))
         deadlines.set(number, 1e8)
         deadlines.cancel(number)
-        assert len(deadlines._heap) == len(deadlines)
+        assert len(deadlines._heap.items) == len(deadlines)
     assert len(deadlines) == 2

@@ -52,7 +52,7 @@ MAX_CALLS = {
     "QoS 0 PUBLISH to one subscriber": 23,
     "QoS 1 PUBLISH to an absent session": 33,
     "SUBSCRIBE that two retained messages match": 70,
-    "lost connection with a will": 50,
+    "lost connection with a will": 49,
 }
 """Calls of the broker's functions for one packet of each way (`tests.support.called.counted`)."""
 

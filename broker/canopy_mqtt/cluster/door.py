@@ -55,5 +55,7 @@ class Door(NodeDoor):
         session = self._server.router.sessions.get(client_id)
         if greeting.asks and isinstance(session, NodeSession) and not connect.clean_start:
             told += [(HELD, topic_filter) for topic_filter in session.subscriptions]
-            session.forget_members()
+            for member in session.memberships or ():
+                # Of share groups: the node has started again, and says anew which clients are there.
+                member.weight = 0
         return told

@@ -9,7 +9,9 @@ Promises: an account is there while it holds something; a change costs O(log n),
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
+
+from canopy_mqtt.core.heap import Heap, HeapItem
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -53,10 +55,6 @@ LINK_ACCOUNT: Final = "link "
 """The beginning of the names of accounts that have what links to upstream brokers have retained here."""
 
 
-_NOTHING: Final = (0,) * len(ROOMS)
-_NOWHERE: Final = (-1,) * len(ROOMS)
-
-
 class Account:
     """An account counts what one principal holds. `held`: of each room, by its number."""
 
@@ -68,9 +66,9 @@ class Account:
         self.name = name
         self.user = user
         self.internal = internal
-        self.held: list[int] = list(_NOTHING)
-        # Where it stands in the heap of each room, while it holds something there.
-        self.places: list[int] = list(_NOWHERE)
+        self.held: list[int] = [0] * len(ROOMS)
+        # What stands for it in the heap of each room, while it holds something there.
+        self.holders: list[Holder | None] = [None] * len(ROOMS)
         # Of how many rooms it holds something.
         self.rooms: i64 = 0
 
@@ -78,6 +76,14 @@ class Account:
     def bytes(self) -> int:
         """All bytes that it holds."""
         return self.held[FILTERS] + self.held[RETAINED_SIZE] + self.held[SESSION_SIZE] + int(self.queued)
+
+
+class Holder(HeapItem):
+    """An account among those that hold something of one room. Its key: how much, below 0."""
+
+    def __init__(self, account: Account, held: int) -> None:
+        super().__init__(-float(held))
+        self.account = account
 
 
 class Room:
@@ -95,8 +101,8 @@ class Room:
     def __init__(self, number: int, accounts: dict[str, Account]) -> None:
         """`accounts`: all of them by name, in which one stands while it holds something."""
         self.number = number
-        # A heap: those that hold something, but for the internal one.
-        self._heap: list[Account] = []
+        # Those that hold something, the largest first, but for the internal one.
+        self._heap = Heap()
         self._accounts = accounts
         # How often it was refused to an account, and how often one gave way to another, since the start.
         self.refused: i64 = 0
@@ -105,7 +111,7 @@ class Room:
     @property
     def holders(self) -> int:
         """Return how many accounts hold something."""
-        return len(self._heap)
+        return len(self._heap.items)
 
     def change(self, account: Account, by: int) -> None:
         """An account holds `by` more, or less."""
@@ -115,32 +121,28 @@ class Room:
         account.held[number] = held
         if account.internal or by == 0:
             return
-        heap = self._heap
-        if before == 0:
+        holder = account.holders[number]
+        if holder is None:
             if account.rooms == 0:
                 self._accounts[account.name] = account
             account.rooms += 1
-            place = len(heap)
-            account.places[number] = place
-            heap.append(account)
-            if place > 0:
-                self._rise(account)
+            account.holders[number] = holder = Holder(account, held)
+            self._heap.add(holder)
         elif held == 0:
-            self._take_out(account)
+            self._heap.remove(holder)
+            account.holders[number] = None
             account.rooms -= 1
             if account.rooms == 0:
                 del self._accounts[account.name]
-        elif by > 0:
-            place = account.places[number]
-            if place > 0 and heap[(place - 1) // 2].held[number] < held:
-                self._rise(account)
-        elif 2 * account.places[number] + 1 < len(heap):
-            self._sink(account)
+        else:
+            holder.key = -float(held)
+            if len(self._heap.items) > 1:
+                self._heap.moved(holder)
 
     def share(self, account: Account, bound: int) -> int:
         """The fair share of a bound, above 0, for an account that asks for some."""
         asking = 1 if account.held[self.number] == 0 else 0
-        return bound // max(1, len(self._heap) + asking)
+        return bound // max(1, len(self._heap.items) + asking)
 
     def left(self, account: Account, bound: int, used: int) -> int:
         """Return what an account may take in one piece, of a bound of which so much is used."""
@@ -178,68 +180,16 @@ class Room:
 
     def largest(self, most: int) -> list[Account]:
         """Those that hold most, in this order."""
-        heap = self._heap
+        items = self._heap.items
         found: list[Account] = []
-        ahead: list[tuple[int, int]] = []
-        if heap:
-            ahead.append((-heap[0].held[self.number], 0))
+        ahead: list[tuple[float, int]] = [(items[0].key, 0)] if items else []
         while ahead and len(found) < most:
             _, at = heapq.heappop(ahead)
-            found.append(heap[at])
+            found.append(cast("Holder", items[at]).account)
             for below in (2 * at + 1, 2 * at + 2):
-                if below < len(heap):
-                    heapq.heappush(ahead, (-heap[below].held[self.number], below))
+                if below < len(items):
+                    heapq.heappush(ahead, (items[below].key, below))
         return found
-
-    def _take_out(self, leaving: Account) -> None:
-        """The last one takes its place in the heap, and goes up or down from there."""
-        number = self.number
-        place = leaving.places[number]
-        leaving.places[number] = -1
-        last = self._heap.pop()
-        if last is not leaving:
-            last.places[number] = place
-            self._heap[place] = last
-            self._rise(last)
-            self._sink(last)
-
-    def _rise(self, rising: Account) -> None:
-        heap = self._heap
-        number = self.number
-        held = rising.held[number]
-        place: i64 = rising.places[number]
-        while place > 0:
-            above: i64 = (place - 1) // 2
-            parent = heap[above]
-            if parent.held[number] >= held:
-                break
-            heap[place] = parent
-            parent.places[number] = place
-            place = above
-        heap[place] = rising
-        rising.places[number] = place
-
-    def _sink(self, sinking: Account) -> None:
-        heap = self._heap
-        number = self.number
-        held = sinking.held[number]
-        size: i64 = len(heap)
-        place: i64 = sinking.places[number]
-        while True:
-            below: i64 = 2 * place + 1
-            if below >= size:
-                break
-            child = heap[below]
-            if below + 1 < size and heap[below + 1].held[number] > child.held[number]:
-                below += 1
-                child = heap[below]
-            if child.held[number] <= held:
-                break
-            heap[place] = child
-            child.places[number] = place
-            place = below
-        heap[place] = sinking
-        sinking.places[number] = place
 
 
 class Accounts:

@@ -412,19 +412,22 @@ class EventListener:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SubscriptionListener:
-    """Gets the topic filters of this broker's clients, for the links to upstream brokers."""
+    """Gets the subscriptions of this broker, for the links to other brokers.
+
+    `topic_filter`: without `$share/name/`.
+    """
+
+    def subscribed(self, subscription: Subscription, topic_filter: str) -> None:
+        """Called when a subscription was made."""
+
+    def unsubscribed(self, subscription: Subscription, topic_filter: str) -> None:
+        """Called when a subscription ends: by UNSUBSCRIBE, or with its session."""
 
     def wanted(self, topic_filter: str) -> None:
-        """Called when a subscription to a topic filter (without `$share/name/`) was made."""
+        """Called when another node is to be told of the members of a share group that lives there, by this filter."""
 
     def unwanted(self, topic_filter: str) -> None:
-        """Called when a subscription to a topic filter has ended: by UNSUBSCRIBE, or with its session."""
-
-    def node_wanted(self, topic_filter: str) -> None:
-        """Called when another worker has asked for a topic filter, if the links of this one are for all."""
-
-    def node_unwanted(self, topic_filter: str) -> None:
-        """Called when another worker asks for a topic filter no longer."""
+        """Called when that has changed: by this filter no longer."""
 
     def waits(self, told: Confirmed, topic_filters: list[str]) -> bool:
         """Return True if a SUBACK for these filters has to wait for other brokers: `told` hears once when it may go."""

@@ -27,6 +27,7 @@ from canopy_mqtt.core.hooks import (
     Ticket,
 )
 from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.topics.subscription import Subscription
 
 ACCESS_CONTROL: Final = "access-control"
 AUTH_METHOD: Final = "auth-method"
@@ -179,11 +180,11 @@ class GuardedSubscriptionListener(SubscriptionListener):
     def unwanted(self, topic_filter: str) -> None:
         _tell(self._reporter, SUBSCRIPTION_LISTENER, self._hook.unwanted, topic_filter)
 
-    def node_wanted(self, topic_filter: str) -> None:
-        _tell(self._reporter, SUBSCRIPTION_LISTENER, self._hook.node_wanted, topic_filter)
+    def subscribed(self, subscription: Subscription, topic_filter: str) -> None:
+        _tell(self._reporter, SUBSCRIPTION_LISTENER, self._hook.subscribed, subscription, topic_filter)
 
-    def node_unwanted(self, topic_filter: str) -> None:
-        _tell(self._reporter, SUBSCRIPTION_LISTENER, self._hook.node_unwanted, topic_filter)
+    def unsubscribed(self, subscription: Subscription, topic_filter: str) -> None:
+        _tell(self._reporter, SUBSCRIPTION_LISTENER, self._hook.unsubscribed, subscription, topic_filter)
 
     def waits(self, told: Confirmed, topic_filters: list[str]) -> bool:
         try:

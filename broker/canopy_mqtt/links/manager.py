@@ -21,7 +21,9 @@ from canopy_mqtt.core.hooks import SubscriptionListener
 from canopy_mqtt.core.persistence.journal import SessionRecord
 from canopy_mqtt.core.persistence.restore import refill
 from canopy_mqtt.core.routing.links import UPLINKS
+from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.guards.hook_guards import GuardedSubscriptionListener
+from canopy_mqtt.links.filters.demand import is_asked_for
 from canopy_mqtt.links.filters.mapping import Mapping
 from canopy_mqtt.links.link import UpstreamLink
 from canopy_mqtt.links.protocol.session import UplinkSession
@@ -112,6 +114,14 @@ class LinkManager(SubscriptionListener):
         self._find_demanding()
 
     # -- demand --------------------------------------------------------------------------------------------------------
+
+    def subscribed(self, subscription: Subscription, topic_filter: str) -> None:
+        if is_asked_for(subscription, topic_filter):
+            self.wanted(topic_filter)
+
+    def unsubscribed(self, subscription: Subscription, topic_filter: str) -> None:
+        if is_asked_for(subscription, topic_filter):
+            self.unwanted(topic_filter)
 
     def wanted(self, topic_filter: str) -> None:
         for link in self._demanding:

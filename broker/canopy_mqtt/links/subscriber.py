@@ -15,6 +15,7 @@ from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.links import parameters
 from canopy_mqtt.links.filters.aggregated import AggregatedFilters
 from canopy_mqtt.links.filters.budget import BudgetedFilters
+from canopy_mqtt.links.filters.demand import asked_for
 from canopy_mqtt.links.filters.mapping import Mapping
 from canopy_mqtt.links.protocol.link_state import LinkState
 from canopy_mqtt.links.protocol.uplink import CONNECTED, Uplink
@@ -67,8 +68,9 @@ class UpstreamSubscriber:
         self.filters = parameters.local_filters(settings, self._mapping, self._declarer)
         if settings.subscribe == "demand":
             told: set[str] = set()
+            for_workers = self._state.session.for_all_workers and not self._state.session.node
             for session in self._server.router.sessions.values():
-                for name in self._server.router.table.asked_for(session, told, not self._state.session.node):
+                for name in asked_for(session, told, for_workers):
                     self.wanted(name)
         else:
             for name in parameters.names(settings.subscribe, self._mapping):

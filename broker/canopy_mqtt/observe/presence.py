@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.topics.topic_tree import Retainable
 from canopy_mqtt.observe.systopics import ESCAPES, MAX_TOPIC_BYTES
 
 if TYPE_CHECKING:
@@ -125,6 +124,6 @@ def _message(topic: str, payload: bytes) -> Message:
     return Message(topic.encode(), payload, 1, True, b"", 0.0, "")
 
 
-def _is_ours(value: Retainable | None) -> bool:
+def _is_ours(value: object) -> bool:
     """True if the broker itself published a retained message."""
     return isinstance(value, Message) and value.publisher == ""

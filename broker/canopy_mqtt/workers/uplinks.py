@@ -13,7 +13,9 @@ from canopy_mqtt.cluster.greeting import Greeting
 from canopy_mqtt.cluster.node_link import NodeLink
 from canopy_mqtt.cluster.node_links import NodeLinks
 from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.links import parameters
+from canopy_mqtt.links.filters.demand import is_of_worker
 from canopy_mqtt.links.link import UpstreamLink
 from canopy_mqtt.settings import Cluster, Settings, Upstream
 
@@ -26,7 +28,7 @@ OWNER = 0
 
 def serve_all_workers(router: Router, worker: int) -> None:
     """Let the links of the worker that has them be for the clients of all."""
-    router.table.for_all_workers = router.retained_store.for_all_workers = worker == OWNER
+    router.retained_store.for_all_workers = worker == OWNER
 
 
 class WorkerLinks(NodeLinks):
@@ -55,17 +57,21 @@ class WorkerLinks(NodeLinks):
         made.session.for_all_workers = True
         return made
 
-    def node_wanted(self, topic_filter: str) -> None:
-        """Ask the upstream brokers for what another worker wants."""
-        for link in self._demanding:
-            if not link.session.node:
-                link.subscriber.wanted(topic_filter)
+    def subscribed(self, subscription: Subscription, topic_filter: str) -> None:
+        """Ask the upstream brokers also for what another worker wants."""
+        super().subscribed(subscription, topic_filter)
+        for link in self._for_worker(subscription):
+            link.subscriber.wanted(topic_filter)
 
-    def node_unwanted(self, topic_filter: str) -> None:
+    def unsubscribed(self, subscription: Subscription, topic_filter: str) -> None:
         """Ask them for it no longer."""
-        for link in self._demanding:
-            if not link.session.node:
-                link.subscriber.unwanted(topic_filter)
+        super().unsubscribed(subscription, topic_filter)
+        for link in self._for_worker(subscription):
+            link.subscriber.unwanted(topic_filter)
+
+    def _for_worker(self, subscription: Subscription) -> list[UpstreamLink]:
+        """Return the links whose brokers are asked for a subscription because it is another worker's."""
+        return [link for link in self._demanding if not link.session.node and is_of_worker(subscription)]
 
     def _ask(self) -> None:
         """Ask the other workers for what the links send up."""

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from canopy_mqtt.core.topics.topic_tree import STEPS_LEAST, Retainable, RetainedCursor, RetainedTree
+from canopy_mqtt.core.topics.topic_tree import STEPS_LEAST, RetainedCursor, RetainedTree
 from tests.core import naive
 from tests.support.runs import examples
 
@@ -16,7 +16,7 @@ from tests.support.runs import examples
 def filled(names: list[str]) -> RetainedTree:
     tree = RetainedTree()
     for topic in names:
-        tree.set(topic, Retainable())
+        tree.set(topic, object())
     return tree
 
 
@@ -65,7 +65,7 @@ def test_everything_is_given_back() -> None:
     base = alive()
     names = [f"device/{n % 10}/{n}/{tail}" for n in range(300) for tail in ("a", "b")]
     for name in names:
-        tree.set(name, Retainable())
+        tree.set(name, object())
     assert len(rest(tree.walk("device/+/#"), 50)) == len(names)
     for name in names:
         tree.remove(name)
@@ -107,7 +107,7 @@ def test_missing_levels(names: list[str], new: str) -> None:
     before = tree.node_count
     missing = tree.missing(new)
     assert tree.node_count == before
-    tree.set(new, Retainable())
+    tree.set(new, object())
     assert tree.node_count - before == missing
     assert tree.missing(new) == 0
 
@@ -168,7 +168,7 @@ def test_a_walked_level_keeps_no_more_dead_than_alive() -> None:
     cursor = tree.walk("a/+")
     cursor.take(10)
     for n in range(5_000):
-        tree.set(f"a/new{n}", Retainable())
+        tree.set(f"a/new{n}", object())
         tree.remove(f"a/new{n}")
         if n % 7 == 0:
             tree.walk("a/+").take(1)
@@ -184,7 +184,7 @@ def test_the_place_is_kept_when_the_whole_level_is_made_again() -> None:
     for n in range(99):
         tree.remove(f"a/{n}")
     for n in range(99):
-        tree.set(f"a/{n}", Retainable())
+        tree.set(f"a/{n}", object())
     assert rest(cursor) == ["a/99"]
     assert len(came) == 10
 
@@ -206,12 +206,12 @@ class Changing(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.tree = RetainedTree()
-        self.model: dict[str, Retainable] = {}
+        self.model: dict[str, object] = {}
         self.walkers: list[Walker] = []
 
     @rule(topic=naive.topic_names)
     def set(self, topic: str) -> None:
-        value = Retainable()
+        value = object()
         assert self.tree.set(topic, value) is self.model.get(topic)
         self.model[topic] = value
         for walker in self.walkers:

@@ -245,7 +245,6 @@ class Explained(Receivers):
         for _ in range(times):
             self.network.settle()
             router, now = self.network.router, self.network.now
-            router.overfull(now)
             router.peers.drain(router, now)
             self.network.settle()
             if not self._up(client) or client.wire.frozen or client.wire.send_buffer.closed:

@@ -16,7 +16,6 @@ from canopy_mqtt.core.codec.framing import build, head
 from canopy_mqtt.core.codec.primitives import BYTE, MAX_VARINT, varint
 from canopy_mqtt.core.codec.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER, unmount_properties
 from canopy_mqtt.core.codec.topic_names import unmount_topic
-from canopy_mqtt.core.topics.topic_tree import Retainable
 
 HEADROOM: Final = 16
 """Bytes of a frame beyond `Message.size`: fixed header, packet identifier, expiry."""
@@ -45,7 +44,7 @@ NO_PROPERTIES: Final = b"\0"
 
 
 @mypyc_attr(acyclic=True)
-class Message(Retainable):
+class Message:
     """An application message from a publisher, as it was accepted.
 
     `topic` is validated UTF-8; `properties` the encoded v5 properties that are forwarded unaltered; `expires_at` the

@@ -161,11 +161,6 @@ class NodeSession(Session):
         """Offer a message that is marked already (`for_nodes`)."""
         super().deliver(message, _between_nodes(message.qos), False, NO_IDENTIFIERS, None)
 
-    def forget_members(self) -> None:
-        """Treat all members that the node has of share groups as away: it has started again, and says anew."""
-        for member in self.memberships or ():
-            member.weight = 0
-
     def send_home(self, message: Message, name: str) -> int:
         """Offer a message for a share group that lives at the node: as `Session.deliver`."""
         qos = message.qos

@@ -105,8 +105,8 @@ class ConnectedPeers(Job):
         done: i64 = 0
         try:
             while done < len(events) or overflowed:
-                if overflowed:
-                    router.overfull(now)
+                while overflowed:
+                    overflowed.pop().overflow(now)  # their policy ends the connection, by another event
                 while done < len(events):
                     event = events[done]
                     done += 1

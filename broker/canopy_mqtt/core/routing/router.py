@@ -39,7 +39,6 @@ from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.bursts import RunFinder
 from canopy_mqtt.core.routing.fanout import Fanout
 from canopy_mqtt.core.routing.links import BridgeStates
-from canopy_mqtt.core.routing.node_messages import NodeMessage
 from canopy_mqtt.core.routing.peers import ConnectedPeers, PeerConnected, PeerDisconnected
 from canopy_mqtt.core.routing.queue_limits import QueueLimits
 from canopy_mqtt.core.routing.retained import RetainedStore
@@ -185,21 +184,6 @@ class Router:
         if message.retain and not retained:
             self.retained_store.retain(message, origin, True)
         return count
-
-    def publish_again(self, message: NodeMessage, origin: Session) -> bool:
-        """Retain, or clear, what another node has sent again; route it only if that changes what is retained here.
-
-        So a message that does not stay here does not come to the subscribers anew with each connection of the node.
-        """
-        if self.limits.upgrade_outgoing_qos:
-            message.qos = 2
-        topic = message.topic.decode()
-        before = self.retained.get(topic)
-        self.retained_store.retain(message, origin, True)
-        if self.retained.get(topic) is before:
-            return False
-        self.publish(message, origin, True)
-        return True
 
     def ask(self, message: Message, origin: Session | None, request: Request) -> int:
         """`publish` a request: the links that take it with QoS 1 or 2 and are connected are asked whom they reach.
@@ -361,12 +345,6 @@ class Router:
         self.session_table.add(session)
         if self._load.journal is not None:
             session.keep(self._load.journal)
-
-    def overfull(self, now: float) -> None:
-        """End the connections whose queues overflowed, if that is their policy: the events for it follow."""
-        overflowed = self.counters.load.overflowed
-        while overflowed:
-            overflowed.pop().overflow(now)
 
     def sweep(self, now: float) -> None:
         """Drop messages that are too old from idle queues, and tell a store what it missed: about once a second."""

@@ -31,10 +31,8 @@ from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.queue_terms import LATEST, MessageTerms
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
-from canopy_mqtt.core.routing.fanout import UNQUEUED, fits, share_qos, takes_at_once
-from canopy_mqtt.core.routing.node_messages import GroupMessage
+from canopy_mqtt.core.routing.fanout import UNQUEUED, fits, share_qos
 from canopy_mqtt.core.routing.nodes import NodeSession
-from canopy_mqtt.core.routing.share_homes import ShareHome
 from canopy_mqtt.core.session.retained_stream import RetainedStreams
 from canopy_mqtt.core.session.session import ClientAccount, Session
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS, Recipient, subscription_identifiers
@@ -240,33 +238,6 @@ class ShareQueues:
             made.keep_in(journal)
             journal.session_kept(made.client_id, made.principal, NEVER, self._load.now)
         return made
-
-    def arrived(self, message: GroupMessage) -> int:
-        """Deliver what another worker has sent for one group alone. Return for how many members, or queues, it was.
-
-        It goes to a member here, or to the queue if the group lives here; else back to where it lives.
-        """
-        name, home_of = message.share, self._router.table.home_of
-        group = self.find(name)
-        home = "" if home_of is None else home_of(name)
-        if home and (group is None or not group.has_connected()):
-            return self.send_home(message, name, home)
-        if group is None or not group.has_member():
-            Ledger(name, self.counters).lost(SESSION_ENDED, 1)
-            return 0
-        count = self._router.fanout.forward_to(group, message)
-        if group.home is not None and not group.home.busy:
-            self._see_room(group, group.home)
-        return count
-
-    def _see_room(self, group: SharedGroup, home: ShareHome) -> None:
-        """Tell the home of a group if no member here has room; the first that has says so (`ShareSource`)."""
-        members = [member for member in group.connected.slots if member is not None]
-        if any(takes_at_once(member.session) for member in members):
-            return
-        home.set_busy(group, True)
-        for member in members:
-            self.attach(member)
 
     def send_home(self, message: Message, name: str, home: str) -> int:
         """Send a message that no member here can take to the worker where its group lives (`ShareHome.node`)."""

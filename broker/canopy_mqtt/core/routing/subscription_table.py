@@ -20,7 +20,6 @@ from canopy_mqtt.core.hooks import Recorder, SubscriptionListener
 from canopy_mqtt.core.jobs import DROP_WORK, NODE_SHIFT, OUTDATED_WORK, REMOVAL, Budget, Job, Scheduler
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import MessageTerms
-from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.core.routing.share_homes import ShareHome, stand_for
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache
@@ -60,7 +59,7 @@ class SubscriptionTable(Job):
         self.shared_count = 0
         # Bytes that are counted for them, without their filters: the trie counts those.
         self.own_bytes: i64 = 0
-        # Who wants to know what is asked for here; None: there is no listener.
+        # Who wants to know what is subscribed to here; None: there is no listener.
         self.listener: SubscriptionListener | None = None
         # True if SUBACKs may have to wait for it (`SubscriptionListener.waits`).
         self.confirms = False
@@ -69,8 +68,6 @@ class SubscriptionTable(Job):
         # Says at which other worker a share group lives, by its full name: the client identifier of that one, empty
         # for here. None: all live here.
         self.home_of: Callable[[str], str] | None = None
-        # True if the links to other brokers here are for the clients of all workers.
-        self.for_all_workers = False
         # How many go in one call.
         self.drops: i64 = DROPS
         self._totals = totals
@@ -147,30 +144,7 @@ class SubscriptionTable(Job):
         session.subscriptions[subscription.topic_filter] = subscription
         self._account(subscription, entry.cost, 1)
         if self.listener is not None:
-            if _is_asked_for(subscription, group, topic_filter):
-                self.listener.wanted(topic_filter)
-            elif self.for_all_workers and _is_of_worker(subscription):
-                self.listener.node_wanted(topic_filter)
-
-    def asked_for(self, session: Session, told: set[str], upstream: bool = False) -> list[str]:
-        """Return the filters that other brokers are asked for because of a session, but those in `told`.
-
-        `told`: by which other workers are told of members. A group has one for all its members; new ones are added.
-        `upstream`: an upstream broker is asked, and no node.
-        """
-        for_workers = upstream and self.for_all_workers
-        found: list[str] = []
-        for subscription in session.subscriptions.values():
-            group, entry = subscription.group, subscription.entry
-            if group is not None and group.home is not None:
-                if group.home.told and group.home.told not in told:
-                    told.add(group.home.told)
-                    found.append(group.home.told)
-            elif entry is not None and _is_asked_for(subscription, group, entry.topic_filter):
-                found.append(entry.topic_filter)
-            elif for_workers and _is_of_worker(subscription):
-                found.append(subscription.topic_filter)
-        return found
+            self.listener.subscribed(subscription, topic_filter)
 
     def _find_home(self, group: SharedGroup) -> None:
         """Find out where a group lives that may be new, and tell that worker of it."""
@@ -212,18 +186,14 @@ class SubscriptionTable(Job):
         """
         entry = subscription.entry
         assert entry is not None
-        topic_filter = entry.topic_filter
         group = subscription.group
         self._account(subscription, entry.cost, -1)
         held: i64 = self.trie.bytes
+        if self.listener is not None:
+            self.listener.unsubscribed(subscription, entry.topic_filter)
         self.cache.discard(entry, subscription)
         if group is not None and group.queue is not None and self.share_queues is not None:
             self.share_queues.left(group, subscription.session)
-        if self.listener is not None:
-            if _is_asked_for(subscription, group, topic_filter):
-                self.listener.unwanted(topic_filter)
-            elif self.for_all_workers and _is_of_worker(subscription):
-                self.listener.node_unwanted(topic_filter)
         return held - self.trie.bytes
 
     # -- the ends of sessions ------------------------------------------------------------------------------------------
@@ -303,20 +273,3 @@ class SubscriptionTable(Job):
         if account.queue is not None or account.window is not None:
             account.fit()
         self._room.change(account.owner, int(change * size))
-
-
-def _is_asked_for(subscription: Subscription, group: SharedGroup | None, topic_filter: str) -> bool:
-    """Return whether other brokers are asked for the filter of a subscription, which may be in a group."""
-    if group is not None and group.home is not None:
-        # The home asks for it.
-        return False
-    if subscription.session.upstream:
-        # Another worker has members of a group that lives here.
-        return group is not None and subscription.topic_filter.startswith(NODES)
-    # No other node sends what nodes say to each other.
-    return not topic_filter.startswith(NODES)
-
-
-def _is_of_worker(subscription: Subscription) -> bool:
-    """Return whether another worker asks by a subscription for what its clients want."""
-    return subscription.session.client_id.startswith(NODES) and not subscription.topic_filter.startswith(NODES)

@@ -240,7 +240,10 @@ class Session:
         window = self.made_window
         if window is not None:
             window.free_expired(send_buffer)
-        send_buffer.discard(DISCONNECTED)
+        if send_buffer.items:
+            send_buffer.discard(DISCONNECTED)
+        else:
+            send_buffer.closed = True
         self.delivered += send_buffer.taken
         if window is not None:
             window.close()

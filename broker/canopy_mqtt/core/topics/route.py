@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i32, i64, u8
 
-from canopy_mqtt.core.topics.topic_tree import Retainable
-
 if TYPE_CHECKING:
     from canopy_mqtt.core.principal import Principal
     from canopy_mqtt.core.queues.queue_terms import MessageTerms
@@ -137,7 +135,7 @@ class Changes:
         return count - self._begin
 
 
-class Route(Retainable):
+class Route:
     """The recipients of one topic, and what they were computed from: its filters, at a count of changes and a stamp.
 
     `Fanout.route` is the way to one that is up to date.

@@ -1,15 +1,12 @@
 """A tree of topic names with a value for each, searched by topic filter.
 
 The retained messages are in a `RetainedTree` (section 3.3.1.3), and the match cache has another one to find the cached
-topics that a new filter matches. Values are opaque: anything that derives from `Retainable`. Topics and filters are
-valid, and the caller handles expiry.
+topics that a new filter matches. Values are opaque. Topics and filters are valid, and the caller handles expiry.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-
-from mypy_extensions import mypyc_attr
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -26,17 +23,12 @@ NODE_BYTES: Final = 256
 DEAD_LEAST: Final = 16
 
 
-@mypyc_attr(acyclic=True)
-class Retainable:
-    """Base of a topic's value."""
-
-
 class TopicNode:
     """One topic, or a level above topics. Readers use `topic`, `value`, `level`, `published`, and the number below."""
 
     def __init__(self, level: str, born: i64, reserved: bool) -> None:
         self.topic: str = ""  # set with the first value
-        self.value: Retainable | None = None
+        self.value: object | None = None
         # The number of the publish that set the value and went to subscribers as well; 0: none did.
         self.published: i64 = 0
         self.level = level
@@ -160,7 +152,7 @@ class RetainedTree:
             there += 1
         return len(levels) - there
 
-    def get(self, topic: str) -> Retainable | None:
+    def get(self, topic: str) -> object | None:
         """The value of a topic, or None."""
         node = self.root
         for level in topic.split("/"):
@@ -183,7 +175,7 @@ class RetainedTree:
             node = child
         return node.children()
 
-    def set(self, topic: str, value: Retainable, published: bool = False) -> Retainable | None:
+    def set(self, topic: str, value: object, published: bool = False) -> object | None:
         """Give a topic a value; the one it had before, or None. `published`: subscribers were sent it as well."""
         root = self.root
         node = root
@@ -207,7 +199,7 @@ class RetainedTree:
             node.published = 0
         return previous
 
-    def remove(self, topic: str) -> Retainable | None:
+    def remove(self, topic: str) -> object | None:
         """Take a topic's value away; the value, or None where there was none."""
         path: list[TopicNode] = []
         node = self.root

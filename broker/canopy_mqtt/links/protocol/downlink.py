@@ -26,6 +26,7 @@ from canopy_mqtt.core.routing.links import has_looped, visited, with_hop
 from canopy_mqtt.core.routing.node_messages import MARK_SIZE, GroupMessage, Mark, NodeMessage, read_mark
 from canopy_mqtt.links.filters.declarer import COPY, OUTSIDE
 from canopy_mqtt.links.protocol.link_state import LinkState
+from canopy_mqtt.links.protocol.node_publishes import publish_again, publish_to_group
 from canopy_mqtt.links.protocol.session import renamed
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Downlink(Peer):
             router = self._router
             # No node asks whom a message reaches that is to be retained: it goes to all of them.
             if isinstance(message, GroupMessage):
-                count = router.share_queues.arrived(message)
+                count = publish_to_group(router, message)
             elif packet.request and packet.qos > 0 and self.peer_id and not isinstance(message, NodeMessage):
                 request = Request(packet_id, packet.qos)
                 count = router.ask(message, session, request)
@@ -157,7 +158,7 @@ class Downlink(Peer):
                     return
             elif packet.retain and isinstance(message, NodeMessage):
                 count = 1
-                if not router.publish_again(message, session):
+                if not publish_again(router, message, session):
                     figures.replayed += 1
             else:
                 count = router.publish(message, session)

@@ -9,7 +9,9 @@ aggregates on data streams", ICDE 2008). Promises, for K counters and a decayed 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
+
+from canopy_mqtt.core.heap import Heap, HeapItem
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -30,15 +32,19 @@ def shortened(name: bytes) -> bytes:
     return name[: MAX_NAME_BYTES - len(DIGEST_MARK) - len(digest)] + DIGEST_MARK + digest
 
 
-class Counter:
-    """One name. `count` is at most `error` too high. `variance`: of the sampling that produced the weights."""
+class Counter(HeapItem):
+    """One name. `count`, the key, is at most `error` too high. `variance`: of the sampling that gave the weights."""
 
-    def __init__(self, name: bytes, count: float, error: float, variance: float, place: i64) -> None:
+    def __init__(self, name: bytes, count: float, variance: float) -> None:
+        super().__init__(count)
         self.name = name
-        self.count = count
-        self.error = error
+        self.error = 0.0
         self.variance = variance
-        self.place = place
+
+    @property
+    def count(self) -> float:
+        """Return the weight that was counted for the name."""
+        return self.key
 
 
 class SpaceSaving:
@@ -49,93 +55,49 @@ class SpaceSaving:
         # The decayed sum of all weights.
         self.total = 0.0
         self._counters: dict[bytes, Counter] = {}
-        # A heap with the lightest first; each counter knows its place.
-        self._heap: list[Counter] = []
+        self._heap = Heap()  # the lightest first
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._counters)
 
     def add(self, name: bytes, weight: float, variance: float) -> None:
         """Add to the weight of a name (as `shortened` returns it); `weight` is not negative."""
         self.total += weight
-        heap = self._heap
         counter = self._counters.get(name)
-        if counter is not None:
-            counter.count += weight
-            counter.variance += variance
-            self._sink(counter)
-        elif len(heap) < self.max_names:
-            counter = Counter(name, weight, 0.0, variance, len(heap))
+        if counter is None and len(self._counters) < self.max_names:
+            counter = Counter(name, weight, variance)
             self._counters[name] = counter
-            heap.append(counter)
-            self._rise(counter)
+            self._heap.add(counter)
+            return
+        if counter is not None:
+            counter.variance += variance
         else:
-            counter = heap[0]
+            counter = cast("Counter", self._heap.items[0])
             del self._counters[counter.name]
             self._counters[name] = counter
             counter.name = name
-            counter.error = counter.count
-            counter.count += weight
+            counter.error = counter.key
             counter.variance = variance
-            self._sink(counter)
+        counter.key += weight
+        self._heap.moved(counter)
 
     def decay(self, factor: float) -> None:
         """Multiply all weights by `factor`, which is above 0 and at most 1."""
         self.total *= factor
         square = factor * factor
-        for counter in self._heap:
-            counter.count *= factor
+        for counter in self._counters.values():
+            counter.key *= factor
             counter.error *= factor
             counter.variance *= square
 
     def floor(self) -> float:
         """Return the highest possible weight of a name that is not counted."""
-        return self._heap[0].count if len(self._heap) >= self.max_names else 0.0
+        return self._heap.items[0].key if len(self._counters) >= self.max_names else 0.0
 
     def heaviest(self, limit: int) -> list[Counter]:
         """Return up to `limit` counters, the heaviest first. They are no copies, and change later."""
-        return sorted(self._heap, key=_weight, reverse=True)[:limit]
-
-    def _sink(self, counter: Counter) -> None:
-        """Move a counter that has become heavier to its place."""
-        heap = self._heap
-        size: i64 = len(heap)
-        place: i64 = counter.place
-        weight = counter.count
-        while True:
-            child: i64 = 2 * place + 1
-            if child >= size:
-                break
-            lighter = heap[child]
-            if child + 1 < size:
-                other = heap[child + 1]
-                if other.count < lighter.count:
-                    lighter = other
-                    child += 1
-            if lighter.count >= weight:
-                break
-            heap[place] = lighter
-            lighter.place = place
-            place = child
-        heap[place] = counter
-        counter.place = place
-
-    def _rise(self, counter: Counter) -> None:
-        """Move a counter from the end of the heap to its place."""
-        heap = self._heap
-        place: i64 = counter.place
-        weight = counter.count
-        while place > 0:
-            above: i64 = (place - 1) >> 1
-            heavier = heap[above]
-            if heavier.count <= weight:
-                break
-            heap[place] = heavier
-            heavier.place = place
-            place = above
-        heap[place] = counter
-        counter.place = place
+        return sorted(self._counters.values(), key=_weight, reverse=True)[:limit]
 
 
 def _weight(counter: Counter) -> float:
-    return counter.count
+    return counter.key
