@@ -185,18 +185,17 @@ def write(
                     left_out.append(i)
             tx.delete("will", i["key"])
     # A message of QoS 2 counts where its row of `received` is new.
-    received = [i for i in items if (i["kind"] == "pub" and i["qos"] == 2) or i["kind"] == "complete"]
-    if received:
+    twice = [i for i in publishes if i["qos"] == 2]
+    completed = [i for i in items if i["kind"] == "complete" and counts(i)]
+    if twice or completed:
         yield "received"
-        for i in received:
-            if not counts(i):
-                continue
-            if i["kind"] == "complete":
-                tx.delete("received", (i["sid"], i["pid"]))
-                continue
-            if tx.get("received", (i["sid"], i["pid"])) is not None and "received_memory" not in without:
-                left_out.append(i)
-            tx.put("received", (i["sid"], i["pid"]), True)
+        for i in twice:
+            if counts(i):
+                if tx.get("received", (i["sid"], i["pid"])) is not None and "received_memory" not in without:
+                    left_out.append(i)
+                tx.put("received", (i["sid"], i["pid"]), True)
+        for i in completed:
+            tx.delete("received", (i["sid"], i["pid"]))
     yield from _subscribe(tx, node, grp, [i for i in items if counts(i)])
     kept = [i for i in publishes if counts(i) and not any(i is other for other in left_out)]
     for i in kept:

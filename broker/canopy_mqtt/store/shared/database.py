@@ -1,0 +1,419 @@
+"""What a node asks of a shared store: one call of a function each.
+
+Owns the node's incarnation, the number of its last group, and how far it knows the filters. Promises: a group is
+written once, however often its answer is lost. A call for a group has no time-out and is never cancelled: one that was
+cancelled may have been committed without a standby, and answers as if nothing had happened. After any error its
+connection goes, and the same number is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import asyncpg
+
+from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.postgresql.database import FAILURES, SYNCHRONOUS, place, remedy
+from canopy_mqtt.store.shared.opening import open_schema
+
+FIRST_PAUSE: Final = 0.05
+"""Seconds before a group is asked again; twice as many each time."""
+MAX_PAUSE: Final = 1.0
+"""Seconds between two attempts at most."""
+
+
+class Over(Exception):
+    """This incarnation of the node is over: another node declared it dead, or the node has started again."""
+
+
+class Owner(NamedTuple):
+    """A claim of a session."""
+
+    session: int
+    epoch: int
+
+
+class DeliveryKey(NamedTuple):
+    """A delivery. `source`: 0, or the share group it came through."""
+
+    session: int
+    source: int
+    id: int
+
+
+class Publish(NamedTuple):
+    """A message for the sessions behind `filters`. `session`: None for a clean session's; QoS 2 is then not fenced."""
+
+    session: int | None
+    epoch: int | None
+    packet_id: int
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes | None
+    publisher: str | None
+    expiry: int | None
+    filters: Sequence[int]
+
+
+class Completion(NamedTuple):
+    """PUBREL of a QoS 2 publish."""
+
+    session: int
+    epoch: int
+    packet_id: int
+
+
+class Subscribe(NamedTuple):
+    """A subscription; `qos` None: it ends."""
+
+    session: int
+    epoch: int | None
+    filter: str
+    qos: int | None
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+    identifier: int = 0
+
+
+SENT: Final = 1
+RELEASED: Final = 2
+ACKNOWLEDGED: Final = 3
+"""States that a `Change` has a delivery come to. One that is acknowledged is deleted."""
+
+
+class Change(NamedTuple):
+    """A delivery in another state. `epoch`: None if it counts whoever has the session; `slot`: where it was read."""
+
+    session: int
+    epoch: int | None
+    source: int
+    id: int
+    slot: int
+    state: int
+    packet_id: int = 0
+
+
+class Waiting(NamedTuple):
+    """A delivery with its message, as it is read. `expiry`: seconds that are left, None: it does not expire."""
+
+    slot: int
+    source: int
+    id: int
+    qos: int
+    state: int
+    packet_id: int
+    retain: bool
+    identifiers: Sequence[int] | None
+    topic: str
+    payload: bytes
+    properties: bytes | None
+    publisher: str | None
+    expiry: int | None
+
+
+@dataclass
+class Group:
+    """The changes that a node writes at once. A session has one change of each filter, packet identifier and
+    delivery."""
+
+    publishes: list[Publish] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)
+    subscribes: list[Subscribe] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+    """Filters that go if no session has them."""
+    changes: list[Change] = field(default_factory=list)
+    releases: list[Owner] = field(default_factory=list)
+    reap: int = 0
+    """Sessions of dead nodes to release, at most."""
+
+
+class Written(NamedTuple):
+    """The answer to a group. `again`: its first answer was lost, and with it `hints`."""
+
+    again: bool
+    rematch: bool
+    """Nothing was written, since there are filters that the node does not know."""
+    news: bool
+    """Filters have changed."""
+    lost: frozenset[Owner]
+    failed: frozenset[DeliveryKey]
+    hints: Sequence[DeliveryKey]
+
+
+class Claimed(NamedTuple):
+    session: int
+    epoch: int
+    present: bool
+
+
+class Content(NamedTuple):
+    """What a claimed session has, but for what is queued. `epoch`: of its last claim; None: it has ended."""
+
+    epoch: int | None
+    subscriptions: Sequence[Subscribe]
+    received: Sequence[int]
+    flying: Sequence[Waiting]
+
+
+class Ask(NamedTuple):
+    """What is read of a session: up to `room` deliveries above `low`, which are not among `known`."""
+
+    session: int
+    low: int
+    room: int
+
+
+class Page(NamedTuple):
+    """What waits for a session. No message up to `final` can appear any more."""
+
+    session: int
+    epoch: int | None
+    final: int
+    more: bool
+    waiting: Sequence[Waiting]
+
+
+class ChangedFilter(NamedTuple):
+    id: int
+    name: str
+    gone: bool
+
+
+class Peer(NamedTuple):
+    """A node as the database knows it. `seen`: its last sign of life, by the clock of the database."""
+
+    id: int
+    name: str
+    incarnation: int
+    alive: bool
+    seen: datetime
+
+
+class Line:
+    """A connection, made when it is needed, for one call after another. After an error it goes."""
+
+    def __init__(self, connect: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._connect = connect
+        self._connection: Any = None
+        self._lock = asyncio.Lock()
+        self._warning = ""
+
+    async def fetch(self, statement: str, *values: object, seconds: float | None = None) -> Sequence[Any]:
+        """Return the rows of a statement, for which the database has `seconds` (None: no limit). A warning is an error:
+        PostgreSQL warns where a commit is on no standby."""
+        async with self._lock:
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._warning = ""
+                    self._connection = await self._connect()
+                    self._connection.add_log_listener(self._warned)
+                rows: Sequence[Any] = await self._connection.fetch(statement, *values, timeout=seconds)
+                if self._warning:
+                    raise ConnectionError(self._warning)
+            except BaseException:
+                self.drop()
+                raise
+            return rows
+
+    def _warned(self, connection: Any, message: Any) -> None:
+        del connection
+        if message.severity_en == "WARNING":
+            self._warning = message.message
+
+    def drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+
+class SharedDatabase:
+    """A node's part of a shared store. Used on one event loop."""
+
+    def __init__(self, url: str, name: str, *, node: str, synchronous: str = "full", timeout: float = 10.0) -> None:
+        """`name`: the schema; `node`: the node's name, which no other node has; `synchronous`: as `store.synchronous`;
+        `timeout`: seconds for a call that is not a group's."""
+        self.url, self.name, self.node_name = url, name, node
+        self.timeout = timeout
+        self.node = self.incarnation = self.grp = 0
+        self.vector: dict[int, int] = {}
+        """By node, the group up to which its filters are known."""
+        self.trouble = ""
+        """Why the group that is being written is asked again, for people; empty: it is not."""
+        self._synchronous = SYNCHRONOUS[synchronous]
+        self._groups, self._claims, self._reads, self._sweeps = (Line(self._connect) for _ in range(4))
+        self._writing: asyncio.Task[Any] | None = None
+
+    @property
+    def place(self) -> str:
+        """Where this is, for people: without user and password."""
+        return f"{place(self.url)}, schema {self.name}"
+
+    async def _connect(self) -> Any:
+        milliseconds = str(round(self.timeout * 1000))
+        return await asyncpg.connect(
+            self.url,
+            timeout=self.timeout,
+            target_session_attrs=None if "target_session_attrs=" in self.url else "read-write",
+            server_settings={
+                "application_name": f"canopy {self.name} {self.node_name}",
+                "default_transaction_isolation": "read committed",
+                "jit": "off",
+                # Statements are about few rows, whatever the numbers of the first ones were.
+                "plan_cache_mode": "force_generic_plan",
+                "search_path": f'"{self.name}"',
+                "synchronous_commit": self._synchronous,
+                # A node that stopped reading its answers keeps its locks no longer than this.
+                "tcp_user_timeout": milliseconds,
+            },
+        )
+
+    async def open(self) -> None:
+        """Make the schema where it is not there, and begin another incarnation of the node. Raises StoreError."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                connection = await self._connect()
+                try:
+                    await open_schema(connection, self.name, self.place)
+                finally:
+                    connection.terminate()
+                await self.join()
+        except FAILURES as error:
+            raise StoreError(self._told(error)) from error
+
+    def _told(self, error: BaseException) -> str:
+        text = " ".join(str(error).split())
+        return f"{self.place}: {remedy(error)} ({type(error).__name__}{': ' if text else ''}{text})"
+
+    async def join(self) -> None:
+        """Begin another incarnation: what an earlier one noted counts no more."""
+        statement = "SELECT * FROM join_1($1)"
+        [[self.node, self.incarnation, self.grp]] = await self._claims.fetch(
+            statement, self.node_name, seconds=self.timeout
+        )
+        self.vector = {}
+
+    async def close(self) -> None:
+        """End the connections. A group that is being written may be written or not."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait((self._writing,))
+        for line in (self._groups, self._claims, self._reads, self._sweeps):
+            line.drop()
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    async def write(self, group: Group) -> Written:
+        """Write the next group; return when it is written, however long the database is away. One at a time.
+
+        A caller that is cancelled does not cancel the call. Raises Over.
+        """
+        assert self._writing is None or self._writing.done(), "one group at a time"
+        self._writing = asyncio.ensure_future(self._write(group))
+        return await asyncio.shield(self._writing)
+
+    async def _write(self, group: Group) -> Written:
+        grp, pause = self.grp + 1, FIRST_PAUSE
+        while True:
+            values = (
+                self.node, self.incarnation, grp, list(self.vector), list(self.vector.values()), group.publishes,
+                group.completions, group.subscribes, group.ends, group.changes, group.releases, group.reap,
+            )  # fmt: skip
+            try:
+                [row] = await self._groups.fetch(
+                    "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) w", *values
+                )
+            except FAILURES as error:
+                self.trouble = self._told(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE)
+                continue
+            self.trouble = ""
+            result = row["result"]
+            if result == "over":
+                raise Over
+            if result != "rematch":
+                self.grp = grp
+            return Written(
+                result == "again",
+                result == "rematch",
+                row["news"],
+                frozenset(Owner(*each) for each in row["lost"]),
+                frozenset(DeliveryKey(*each) for each in row["failed"]),
+                [DeliveryKey(*each) for each in row["hints"]],
+            )
+
+    async def feed(self) -> list[ChangedFilter]:
+        """Return the filters that changed since the last call. One call at a time."""
+        vector = dict(self.vector)
+        rows = await self._reads.fetch(
+            "SELECT * FROM feed_1($1, $2)", list(vector), list(vector.values()), seconds=self.timeout
+        )
+        for row in rows:
+            node, grp = row["o_node"], row["o_grp"]
+            vector[node] = max(vector.get(node, 0), grp)
+        self.vector = vector
+        return [ChangedFilter(row["o_id"], row["o_name"], row["o_gone"]) for row in rows]
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    async def claim(self, client_id: str, *, clean: bool, expiry: int, principal: str) -> Claimed:
+        """Make a session this node's. After an error it may be, or not. Raises Over, FAILURES."""
+        [row] = await self._claims.fetch(
+            "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, $6) c",
+            self.node, self.incarnation, client_id, clean, expiry, principal,
+            seconds=self.timeout,
+        )  # fmt: skip
+        if row["session"] is None:
+            raise Over
+        return Claimed(*row)
+
+    async def content(self, session: int) -> Content:
+        """Return what a claimed session has. Raises FAILURES."""
+        [row] = await self._reads.fetch("SELECT * FROM content_1($1)", session, seconds=self.timeout)
+        return Content(
+            row["o_epoch"],
+            [Subscribe(*each) for each in row["o_subscriptions"]],
+            row["o_received"],
+            [Waiting(*each) for each in row["o_flying"]],
+        )
+
+    async def read(self, asks: Sequence[Ask], known: Iterable[DeliveryKey] = ()) -> list[Page]:
+        """Return what waits for sessions, but for what is known. Raises FAILURES."""
+        rows = await self._reads.fetch(
+            "SELECT * FROM read_1($1, $2, $3, $4)",
+            [ask.session for ask in asks], [ask.low for ask in asks], [ask.room for ask in asks], list(known),
+            seconds=self.timeout,
+        )  # fmt: skip
+        return [
+            Page(session, epoch, final, more, [Waiting(*each) for each in found])
+            for session, epoch, final, more, found in rows
+        ]
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    async def nodes(self) -> list[Peer]:
+        """Return all nodes, with when each was seen last. Raises FAILURES."""
+        rows = await self._sweeps.fetch(
+            "SELECT id, name, incarnation, alive, at FROM node JOIN beat ON node = id ORDER BY id", seconds=self.timeout
+        )
+        return [Peer(*row) for row in rows]
+
+    async def declare_dead(self, peer: Peer) -> bool:
+        """Declare a node dead, unless it was seen since. Raises FAILURES."""
+        [[dead]] = await self._sweeps.fetch(
+            "SELECT declare_dead_1($1, $2, $3)", peer.id, peer.incarnation, peer.seen, seconds=self.timeout
+        )
+        return bool(dead)
+
+    async def beat(self) -> None:
+        """Show that this node is alive. Raises Over, FAILURES."""
+        [[alive]] = await self._sweeps.fetch("SELECT beat_1($1, $2)", self.node, self.incarnation, seconds=self.timeout)
+        if not alive:
+            raise Over

@@ -1,0 +1,42 @@
+"""What tests write into a shared store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from canopy_mqtt.store.shared.database import Ask, Claimed, Group, Publish, SharedDatabase, Subscribe, Waiting, Written
+
+
+async def claim(node: SharedDatabase, client: str, *, clean: bool = False, expiry: int = 300) -> Claimed:
+    return await node.claim(client, clean=clean, expiry=expiry, principal="{}")
+
+
+async def subscribe(node: SharedDatabase, client: str, *filters: str, qos: int = 2, **options: Any) -> Claimed:
+    """Claim a session that has subscriptions."""
+    owner = await claim(node, client)
+    wanted = [Subscribe(owner.session, owner.epoch, each, qos, **options) for each in filters]
+    assert not (await node.write(Group(subscribes=wanted))).lost
+    return owner
+
+
+def message(payload: bytes, filters: Iterable[int], **options: Any) -> Publish:
+    terms: dict[str, Any] = {
+        "session": None, "epoch": None, "packet_id": 0, "topic": "a", "qos": 1, "retain": False, "properties": None,
+        "publisher": "p", "expiry": None, **options,
+    }  # fmt: skip
+    return Publish(payload=payload, filters=list(filters), **terms)
+
+
+async def publish(node: SharedDatabase, payload: bytes, *names: str, **options: Any) -> Written:
+    """Write a message for the sessions behind filters."""
+    known: dict[str, int] = node.__dict__.setdefault("known_filters", {})
+    known.update((each.name, each.id) for each in await node.feed() if not each.gone)
+    written = await node.write(Group(publishes=[message(payload, [known[name] for name in names], **options)]))
+    assert not written.rematch
+    return written
+
+
+async def waiting(node: SharedDatabase, session: int) -> list[Waiting]:
+    [page] = await node.read([Ask(session, 0, 100)])
+    return list(page.waiting)
