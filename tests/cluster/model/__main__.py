@@ -6,8 +6,9 @@ import argparse
 import sys
 import time
 
-from tests.cluster.model.clients import Subscriber, Violation
-from tests.cluster.model.world import PARTS, World
+from tests.cluster.model.clients import Subscriber
+from tests.cluster.model.network import PARTS, Violation
+from tests.cluster.model.world import World
 
 
 def main() -> int:

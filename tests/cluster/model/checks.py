@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.cluster.model.clients import Subscriber, Violation
+from tests.cluster.model.clients import Subscriber
 from tests.cluster.model.functions import matches
-
-if TYPE_CHECKING:
-    from tests.cluster.model.world import World
+from tests.cluster.model.network import Network, Violation
 
 
-def check(world: World) -> None:
+def check(world: Network) -> None:
     """Raise Violation if a promise was broken."""
     for client in world.clients.values():
         if isinstance(client, Subscriber) and client.name not in ("g2", "w1", "s4"):
@@ -27,7 +25,7 @@ def check(world: World) -> None:
         _check_wills(world)
 
 
-def _check_messages(world: World, client: Subscriber) -> None:
+def _check_messages(world: Network, client: Subscriber) -> None:
     """What was acknowledged after the SUBACK came, and QoS 2 once."""
     seen: dict[Any, int] = defaultdict(int)
     for msg, source in client.got:
@@ -51,7 +49,7 @@ def _check_messages(world: World, client: Subscriber) -> None:
                 )
 
 
-def _check_order(world: World, client: Subscriber) -> None:
+def _check_order(world: Network, client: Subscriber) -> None:
     """The first copies of one publisher's messages to one topic come in their order."""
     last: dict[Any, int] = {}
     first = set()
@@ -70,7 +68,7 @@ def _check_order(world: World, client: Subscriber) -> None:
         last[at] = msg["n"]
 
 
-def _check_share_group(world: World, gid: int) -> None:
+def _check_share_group(world: Network, gid: int) -> None:
     """Each message comes to one member, and QoS 2 once."""
     topic_filter = world.group_ids[gid]
     qos = world.db.tables["subscription"][(gid, topic_filter)]["qos"]
@@ -94,7 +92,7 @@ def _check_share_group(world: World, gid: int) -> None:
             raise Violation(f"share group {gid} got {key} {seen[key]} times without a fault")
 
 
-def _check_retained(world: World) -> None:
+def _check_retained(world: Network) -> None:
     """No publisher's message is retained in place of a newer one of its own that was acknowledged."""
     row = world.db.tables["retained"].get("r")
     if row is None:
@@ -105,7 +103,7 @@ def _check_retained(world: World) -> None:
         raise Violation(f"retained: {pub} {number} is kept, {later} were acknowledged")
 
 
-def _check_wills(world: World) -> None:
+def _check_wills(world: Network) -> None:
     """Each will of a connection that has ended is published once, and is delivered."""
     willing, heir = world.clients["w1"], world.clients["s4"]
     assert isinstance(willing, Subscriber)

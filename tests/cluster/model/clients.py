@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.cluster.model.nodes import Connection
-    from tests.cluster.model.world import World
-
-FOR_EVER: Final = 1 << 60
-
-
-class Violation(Exception):
-    """A promise is broken."""
+from tests.cluster.model.network import FOR_EVER, Connection, Network, Violation
 
 
 class Client:
     """What both kinds of clients have."""
 
-    def __init__(self, world: World, name: str, *, clean: bool = False, will: bool = False) -> None:
+    def __init__(self, world: Network, name: str, *, clean: bool = False, will: bool = False) -> None:
         """`clean`: the session begins anew now and then, and may expire."""
         self.world, self.name, self.clean, self.with_will = world, name, clean, will
         self.connection: Connection | None = None
@@ -56,7 +48,7 @@ class Client:
 class Publisher(Client):
     """Publishes with one QoS and a window of unacknowledged messages, and sends them again after a reconnect."""
 
-    def __init__(self, world: World, name: str, qos: int, count: int) -> None:
+    def __init__(self, world: Network, name: str, qos: int, count: int) -> None:
         super().__init__(world, name)
         self.qos, self.left = qos, count
         self.flight: dict[int, list[Any]] = {}
@@ -111,7 +103,7 @@ class Subscriber(Client):
     """A durable session with subscriptions. `changing`: one that comes and goes."""
 
     def __init__(
-        self, world: World, name: str, filters: list[str], qos: int, changing: str = "", *, clean: bool = False,
+        self, world: Network, name: str, filters: list[str], qos: int, changing: str = "", *, clean: bool = False,
         will: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(world, name, clean=clean, will=will)

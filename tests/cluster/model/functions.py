@@ -505,7 +505,8 @@ def pull(tx: Transaction, gid: int, members: Iterable[tuple[int, int, int]]) -> 
 def expire(tx: Transaction) -> Steps[None]:
     """End a session whose time is over. A claim that waits finds no row, and makes another."""
     ended = None
-    for sid, row in tx.scan("session"):
+    by_age = sorted(tx.scan("session"), key=lambda item: (item[1].get("expires") or 0, item[0]))
+    for sid, row in by_age:
         expires = row.get("expires")
         if expires is not None and expires <= tx.db.clock() and tx.free(("session", row["row"]), "x"):
             tx.hold(("session", row["row"]), "x")

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tests.cluster.model import functions
 from tests.cluster.model.functions import Item, Vector, matches
-
-if TYPE_CHECKING:
-    from tests.cluster.model.world import World
+from tests.cluster.model.network import Connection, Network
 
 WINDOW: Final = 2
 """Messages that a client has unacknowledged at once."""
 PAGE: Final = 4
 """Messages of a session that its node has in memory."""
-
-
-class Connection:
-    """A connection of a client to a node: what goes up and down it."""
-
-    def __init__(self, client: str, node: str) -> None:
-        self.client, self.node = client, node
-        self.up: deque[Any] = deque()
-        self.down: deque[Any] = deque()
-        self.open = True
-        """At the client."""
-        self.known_lost = False
-        """At the node."""
-        self.clean = False
-        self.expiry = 0
-        self.will: Any = None
 
 
 class Session:
@@ -71,7 +52,7 @@ class Session:
 class Node:
     """One broker."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Network, name: str) -> None:
         self.world, self.name = world, name
         self.without = world.without
         self.life = 0

@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from tests.cluster.model.clients import Violation
-from tests.cluster.model.world import PARTS, World
+from tests.cluster.model.network import PARTS, Violation
+from tests.cluster.model.world import World
 from tests.support.runs import examples, for_each
 
 NO_PARTS: Final[frozenset[str]] = frozenset()

@@ -7,21 +7,19 @@ go from node to node. Some transactions, links and polls are 60 times slower tha
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from tests.cluster.model import functions
 from tests.cluster.model.checks import check
-from tests.cluster.model.clients import FOR_EVER, Publisher, Subscriber, Violation
+from tests.cluster.model.clients import Publisher, Subscriber
 from tests.cluster.model.database import Database, Transaction
-from tests.cluster.model.nodes import Connection, Node
+from tests.cluster.model.network import FOR_EVER, PARTS, Connection, Network, Violation
+from tests.cluster.model.nodes import Node
 
 STEPS: Final = 900
 """Events before everything is left to come to rest."""
-PARTS: Final = frozenset({"retained", "wills", "shares"})
-"""The parts of the design beyond sessions, subscriptions and messages."""
 FAULTS: Final = (
     "crash", "restart", "stop", "wake", "cut", "down", "db cut", "db heal", "db restart", "dead", "restart", "wake",
     "db heal",
@@ -30,7 +28,7 @@ EXPIRY: Final = 150
 """Session Expiry of the clients whose sessions expire, in events."""
 
 
-class World:
+class World(Network):
     """A cluster and its clients."""
 
     def __init__(
@@ -45,34 +43,16 @@ class World:
         database: Callable[[frozenset[str]], Database] = Database,
     ) -> None:
         """`without`: the rules that are taken away; `roam`: whether clients go from node to node."""
-        self.rng = rng = random.Random(seed)
-        self.now = 0
-        self.without = without
-        self.parts = parts
-        self.db = database(without)
-        self.db.clock = lambda: self.now
-        self.faults, self.roam = faults, roam
-        self.ending = False
-        self.begun: dict[tuple[str, int], tuple[int, Any]] = {}
-        self.acked: dict[tuple[str, int], int] = {}
-        self.written_at: dict[tuple[str, int], int] = {}
-        """When a message was written last. QoS 1 may come again from a connection that has ended."""
-        self.order: dict[tuple[str, str, int], int] = {}
-        """By (topic, publisher, number) of a retained message: the number of its commit."""
-        self.will_count: dict[int, int] = defaultdict(int)
-        self.will_number = 0
-        # A claim of a connection that is gone may be carried out late, and begin the session of c1 anew under it.
-        self.anew, self.c1_ids = -1, set[int]()
+        super().__init__(seed, faults=faults, roam=roam, parts=parts, database=database(without))
+        rng = self.rng
         self.db.on_commit = self.saw_commit
-        self.group_ids: dict[int, str] = {}
-        self.members = {"g1", "g2"} if "shares" in parts else set[str]()
         self._prepare()
-        self.links: dict[tuple[str, str], deque[Any]] = {}
-        self.link_state: dict[frozenset[str], str] = {}
         self.link_speed: dict[tuple[str, str], float] = defaultdict(lambda: rng.choice((4, 4, 1, 0.1)))
         self.tx_speed = rng.choice(((6.0,), (6.0, 6.0, 6.0, 0.3), (6.0, 1.0, 0.1)))
         self.poll_speed = rng.choice((0.4, 0.05))
-        self.nodes = {name: Node(self, name) for name in (f"n{number}" for number in range(1, nodes + 1))}
+        self.nodes: dict[str, Node] = {
+            name: Node(self, name) for name in (f"n{number}" for number in range(1, nodes + 1))
+        }
         for a in self.nodes:
             for b in self.nodes:
                 if a != b:
@@ -128,36 +108,7 @@ class World:
             elif table == "published_will":
                 self.will_count[row["n"]] += 1
 
-    # -- the network ---------------------------------------------------------------------------------------------------
-
-    def link(self, a: str, b: str) -> str:
-        return self.link_state[frozenset((a, b))]
-
-    def link_up(self, a: str, b: str) -> None:
-        key = frozenset((a, b))
-        if self.link_state[key] != "down" or not all(self.works(self.nodes[each]) for each in (a, b)):
-            return
-        self.link_state[key] = "up"
-        for pair in ((a, b), (b, a)):
-            self.links[pair] = deque([("hello",)])
-
-    def link_down(self, a: str, b: str) -> None:
-        key = frozenset((a, b))
-        if self.link_state[key] == "down":
-            return
-        self.link_state[key] = "down"
-        for pair in ((a, b), (b, a)):
-            self.links[pair].clear()
-
-    def works(self, node: Node) -> bool:
-        return node.state == "run" and node.incarnation is not None
-
-    def close(self, connection: Connection) -> None:
-        """A node ends a connection."""
-        if connection.open:
-            connection.down.append(("closed",))
-        if connection in self.nodes[connection.node].connections:
-            self.nodes[connection.node].connections.remove(connection)
+    # -- nodes and clients ---------------------------------------------------------------------------------------------
 
     def start(self, node: Node) -> None:
         node.clear()

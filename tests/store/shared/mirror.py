@@ -22,8 +22,8 @@ import asyncpg
 from canopy_mqtt.store.shared.functions import FUNCTIONS
 from canopy_mqtt.store.shared.schema import NEVER, PARTITIONS, TABLES, TYPES
 from tests.cluster.model import functions as model
-from tests.cluster.model.clients import FOR_EVER
 from tests.cluster.model.database import Database, Transaction
+from tests.cluster.model.network import FOR_EVER
 from tests.support import postgresql
 
 GATE: Final = """

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.cluster.model import functions
-from tests.cluster.model.clients import FOR_EVER
 from tests.cluster.model.database import Steps, Transaction
 from tests.cluster.model.functions import Item, Vector
+from tests.cluster.model.network import FOR_EVER
 from tests.store.shared.mirror import Mirror
 
 

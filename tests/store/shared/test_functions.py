@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import asyncpg
+
 from canopy_mqtt.store.shared.database import (
     ACKNOWLEDGED,
     RELEASED,
     SENT,
+    WRITE,
     Ask,
     Change,
     Completion,
@@ -50,6 +55,13 @@ async def test_a_publisher_with_no_local_does_not_get_its_own(nodes: Nodes) -> N
     await publish(node, b"2", "a")
     assert [row.payload for row in await waiting(node, owner.session)] == [b"2"]
     assert [row.payload for row in await waiting(node, other.session)] == [b"1", b"2"]
+
+
+async def test_nothing_is_kept_for_a_subscription_of_qos_0(nodes: Nodes) -> None:
+    node = await nodes.open("a")
+    owner = await subscribe(node, "s", "a", qos=0)
+    assert (await publish(node, b"1", "a")).hints == []
+    assert [each.qos for each in (await node.content(owner.session)).subscriptions] == [0]
 
 
 async def test_messages_of_a_group_come_in_its_order(nodes: Nodes) -> None:
@@ -196,3 +208,73 @@ async def test_filters_of_a_node_are_read_once(nodes: Nodes) -> None:
     await subscribe(second, "t", "b", "c")
     assert [each.name for each in await first.feed() if each.name == "c"] == ["c"]
     assert [each.name for each in await second.feed()] == ["c"]
+
+
+MANY: Final = 2_000
+"""Sessions, filters, subscriptions and messages of others."""
+
+OTHERS: Final = f"""
+INSERT INTO session SELECT -i, 'other ' || i, NULL, 1, 1, '{{}}', 300, 'infinity' FROM generate_series(1, {MANY}) i;
+INSERT INTO filter (name, gone, node, grp) SELECT 'other/' || i, false, 1, 0 FROM generate_series(1, {MANY}) i;
+INSERT INTO subscription SELECT -i, id, 1, false, false, 0, 0
+    FROM filter JOIN generate_series(1, {MANY}) i ON name = 'other/' || i;
+INSERT INTO message SELECT 1, -i, 'a', 'x', 1, false, NULL, NULL, NULL FROM generate_series(1, {MANY}) i;
+INSERT INTO delivery SELECT 1, -i, 0, -i, 1, 0, 0, false, NULL FROM generate_series(1, {MANY}) i;
+INSERT INTO received SELECT -i, 1 FROM generate_series(1, {MANY}) i;
+INSERT INTO progress SELECT 1, -i, 0, '{{}}', '{{}}' FROM generate_series(1, {MANY}) i;
+"""
+
+ROWS_READ: Final = "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables"
+
+
+async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: Nodes) -> None:
+    """Also with plans that were made while the tables were empty."""
+    node = await nodes.open("a")
+    owner = await subscribe(node, "s", "a")
+    written = await publish(node, b"1", "a", session=owner.session, epoch=owner.epoch, qos=2, packet_id=1)
+    [key] = written.hints
+    [[known]] = await nodes.ask("SELECT id FROM filter")
+    group = Group(
+        publishes=[message(b"2", [known], session=owner.session, epoch=owner.epoch, qos=2, packet_id=2)],
+        completions=[Completion(owner.session, owner.epoch, 1)],
+        subscribes=[Subscribe(owner.session, owner.epoch, "b", 1), Subscribe(owner.session, owner.epoch, "c", None)],
+        ends=["c"],
+        changes=[
+            Change(owner.session, owner.epoch, 0, key.id, 0, SENT, 1),
+            Change(owner.session, None, 0, 77, 0, ACKNOWLEDGED),
+        ],
+        releases=[Owner(owner.session, owner.epoch)],
+        reap=10,
+    )
+
+    def number() -> int:
+        return node.grp + 1
+
+    calls = (
+        lambda: (
+            WRITE, node.node, node.incarnation, number(), [node.node], [node.grp], group.publishes, group.completions,
+            group.subscribes, group.ends, group.changes, group.releases, group.reap,
+        ),
+        lambda: ("SELECT claim_1($1, $2, 's', true, 300, '{}')", node.node, node.incarnation),
+        lambda: ("SELECT * FROM content_1($1)", owner.session),
+        lambda: ("SELECT * FROM read_1($1, $2, $3, $4)", [owner.session], [0], [10], [key]),
+        lambda: ("SELECT * FROM feed_1($1, $2)", [node.node], [node.grp]),
+        lambda: ("SELECT expire_1(10)",),
+        lambda: ("SELECT collect_1(10)",),
+        lambda: ("SELECT move_1(2::smallint, 10)",),
+    )  # fmt: skip
+    connection = await asyncpg.connect(nodes.url, server_settings={"search_path": nodes.name, "jit": "off"})
+    read = {}
+    for others in ("SELECT 1", OTHERS):
+        await connection.execute(others)
+        for call in calls:
+            transaction = connection.transaction()
+            await transaction.start()
+            before = await connection.fetchval(ROWS_READ) or 0
+            statement, *values = call()
+            await connection.fetch(statement, *values)
+            read[statement] = (await connection.fetchval(ROWS_READ)) - before
+            await transaction.rollback()
+    await connection.close()
+    assert {statement: rows for statement, rows in read.items() if rows > 100} == {}
+    assert read[WRITE] > 5

@@ -287,17 +287,17 @@ HISTORIES: Final[dict[History, tuple[str, str]]] = {
         "",
     ),
     a_reader_waits_for_a_slot_that_is_emptied: (
-        "o_waiting waiting[])\nLANGUAGE plpgsql AS",
-        "o_waiting waiting[])\nLANGUAGE plpgsql STABLE AS",
+        "o_waiting waiting[])\nLANGUAGE plpgsql",
+        "o_waiting waiting[])\nLANGUAGE plpgsql STABLE",
     ),
     a_slot_is_not_emptied_of_a_message_that_a_late_writer_needs: (
         " OR EXISTS (SELECT FROM delivery WHERE slot = p_slot)",
         "",
     ),
     a_delivery_is_changed_while_it_is_moved: ("THEN todo\n", "THEN '{}'\n"),
-    a_message_is_moved_with_its_delivery: ("AND id IN (SELECT k.id FROM", "AND 0 IN (SELECT k.id FROM"),
+    a_message_is_moved_with_its_delivery: ("AND id = ANY (ARRAY(SELECT k.id", "AND 0 = ANY (ARRAY(SELECT k.id"),
     a_claim_waits_for_a_group_and_sees_it: ("client_id = p_client_id FOR UPDATE", "client_id = p_client_id"),
-    a_group_is_fenced_by_a_claim: (" ORDER BY id FOR NO KEY UPDATE", ""),
+    a_group_is_fenced_by_a_claim: ("ORDER BY id FOR NO KEY UPDATE", ""),
     a_group_is_fenced_by_a_clean_start: (
         "        said.session := nextval('session_id');\n    END IF;\n    UPDATE",
         "    END IF;\n    UPDATE",
@@ -306,11 +306,8 @@ HISTORIES: Final[dict[History, tuple[str, str]]] = {
         "FROM progress WHERE node = p_node AND grp = p_grp;\n    IF FOUND",
         "FROM progress WHERE false;\n    IF FOUND",
     ),
-    a_group_is_matched_again_where_a_filter_is_new: (
-        "IF a_gone THEN\n        -- A filter",
-        "IF false THEN\n        -- A filter",
-    ),
-    a_qos_2_publish_counts_once: ("            JOIN fresh f ON", "            LEFT JOIN fresh f ON"),
+    a_group_is_matched_again_where_a_filter_is_new: ("IF appeared AND", "IF false AND"),
+    a_qos_2_publish_counts_once: ("IN (SELECT session, packet_id FROM fresh)", "IS NOT NULL"),
     a_delivery_is_sent_once: ("AND d.state = c.state - 1", ""),
     a_filter_ends_beside_a_subscriber: (
         "FROM filter WHERE name = a_name FOR UPDATE",
@@ -324,7 +321,7 @@ HISTORIES: Final[dict[History, tuple[str, str]]] = {
     ),
     a_node_is_declared_dead_after_its_group: ("AND alive FOR NO KEY UPDATE", "AND alive"),
     a_node_that_has_beaten_since_is_not_dead: ("AND p_seen = (SELECT at FROM beat WHERE node = p_node)", ""),
-    sessions_of_a_dead_node_are_released: ("s.incarnation < n.incarnation +", "s.incarnation > n.incarnation +"),
+    sessions_of_a_dead_node_are_released: ("AND incarnation < n.incarnation +", "AND incarnation > n.incarnation +"),
     what_may_still_appear_is_not_final: ("min(p.last_id)", "max(p.last_id)"),
     only_numbers_that_are_asked_again_are_kept: ("p.grp < (SELECT max(grp)", "p.grp <= (SELECT max(grp)"),
 }

@@ -22,6 +22,7 @@ from canopy_mqtt.store.shared.opening import open_schema
 
 FIRST_PAUSE: Final = 0.05
 """Seconds before a group is asked again; twice as many each time."""
+WRITE: Final = "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) w"
 MAX_PAUSE: Final = 1.0
 """Seconds between two attempts at most."""
 
@@ -326,9 +327,7 @@ class SharedDatabase:
                 group.completions, group.subscribes, group.ends, group.changes, group.releases, group.reap,
             )  # fmt: skip
             try:
-                [row] = await self._groups.fetch(
-                    "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) w", *values
-                )
+                [row] = await self._groups.fetch(WRITE, *values)
             except FAILURES as error:
                 self.trouble = self._told(error)
                 await asyncio.sleep(pause)

@@ -1,16 +1,6 @@
 """The functions of a shared store: all that changes it, in one call each.
 
 A function has its version in its name: nodes of two releases use one schema, and a function is never changed.
-
-READ COMMITTED is taken for granted: each statement sees what was committed when it began. So these rules hold:
-
-- A row is locked by a statement of its own. What depends on it is read by later ones.
-- Rows are locked in one order: node, session (by id), filter (by name), delivery (by session, source, id). Sweepers
-  lock what is free (SKIP LOCKED).
-- The number of a group is written last, with what its answer says.
-- `sent` changes only what is queued, and a QoS 2 publish counts only where its row of `received` is new.
-- Answers of transactions that hold locks have numbers alone: a node that stopped reading would keep the locks.
-
 `-- step: NAME` begins a statement that others may precede. `tests/cluster/model/functions.py` has the same functions
 with the same steps, and tests run both side by side.
 """
@@ -20,6 +10,22 @@ from __future__ import annotations
 from typing import Final
 
 from canopy_mqtt.store.shared.schema import LONG, NEVER, SLOTS
+
+# Isolation is READ COMMITTED: each statement sees what was committed when it began. So these rules hold:
+# - A row is locked by a statement of its own. What depends on it is read by later ones.
+# - Rows are locked in one order: node, session (by id), filter (by name), delivery (by session, source, id). Sweepers
+#   lock what is free (SKIP LOCKED).
+# - The number of a group is written last, with what its answer says.
+# - `sent` changes only what is queued, and a QoS 2 publish counts only where its row of `received` is new.
+# - Answers of transactions that hold locks have numbers alone: a node that stopped reading would keep the locks.
+
+PLANS: Final = """
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off
+"""
+"""Of functions whose statements are about few rows, which they find by an index. A plan that was made while a table was
+empty would read all of it later. For the same reason `OFFSET 0` keeps what is looked up for each row from being joined
+the other way round."""
 
 JOIN: Final = """
 CREATE FUNCTION join_1(p_name text, OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint)
@@ -81,9 +87,12 @@ LANGUAGE sql STABLE AS $$
     SELECT f.id, f.name, f.gone, f.node, f.grp
         FROM node n
         LEFT JOIN unnest(p_nodes, p_grps) AS v (node, grp) ON v.node = n.id
-        JOIN filter f ON f.node = n.id AND f.grp > coalesce(v.grp, 0)
+        CROSS JOIN LATERAL (SELECT * FROM filter WHERE node = n.id AND grp > coalesce(v.grp, 0) OFFSET 0) f
 $$;
 """
+
+COLUMNS: Final = "session, epoch, packet_id, topic, payload, qos, retain, properties, publisher, expiry, filters"
+"""Of the type `publish`."""
 
 WRITE: Final = f"""
 CREATE FUNCTION write_1(
@@ -94,7 +103,7 @@ CREATE FUNCTION write_1(
     p_changes change[], p_releases owner[],
     p_reap integer                         -- sessions of dead nodes to release, at most
 ) RETURNS written
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql {PLANS} AS $$
 -- Write a group of a node, once. In a group, a session has one change of each filter, packet identifier and delivery.
 #variable_conflict use_column
 DECLARE
@@ -102,10 +111,12 @@ DECLARE
     last bigint;
     chosen smallint;
     names text[];
+    appeared boolean;
     a_name text;
     a_gone boolean;
     owners owner[];
-    kept bigint[];
+    counts boolean[];
+    numbers bigint[];
     reaped bigint[];
     todo change[];
     here change[];
@@ -129,9 +140,8 @@ BEGIN
 
     -- step: feed
     last := nextval('message_id');
-    SELECT count(*) > 0, count(*) FILTER (WHERE NOT o_gone) > 0 AND cardinality(p_publishes) > 0
-        INTO said.news, a_gone FROM feed_1(p_nodes, p_grps);
-    IF a_gone THEN
+    SELECT count(*) > 0, count(*) FILTER (WHERE NOT o_gone) > 0 INTO said.news, appeared FROM feed_1(p_nodes, p_grps);
+    IF appeared AND p_publishes <> '{{}}' THEN
         -- A filter that the node does not know: nothing is written, and the node matches its messages again.
         said.result := 'rematch';
         RETURN said;
@@ -147,7 +157,8 @@ BEGIN
     );
     IF owners <> '{{}}' THEN
         -- step: fence
-        PERFORM FROM session WHERE id IN (SELECT session FROM unnest(owners)) ORDER BY id FOR NO KEY UPDATE;
+        PERFORM FROM session WHERE id = ANY (ARRAY(SELECT session FROM unnest(owners)))
+            ORDER BY id FOR NO KEY UPDATE;
         -- step: owners
         said.lost := ARRAY(
             SELECT (o.session, o.epoch)::owner FROM unnest(owners) o
@@ -168,9 +179,9 @@ BEGIN
         END IF;
     END IF;
 
-    -- A QoS 2 publish counts where its row of `received` is new. kept: the places of the publishes that count.
-    kept := ARRAY(SELECT ordinality FROM unnest(p_publishes) WITH ORDINALITY WHERE qos < 2 OR session IS NULL);
-    IF cardinality(kept) < cardinality(p_publishes) OR p_completions <> '{{}}' THEN
+    -- counts: of each publish, whether it is written. One of QoS 2 is where its row of `received` is new.
+    counts := ARRAY(SELECT qos < 2 OR session IS NULL FROM unnest(p_publishes));
+    IF false = ANY (counts) OR p_completions <> '{{}}' THEN
         -- step: received
         WITH fresh AS (
             INSERT INTO received
@@ -178,10 +189,13 @@ BEGIN
                     WHERE qos = 2 AND session IS NOT NULL AND (session, epoch)::owner <> ALL (said.lost)
                 ON CONFLICT DO NOTHING RETURNING session, packet_id
         )
-        SELECT kept || array_agg(p.ordinality) INTO kept
-            FROM unnest(p_publishes) WITH ORDINALITY p
-            JOIN fresh f ON f.session = p.session AND f.packet_id = p.packet_id
-            WHERE p.qos = 2 AND (p.session, p.epoch)::owner <> ALL (said.lost);
+        SELECT coalesce(array_agg(
+                CASE WHEN qos < 2 OR session IS NULL THEN true
+                    ELSE (session, packet_id) IN (SELECT session, packet_id FROM fresh)
+                        AND (session, epoch)::owner <> ALL (said.lost) END
+                ORDER BY ordinality
+            ), '{{}}') INTO counts
+            FROM unnest(p_publishes) WITH ORDINALITY;
         DELETE FROM received r USING unnest(p_completions) c
             WHERE r.session = c.session AND r.packet_id = c.packet_id;
     END IF;
@@ -222,41 +236,37 @@ BEGIN
                 AND NOT EXISTS (SELECT FROM subscription s WHERE s.filter = f.id);
     END IF;
 
-    kept := ARRAY(
-        SELECT p.ordinality FROM unnest(p_publishes) WITH ORDINALITY p
-            WHERE p.ordinality = ANY (kept) AND p.filters <> '{{}}' ORDER BY 1
+    counts := ARRAY(
+        SELECT counted AND filters <> '{{}}' FROM unnest(p_publishes, counts) AS p ({COLUMNS}, counted)
     );
-    IF kept <> '{{}}' THEN
+    IF true = ANY (counts) THEN
         -- step: slot
         SELECT current INTO chosen FROM slots;
         -- step: messages
-        DECLARE
-            numbers bigint[] := ARRAY(SELECT nextval('message_id') FROM generate_series(1, cardinality(kept)));
-        BEGIN
-            last := numbers[cardinality(numbers)];
-            INSERT INTO message
-                SELECT chosen, n.id, p.topic, p.payload, p.qos, p.retain, p.properties, p.publisher,
-                        clock_timestamp() + p.expiry * interval '1 second'
-                    FROM unnest(kept, numbers) n (place, id)
-                    JOIN unnest(p_publishes) WITH ORDINALITY p ON p.ordinality = n.place;
-            -- step: deliveries
-            WITH target AS (
-                SELECT s.session, n.id, least(max(s.qos), p.qos) AS qos,
-                        p.retain AND bool_or(s.retain_as_published) AS retain,
-                        array_agg(s.identifier ORDER BY s.identifier) FILTER (WHERE s.identifier > 0) AS identifiers
-                    FROM unnest(kept, numbers) n (place, id)
-                    JOIN unnest(p_publishes) WITH ORDINALITY p ON p.ordinality = n.place
-                    JOIN subscription s ON s.filter = ANY (p.filters)
-                        AND NOT (s.no_local AND s.session IS NOT DISTINCT FROM p.session)
-                    WHERE EXISTS (SELECT FROM session WHERE id = s.session)
-                    GROUP BY s.session, n.id, p.qos, p.retain
-            ), fresh AS (
-                INSERT INTO delivery
-                    SELECT chosen, session, 0, id, qos, 0, 0, retain, identifiers FROM target
-                    RETURNING session, source, id
-            )
-            SELECT coalesce(array_agg((session, source, id)::delivery_key), '{{}}') INTO said.hints FROM fresh;
-        END;
+        numbers := ARRAY(SELECT CASE WHEN counted THEN nextval('message_id') END FROM unnest(counts) AS c (counted));
+        last := (SELECT max(n) FROM unnest(numbers) n);
+        INSERT INTO message
+            SELECT chosen, id, topic, payload, qos, retain, properties, publisher,
+                    clock_timestamp() + expiry * interval '1 second'
+                FROM unnest(p_publishes, numbers) AS p ({COLUMNS}, id) WHERE id IS NOT NULL;
+        -- step: deliveries
+        WITH target AS (
+            SELECT s.session, p.id, least(max(s.qos), p.qos) AS qos,
+                    p.retain AND bool_or(s.retain_as_published) AS retain,
+                    array_agg(s.identifier ORDER BY s.identifier) FILTER (WHERE s.identifier > 0) AS identifiers
+                FROM unnest(p_publishes, numbers) AS p ({COLUMNS}, id)
+                CROSS JOIN LATERAL unnest(p.filters) AS f (id)
+                CROSS JOIN LATERAL (SELECT * FROM subscription WHERE filter = f.id OFFSET 0) s
+                WHERE p.id IS NOT NULL AND NOT (s.no_local AND s.session IS NOT DISTINCT FROM p.session)
+                    AND EXISTS (SELECT FROM session WHERE id = s.session)
+                GROUP BY s.session, p.id, p.qos, p.retain
+                HAVING max(s.qos) > 0  -- QoS 0 is live traffic, and not kept
+        ), fresh AS (
+            INSERT INTO delivery
+                SELECT chosen, session, 0, id, qos, 0, 0, retain, identifiers FROM target
+                RETURNING session, source, id
+        )
+        SELECT coalesce(array_agg((session, source, id)::delivery_key), '{{}}') INTO said.hints FROM fresh;
     END IF;
 
     todo := p_changes;
@@ -296,7 +306,8 @@ BEGIN
             FROM (SELECT * FROM acknowledged UNION ALL SELECT * FROM moved_on) each;
         IF hit IS NOT NULL THEN
             todo := ARRAY(
-                SELECT c::change FROM unnest(todo) c WHERE (session, source, id)::delivery_key <> ALL (hit)
+                SELECT c::change FROM unnest(todo) c
+                    WHERE (session, source, id) NOT IN (SELECT session, source, id FROM unnest(hit))
             );
         END IF;
     END LOOP;
@@ -309,8 +320,14 @@ BEGIN
     IF p_reap > 0 THEN
         -- step: reap
         reaped := ARRAY(
-            SELECT s.id FROM node n
-                JOIN session s ON s.node = n.id AND s.incarnation < n.incarnation + (NOT n.alive)::integer
+            SELECT s.id FROM session s
+                JOIN node n ON n.id = s.node AND s.incarnation < n.incarnation + (NOT n.alive)::integer
+                WHERE s.id = ANY (ARRAY(
+                    SELECT orphan.id FROM node n CROSS JOIN LATERAL (
+                        SELECT id FROM session
+                            WHERE node = n.id AND incarnation < n.incarnation + (NOT n.alive)::integer OFFSET 0
+                    ) orphan
+                ))
                 ORDER BY s.id LIMIT p_reap FOR UPDATE OF s SKIP LOCKED
         );
         IF reaped <> '{{}}' THEN
@@ -337,11 +354,11 @@ LANGUAGE sql AS $$
 $$;
 """
 
-CLAIM: Final = """
+CLAIM: Final = f"""
 CREATE FUNCTION claim_1(
     p_node smallint, p_incarnation integer, p_client_id text, p_clean boolean, p_expiry bigint, p_principal text
 ) RETURNS claimed
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql {PLANS} AS $$
 -- A CONNECT: the session is this node's, and no other's. NULL: this incarnation is over. What the session has is read
 -- afterwards (content_1).
 #variable_conflict use_column
@@ -385,12 +402,12 @@ BEGIN
 END $$;
 """
 
-CONTENT: Final = """
+CONTENT: Final = f"""
 CREATE FUNCTION content_1(
     p_session bigint,
     OUT o_epoch bigint, OUT o_subscriptions subscribe[], OUT o_received integer[], OUT o_flying waiting[]
 )
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql {PLANS} AS $$
 -- What a claimed session has, but for what is queued. Only its owner changes it; o_epoch says who that is by now.
 BEGIN
     SELECT (SELECT epoch FROM session WHERE id = p_session),
@@ -417,10 +434,10 @@ LANGUAGE sql STABLE AS $$
 $$;
 """
 
-READ: Final = """
+READ: Final = f"""
 CREATE FUNCTION read_1(p_sessions bigint[], p_low bigint[], p_room integer[], p_known delivery_key[])
 RETURNS TABLE (o_session bigint, o_epoch bigint, o_final bigint, o_more boolean, o_waiting waiting[])
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql {PLANS} SET enable_sort = off AS $$
 -- What waits for sessions above p_low and is not known, without locks: p_room of each session, and whether there is
 -- more. No message up to o_final can appear any more.
 -- In plpgsql, and not STABLE: a statement has its snapshot once it has its locks. With that of the call it would miss
@@ -428,7 +445,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     RETURN QUERY
         SELECT a.session, s.epoch, f.final, coalesce(cardinality(w.found) > a.room, false),
-                coalesce(w.found[:a.room], '{}')
+                coalesce(w.found[:a.room], '{{}}')
             FROM unnest(p_sessions, p_low, p_room) a (session, low, room)
             LEFT JOIN session s ON s.id = a.session
             CROSS JOIN (
@@ -437,28 +454,31 @@ BEGIN
                     WHERE n.alive
             ) f
             CROSS JOIN LATERAL (
-                SELECT array_agg(row_waiting(page.d, page.m) ORDER BY (page.d).id) AS found FROM (
-                    SELECT d, m FROM delivery d JOIN message m USING (id, slot)
-                        WHERE d.session = a.session AND d.source = 0 AND d.id > a.low
-                            AND (d.session, d.id) NOT IN (SELECT session, id FROM unnest(p_known))
-                        ORDER BY d.id LIMIT a.room + 1
-                ) page
+                SELECT array_agg(row_waiting(page.d, m) ORDER BY m.id) AS found
+                    FROM (
+                        SELECT d FROM delivery d
+                            WHERE d.session = a.session AND d.source = 0 AND d.id > a.low
+                                AND (d.session, d.id) NOT IN (SELECT session, id FROM unnest(p_known))
+                            ORDER BY d.id LIMIT a.room + 1
+                    ) page
+                    JOIN message m ON m.id = (page.d).id AND m.slot = (page.d).slot
             ) w;
 END $$;
 """
 
-EXPIRE: Final = """
+EXPIRE: Final = f"""
 CREATE FUNCTION expire_1(p_limit integer) RETURNS integer
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql {PLANS} AS $$
 -- End sessions whose time is over, and return how many. A claim that waits finds no row, and makes another.
 DECLARE
+    by_now timestamptz := clock_timestamp();  -- no index is asked for what a volatile function says
     ended bigint[];
 BEGIN
     ended := ARRAY(
-        SELECT id FROM session WHERE expires_at <= clock_timestamp() ORDER BY expires_at, id LIMIT p_limit
+        SELECT id FROM session WHERE expires_at <= by_now ORDER BY expires_at, id LIMIT p_limit
             FOR UPDATE SKIP LOCKED
     );
-    IF ended <> '{}' THEN
+    IF ended <> '{{}}' THEN
         -- step: expired
         INSERT INTO garbage SELECT unnest(ended);
         DELETE FROM session WHERE id = ANY (ended);
@@ -468,9 +488,9 @@ BEGIN
 END $$;
 """
 
-COLLECT: Final = """
+COLLECT: Final = f"""
 CREATE FUNCTION collect_1(p_limit integer) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql {PLANS} AS $$
 -- Delete what is left of a session that has ended, p_limit deliveries at most. False: there is none.
 #variable_conflict use_column
 DECLARE
@@ -529,7 +549,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION move_1(p_slot smallint, p_limit integer) RETURNS integer
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql {PLANS} AS $$
 -- Move deliveries of an old slot to the slot {LONG}, p_limit at most, with their messages. Return how many.
 #variable_conflict use_column
 DECLARE
@@ -551,7 +571,7 @@ BEGIN
         INSERT INTO message
             SELECT {LONG}, id, topic, payload, qos, retain, properties, publisher, expires_at FROM message
                 WHERE slot = p_slot
-                    AND id IN (SELECT k.id FROM unnest(keys) k JOIN session s ON s.id = k.session)
+                    AND id = ANY (ARRAY(SELECT k.id FROM unnest(keys) k JOIN session s ON s.id = k.session))
             ON CONFLICT DO NOTHING;
         WITH moved AS (
             DELETE FROM delivery d USING unnest(keys) k
