@@ -10,7 +10,7 @@
 #   make coverage  what `make suite interpreted COVERAGE=1` measured, held against .ci/coverage
 #   make lint    style, types and the walls between packages
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
-#   make bench-NAME  another benchmark: routing, growth, store, upstream, inprocess, connecting, delay, pipeline, source   ARGS="--quick"
+#   make bench-NAME  another benchmark: routing, growth, store, upstream, nodes, inprocess, connecting, delay, pipeline, source   ARGS="--quick"
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --sizes 100000"
 #   make crash    kill -9 and power cuts, again and again, with every seed   ARGS="-k power"
 #   make prove   what the broker loses while connections break and it is killed   ARGS="--minutes 60"
@@ -36,7 +36,7 @@ PY := $(VENV)/bin/python -P
 # `tests` and `benchmarks` are importable from here. Canopy is the installed one: its sources lie a folder deeper.
 TESTS := PYTHONPATH="$(CURDIR)"
 
-.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pictures pages fuzz packages setup clean
+.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-nodes bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pictures pages fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -134,7 +134,7 @@ checks:
 bench: setup
 	@$(TESTS) $(PY) -m benchmarks network $(ARGS)
 
-bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-connecting bench-delay bench-pipeline bench-source: setup
+bench-routing bench-growth bench-store bench-upstream bench-nodes bench-inprocess bench-connecting bench-delay bench-pipeline bench-source: setup
 	@$(TESTS) $(PY) -m benchmarks $(@:bench-%=%) $(ARGS)
 
 scale: setup

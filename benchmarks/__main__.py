@@ -18,6 +18,7 @@ ROWS: Final = {
     "growth": "how the costs of routing grow",
     "store": "what it costs to keep what is acknowledged",
     "upstream": "what folding saves an upstream broker, and what a link costs",
+    "nodes": "what a message costs that crosses from one node of a cluster to another",
     "inprocess": "messages that the program publishes and subscribes to itself",
     "pipeline": "ten million recorded messages through each job",
     "source": "messages a second into the source of Spark",

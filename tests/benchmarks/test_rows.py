@@ -155,6 +155,8 @@ SMALL = ["--quick", "--seconds", "0.05", "--sizes", "40"]
         pytest.param("upstream", "local", "canopy", marks=LONG),
         pytest.param("upstream", "bridge", "canopy", marks=LONG),
         pytest.param("upstream", "bridge", "mosquitto", marks=[LONG, ABSENT]),
+        pytest.param("nodes", "bursts", "canopy", marks=LONG),
+        pytest.param("nodes", "lone", "canopy", marks=LONG),
         pytest.param("inprocess", "ten", "in-process", marks=LONG),
     ],
 )

@@ -197,3 +197,24 @@ async def messages_before_fence(above: Nodes, reader: wire.Peer) -> list[bytes]:
     """The payloads that come before one that is published now."""
     await (await above.join("upstream", "fence")).publish("report", b"fence", qos=1)
     return [each.payload for each in await messages(reader, b"fence")]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_burst_goes_one_hop_in_order_whatever_its_frames_look_like(nodes: Nodes, version: int) -> None:
+    await nodes.start("a", "b", "c")
+    subscribers = [await nodes.join(name, f"s-{name}", ("burst/#", 0), version=version) for name in "abc"]
+    publisher = await nodes.join("a", "publisher")
+    written = [
+        wire.publish(
+            f"burst/{number % 3}",
+            b"%d" % number,
+            props=[(wire.USER_PROPERTY, ("k", "v"))] if number % 10 == 9 else (),
+            retain=number % 25 == 24,
+        )
+        for number in range(100)
+    ]
+    await publisher.send(b"".join(written), wire.publish("burst/last", b"last"))
+    for peer in subscribers:
+        assert await payloads(peer, b"last") == [*(b"%d" % number for number in range(100)), b"last"]
+        assert await peer.fence() == []
+    assert nodes.link("b", "a").link_state.figures.received == 101

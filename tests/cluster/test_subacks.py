@@ -13,6 +13,8 @@ import pytest
 
 from canopy_mqtt.cluster import node_links
 from canopy_mqtt.cluster.node_links import NodeLinks
+from canopy_mqtt.cluster.parts import Parts
+from canopy_mqtt.core.accounts import Account
 from canopy_mqtt.links.filters.declarer import Declarer
 from canopy_mqtt.testing.faults import Lost, losable
 from tests.cluster.nodes import Nodes
@@ -179,4 +181,35 @@ async def test_nothing_is_left_of_subacks_that_have_waited(stack: AsyncExitStack
     assert {(await subscriber.expect(wire.SUBACK)).packet_id for _ in range(11)} == set(range(1, 12))
     links = nodes.brokers["a"].links
     assert isinstance(links, NodeLinks)
-    assert (len(links._waiting), len(links._awaited), links._awaited_count) == (0, 0, 0)
+    assert (len(links._waiting), len(links._awaited)) == (0, 0)
+    for parts in (links._subacks, links._filters):
+        assert not parts._had
+
+
+async def test_one_client_leaves_room_for_the_subacks_of_others(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes beyond its part goes at once, as a SUBACK beyond all parts does."""
+    monkeypatch.setattr(node_links, "MAX_WAITING", 20)
+    await nodes.start("a", "b")
+    greedy = await nodes.join("a", "greedy")
+    other = await nodes.join("a", "other")
+    nodes.wires["a", "b"].darken(up=False)
+    await greedy.send(*[wire.subscribe(number, [(f"new/{number}", 1)]) for number in range(1, 41)])
+    at_once = {each.packet_id for each in await greedy.fence()}
+    assert 20 <= len(at_once) < 40
+    await other.send(wire.subscribe(1, [("mine", 1)]))
+    assert await other.fence() == []
+    nodes.light()
+    assert (await other.expect(wire.SUBACK)).packet_id == 1
+
+
+def test_the_clients_of_an_account_leave_room_for_other_accounts() -> None:
+    parts = Parts(1_000)
+    one, other = Account("user one", user=True), Account("user other", user=True)
+    number = 0
+    while parts.has_room(f"of one {number}", one, 1):
+        parts.change(f"of one {number}", one, 1)
+        number += 1
+    assert 900 < number < 1_000
+    assert parts.has_room("of other", other, 1)
+    parts.change("of one 0", one, -1)
+    assert parts.has_room("of one 0", one, 1)

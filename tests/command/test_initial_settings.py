@@ -35,7 +35,7 @@ def test_what_it_names_makes_settings_that_pass(use: str, tmp_path: Path) -> Non
     folder = tmp_path / 'a "b'
     folder.mkdir()
     file = folder / "canopy.toml"
-    checked: Result | None = None
+    checked: list[str] = []
     for command in commands(canopy("init", use, "--output", str(file))):
         match command[0]:
             case "openssl" | "install":
@@ -45,15 +45,17 @@ def test_what_it_names_makes_settings_that_pass(use: str, tmp_path: Path) -> Non
             case "canopy" if command[1] == "passwd":
                 assert canopy(*command[1:], "-b", "secret").exit_code == 0
             case "canopy" if command[1] == "check-config":
-                checked = canopy(*command[1:])
+                found = canopy(*command[1:])
+                assert found.exit_code == 0, found.output
+                assert found.stdout.startswith(f"{command[2]}: OK\n")
+                assert "cannot be used" not in found.stdout
+                checked.append(command[2])
             case "canopy" if command[1] == "serve":
                 break
             case other:
                 assert other == "pip"
-    assert checked is not None
-    assert checked.exit_code == 0, checked.output
-    assert checked.stdout.startswith(f"{file}: OK\n")
-    assert "cannot be used" not in checked.stdout
+    assert checked == sorted(str(each) for each in folder.glob("*.toml"))
+    assert len(checked) == max(1, len(USES[use].nodes))
 
 
 def test_the_commands_end_with_what_runs_it(tmp_path: Path) -> None:
@@ -71,6 +73,29 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     assert file.read_text() == "mine"
 
 
+def test_a_file_of_one_node_that_is_there_keeps_all_from_being_written(tmp_path: Path) -> None:
+    (tmp_path / "canopy-c.toml").write_text("mine")
+    result = canopy("init", "cluster", "--output", str(tmp_path / "canopy.toml"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"canopy: {tmp_path / 'canopy-c.toml'}: exists already, and was not changed\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["canopy-c.toml"]
+
+
+def test_the_files_of_nodes_differ_in_what_is_the_nodes_own(tmp_path: Path) -> None:
+    assert canopy("init", "cluster", "--output", str(tmp_path / "canopy.toml")).exit_code == 0
+    settings = [load_settings(tmp_path / f"canopy-{node}.toml", environ={}) for node in "abc"]
+    clusters = [each.cluster for each in settings]
+    assert [each.node for each in clusters] == ["a", "b", "c"]
+    assert all(each.nodes == clusters[0].nodes and each.name == clusters[0].name for each in clusters)
+    for each in clusters:
+        assert each.listen == next(node.address for node in each.nodes if node.name == each.node)
+        assert (each.cert_file, each.key_file) == (
+            str(tmp_path / f"node-{each.node}.pem"),
+            str(tmp_path / f"node-{each.node}.key"),
+        )
+    assert len({(*each.listen, *each.http.listen, each.store.path) for each in settings}) == 3
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     result = canopy("init", "--output", str(tmp_path / "none" / "canopy.toml"))
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
@@ -79,7 +104,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_use_that_there_is_not(tmp_path: Path) -> None:
     result = canopy("init", "cloud", "--output", str(tmp_path / "canopy.toml"))
-    assert (result.exit_code, result.stderr) == (2, "canopy: cloud: allowed: dev, edge, public, recorder\n")
+    assert (result.exit_code, result.stderr) == (2, "canopy: cloud: allowed: dev, edge, public, recorder, cluster\n")
     assert list(tmp_path.iterdir()) == []
 
 

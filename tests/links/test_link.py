@@ -429,3 +429,16 @@ def test_what_is_due_at_once_may_be_asked_for_twice_on_uvloop() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(twice())
+
+
+async def test_frames_go_up_as_they_came_while_no_other_link_can_bring_any() -> None:
+    """To a link of 3.1.1: else each message is looked at, since it carries no path."""
+    async with Broker(alone()) as cloud, Broker(settings(cloud.ports[0], version="3.1.1")) as edge:
+        link = link_of(edge)
+        await until(lambda: link.connected)
+        fast = []
+        for subscribe in ((), ("down/#",), ()):
+            other = Upstream(name="other", url=f"mqtt://127.0.0.1:{cloud.ports[0]}", subscribe=subscribe)
+            await edge.reload(edge.settings.model_copy(update={"upstream": (link.settings, other)}))
+            fast.append(link.session.fast_path)
+        assert fast == [True, False, True]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.greeting import Greeting
 from canopy_mqtt.cluster.node_link import NodeLink, upstream_of
+from canopy_mqtt.cluster.parts import Parts
 from canopy_mqtt.core.hooks import Confirmed
 from canopy_mqtt.core.routing.nodes import NODES, NodeSession
 from canopy_mqtt.links.link import UpstreamLink
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
     from canopy_mqtt.net.server import Server
 
 MAX_WAITING: Final = 4_096
-"""SUBACKs that wait at a time. Beyond, they go at once: each keeps a packet with a client's reason codes."""
+"""SUBACKs that wait at a time. Those beyond, and beyond the part of a client (`Parts`), go at once: each keeps a packet
+with a client's reason codes."""
 
 MAX_AWAITED: Final = 16_384
-"""Filters that all these SUBACKs wait for, together. Beyond, a SUBACK waits until the other nodes have confirmed
-everything: all these are looked at at once when a link comes up or goes down."""
+"""Filters that all these SUBACKs wait for, together. Beyond, and beyond the part of a client, a SUBACK waits until the
+other nodes have confirmed everything: all these are looked at at once when a link comes up or goes down."""
 
 
 class Waiting:
@@ -55,7 +57,8 @@ class NodeLinks(LinkManager):
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
         self._for_all: dict[Waiting, None] = {}
         self._awaited: dict[str, list[Waiting]] = {}
-        self._awaited_count = 0
+        self._subacks = Parts(MAX_WAITING)
+        self._filters = Parts(MAX_AWAITED)
         self._timer: asyncio.TimerHandle | None = None
         # Which links were up when that was last looked at.
         self._up: list[NodeLink] = []
@@ -118,10 +121,11 @@ class NodeLinks(LinkManager):
 
     def waits(self, told: Confirmed, topic_filters: list[str]) -> bool:
         """Return whether a node that is up does not know one of the filters yet: `told` hears when all know all."""
-        if len(self._waiting) >= MAX_WAITING:
+        whose = told.client_id, told.account
+        if not self._subacks.has_room(*whose, 1):
             return False
         awaited: list[str] = []
-        if self._awaited_count + len(topic_filters) <= MAX_AWAITED:
+        if self._filters.has_room(*whose, len(topic_filters)):
             awaited = [each for each in dict.fromkeys(topic_filters) if self._is_open(each)]
             if not awaited:
                 return False
@@ -130,6 +134,7 @@ class NodeLinks(LinkManager):
         until = self.server.loop.time() + self._cluster.link_timeout
         waiting = Waiting(told, awaited, until)
         self._waiting[waiting] = None
+        self._subacks.change(*whose, 1)
         if awaited:
             self._await(waiting, awaited)
         else:
@@ -141,7 +146,7 @@ class NodeLinks(LinkManager):
     def _await(self, waiting: Waiting, topic_filters: list[str]) -> None:
         """Note the filters for which a SUBACK waits."""
         waiting.open = len(topic_filters)
-        self._awaited_count += len(topic_filters)
+        self._filters.change(waiting.told.client_id, waiting.told.account, len(topic_filters))
         for topic_filter in topic_filters:
             self._awaited.setdefault(topic_filter, []).append(waiting)
 
@@ -149,7 +154,7 @@ class NodeLinks(LinkManager):
         """Note no filter any more."""
         self._for_all.clear()
         self._awaited.clear()
-        self._awaited_count = 0
+        self._filters = Parts(MAX_AWAITED)
 
     def _is_open(self, topic_filter: str) -> bool:
         """Return whether a node that is up has not confirmed a filter yet."""
@@ -165,8 +170,8 @@ class NodeLinks(LinkManager):
             if waiting is None or self._is_open(topic_filter):
                 continue
             del self._awaited[topic_filter]
-            self._awaited_count -= len(waiting)
             for each in waiting:
+                self._filters.change(each.told.client_id, each.told.account, -1)
                 each.open -= 1
                 if each.open == 0:
                     done.append(each)
@@ -178,7 +183,7 @@ class NodeLinks(LinkManager):
         if not self._waiting or self._up == before:
             return
         self._awaited.clear()
-        self._awaited_count = 0
+        self._filters = Parts(MAX_AWAITED)
         done: list[Waiting] = []
         for waiting in self._waiting:
             if waiting in self._for_all:
@@ -216,6 +221,7 @@ class NodeLinks(LinkManager):
             self._for_all.pop(waiting, None)
             if self._waiting.pop(waiting, waiting) is None:
                 sent = True
+                self._subacks.change(waiting.told.client_id, waiting.told.account, -1)
                 try:
                     waiting.told.confirmed()
                 except Exception as error:

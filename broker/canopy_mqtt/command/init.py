@@ -16,7 +16,10 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command()
 def init(
     use: Annotated[
-        str, typer.Argument(metavar="[USE]", help="dev, edge, public or recorder.", autocompletion=lambda: list(USES))
+        str,
+        typer.Argument(
+            metavar="[USE]", help="dev, edge, public, recorder or cluster.", autocompletion=lambda: list(USES)
+        ),
     ] = "dev",
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write; - for standard output.")
@@ -25,7 +28,8 @@ def init(
     """Write a commented settings file to start from, and print the next commands.
 
     dev: a developer's machine. edge: a small machine, linked to a broker in the cloud. public: TLS, users and rules.
-    recorder: records all traffic for analysis. Keys and passwords are expected beside FILE; existing ones stay.
+    recorder: records all traffic for analysis. cluster: three nodes, and a file for each, with its name behind that of
+    FILE. Keys and passwords are expected beside FILE; existing ones stay.
     """
     if use not in USES:
         fail(f"{use}: allowed: {', '.join(USES)}", MISUSED)
@@ -33,9 +37,9 @@ def init(
         if str(output) == "-":
             typer.echo(settings_for(use), nl=False)
             return
-        write(use, output)
+        written = write(use, output)
     except InitError as error:
         fail(str(error))
-    typer.echo(f"{output}: {USES[use].about}\n\nnext:")
-    for command in next_commands(use, output):
+    typer.echo(f"{', '.join(map(str, written))}: {USES[use].about}\n\nnext:")
+    for command in next_commands(use, output, written):
         typer.echo(f"    {command}")

@@ -18,6 +18,8 @@ from canopy_mqtt.core.queues.message import Message
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
+    from canopy_mqtt.core.accounts import Account
+
 LATER: Final = -1
 """Answer of `AccessControl.admit`: the decision comes later, by `Ticket.answer`."""
 
@@ -418,7 +420,11 @@ class SubscriptionListener:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Confirmed:
-    """One who waits for other brokers to know a subscription."""
+    """A client that waits for other brokers to know a subscription, on the account of its principal."""
+
+    def __init__(self, client_id: str, account: Account) -> None:
+        self.client_id = client_id
+        self.account = account
 
     def confirmed(self) -> None:
         """Called once: they know it, or are not waited for any longer."""

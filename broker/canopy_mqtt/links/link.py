@@ -461,6 +461,11 @@ class UpstreamLink(Owner):
         """True if the link subscribes upstream to what local clients subscribe to."""
         return self.settings.subscribe == "demand"
 
+    @property
+    def brings(self) -> bool:
+        """True if the link may bring messages down."""
+        return bool(self.settings.subscribe or self.settings.roots)
+
 
 def _differ(old: Upstream, new: Upstream, names: tuple[str, ...]) -> bool:
     return any(getattr(old, name) != getattr(new, name) for name in names)

@@ -196,9 +196,10 @@ class LinkManager(SubscriptionListener):
 
     def _find_demanding(self) -> None:
         """Find the links that the router tells of its clients' subscriptions; without any, the router gets no
-        listener. Each link is told whether there are others."""
+        listener. Each link is told whether others may bring messages."""
         self._demanding = [link for link in self.links.values() if link.demanding]
+        bringing = [link for link in self.links.values() if link.brings]
         for link in self.links.values():
-            link.session.alone = len(self.links) == 1
+            link.session.alone = all(each is link for each in bringing)
             link.session.update_fast_path()
         self.server.router.table.listener = self._guarded if self._demanding else None

@@ -59,6 +59,12 @@ def dictionary_columns() -> list[str]:
     return ["kind", "run_id", "client_id", "topic", "topic_filter", "reason", "address", "user_name", "content_type"]
 
 
+def number_columns() -> list[str]:
+    """Return the columns whose numbers differ little from one row to the next, for which Parquet keeps the
+    differences."""
+    return ["seq", "ts", "recv_ns", "ref_seq"]
+
+
 def kind_column(codes: bytes) -> Any:
     """Make the column `kind` from codes (indexes of `KINDS`)."""
     indices = pa.Array.from_buffers(pa.int8(), len(codes), [None, pa.py_buffer(codes)])

@@ -455,7 +455,7 @@ def _retained(whole: Whole, verdict: Verdict) -> None:
             else:
                 may = [each.ended for each in published if (each.stream, each.sequence) == found]
             newer = [each for each in done if all(each.began > at for at in may)]
-            shown = (*newer[:1], look)
+            shown = (*(newer if may else ()), look)
             what = f"{topic} is {found and found[1]} at {look.node}: a newer one was acknowledged, or it was never sent"
             verdict.hold("retained, the last", bool(may) and not newer, "[MQTT-3.3.1-5]", look.client, shown, what)
     for topic, published in by_topic.items():
@@ -468,7 +468,9 @@ def _retained(whole: Whole, verdict: Verdict) -> None:
             promise = "retained, the same" if one.node == other.node else "retained, each node"
             kept = one.found.get(topic) == other.found.get(topic)
             what = f"{topic} is {one.found.get(topic)} at {one.node}, {other.found.get(topic)} at {other.node}"
-            verdict.hold(promise, kept, "[MQTT-3.3.1-5]", other.client, (one, other), what)
+            done = [each for each in published if each.outcome == "ok" and each.ended < one.at]
+            shown = (*sorted(done, key=lambda each: each.ended)[-1:], one, other)
+            verdict.hold(promise, kept, "[MQTT-3.3.1-5]", other.client, shown, what)
 
 
 def _pairs(looks: list[Look]) -> Iterator[tuple[Look, Look]]:

@@ -98,6 +98,15 @@ class BrokerFault:
     def ends(self) -> float:
         return self.at + self.seconds
 
+    def loses(self, sender: int, receiver: int) -> bool:
+        """Return True if nothing passes from one node to another meanwhile."""
+        inside = (sender in self.nodes) + (receiver in self.nodes)
+        if self.fault is Fault.ONE_WAY:
+            return (sender, receiver) == self.nodes
+        if self.fault in PARTITIONS:
+            return inside == (2 if self.fault is Fault.PAIR else 1)
+        return TOUCHES[self.fault] == "process" and inside > 0
+
 
 def rounds_for(faults: Iterable[Fault]) -> int:
     """Return the number of rounds in which each fault of a broker has its turn, and one round has none."""

@@ -11,9 +11,11 @@ loss that the broker's documentation announces is counted apart, and is no breac
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import Any, Final, Literal
 
+from canopy_load.ledger.apart import Apart
 from canopy_load.ledger.checker import Finding, check
 from canopy_load.ledger.history import (
     Connect,
@@ -92,6 +94,9 @@ MAX_LATENESS: Final = 2.0
 """Seconds by which the tool may be late while it waits, or for which tool or broker may wait for a core, before what
 did not come is no finding any more."""
 
+MOMENT: Final = 1.0
+"""Seconds within which a message that was acknowledged has come to the other nodes, if nothing is wrong."""
+
 State = Literal["kept", "broken", "not judged"]
 
 
@@ -108,6 +113,8 @@ class Durability:
     """True if nothing outlives its process, however that ends."""
     share_queue: bool = False
     """True if what waits for a share group is for the member that connects first. No statement asks for it."""
+    relinked: float = 0.0
+    """Seconds after a fault within which nodes reach each other again; 0: no session stays at a node (`Apart`)."""
 
 
 @dataclass
@@ -176,11 +183,12 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         name: Ruling(name, statement, verdict.checked[name], verdict.unjudged[name])
         for name, statement in PROMISES.items()
     }
+    apart = Apart(proof.history, partial(_cut, proof, durability.relinked)) if durability.relinked else None
     late = max(proof.late_at_end, proof.starved_at_end) > MAX_LATENESS or not proof.rested
     for finding in verdict.findings:
         ruling = rulings[finding.promise]
         events = [history.events[number] for number in finding.operations]
-        if _excused(finding.promise, events, durability, proof):
+        if _excused(finding.promise, events, durability, proof) or (apart and apart.excuse(finding.promise, events)):
             ruling.not_promised += 1
         elif finding.promise == "first of a group" and proof.late > WILL_LATENESS:
             # The first member may not have acknowledged what it had, and so have had no room for more.
@@ -245,6 +253,18 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
         # What the broker had sent before the kill may be read, and noted, after it.
         return clean and any(first.at <= ended and began < publish.ended for began, ended in kills)
     return False
+
+
+def _cut(proof: Proof, relinked: float, one: str, other: str, since: float, at: float) -> bool:
+    """Return True if what a node had at a time may not have reached another one by a later time."""
+    waited = proof.lateness.waited(since - relinked, at)
+    # Nodes that wait for a core give each other up, and dial again.
+    moment = MOMENT + proof.late + waited + (relinked if waited > MOMENT else 0.0)
+    way = proof.targets.index(one), proof.targets.index(other)
+    return at <= since + moment or any(
+        (fault.loses(*way) or fault.loses(*way[::-1])) and began - moment <= since and at <= ended + relinked + moment
+        for began, ended, fault in proof.inflicted
+    )
 
 
 def _overlaps(event: Event, begin: float, end: float) -> bool:

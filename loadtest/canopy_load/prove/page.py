@@ -15,7 +15,7 @@ from canopy_mqtt.pages import AMBER, BLUE, GREEN, RED, VIOLET, Chart, Page, Seri
 COMMAND: Final = "canopy prove"
 NOTE: Final = (
     "unjudged: the history does not decide it, or the broker refused the feature. "
-    "not promised: broken in a kill, where the broker does not promise it."
+    "not promised: broken where the broker does not promise it."
 )
 
 

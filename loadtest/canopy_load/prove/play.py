@@ -102,6 +102,8 @@ class Proof(Facts):
     history: History
     outages: list[tuple[float, float, Fault]] = field(default_factory=list)
     """From when to when something was wrong with the broker."""
+    inflicted: list[tuple[float, float, BrokerFault]] = field(default_factory=list)
+    """The same, with the nodes."""
     of_clients: Counter[Fault] = field(default_factory=Counter)
     """How often each fault of clients happened to one."""
     rested: bool = True
@@ -264,7 +266,9 @@ class _Player:
             await self._sleep_until(self._ground.now() + fault.seconds)
             await broker.heal(fault)
         finally:
-            self._proof.outages.append((began, self._ground.now(), fault.fault))
+            now = self._ground.now()
+            self._proof.outages.append((began, now, fault.fault))
+            self._proof.inflicted.append((began, now, fault))
 
     async def _quiet(self) -> None:
         """Let everybody come back, publish everything again, and wait until it has arrived."""

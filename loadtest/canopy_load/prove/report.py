@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
-from xml.etree import ElementTree
 
 from canopy_load.prove.summary import SEED, UNTIL, Case, Line, Summary
-from canopy_load.report.exports import xml_text
+from canopy_load.report.junit import JUnitCase, suite
 from canopy_mqtt.words import counted
 
 SHOWN: Final = 3
@@ -124,32 +123,14 @@ def _milliseconds(seconds: float) -> str:
 def junit(summary: Summary) -> str:
     """Return a test suite with a case for each promise; one that could not be judged is skipped. What stands in the way
     of all of them is an error in a case of its own."""
-    states = [each.state for each in summary.promises]
     obstacles = summary.failures or ([] if summary.broken else summary.obstacles)
-    suite = ElementTree.Element(
-        "testsuite",
-        name=xml_text(f"canopy prove {summary.settings.broker}"),
-        tests=str(len(states) + bool(obstacles)),
-        failures=str(states.count("broken")),
-        errors=str(int(bool(obstacles))),
-        skipped=str(states.count("not judged")),
-        time=f"{summary.seconds:.3f}",
-    )
-    properties = ElementTree.SubElement(suite, "properties")
-    for what, those in faults_told(summary).items():
-        ElementTree.SubElement(properties, "property", name=xml_text(what), value=xml_text(those))
-    if obstacles:
-        case = ElementTree.SubElement(suite, "testcase", classname="canopy.prove", name="it could be judged", time="0")
-        ElementTree.SubElement(case, "error", message=xml_text(obstacles[0]), type="not judged")
+    cases = [JUnitCase("it could be judged", "error", each, "not judged") for each in obstacles[:1]]
     for each in summary.promises:
-        case = ElementTree.SubElement(
-            suite, "testcase", classname="canopy.prove", name=xml_text(each.statement), time="0"
+        found = "\n".join(line for finding in each.findings[:SHOWN] for line in shown(finding))
+        cases.append(
+            JUnitCase(each.statement, "failure", counted(len(each.findings), "finding"), "broken", found)
+            if each.state == "broken"
+            else JUnitCase(each.statement, "skipped" if each.state == "not judged" else "")
         )
-        if each.state == "not judged":
-            ElementTree.SubElement(case, "skipped")
-        elif each.state == "broken":
-            failure = ElementTree.SubElement(
-                case, "failure", message=xml_text(counted(len(each.findings), "finding")), type="broken"
-            )
-            failure.text = xml_text("\n".join(line for finding in each.findings[:SHOWN] for line in shown(finding)))
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+    name = f"canopy prove {summary.settings.broker}"
+    return suite(name, "canopy.prove", summary.seconds, faults_told(summary), cases)

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import re
 import tempfile
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from canopy_load.engine.job import Audience
+from canopy_load.report.junit import JUnitCase, suite
 from canopy_load.report.report_files import ReportError
 from canopy_load.report.result import Result, Second, ThresholdResult
 from canopy_load.report.wording import findings, threshold_value
@@ -29,8 +28,6 @@ FAULTS: Final = (
     "lost", "duplicates", "redelivered", "reordered", "altered", "unconfirmed", "unjudged", "retained",
 )  # fmt: skip
 
-_NOT_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
 
 def junit(result: Result) -> str:
     """Return a test suite: a case for each threshold, one for the messages, and one for the generator not being the
@@ -40,36 +37,20 @@ def junit(result: Result) -> str:
     bad += ["The run was interrupted."] if result.interrupted else []
     bad += ["Too much could not be judged."] if result.too_little_judged else []
     cases.append(("nothing lost, doubled, reordered or altered", " ".join(bad)))
-    suite = ElementTree.Element(
-        "testsuite",
-        name=xml_text(f"canopy load {result.scenario}"),
-        tests=str(len(cases)),
-        failures=str(sum(bool(failure) for _, failure in cases)),
-        errors="0",
-        skipped="0",
-        time=f"{result.measured_seconds:.3f}",
+    about = {"target": result.target, "broker": result.broker, "run": result.run}
+    return suite(
+        f"canopy load {result.scenario}",
+        f"canopy.load.{result.scenario}",
+        result.measured_seconds,
+        about,
+        [JUnitCase(name, "failure" if failure else "", failure, "failure") for name, failure in cases],
         timestamp=result.begun[:19],
-        hostname=xml_text(platform.node() or "localhost"),
+        hostname=platform.node() or "localhost",
     )
-    about = ElementTree.SubElement(suite, "properties")
-    for key, value in (("target", result.target), ("broker", result.broker), ("run", result.run)):
-        ElementTree.SubElement(about, "property", name=key, value=xml_text(value))
-    for name, failure in cases:
-        case = ElementTree.SubElement(
-            suite, "testcase", classname=xml_text(f"canopy.load.{result.scenario}"), name=xml_text(name), time="0"
-        )
-        if failure:
-            ElementTree.SubElement(case, "failure", message=xml_text(failure), type="failure")
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
 def _missed(of: ThresholdResult) -> str:
     return f"{of.text}: it was {threshold_value(of)}"
-
-
-def xml_text(text: str) -> str:
-    """XML has no way to write some characters, escaped or not."""
-    return _NOT_XML.sub(lambda found: found[0].encode("unicode_escape", "backslashreplace").decode("ascii"), text)
 
 
 def prometheus(result: Result) -> str:

@@ -17,21 +17,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from canopy_mqtt.record.files.row_groups import RowGroups
 from canopy_mqtt.words import counted
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.coverage import GAP, Coverage
 from canopy_pipeline.record.manifests import is_merged
 from canopy_pipeline.record.record_folder import UNFINISHED, RecordFolder, Segment, hour_end, manifest_of
-
-ROWS: Final = 128 * 1024
-BYTES: Final = 32 << 20
-"""Rows of a row group, and their bytes in memory, at which it is written: as the recorder does."""
 
 Say = Callable[[str], None]
 
@@ -168,19 +165,10 @@ def _write(record: RecordFolder, group: list[Segment], draft: str) -> None:
         schema = pa.unify_schemas([file.schema_arrow for file in files])
     except pa.ArrowException as error:
         raise PipelineError(f"{record.path}/{group[0].folder}: segments of different columns: {error}") from error
-    with (
-        record.storage.open(draft) as stream,
-        pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True) as writer,
-    ):
-        waiting: list[pa.Table] = []
+    with record.storage.open(draft) as stream, RowGroups(stream, schema) as written:
         for segment, file in zip(group, files, strict=True):
             for number in range(file.num_row_groups):
-                waiting.append(_filled(_ordered(record, segment, file, number), schema))
-                if sum(len(each) for each in waiting) >= ROWS or sum(each.nbytes for each in waiting) >= BYTES:
-                    writer.write_table(pa.concat_tables(waiting), row_group_size=ROWS)
-                    waiting.clear()
-        if waiting:
-            writer.write_table(pa.concat_tables(waiting), row_group_size=ROWS)
+                written.add(_filled(_ordered(record, segment, file, number), schema))
 
 
 def _filled(read: pa.Table, schema: pa.Schema) -> pa.Table:

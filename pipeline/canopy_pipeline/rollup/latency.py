@@ -19,7 +19,7 @@ from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.runtime.engine import f
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 AUTO: Final = "auto"
 MARK: Final = "mark"
@@ -52,23 +52,26 @@ def columns(mode: str) -> tuple[str, ...]:
     raise MisuseError(f"--latency {mode}: must be auto, mark, none or property:NAME")
 
 
-def latency(mode: str) -> Column:
-    """Return the microseconds from sending to receipt, as a long; null if the message has no time or an impossible one.
+def timed(publishes: DataFrame, mode: str) -> DataFrame:
+    """Add the columns `latency` and `bucket` to publishes: the microseconds from sending to receipt, as a long, and
+    their bucket; both are null if the message has no time or an impossible one.
 
     Raises:
         MisuseError: there is no such way.
     """
     columns(mode)
     if mode == NONE:
-        return f.lit(None).cast("long")
+        return publishes.withColumns({"latency": f.lit(None).cast("long"), "bucket": f.lit(None).cast("int")})
     if mode.startswith(PROPERTY):
-        return _believed(f.unix_micros("ts") - _sent(mode.removeprefix(PROPERTY)), MAX_PROPERTY_LATENCY)
-    time = _marked()
-    return _believed(f.expr("recv_ns div 1000") - time, MAX_MARK_LATENCY)
-
-
-def _believed(micros: Column, longest: int) -> Column:
-    return f.when((micros >= 0) & (micros < longest), micros)
+        sent, longest = _sent(publishes, mode.removeprefix(PROPERTY)), MAX_PROPERTY_LATENCY
+        age = f.unix_micros("ts") - f.col("sent")
+    else:
+        sent, longest = publishes.withColumn("sent", _marked()), MAX_MARK_LATENCY
+        age = f.expr("recv_ns div 1000") - f.col("sent")
+    # Each step is a column of its own: an expression that stands in several places is computed in each of them.
+    aged = sent.withColumn("age", age).drop("sent")
+    believed = f.when((f.col("age") >= 0) & (f.col("age") < longest), f.col("age"))
+    return aged.withColumn("latency", believed).drop("age").withColumn("bucket", bucket(f.col("latency")))
 
 
 def _marked() -> Column:
@@ -85,25 +88,41 @@ def _marked() -> Column:
     return f.nullif(time, f.lit(0))
 
 
-def _sent(name: str) -> Column:
-    """A user property as microseconds since 1970: its magnitude tells seconds from milli-, micro- and nanoseconds."""
-    value = f.get(f.filter("properties", lambda pair: pair["key"] == f.lit(name)), f.lit(0))["value"]
-    number = f.when(value.rlike(r"^\d{1,19}(\.\d{1,9})?\z"), value).cast("decimal(28,9)")
-    micros = (
+def _sent(publishes: DataFrame, name: str) -> DataFrame:
+    """Add the column `sent`: a user property as microseconds since 1970. Its magnitude tells seconds from milli-,
+    micro- and nanoseconds."""
+    first = f.get("properties", f.lit(0))
+    found = f.get(f.filter("properties", lambda pair: pair["key"] == f.lit(name)), f.lit(0))
+    # Most messages have no other property.
+    value = f.when(first["key"] == f.lit(name), first["value"]).otherwise(found["value"])
+    text, whole = f.col("text"), f.col("whole")
+    # Numbers that fit a long are the usual ones, and quicker than decimals.
+    is_whole = f.when(text.rlike(r"^[0-8]?\d{1,18}\z"), text).cast("long")
+    number = f.when(whole.isNull() & text.rlike(r"^\d{1,19}(\.\d{1,9})?\z"), text).cast("decimal(28,9)")
+    stepwise = publishes.withColumn("text", value).withColumn("whole", is_whole).withColumn("number", number)
+    micros = f.when(whole.isNotNull(), _micros(whole, f.expr("whole div 1000"))).otherwise(
+        f.floor(_micros(f.col("number"), f.col("number") / 1_000)).cast("long")
+    )
+    return stepwise.withColumn("sent", micros).drop("text", "whole", "number")
+
+
+def _micros(number: Column, of_nanoseconds: Column) -> Column:
+    return (
         f.when(number < 100_000_000_000, number * 1_000_000)
         .when(number < 100_000_000_000_000, number * 1_000)
         .when(number < 100_000_000_000_000_000, number)
-        .otherwise(number / 1_000)
+        .otherwise(of_nanoseconds)
     )
-    return f.floor(micros).cast("long")
 
 
 def bucket(micros: Column) -> Column:
     """The bucket of a latency in microseconds, 0 or more; null for null."""
-    digits = f.char_length(f.bin(micros))
+    # One digit less than the number has in the binary system. The half keeps the logarithm of a power of two, and of
+    # the number before it, clear of a whole one.
+    power = f.floor(f.log2(micros + 0.5)).cast("int")
     # A shift by a column has no name in Python.
-    high = f.call_function("shiftright", micros, digits - 5)
-    return f.when(micros < EXACT, micros).otherwise(EXACT + PARTS * (digits - 6) + high - PARTS).cast("int")
+    high = f.call_function("shiftright", micros, power - 4)
+    return f.when(micros < EXACT, micros).otherwise(EXACT + PARTS * (power - 5) + high - PARTS).cast("int")
 
 
 def lowest(number: int) -> int:

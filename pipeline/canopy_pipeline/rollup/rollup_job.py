@@ -17,11 +17,10 @@ from canopy_pipeline.outputs import PAGE, begin, check, finish
 from canopy_pipeline.record.coverage import Coverage
 from canopy_pipeline.record.events_schema import PUBLISH
 from canopy_pipeline.record.segments import Choice, Say, covering, events, moment, reading, unsaid
-from canopy_pipeline.rollup.latency import AUTO, NONE, bucket, columns
-from canopy_pipeline.rollup.latency import latency as taken
+from canopy_pipeline.rollup.latency import AUTO, NONE, columns, timed
 from canopy_pipeline.rollup.rollup_page import Totals, by_second, page
 from canopy_pipeline.rollup.rollup_tables import Hours, PageRows, Tables
-from canopy_pipeline.rollup.rollup_transforms import PUBLISHES, cells
+from canopy_pipeline.rollup.rollup_transforms import PUBLISHES, counters, latencies
 from canopy_pipeline.runtime.engine import f
 from canopy_pipeline.runtime.progress import progress
 
@@ -82,7 +81,7 @@ def run(
     with progress(spark, "rollup"), reading():
         tables.tidy()
         try:
-            tables.replace(cells(publishes, latency), hours)
+            tables.replace(counters(publishes), latencies(publishes, latency), hours)
         finally:
             tables.tidy()
         outcome = _finish(tables, tables.shown(hours), coverage, _told(publishes, latency))
@@ -112,7 +111,7 @@ def _hours(choice: Choice) -> Hours:
 def _told(publishes: DataFrame, latency: str) -> DataFrame:
     """Select the columns of publishes that the rollup aggregates by second."""
     size = f.coalesce("size", f.lit(0)).alias("size")
-    return publishes.select(f.unix_seconds("ts").alias("start"), size, "retain", bucket(taken(latency)).alias("bucket"))
+    return timed(publishes, latency).select(f.unix_seconds("ts").alias("start"), size, "retain", "bucket")
 
 
 def _finish(tables: Tables, shown: PageRows | None, coverage: Coverage, told: DataFrame) -> RollupOutcome:

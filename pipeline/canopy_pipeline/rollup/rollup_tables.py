@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from canopy_pipeline.errors import PipelineError
-from canopy_pipeline.rollup.rollup_transforms import CELLS, SUMMARY, publishers, summary
+from canopy_pipeline.rollup.rollup_transforms import HOUR, MINUTE, SUMMARY, by_hour, publishers, summary
 from canopy_pipeline.runtime.engine import f
 from canopy_pipeline.runtime.storage import Storage, parquet, storage
 
@@ -81,12 +81,9 @@ class Tables:
         paths = [self.folder.at(f"{table}/{place}") for place in self.places(table) if hours.has(place)]
         return parquet(self.spark.read.schema(SUMMARY.ddl), *paths) if paths else None
 
-    def replace(self, cells: DataFrame, hours: Hours) -> None:
-        """Replace these hours in the tables by the tables of these cells."""
-        where = self.folder.at(f"{self._staging}/cells")
-        cells.write.mode("overwrite").option("compression", "zstd").parquet(where)
-        whole = parquet(self.spark.read.schema(CELLS.ddl), where)
-        for table, files in self._publish(whole).items():
+    def replace(self, counted: DataFrame, aged: DataFrame, hours: Hours) -> None:
+        """Replace these hours in the tables; `counted` and `aged` are the counters and latencies of their minutes."""
+        for table, files in self._publish(counted, aged).items():
             for place in filter(hours.has, self.places(table)):
                 if not any(file.startswith(f"{place}/") for file in files):
                     self.folder.remove(f"{table}/{place}")
@@ -95,16 +92,26 @@ class Tables:
                     if name.endswith(".parquet") and f"{place}/{name}" not in files:
                         self.folder.remove(f"{table}/{place}/{name}")
 
-    def _publish(self, cells: DataFrame) -> dict[str, set[str]]:
-        """Replace the files of these tables; return the new ones."""
-        timed = bool(cells.where(f.col("bucket").isNotNull()).limit(1).collect())
-        hours = {HOURS: summary(cells, "hour", timed), PUBLISHERS: publishers(cells)}
-        minutes = self.write(summary(cells, "minute", timed), MINUTES, "start", PARTITION)
-        staged = {table: self.write(rows, table, "start") for table, rows in hours.items()}
-        found = {table: self.move(files, table) for table, files in staged.items()}
-        return {MINUTES: self.move(minutes, MINUTES), **found}
+    def _publish(self, counted: DataFrame, aged: DataFrame) -> dict[str, set[str]]:
+        """Replace the files of the tables; return the new ones."""
+        kept = [counted.persist(), aged.persist()]
+        try:
+            kept.append(by_hour(kept[0]).persist())
+            rows = {
+                MINUTES: summary(kept[0], kept[1], MINUTE),
+                HOURS: summary(kept[2], kept[1], HOUR),
+                PUBLISHERS: publishers(kept[2]),
+            }
+            staged = {
+                table: self.write(each, table, "start", PARTITION if table == MINUTES else PARTITION[:2])
+                for table, each in rows.items()
+            }
+        finally:
+            for frame in kept:
+                frame.unpersist()
+        return {table: self.move(files, table) for table, files in staged.items()}
 
-    def write(self, rows: DataFrame, table: str, at: str, by: Sequence[str] = ("date", "hour")) -> dict[str, str]:
+    def write(self, rows: DataFrame, table: str, at: str, by: Sequence[str]) -> dict[str, str]:
         """Write rows aside, one file for each hour, or part of one, of their time `at`; the files by their places."""
         where = f"{self._staging}/{table}"
         (

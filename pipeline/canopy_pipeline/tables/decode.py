@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -30,6 +31,8 @@ TOPICS: Final = 100_000
 """Topics whose tables are remembered."""
 TOPIC: Final = 256
 """Characters of a topic that is remembered: together they are some tens of megabytes."""
+DAYS: Final = 4_096
+"""Days whose names are remembered."""
 PART_BYTES: Final = 2 << 20
 """Bytes of payloads that are rows at the same time: of Sparkplug's smallest metrics that is half a million rows."""
 _DAY: Final = 86_400_000_000
@@ -71,12 +74,8 @@ class Batches:
 
     def __init__(self, plans: Sequence[Plan], births: Births) -> None:
         self.plans = plans
-        self._decoders = [decoder(plan, births) for plan in plans]
-        self._times = [
-            None if plan.event_time is None else [each.name for each in plan.columns].index(plan.event_time)
-            for plan in plans
-        ]
-        self._matches: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+        self._tables = [_Table(plan, decoder(plan, births)) for plan in plans]
+        self._matches: dict[str, list[tuple[str, ...] | None]] = {}
 
     def tables(self, batch: Any) -> Iterator[tuple[str, Any]]:
         """Yield tables and their rows, as `decode` returns them, a part of the batch at a time, so that the rows of a
@@ -87,83 +86,105 @@ class Batches:
     def decode(self, batch: Any) -> dict[str, Any]:
         """A record batch for each table that has rows of it, and for the dead letters: publishes, with the columns of
         `plans.NEEDED`."""
-        topics = batch.column("topic").to_pylist()
-        wanted = [row for row, topic in enumerate(topics) if topic is not None and self._tables(topic)]
-        if not wanted:
-            return {}
-        taken = batch.take(pa.array(wanted, pa.int32()))
-        columns = {name: taken.column(name).to_pylist() for name in taken.schema.names if name != TS}
-        columns[TS] = taken.column(TS).cast(pa.int64()).to_pylist()
-        made: list[list[tuple[Any, ...]]] = [[] for _ in self.plans]
+        encoded = batch.column("topic").dictionary_encode()
+        topics, indices = encoded.dictionary.to_pylist(), encoded.indices
+        found: dict[str, Any] = {}
         dead: list[tuple[Any, ...]] = []
-        for row, topic in enumerate(columns["topic"]):
-            for table, levels in self._tables(topic):
-                self._row(table, levels, columns, row, made[table], dead)
-        found = {plan.name: _batch(rows, plan.arrow) for plan, rows in zip(self.plans, made, strict=True) if rows}
+        for number, table in enumerate(self._tables):
+            levels = [self._levels(topic)[number] for topic in topics]
+            mine = pa.array([each is not None for each in levels], pa.bool_()).take(indices)
+            taken = batch.filter(mine)
+            if taken.num_rows and (made := table.decode(taken, levels, indices.filter(mine), dead)) is not None:
+                found[table.plan.name] = made
         if dead:
-            found[DEAD_LETTERS] = _batch(dead, DEAD)
+            columns = zip(*sorted(dead, key=lambda each: each[0]), strict=True)
+            found[DEAD_LETTERS] = _batch([*columns], DEAD)
         return found
 
-    def _tables(self, topic: str) -> list[tuple[int, tuple[str, ...]]]:
-        """Return the tables of a topic, and its named levels in each."""
+    def _levels(self, topic: str) -> list[tuple[str, ...] | None]:
+        """Return the named levels of a topic in each table; None of a table that it is not in."""
         found = self._matches.get(topic)
         if found is None:
-            found = [
-                (number, levels)
-                for number, plan in enumerate(self.plans)
-                if (levels := plan.pattern.values(topic)) is not None
-            ]
+            found = [plan.pattern.values(topic) for plan in self.plans]
             if len(topic) <= TOPIC:
                 if len(self._matches) >= TOPICS:
                     self._matches.clear()
                 self._matches[topic] = found
         return found
 
-    def _row(
-        self,
-        table: int,
-        levels: tuple[str, ...],
-        columns: dict[str, list[Any]],
-        row: int,
-        made: list[tuple[Any, ...]],
-        dead: list[tuple[Any, ...]],
-    ) -> None:
-        plan = self.plans[table]
-        seq, at, payload = columns[SEQ][row], columns[TS][row], columns["payload"][row]
-        head = (seq, at, *(columns[name][row] for name in plan.keep), *levels)
-        try:
-            if payload is None:
-                raise BadPayloadError(NOT_RECORDED, "the record has no payloads (recorder.payloads)")
-            if len(payload) > plan.limits.payload_bytes:
-                raise BadPayloadError(TOO_LARGE, f"{len(payload):,} bytes, and {plan.limits.payload_bytes:,} are read")
-            rows = self._decoders[table].rows(payload, columns["topic"][row], seq)
-            time = self._times[table]
-            # All rows of a payload or none: each is checked before one is kept.
-            times = [self._moment(at if time is None else each[time], at, plan) for each in rows]
-        # Whatever a decoder did not foresee: one payload stops no other.
-        except Exception as error:
-            bad = error if isinstance(error, BadPayloadError) else BadPayloadError(MALFORMED, repr(error))
-            about = (columns["run_id"][row], columns["client_id"][row], columns["topic"][row], plan.name)
-            dead.append((seq, at, *about, bad.reason, bad.detail, payload, _day(at)))
-            return
-        for number, (values, moment) in enumerate(zip(rows, times, strict=True)):
-            item = (number,) if plan.items else ()
-            made.append((*head, moment, *item, *values, _day(moment)))
 
-    @staticmethod
-    def _moment(moment: int | None, at: int, plan: Plan) -> int:
-        """Return the time of an event, within the table's limits.
+class _Table:
+    """The rows of one table, made column by column."""
 
-        The watermark goes by the record's clock: one message with a time in a far future would else make all others
-        late.
+    def __init__(self, plan: Plan, decoder: Decoder) -> None:
+        self.plan = plan
+        self._decoder = decoder
+        names = [each.name for each in plan.columns]
+        self._time = None if plan.event_time is None else names.index(plan.event_time)
+
+    def decode(self, taken: Any, levels: list[tuple[str, ...] | None], topics: Any, dead: list[tuple[Any, ...]]) -> Any:
+        """Return a record batch of the rows that are in publishes of this table; None if there are none.
+
+        `topics`: the place in `levels` of each publish's named levels. `dead` takes the dead letters.
         """
-        if moment is None:
-            return at
-        if moment < at - plan.late:
-            raise BadPayloadError(LATE, f"happened {_span(at - moment)} before it came")
-        if moment > at + plan.ahead:
-            raise BadPayloadError(AHEAD, f"is to happen {_span(moment - at)} after it came")
-        return moment
+        plan, rows_of, time, most = self.plan, self._decoder.rows, self._time, self.plan.limits.payload_bytes
+        made: list[tuple[Any, ...]] = []
+        sources: list[int] = []
+        items: list[int] = []
+        moments: list[int] = []
+        columns = (taken.column("payload"), taken.column("topic"), taken.column(SEQ), taken.column(TS).cast(pa.int64()))
+        for row, (payload, topic, seq, at) in enumerate(zip(*(each.to_pylist() for each in columns), strict=True)):
+            try:
+                if payload is None:
+                    raise BadPayloadError(NOT_RECORDED, "the record has no payloads (recorder.payloads)")
+                if len(payload) > most:
+                    raise BadPayloadError(TOO_LARGE, f"{len(payload):,} bytes, and {most:,} are read")
+                rows = rows_of(payload, topic, seq)
+                # All rows of a payload or none: each is checked before one is kept.
+                times = [at if time is None else _moment(each[time], at, plan) for each in rows]
+            # Whatever a decoder did not foresee: one payload stops no other.
+            except Exception as error:
+                bad = error if isinstance(error, BadPayloadError) else BadPayloadError(MALFORMED, repr(error))
+                about = (taken.column(name)[row].as_py() for name in ("run_id", "client_id"))
+                dead.append((seq, at, *about, topic, plan.name, bad.reason, bad.detail, payload, _day(at // _DAY)))
+                continue
+            made += rows
+            moments += times
+            sources += [row] * len(rows)
+            items += range(len(rows))
+        if not made:
+            return None
+        head = taken
+        if sources != [*range(taken.num_rows)]:
+            kept = pa.array(sources, pa.int32())
+            head, topics = taken.take(kept), topics.take(kept)
+        named = (
+            pa.array([None if each is None else each[at] for each in levels], pa.string()).take(topics)
+            for at in range(len(plan.pattern.names))
+        )
+        return _batch(
+            [
+                head.column(SEQ), head.column(TS), *(head.column(name) for name in plan.keep), *named, moments,
+                *([items] if plan.items else []), *zip(*made, strict=True), [_day(each // _DAY) for each in moments],
+            ],
+            plan.arrow,
+        )  # fmt: skip
+
+
+def _moment(moment: int | None, at: int, plan: Plan) -> int:
+    """Return the time of an event, within the table's limits.
+
+    The watermark goes by the record's clock: one message with a time in a far future would else make all others late.
+    """
+    if moment is None:
+        return at
+    if moment < at - plan.late:
+        raise BadPayloadError(LATE, f"happened {_span(at - moment)} before it came")
+    if moment > at + plan.ahead:
+        raise BadPayloadError(AHEAD, f"is to happen {_span(moment - at)} after it came")
+    # It must have a day.
+    _day(moment // _DAY)
+    return moment
 
 
 def parts(batch: Any) -> Iterator[Any]:
@@ -181,14 +202,19 @@ def _span(micros: int) -> str:
     return f"{micros / 3_600_000_000:,.1f} h"
 
 
-def _day(micros: int) -> str:
+@lru_cache(maxsize=DAYS)
+def _day(number: int) -> str:
+    """The date of a day, by its number since 1970."""
     try:
-        return f"{_EPOCH + timedelta(days=micros // _DAY):%Y-%m-%d}"
+        return f"{_EPOCH + timedelta(days=number):%Y-%m-%d}"
     except OverflowError as error:
         raise BadPayloadError(OUT_OF_RANGE, "a time that no calendar has") from error
 
 
-def _batch(rows: list[tuple[Any, ...]], schema: Any) -> Any:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+def _batch(columns: Sequence[Any], schema: Any) -> Any:
+    """Columns, of Arrow or of Python, as a record batch."""
+    arrays = [
+        values.cast(field.type) if isinstance(values, pa.Array) else pa.array(values, field.type)
+        for values, field in zip(columns, schema, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

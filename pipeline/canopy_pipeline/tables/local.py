@@ -20,7 +20,7 @@ from canopy_pipeline.tables.decode import Batches
 from canopy_pipeline.tables.plans import DATE, DEAD_LETTERS, NEEDED, SEQ, SIZE, Plan
 from canopy_pipeline.tables.staged import Staged
 
-READ: Final = 1_024
+READ: Final = 4_096
 READ_BYTES: Final = 32 << 20
 """Events, and bytes of their payloads, that are read and decoded at a time; one event with more is read alone."""
 ROWS: Final = 100_000

@@ -314,3 +314,16 @@ def test_the_stream_of_all_is_no_subscription_to_all() -> None:
     session.stop_stream("#")
     assert session.streams is not None
     assert list(session.streams.streams) == [ALL_RETAINED, ALL_CLEARED]
+
+
+@pytest.mark.parametrize("bounds", [{"max_retained_bytes_per_client": 9_000}, {"max_user_bytes": 9_000}], ids=str)
+def test_a_message_that_does_not_fit_anyway_costs_its_client_no_clearing(bounds: dict[str, int]) -> None:
+    network = node(**bounds)
+    router = network.router
+    client = network.client("client")
+    client.publish("kept", b"x" * 1_000, qos=1, retain=True)
+    client.publish("gone", b"", qos=1, retain=True)
+    client.publish("large", b"x" * 9_000, qos=1, retain=True)
+    assert router.retained.get("large") is None
+    assert "gone" in cleared(router)
+    check_accounts(router)

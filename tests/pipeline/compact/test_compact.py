@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from canopy_mqtt.record.files import row_groups
 from canopy_mqtt.record.schema import SCHEMA
 from canopy_pipeline.cli import app
 from canopy_pipeline.compact import compact_job
@@ -71,7 +72,7 @@ def test_small_segments_of_hours_that_are_over_become_one(tmp_path: Path) -> Non
 
 def test_row_groups_of_large_payloads_stay_within_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sum(pq.ParquetFile(path).read().nbytes for path in record(tmp_path)[:4])
-    monkeypatch.setattr(compact_job, "BYTES", whole // 3)
+    monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", whole // 3)
     before = seen(tmp_path)
     compact(tmp_path)
     first = pq.ParquetFile(tmp_path / manifests(tmp_path, "merged-*.json")[0]["segment"])

@@ -20,7 +20,7 @@ from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.events_schema import PAIRS
 from canopy_pipeline.record.segments import Choice
 from canopy_pipeline.rollup import rollup_job
-from canopy_pipeline.rollup.latency import MAX_MARK_LATENCY, bucket, highest, latency, lowest
+from canopy_pipeline.rollup.latency import MAX_MARK_LATENCY, bucket, highest, lowest, timed
 from canopy_pipeline.rollup.rollup_page import Piece
 from canopy_pipeline.runtime.engine import f
 from tests.pipeline.recorded import Story, write_segment
@@ -55,11 +55,12 @@ def test_a_property_says_when_a_message_was_sent(spark: SparkSession) -> None:
         f"{second}250": 10_000_000, f"{second}250125": 9_999_875, f"{second}250125999": 9_999_875,
         f"{second + 11}": None, "": None, "soon": None, "-5": None, "1e9": None, "12": None, "9" * 19: None,
         f" {second}": None, f"{second}\n": None,
+        f"{second}250125999.9": 9_999_875, f"00{second}": 10_250_000, f"{'0' * 9}{second}": 10_250_000,
     }  # fmt: skip
     schema = "name string, properties " + PAIRS
     pairs: list[Any] = [(said, [("other", "1"), ("sent", said), ("sent", "1")]) for said in cases]
     frame = spark.createDataFrame([*pairs, ("no pair", []), ("no list", None)], schema)
-    at = frame.withColumn("ts", f.lit(received)).withColumn("latency", latency("property:sent"))
+    at = timed(frame.withColumn("ts", f.lit(received)), "property:sent")
     found = {row["name"]: row["latency"] for row in at.collect()}
     assert found == {**cases, "no pair": None, "no list": None}
 

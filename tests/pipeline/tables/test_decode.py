@@ -24,7 +24,7 @@ from canopy_pipeline.tables.births import Births
 from canopy_pipeline.tables.decode import PART_BYTES, TOPIC, Batches, parts
 from canopy_pipeline.tables.mapping import load
 from canopy_pipeline.tables.patterns import pattern
-from canopy_pipeline.tables.payloads import avro
+from canopy_pipeline.tables.payloads import avro, json_text
 from canopy_pipeline.tables.payloads.avro import AvroDecoder
 from canopy_pipeline.tables.payloads.bad_payload import REASONS, BadPayloadError
 from canopy_pipeline.tables.payloads.column_values import value
@@ -135,6 +135,33 @@ def test_a_hostile_payload_is_a_dead_letter_and_costs_little(batches: Batches, w
     # The one behind it is not harmed.
     assert [row["seq"] for row in found[table]] == [2]
     assert peak < 8 * len(payload or b"") + (1 << 20)
+
+
+def _read(payload: bytes) -> Any:
+    try:
+        return json_text.JsonReader(Limits()).read(payload)
+    except BadPayloadError as error:
+        return error.reason
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+        | st.sampled_from([":", '":', " :x", "\ud800", 10**1000, "1e999"]),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    ),
+    st.sampled_from([(",", ":"), (", ", ": "), (",", " : "), (" ,", "\n:")]),
+    st.sampled_from(["", '{"a":1,"a":2}', '[{"a":{"b":1,"b" :2}}]', "[1e999]", "[NaN]", "[1] x", " [1] ", "[" * 40]),
+)  # fmt: skip
+def test_usual_json_is_read_as_any_other(value_: Any, separators: tuple[str, str], beside: str) -> None:
+    text = json.dumps(value_, separators=separators, ensure_ascii=len(beside) % 2 == 0)
+    text = text.encode(errors="surrogatepass").decode(errors="replace")
+    for payload in (text.encode(), beside.encode(), f"[{text},{beside}]".encode()):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(json_text, "_is_usual", lambda _: False)
+            strict = _read(payload)
+        assert _read(payload) == strict
 
 
 def test_a_number_of_seconds_beyond_float64_is_no_time() -> None:

@@ -352,12 +352,12 @@ def test_large_payloads_are_read_a_few_at_a_time_though_they_stand_among_small_o
 
 def test_small_payloads_are_read_many_at_a_time(tmp_path: Path) -> None:
     told = Story()
-    for _ in range(2_000):
+    for _ in range(5_000):
         told.publish("c", "a/b")
     told.write(tmp_path / "record")
     record = Local(tmp_path / "record")
     found = local.publishes(record, record.files(".parquet"), 0, told.seq)
-    assert [batch.num_rows for batch in found] == [1_024, 976]
+    assert [batch.num_rows for batch in found] == [4_096, 904]
 
 
 @pytest.mark.parametrize("manifest_too", [False, True])

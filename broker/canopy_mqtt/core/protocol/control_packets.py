@@ -18,17 +18,26 @@ from canopy_mqtt.core.queues.held import send_promise
 if TYPE_CHECKING:
     from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
     from canopy_mqtt.core.queues.send_buffer import SendBuffer
+    from canopy_mqtt.core.session.session import Session
 
 
-class LateAnswer(Confirmed):
-    """A control packet that is sent later. `kept` as in `send`."""
+class LateSuback(Confirmed):
+    """A SUBACK that is sent once the other nodes of the cluster know the filters, or are not waited for any longer."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: ServerProtocol, session: Session) -> None:
+        super().__init__(session.client_id, session.account.owner)
         self.packet = b""
-        self.kept = False
+        self.kept = False  # as in `send`
+        self._protocol = protocol
+        self._session = session
+
+    def confirmed(self) -> None:
+        """Send it, if its connection still exists."""
+        if self._protocol.session is self._session:
+            send(self._protocol.send_buffer, self.packet, self.kept)
 
 
-def send(send_buffer: SendBuffer, packet: bytes, kept: bool = False, late: LateAnswer | None = None) -> None:
+def send(send_buffer: SendBuffer, packet: bytes, kept: bool = False, late: LateSuback | None = None) -> None:
     """Queue a control packet. One that the client cannot take ends the connection [MQTT-3.1.2-24].
 
     `kept`: it says that something was done of which a journal was told: it leaves when that is committed. `late`: it

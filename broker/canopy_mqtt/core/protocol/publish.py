@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.framing import MAX_PACKET, alike, plain_payload, topic_end
 from canopy_mqtt.core.codec.framing import head as frame_head
 from canopy_mqtt.core.codec.packets import Publish
@@ -110,7 +111,9 @@ def on_publish(protocol: ServerProtocol, now: float) -> bool:
             # What is in the cache has been validated.
             if route is not None and (permissions is None or _may(protocol, route, topic, header, permissions)):
                 if header == 0x30:
-                    taken = _plain(protocol, route, topic, payload_at)
+                    session = protocol.session
+                    assert session is not None
+                    taken = route_plain(router, session, decoder, protocol.v5, route, topic, payload_at)
                 else:
                     taken = _qos12(protocol, route, topic, topic_stop, payload_at)
     if taken == 0:
@@ -176,21 +179,18 @@ def _comes_later(protocol: ServerProtocol) -> bool:
     return protocol.router.fanout.would_wait(protocol.mount + topic)
 
 
-def _plain(protocol: ServerProtocol, route: Route, topic: bytes, payload_at: i64) -> i64:
-    """Route the current frame, of QoS 0, and those behind it that go the same way to a single filter.
+def route_plain(
+    router: Router, session: Session, decoder: Decoder, v5: bool, route: Route, topic: bytes, payload_at: i64
+) -> i64:
+    """Route the decoder's current frame, a plain one of QoS 0, and those behind it that go the same way to one filter.
 
-    Return how many there were.
+    `session`: that of the publisher; `v5`: the layout of the frames. Return how many there were.
     """
-    router = protocol.router
-    session = protocol.session
-    assert session is not None
     tap = router.tap if route.tapped else None
     silent = route.listeners == 0 and not route.groups
     if silent and tap is None:
         return 1
-    decoder = protocol.decoder
     data = decoder.buffer
-    v5 = protocol.v5
     first: i64 = decoder.start
     stop: i64 = decoder.end
     largest: i64 = stop - first
@@ -206,7 +206,8 @@ def _plain(protocol: ServerProtocol, route: Route, topic: bytes, payload_at: i64
         and route.listeners <= MAX_DIRECT_QOS0_SUBSCRIPTIONS
         and not router.fanout.broadcasting  # each has its topic looked at: see `_comes_later`
     ):
-        router.runs.permit(router.permissions, session.principal)
+        # No rule is about the broker's own.
+        router.runs.permit(None if session.internal else router.permissions, session.principal)
         count, largest = router.runs.find(decoder, payload_at, key, v5, route.tapped)
         stop = decoder.end
     if first > 0 or stop < len(data):

@@ -35,7 +35,6 @@ from canopy_mqtt.core.jobs import (
 )
 from canopy_mqtt.core.ledger import MOUNT, STORE, SUBSCRIBE
 from canopy_mqtt.core.protocol import control_packets
-from canopy_mqtt.core.protocol.control_packets import LateAnswer
 from canopy_mqtt.core.queues.queue_terms import (
     UNSET,
     BadQueueOptions,
@@ -125,11 +124,15 @@ def step(protocol: ServerProtocol, now: float) -> None:
         return
     protocol.filter_packet = None
     protocol.filters_busy = False
-    awaited = packet.awaited
-    if awaited is None:
+    listener = protocol.router.table.listener
+    if not packet.awaited or listener is None:
         packet.answer(protocol)
     else:
-        _answer_later(protocol, packet, awaited)
+        late = control_packets.LateSuback(protocol, session)
+        # Made now, it ends the connection of a client that cannot take it, as any other answer does.
+        packet.answer(protocol, late)
+        if not listener.waits(late, packet.awaited):
+            late.confirmed()
     send_buffer = protocol.send_buffer
     if session.streams is None or not packet.subscribes:
         return
@@ -142,35 +145,6 @@ def step(protocol: ServerProtocol, now: float) -> None:
         if not again:
             return
     send_buffer.schedule_flush()
-
-
-def _answer_later(protocol: ServerProtocol, packet: FilterPacket, awaited: list[str]) -> None:
-    """Send the SUBACK when the other nodes of the cluster know these filters; at once where they know them already.
-
-    Raises:
-        ProtocolError: the client cannot take it (0x95).
-    """
-    late = LateSuback(protocol)
-    # Making it now ends the connection of a client that cannot take it, as any other answer does.
-    packet.answer(protocol, late)
-    listener = protocol.router.table.listener
-    if listener is None or not awaited or not listener.waits(late, awaited):
-        late.confirmed()
-
-
-class LateSuback(LateAnswer):
-    """Sends a SUBACK once the other nodes of the cluster know the filters, or are not waited for any longer."""
-
-    def __init__(self, protocol: ServerProtocol) -> None:
-        super().__init__()
-        self._protocol = protocol
-        self._session = protocol.session
-
-    def confirmed(self) -> None:
-        """Send it, if its connection still exists."""
-        protocol = self._protocol
-        if self._session is not None and protocol.session is self._session:
-            control_packets.send(protocol.send_buffer, self.packet, self.kept)
 
 
 class FilterPacket(Job):
@@ -423,7 +397,7 @@ class FilterPacket(Job):
         if granted != told[0]:
             self._alike = False
 
-    def answer(self, protocol: ServerProtocol, late: LateAnswer | None = None) -> None:
+    def answer(self, protocol: ServerProtocol, late: control_packets.LateSuback | None = None) -> None:
         """Send the one SUBACK or UNSUBACK [MQTT-3.10.4-6], with the packet identifier [MQTT-2.2.1-6] [MQTT-3.8.4-2].
         `late`: it gets the packet instead, to send it later.
 

@@ -196,7 +196,8 @@ class HeldDeliveries(Waiter):
         self._commits.leave(self)
         self._send_buffer = None
         for delivery in (*(held.delivery for held in self._line), *unsent):
-            if delivery.qos == 2 and delivery.attempts == 0 and self._is_in_flight(delivery):
+            waits = delivery.qos == 2 or delivery.message.held
+            if waits and delivery.attempts == 0 and self._is_in_flight(delivery):
                 self._inflight.move_behind(delivery)
         self._line.clear()
 

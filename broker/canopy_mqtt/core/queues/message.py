@@ -84,6 +84,9 @@ class Message(Retainable):
         self._head_key: u8 = NO_HEAD
         self.qos: u8 = qos
         self.retain = retain
+        # From another node, which sends it again unless its receipt was committed here: with QoS 1, too, sessions that
+        # a store keeps get it after that (`SendWindow.push`).
+        self.held = False
 
     def adopt_frame(self, frame: bytes, v5: bool, payload_start: int) -> None:
         """Take the QoS 0 frame as it came in for the one of its version; its payload starts at `payload_start`."""
@@ -255,6 +258,7 @@ class MessageCopy(Message):
             message.expires_at,
             message.publisher,
         )
+        self.held = message.held
 
 
 class _Encoded:

@@ -277,7 +277,7 @@ class SendWindow:
         )
 
     def push(self, delivery: Delivery, send_buffer: SendBuffer, source: Commits | None = None) -> None:
-        """Hand a delivery in flight to the buffer; of QoS 2 when that is committed, if it is kept.
+        """Hand a delivery in flight to the buffer; of QoS 2, or `Message.held`, when that is committed, if it is kept.
 
         `source`: that of a queue which has given it up, if it was kept there. It waits for that as well where this
         session is not kept: else a broker that dies before would find it in the queue again.
@@ -287,7 +287,7 @@ class SendWindow:
         if journal is not None and new:
             journal.in_flight(self._client_id, delivery)
         held = self.held
-        if delivery.qos < 2 or (commits is None and (held is None or held.count == 0)):
+        if (delivery.qos < 2 and not delivery.message.held) or (commits is None and (held is None or held.count == 0)):
             send_buffer.push(delivery)
             return
         if held is None:

@@ -265,7 +265,7 @@ class Fanout(Job):
         send_buffer = session.send_buffer
         if (
             send_buffer is None
-            or not session.fast_path
+            or not (session.fast_path or session.takes_frames_of(origin))
             or session.v5 != v5
             or not recipient.plain
             or (recipient.no_local and session is origin)
@@ -284,9 +284,16 @@ class Fanout(Job):
             if recipient.no_local and session is origin:
                 continue
             its = run
-            if session.v5 != run.v5 and session.fast_path and session.send_buffer is not None:
+            if (
+                session.v5 != run.v5
+                and (session.fast_path or session.takes_frames_of(origin))
+                and session.send_buffer is not None
+            ):
                 its = run.translated()
-            if not self.offer_plain(recipient, its.data, its.count, its.largest, its.v5, origin):
+            if not (
+                self.offer_plain(recipient, its.data, its.count, its.largest, its.v5, origin)
+                or session.excludes(origin)
+            ):
                 identifiers = subscription_identifiers(recipient)
                 for message in run.messages():
                     session.deliver(message, 0, False, identifiers, None, recipient.message_terms)

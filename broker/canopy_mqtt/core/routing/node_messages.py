@@ -47,8 +47,16 @@ class Mark:
         self.clears = clears
 
 
+_QOS1: Final = _HEAD + b"10" + b"0" * DIGITS
+"""The mark of most messages that have one: of QoS 1, and not retained."""
+
+_QOS1_READ: Final = Mark(1, 0, False)
+
+
 def read_mark(properties: bytes) -> Mark | None:
     """Return the mark at the end of encoded properties (`Message.properties`); None: there is none."""
+    if properties.endswith(_QOS1):
+        return _QOS1_READ
     start = len(properties) - MARK_SIZE
     if start < 0 or not properties.startswith(_HEAD, start):
         return None
@@ -62,6 +70,8 @@ def marked(properties: bytes, qos: int, at: i64 = 0, clears: bool = False) -> by
     """Return encoded properties with a mark, where one is needed: see `Mark`."""
     if qos != 1 and at == 0 and not clears and (not properties or properties.find(_HEAD) < 0):
         return properties
+    if qos == 1 and at == 0 and not clears:
+        return properties + _QOS1
     return properties + _HEAD + f"{qos}{int(clears)}{min(int(at), MAX_TIME):0{DIGITS}d}".encode()
 
 

@@ -16,7 +16,7 @@ from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import Delivery
-from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.message import Message, MessageCopy
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST, MessageTerms
 from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.node_messages import TimedMessage, marked
@@ -51,18 +51,12 @@ def for_nodes(message: Message, at: int, clears: bool) -> Message:
 
     `clears`: it is not retained here, and its topic has been cleared.
     """
-    return Message(
-        message.topic,
-        message.payload(),
-        message.qos,
-        False,
-        marked(message.properties, message.qos, at, clears),
-        message.expires_at,
-        message.publisher,
-    )
+    made = MessageCopy(message, marked(message.properties, message.qos, at, clears))
+    made.retain = False
+    return made
 
 
-def crosses(message: Message, presence: bytes) -> bool:
+def crosses(message: Message, presence: bytes = b"") -> bool:
     """Return whether a message may go to another node: what came from a node does not, nor which clients are connected
     (`presence`: the topic, empty: none), and what nodes say to each other is only a node's to say.
     """
@@ -94,6 +88,7 @@ class NodeSession(Session):
         self.upstream = self.internal = True
         self.queue.holds = False
         self._presence = b""
+        self._takes_frames = False
         # What is retained and cleared here, once the node has been connected, and how much had been dropped when it was
         # last begun to be sent.
         self._retained: RetainedTree | None = None
@@ -103,17 +98,26 @@ class NodeSession(Session):
     def bound(self, limits: Limits) -> None:
         """Apply the limits of a link's queue, and of the connection's."""
         policy = DROP_OLDEST if limits.queue_policy == DROP_OLDEST else DROP_NEWEST
-        self.limit(policy, None, 0, limits.link_bytes)
         self._presence = limits.presence_topic
+        self.limit(policy, None, 0, limits.link_bytes)
         send_buffer = self.send_buffer
         if send_buffer is not None:
             send_buffer.limit(policy, 0, limits.link_bytes)
             send_buffer.holds = False
 
     def update_fast_path(self) -> None:
-        """Look at each message: where it comes from decides."""
+        """Look at each message: where it comes from decides. Plain frames of clients pass (`takes_frames_of`)."""
         super().update_fast_path()
+        self._takes_frames = self.fast_path and not self._presence
         self.fast_path = False
+
+    def takes_frames_of(self, origin: Session | None) -> bool:
+        """Return whether plain frames go as they came: those of a client do, since no `$` topic is among them."""
+        return self._takes_frames and origin is not None and not origin.internal
+
+    def excludes(self, origin: Session | None) -> bool:
+        """Return whether the publisher is a link to a node."""
+        return origin is not None and origin.client_id.startswith(NODE_LINKS)
 
     def deliver(
         self,
@@ -137,9 +141,7 @@ class NodeSession(Session):
         if qos == 1 or properties:
             properties = marked(properties, qos)
             if properties is not message.properties:
-                message = Message(
-                    message.topic, message.payload(), qos, False, properties, message.expires_at, message.publisher
-                )
+                message = MessageCopy(message, properties)
         return super().deliver(message, _between_nodes(qos), False, identifiers, group, message_terms)
 
     def send(self, message: Message) -> None:
@@ -177,17 +179,10 @@ class NodeSession(Session):
         if is_system(message.topic) or not crosses(message, self._presence):
             return False
         at = message.at if isinstance(message, TimedMessage) else 0
-        payload = message.payload()
-        delivery.message = Message(
-            message.topic,
-            payload,
-            message.qos,
-            True,
-            marked(message.properties, delivery.qos, at),
+        delivery.message = MessageCopy(message, marked(message.properties, delivery.qos, at))
+        if not message.payload():
             # When a clearing is forgotten is said by its time.
-            message.expires_at if payload else 0.0,
-            message.publisher,
-        )
+            delivery.message.expires_at = 0.0
         # As what waits before it: with a store, one of QoS 1 would overtake those of QoS 2, which wait for the commit.
         delivery.qos = _between_nodes(delivery.qos)
         return True

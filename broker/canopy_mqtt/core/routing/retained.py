@@ -108,16 +108,22 @@ class RetainedStore:
         known: Message | None = None
         known_account: Account | None = None
         if shared:
-            at = self._time(topic, message)
+            cleared = cast("Message | None", self.cleared.get(topic))
+            known = cleared if old is None else old
+            at = self._time(topic, message, known)
             if at < 0:
                 return False
-            known = old if old is not None else cast("Message | None", self.cleared.get(topic))
             known_account = known.account if isinstance(known, RetainedMessage) else None
-            self._forget_clearing(topic)
+            if cleared is not None:
+                self._clear(topic, cleared)
         account = self._account_of(message, origin)
         refused_by = "" if clears else self._find_room(topic, message, old, account, True)
-        if shared and crosses(message, self._limits.presence_topic):
-            self._tell_nodes(for_nodes(message, at, refused_by != ""))
+        if shared and crosses(message):
+            told = for_nodes(message, at, refused_by != "")
+            for client_id in self.nodes:
+                node = self._sessions.get(client_id)
+                if isinstance(node, NodeSession):
+                    node.send(told)
         if clears or refused_by:
             # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
             if old is not None:
@@ -170,17 +176,14 @@ class RetainedStore:
         publisher = message.publisher
         return publisher[len(NODE_LINKS) :] if publisher.startswith(NODE_LINKS) else self._limits.node
 
-    def _time(self, topic: str, message: Message) -> i64:
-        """Return when a message is retained, or its topic cleared, in microseconds since 1970.
+    def _time(self, topic: str, message: Message, kept: Message | None) -> i64:
+        """Return when a message is retained, or its topic cleared, in microseconds since 1970. `kept`: what is known.
 
         It is later than what this node has given before, and than what is kept of the topic, however the clocks of the
         nodes differ. Of a message of another node: -1 if it is not newer than what is kept, or cannot be right. Of two
         with the same time all nodes take that of the node with the greater name.
         """
         clock = self._clock()
-        kept = self.tree.get(topic)
-        if kept is None:
-            kept = self.cleared.get(topic)
         if isinstance(kept, TimedMessage) and kept.at > clock + DAY:
             # Of a time when this node's clock was wrong: anything is newer.
             kept = None
@@ -198,13 +201,6 @@ class RetainedStore:
         at: i64 = load.retained_at
         return max(at, kept.at + 1) if isinstance(kept, TimedMessage) else at
 
-    def _tell_nodes(self, message: Message) -> None:
-        """Send what is being retained, or cleared, to the other nodes of the cluster, whatever their clients want."""
-        for client_id in self.nodes:
-            node = self._sessions.get(client_id)
-            if isinstance(node, NodeSession):
-                node.send(message)
-
     def _remember_clearing(self, topic: str, message: Message, account: Account, at: i64) -> bool:
         """Keep for the rest of a day that a topic was cleared; the topic has no message. False: there is no room."""
         left: i64 = min(at + DAY - self._clock(), DAY)
@@ -217,11 +213,6 @@ class RetainedStore:
         if self._load.journal is not None:
             self._load.journal.retained_set(cleared)
         return True
-
-    def _forget_clearing(self, topic: str) -> None:
-        cleared = self.cleared.get(topic)
-        if isinstance(cleared, Message):
-            self._clear(topic, cleared)
 
     def restored(self, message: Message, account: Account) -> None:
         """Put back what a store has kept: see `stored_properties`."""
@@ -266,6 +257,8 @@ class RetainedStore:
         lacking = -1
         given: i64 = 0
         cleared_bytes: i64 = 0
+        if setting and self._refused_alone(message, old, account, size, True):
+            given = MAX_GIVEN  # nothing would go but in vain
         while given < MAX_GIVEN:
             if not setting:
                 lacking = self._lacking(old, account, size)
@@ -278,7 +271,10 @@ class RetainedStore:
             if giving is None and not setting:
                 giving = self.shares.oldest_clearing(accounts.internal)
             if giving is None and not setting:
-                giving = self._giver(lacking, account, self._needed(old, account, size), old)
+                need, most = self._needed(old, account, size), self._limits.max_retained_bytes
+                if lacking == RETAINED:
+                    need, most = 1, self._limits.max_retained_messages
+                giving = self.shares.giver(accounts.rooms[lacking], account, need, most, old)
                 if acts and giving is not None and giving.account is not None:
                     accounts.give_way(giving.account, accounts.rooms[lacking])
             if giving is None or giving.account is None:
@@ -312,14 +308,18 @@ class RetainedStore:
             return size + self._tree_of(message).missing(topic) * NODE_BYTES
         return size + old.levels if isinstance(old, RetainedMessage) else size
 
-    def _refused_alone(self, message: Message, old: Message | None, account: Account, size: int) -> str:
-        """The setting about one client, or one user, that leaves no room; empty: there is some."""
+    def _refused_alone(
+        self, message: Message, old: Message | None, account: Account, size: int, gives: bool = False
+    ) -> str:
+        """The setting about one client, or one user, that leaves no room; empty: there is some. `gives`: once all that
+        they have cleared has given way."""
         if not self._is_link(message.publisher):
-            refused = self.shares.refused_by(message, size, old)
+            given = self.shares.cleared_bytes(account, message.publisher) if gives else 0
+            refused = self.shares.refused_by(message, size, old, given)
             if refused:
                 return refused
         most = self._limits.max_user_bytes
-        needed = self._needed(old, account, size)
+        needed = self._needed(old, account, size) - (self.shares.cleared_bytes(account) if gives else 0)
         refuses = 0 < most < account.bytes + needed and needed > 0 and not account.internal
         return MAX_USER_BYTES if refuses else ""
 
@@ -348,13 +348,6 @@ class RetainedStore:
             if needed > most - used or (needed > 0 and rooms[RETAINED_SIZE].left(account, most, used) < needed):
                 return RETAINED_SIZE
         return -1
-
-    def _giver(self, lacking: int, account: Account, needed: int, old: Message | None) -> RetainedMessage | None:
-        """The message that is to go so that an account gets some of a room; None: it gets none."""
-        room = self._accounts.rooms[lacking]
-        if lacking == RETAINED:
-            return self.shares.giver(room, account, 1, self._limits.max_retained_messages, old)
-        return self.shares.giver(room, account, needed, self._limits.max_retained_bytes, old)
 
     def _account_of(self, message: Message, origin: Session | None) -> Account:
         """Whose account a message is on."""
@@ -518,10 +511,10 @@ class RetainedShares:
         """The bytes of one client's retained messages."""
         return self._bytes.get(client_id, 0)
 
-    def refused_by(self, message: Message, size: int, old: Message | None) -> str:
+    def refused_by(self, message: Message, size: int, old: Message | None, given: int) -> str:
         """The setting by which its publisher may not have a message of `size` bytes in place of `old`; empty: it may.
 
-        The size has its new levels in it.
+        The size has its new levels in it. `given`: bytes that have gone by then.
         """
         client_id = message.publisher
         if self.most <= 0 or _nobodys(client_id):
@@ -529,14 +522,14 @@ class RetainedShares:
         if isinstance(old, RetainedMessage) and old.publisher == client_id and old.shared:
             size -= old.charge
         session = self._sessions.get(client_id)
-        held = self.of(client_id)
+        held = self.of(client_id) - given
         replaced = old.charge if isinstance(old, RetainedMessage) and old.publisher == client_id else 0
         if held == replaced:
             # One message of each client may always be retained, within the bounds of all.
             return ""
         if held + size > self.most:
             return "limits.max_retained_bytes_per_client"
-        return "" if session is None or session.account.has_room(size) else "limits.max_client_bytes"
+        return "" if session is None or session.account.has_room(size - given) else "limits.max_client_bytes"
 
     def charge(self, message: RetainedMessage, size: int, account: Account, link: bool) -> None:
         """A message of its publisher takes `size` bytes from now on, of an account. `link`: the publisher is a link's
@@ -596,6 +589,11 @@ class RetainedShares:
             if message is not None:
                 return message
         return None
+
+    def cleared_bytes(self, account: Account, client_id: str = "") -> int:
+        """Return the bytes of what a client, or any of an account, is known to have cleared."""
+        by_client: dict[str, ByAge] = self._clearings.get(account, OrderedDict())
+        return sum([int(each.bytes) for name, each in by_client.items() if client_id in (name, "")])
 
     def oldest_clearing(self, account: Account, client_id: str = "") -> RetainedMessage | None:
         """Return the clearing by a client of an account that is remembered for longest; None: there is none.
@@ -686,6 +684,7 @@ class ByAge:
         self._chunks: OrderedDict[int, Chunk] = OrderedDict()
         # The number of the last chunk.
         self._last: i64 = 0
+        self.bytes: i64 = 0
 
     def __len__(self) -> int:
         return sum([int(chunk.count) for chunk in self._chunks.values()])
@@ -703,6 +702,7 @@ class ByAge:
         message.place = self._last * CHUNK + len(chunk.messages)
         chunk.messages.append(message)
         chunk.count += 1
+        self.bytes += message.charge
 
     def remove(self, message: RetainedMessage) -> None:
         """A message that was added is retained no longer."""
@@ -710,6 +710,7 @@ class ByAge:
         chunk = self._chunks[number]
         chunk.messages[message.place % CHUNK] = None
         chunk.count -= 1
+        self.bytes -= message.charge
         message.place = -1
         if chunk.count == 0:
             del self._chunks[number]

@@ -115,10 +115,9 @@ class Router:
         self.retained_store.shares.most = limits.max_retained_bytes_per_client
         load.retained_check = self.retained_store if limits.check_retained_publisher else None
         self.queue_limits.forget()
-        for session in self.sessions.values():
-            if isinstance(session, ShareQueue):
-                # No client connects to it and so gives it the new terms.
-                self.queue_limits.apply_to_group(session, session.group.topic_filter)
+        for queue in self.share_queues.queues:
+            # No client connects to it and so gives it the new terms.
+            self.queue_limits.apply_to_group(queue, queue.group.topic_filter)
         self.peers.set_delays(limits)
 
     @property
@@ -175,8 +174,9 @@ class Router:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    def publish(self, message: Message, origin: Session | None) -> int:
-        """Route a message; store or clear it when it is retained. Return how many sessions and groups it was for.
+    def publish(self, message: Message, origin: Session | None, retained: bool = False) -> int:
+        """Route a message; store or clear it when it is retained, unless that is done (`retained`). Return how many
+        sessions and groups it was for.
 
         `origin` is the publishing session (for No Local), None for the broker's own messages and wills. Messages from a
         connection take shorter paths if possible (`protocol.publish`).
@@ -190,7 +190,7 @@ class Router:
             route = fanout.new_route(message.topic)
         count = fanout.forward(route, message, origin) if route.tapped else fanout.deliver(route, message, origin)
         # Without RETAIN no retained message is touched [MQTT-3.3.1-8].
-        if message.retain:
+        if message.retain and not retained:
             self.retained_store.retain(message, origin, True)
         return count
 
@@ -206,9 +206,7 @@ class Router:
         self.retained_store.retain(message, origin, True)
         if self.retained.get(topic) is before:
             return False
-        fanout = self.fanout
-        route = fanout.route(message.topic)
-        fanout.forward(fanout.new_route(message.topic) if route is None else route, message, origin)
+        self.publish(message, origin, True)
         return True
 
     def ask(self, message: Message, origin: Session | None, request: Request) -> int:
@@ -456,8 +454,7 @@ class Router:
         self.session_table.remove(session)
         self.table.end(session)
         if isinstance(session, ShareQueue):
-            session.group.queue = None
-            session.own_account.count()
+            self.share_queues.ended(session)
         elif self.event_listener is not None:
             self.event_listener.session_ended(session.client_id)
 

@@ -179,6 +179,7 @@ class ShareQueues:
         self.counters = router.counters
         self._router = router
         self._load = router.counters.load
+        self.queues: dict[ShareQueue, None] = {}
         # Queues that have dropped all that they had: they may be about to take a message.
         self._emptied: dict[ShareQueue, None] = {}
         # Connected members that would take from a queue which is not complete (`givers`).
@@ -270,8 +271,15 @@ class ShareQueues:
         """Give a group a queue, of which no journal knows yet; `session`, that of a member, answers for it."""
         made = self._new(group, session)
         group.queue = made
+        self.queues[made] = None
         self._router.session_table.add(made)
         return made
+
+    def ended(self, queue: ShareQueue) -> None:
+        """A queue has ended as a session."""
+        queue.group.queue = None
+        del self.queues[queue]
+        queue.own_account.count()
 
     def settle(self, queue: ShareQueue) -> None:
         """Something has come or gone: a queue that is empty ends, another one has its place among the sessions."""

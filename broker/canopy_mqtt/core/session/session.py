@@ -205,6 +205,17 @@ class Session:
             and (tap is None or not tap.deliveries)
         )
 
+    def takes_frames_of(self, origin: Session | None) -> bool:
+        """Return whether plain QoS 0 frames of this publisher may go directly to the connection's queue, although those
+        of all publishers may not (`fast_path`)."""
+        del origin
+        return False
+
+    def excludes(self, origin: Session | None) -> bool:
+        """Return whether nothing of this publisher is for this session: of a link to a node, nothing is for a node."""
+        del origin
+        return False
+
     # -- connection ----------------------------------------------------------------------------------------------------
 
     def attach(self, version: int, window: int, plain: bool) -> None:

@@ -7,14 +7,17 @@ and owns everything else of a connection.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import ack
+from canopy_mqtt.core.codec.framing import plain_payload
 from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5, Publish
 from canopy_mqtt.core.codec.reason_codes import ProtocolViolation, ReceiveMaximumExceeded
-from canopy_mqtt.core.jobs import DECODE_WORK, PROPERTY_SHIFT
-from canopy_mqtt.core.protocol.publish import topic_refusal
+from canopy_mqtt.core.codec.topic_names import DOLLAR
+from canopy_mqtt.core.jobs import DECODE_WORK, NEXT_WORK, PROPERTY_SHIFT
+from canopy_mqtt.core.protocol.publish import route_plain, topic_refusal
 from canopy_mqtt.core.queues.held import HeldAnswers
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.requests import Peer, Request
@@ -24,6 +27,9 @@ from canopy_mqtt.core.routing.node_messages import MARK_SIZE, Mark, NodeMessage,
 from canopy_mqtt.links.filters.declarer import COPY, OUTSIDE
 from canopy_mqtt.links.protocol.link_state import LinkState
 from canopy_mqtt.links.protocol.session import renamed
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 UNANSWERED: Final = -1
 """Stands for a reason code that is not known yet."""
@@ -79,6 +85,37 @@ class Downlink(Peer):
         self._acks: deque[Held] = deque()
         # Requests from upstream whose answers wait for other links, by packet identifier.
         self._requests: dict[int, Request] = {}
+
+    def publish_plain(self, decoder: Decoder) -> i64:
+        """Publish the current frame of a node and those behind it that go the same way, as `publish.on_publish` does.
+
+        Return how many there were; 0: nothing has happened, since it is to be decoded, or nobody here has asked for it.
+        """
+        router = self._router
+        limits = router.limits
+        body: i64 = decoder.body
+        stop: i64 = decoder.end
+        buffer = decoder.buffer
+        if (
+            not self._session.node
+            or decoder.header != 0x30
+            or body + 2 >= stop
+            or buffer[body + 2] == DOLLAR
+            or router.fanout.broadcasting
+            or limits.upgrade_outgoing_qos
+        ):
+            return 0
+        payload_at: i64 = plain_payload(buffer, body, stop, 0, True)
+        if payload_at <= 0 or 0 < limits.max_payload_size < stop - payload_at:
+            return 0
+        topic = buffer[body + 2 : payload_at - 1]
+        route = router.fanout.route(topic)
+        if route is None or (route.listeners == 0 and not route.groups):
+            return 0
+        taken = route_plain(router, self._session, decoder, True, route, topic, payload_at)
+        self._figures.received += taken
+        router.budget.used += NEXT_WORK * (taken - 1)
+        return taken
 
     def publish(self, packet: Publish, now: float) -> None:
         """Publish a message from the upstream here, unless it has been here, and acknowledge it."""
@@ -178,6 +215,7 @@ class Downlink(Peer):
         expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
         retain = (packet.retain or kept_anyway) and limits.retain_available
         message = Message(topic, packet.payload, qos, retain, properties, expires_at, session.client_id)
+        message.held = session.node
         if packet.retain and (self._replays.knows(message, packet.topic, now) or (session.node and not retain)):
             figures.replayed += 1
             return None

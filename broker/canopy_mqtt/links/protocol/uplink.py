@@ -233,8 +233,12 @@ class Uplink(Peer):
             counters.packets_received += 1
             kind: i64 = decoder.header >> 4
             if self.state == CONNECTED and kind == 3:
-                counters.messages_received += 1
-                self._downlink.publish(decoder.publish(), now)
+                taken: i64 = self._downlink.publish_plain(decoder)
+                if taken == 0:
+                    self._downlink.publish(decoder.publish(), now)
+                    taken = 1
+                counters.messages_received += taken
+                counters.packets_received += taken - 1
             elif self.state == CONNECTED and 4 <= kind <= 7 and decoder.short_ack() > 0:
                 self._acknowledged(kind, decoder.short_ack(), 0, now)
             else:

@@ -261,7 +261,7 @@ class ConnectionLog:
         session = protocol.session
         kept = ""
         if session is not None:  # else the client left with the read that brought its CONNECT
-            if session.link_peer and not session.is_link:
+            if session.link_peer and not session.is_link and not session.internal:
                 # Else nothing would tell why the requests of that Canopy get no answers.
                 kept = f', "link": "{NO_LINK}"'
             expiry = '"never"' if session.expiry_interval == NEVER else str(int(session.expiry_interval))

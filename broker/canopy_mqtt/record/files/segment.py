@@ -21,19 +21,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from canopy_mqtt.record.files.private import make_folder, opener
-from canopy_mqtt.record.schema import FORMAT, SCHEMA, dictionary_columns
+from canopy_mqtt.record.files.row_groups import RowGroups
+from canopy_mqtt.record.schema import FORMAT, SCHEMA
 
 MANIFESTS: Final = "_manifests"
 UNFINISHED: Final = ".inprogress"
-COMPRESSION_LEVEL: Final = 1
-"""The level of zstd: more costs several times the CPU for some percent."""
-ROW_GROUP: Final = 131_072
-"""Rows that are written at a time."""
-ROW_GROUP_BYTES: Final = 33_554_432
-"""Bytes in memory at which a smaller number of rows is written."""
 CHUNK: Final = 1 << 20
 
 
@@ -49,22 +43,10 @@ class Segment:
         make_folder(self._draft.parent)
         self._file = open(self._draft, "wb", opener=opener)  # noqa: SIM115  it outlives this function
         try:
-            self._writer: Any = pq.ParquetWriter(
-                self._file,
-                SCHEMA,
-                compression="zstd",
-                compression_level=COMPRESSION_LEVEL,
-                use_dictionary=dictionary_columns(),
-                # A flipped bit would else be read as another value.
-                write_page_checksum=True,
-                write_statistics=["seq", "kind", "ts", "recv_ns", "run_id", "topic", "client_id"],
-            )
+            self._rows = RowGroups(self._file, SCHEMA)
         except BaseException:
             self._discard()
             raise
-        self._batches: list[Any] = []
-        self._pending = 0
-        self._pending_bytes = 0
         self.opened_at = time.monotonic()
         self.rows = 0
         self.from_seq = first_seq
@@ -83,13 +65,10 @@ class Segment:
     @property
     def size(self) -> int:
         """The bytes so far, including uncompressed rows in memory."""
-        return int(self._file.tell()) + self._pending_bytes
+        return int(self._file.tell()) + self._rows.waiting_bytes
 
     def add(self, batch: Any) -> None:
         """Add rows, in order. Raises OSError."""
-        self._batches.append(batch)
-        self._pending += batch.num_rows
-        self._pending_bytes += batch.nbytes
         self.rows += batch.num_rows
         self.to_seq = batch.column("seq")[-1].as_py()
         span = pc.min_max(batch.column("ts").cast(pa.int64()))
@@ -100,20 +79,11 @@ class Segment:
         if batch.column("from_seq").null_count < batch.num_rows:
             gaps = batch.filter(pc.is_valid(batch.column("from_seq")))
             self._gaps += [[row["from_seq"], row["to_seq"], row["n"]] for row in gaps.to_pylist()]
-        if self._pending >= ROW_GROUP or self._pending_bytes >= ROW_GROUP_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._batches:
-            table = pa.Table.from_batches(self._batches, SCHEMA)
-            self._batches = []
-            self._pending = self._pending_bytes = 0
-            self._writer.write_table(table, row_group_size=ROW_GROUP)
+        self._rows.add(batch)
 
     def finish(self) -> None:
         """Rename the file to its final name, and write its manifest. Raises OSError."""
-        self._flush()
-        self._writer.close()
+        self._rows.close()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -132,9 +102,8 @@ class Segment:
         write_manifest(self._root, self.place, self.manifest)
 
     def abandon(self) -> None:
-        self._batches = []
         with contextlib.suppress(OSError, pa.ArrowException):
-            self._writer.close()
+            self._rows.abandon()
         self._discard()
 
     def _discard(self) -> None:

@@ -87,7 +87,8 @@ class Driver:
 
     @property
     def durability(self) -> Durability:
-        return Durability(self.window, self.says, self.recovery, self.volatile, self.share_queue)
+        relinked = 2 * self.timeout if self.sessions_stay else 0.0
+        return Durability(self.window, self.says, self.recovery, self.volatile, self.share_queue, relinked)
 
     @property
     def missing(self) -> str | None:

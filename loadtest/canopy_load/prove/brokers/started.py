@@ -20,6 +20,7 @@ import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Final
 
@@ -318,25 +319,14 @@ class Started:
                 assert node.clock is not None
                 node.clock.set(fault.amount if on else 0.0)
             case each if each in PARTITIONS:
-                self._lose(fault, on)
+                for way in permutations(range(len(self._nodes)), 2):
+                    if fault.loses(*way):
+                        self._network.lose(*way, on)
             case Fault.STORE_PAUSED if self._database is not None:
                 self._database.pause(on)
             case each:
                 assert node.disk is not None
                 node.disk.turn(each if on else None)
-
-    def _lose(self, fault: BrokerFault, on: bool) -> None:
-        """Lose what a partition loses, or nothing any more."""
-        if fault.fault is Fault.ONE_WAY:
-            ways = [(fault.nodes[0], fault.nodes[1])]
-        else:
-            inside = fault.nodes[:1] if fault.fault is Fault.PAIR else fault.nodes
-            outside = fault.nodes[1:] if fault.fault is Fault.PAIR else [
-                each for each in range(len(self._nodes)) if each not in inside
-            ]  # fmt: skip
-            ways = [way for one in inside for other in outside for way in ((one, other), (other, one))]
-        for sender, receiver in ways:
-            self._network.lose(sender, receiver, on)
 
     def _signal(self, node: _Node, number: signal.Signals) -> None:
         """Send a signal to all processes of a node."""

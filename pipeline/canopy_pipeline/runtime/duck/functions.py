@@ -44,6 +44,8 @@ _SQL: Final = {
     "coalesce": "coalesce",
     # Of times.
     "minute": "minute",
+    "timestamp_micros": "make_timestamptz",
+    "timestamp_seconds": "to_timestamp",
     "unix_micros": "epoch_us",
     "unix_seconds": "(epoch_us({0}) // 1000000)",
     # Of arrays.

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from canopy_pipeline.tables.payloads.bad_payload import MALFORMED, NO_SCHEMA, BadPayloadError
-from canopy_pipeline.tables.payloads.json_text import fields
+from canopy_pipeline.tables.payloads.column_values import fields
 from canopy_pipeline.tables.plans import Column, Plan
 
 SINGLE_OBJECT: Final = b"\xc3\x01"

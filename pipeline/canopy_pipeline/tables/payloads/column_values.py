@@ -32,6 +32,17 @@ _LATEST: Final = int((datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH).total_seconds
 _WHOLE: Final = {"int32": 31, "int64": 63}
 
 
+def fields(found: dict[str, Any], columns: tuple[Column, ...]) -> tuple[Any, ...]:
+    """The values of the columns, out of nested objects."""
+    made = []
+    for column in columns:
+        each: Any = found
+        for key in column.path:
+            each = each.get(key) if isinstance(each, dict) else None
+        made.append(value(each, column))
+    return tuple(made)
+
+
 def value(found: Any, column: Column) -> Any:
     """Convert a decoded value to the column's type.
 
@@ -58,10 +69,11 @@ def _wrong(found: Any, column: Column) -> BadPayloadError:
 
 
 def _whole(found: Any, column: Column) -> int:
-    if isinstance(found, (float, Decimal)) and math.isfinite(found) and found == int(found):
-        found = int(found)
-    if isinstance(found, bool) or not isinstance(found, int):
-        raise _wrong(found, column)
+    if type(found) is not int:
+        if isinstance(found, (float, Decimal)) and math.isfinite(found) and found == int(found):
+            found = int(found)
+        if isinstance(found, bool) or not isinstance(found, int):
+            raise _wrong(found, column)
     bits = _WHOLE[column.type]
     if not -(1 << bits) <= found < 1 << bits:
         raise BadPayloadError(OUT_OF_RANGE, f"{column.name}: does not fit {column.type}")

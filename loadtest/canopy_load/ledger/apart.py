@@ -1,0 +1,83 @@
+"""What several nodes do not promise where each session stays at its node, and nodes send each other messages: the
+limits that ``docs/cluster.md`` names for Canopy.
+
+Owns: `Apart`. Promises: it excuses the order of messages that their publisher sent by different nodes, and an older
+retained message, also for Retain Handling 2, at a node that a newer one can hardly have reached; nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from math import inf
+
+from canopy_load.ledger.history import Connect, Delivery, Event, History, Look, Publish, Stream, Subscribe
+
+Cut = Callable[[str, str, float, float], bool]
+"""Whether what one node had at a time may not have reached another one by a later time."""
+
+
+class Apart:
+    """The nodes of a history."""
+
+    def __init__(self, history: History, cut: Cut) -> None:
+        self._cut = cut
+        self._stays: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
+        """By client: from when to when it was at which node, or tried to be."""
+        self._fresh: dict[str, list[int]] = defaultdict(list)
+        """By client: the numbers of the connections with which its sessions began."""
+        connects: dict[str, list[Connect]] = defaultdict(list)
+        for connect in history.of(Connect):
+            connects[connect.client].append(connect)
+            if not connect.present:
+                self._fresh[connect.client].append(connect.number)
+        for client, those in connects.items():
+            ends = [*(each.began for each in those[1:]), inf]
+            self._stays[client] = [(each.began, end, each.node) for each, end in zip(those, ends, strict=True)]
+        self._messages = {(each.stream, each.sequence): each for each in history.of(Publish)}
+        self._came: dict[tuple[str, Stream, int], list[Delivery]] = defaultdict(list)
+        for each in history.of(Delivery):
+            if not each.retained:
+                self._came[each.client, each.stream, each.qos].append(each)
+
+    def excuse(self, promise: str, events: list[Event]) -> bool:
+        """Return True if the nodes do not promise what a finding says."""
+        match promise, events:
+            case "order", [*_, Delivery() as late]:
+                return self._overtaken(late)
+            case "retained, the last", [*newer, Look() as look]:
+                return bool(newer) and all(self._misses(look.node, each, look.at) for each in newer)
+            case "retained, each node" | "retained, the same", [Publish() as newest, Look() as one, Look() as other]:
+                return self._misses(one.node, newest, one.at) or self._misses(other.node, newest, other.at)
+            case "Retain Handling", [Subscribe() as asked, *_, publish, Delivery()]:
+                return self._misses(self._node(asked.client, asked.began), publish, asked.began)
+        return False
+
+    def _node(self, client: str, at: float) -> str:
+        """Return the node where a client was at a time."""
+        return next((node for began, end, node in self._stays[client] if began <= at < end), "")
+
+    def _ways(self, late: Delivery, sequence: int) -> set[str]:
+        """Return the nodes to which the publisher of a delivery has sent a message of that stream until then."""
+        publish = self._messages.get((late.stream, sequence))
+        if publish is None:
+            return set()
+        until = min(publish.ended, late.at)
+        return {node for began, end, node in self._stays[publish.client] if began <= until and publish.began < end}
+
+    def _overtaken(self, late: Delivery) -> bool:
+        """Return True if a message came by another node than each later one that came before in that session, and not
+        by the receiver's own."""
+        ways = self._ways(late, late.sequence)
+        begun = max((each for each in self._fresh[late.client] if each < late.number), default=-1)
+        came = self._came[late.client, late.stream, late.qos]
+        before = {each.sequence for each in came if begun < each.number < late.number}
+        later = [self._ways(late, sequence) for sequence in before if sequence > late.sequence]
+        return bool(ways) and ways != {self._node(late.client, late.at)} and all(len(each | ways) > 1 for each in later)
+
+    def _misses(self, node: str, publish: Event, at: float) -> bool:
+        """Return True if a message that another node has acknowledged may not have come to a node by a time."""
+        if not isinstance(publish, Publish) or publish.outcome != "ok":
+            return False
+        home = self._node(publish.client, publish.ended)
+        return home != node and self._cut(home, node, publish.ended, at)

@@ -1,0 +1,230 @@
+"""What several nodes whose sessions stay do not promise is excused, for those messages and that time alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from canopy_load.ledger.history import Connect, Delivery, History, Look, Publish, Subscribe
+from canopy_load.prove.faults import BrokerFault, Fault
+from canopy_load.prove.judge import Durability, judge
+from canopy_load.prove.lateness import Lateness
+from canopy_load.prove.plan import make
+from canopy_load.prove.play import Proof
+from tests.loadtest.prove.fake import Planted
+from tests.loadtest.prove.proving import broken, proof
+from tests.loadtest.prove.test_play import Apart
+
+A, B, C = NODES = ["mqtt://a", "mqtt://b", "mqtt://c"]
+STAY = Durability(relinked=2.0)
+
+
+class Story:
+    """A history of three nodes, and what was wrong with them."""
+
+    def __init__(self, *faults: tuple[float, float, BrokerFault]) -> None:
+        self.history = History()
+        self.faults = faults
+        self.lateness = Lateness()
+
+    def connect(self, client: str, at: float, node: str) -> None:
+        self.history.add(Connect(client=client, began=at, node=node, clean=True)).ok(at + 0.1)
+
+    def subscribe(self, client: str, at: float, topic_filter: str, **more: Any) -> None:
+        self.history.add(Subscribe(client=client, began=at, topic_filter=topic_filter, qos=2, **more)).ok(at + 0.1)
+
+    def publish(self, at: float, number: int, topic: str = "t/0", **more: Any) -> Publish:
+        made = self.history.add(Publish(client="p", began=at, topic=topic, qos=1, sequence=number, **more))
+        made.ok(at + 0.1)
+        return made
+
+    def comes(self, publish: Publish, at: float, **more: Any) -> None:
+        more = {"client": "s", "stream": publish.stream, "sequence": publish.sequence, "qos": 1, **more}
+        self.history.add(Delivery(at=at, **more))
+
+    def look(self, at: float, node: str, *found: Publish) -> None:
+        self.history.add(
+            Look(
+                client="l",
+                at=at,
+                until=at,
+                node=node,
+                found={each.topic: (each.stream, each.sequence) for each in found},
+            )
+        )
+
+    def broken(self, durability: Durability = STAY) -> set[str]:
+        made = Proof(make(1, 1), "00000000", NODES, self.history, inflicted=list(self.faults), lateness=self.lateness)
+        return broken(judge(made, durability))
+
+
+def overtaken(first: str, then: str, own: str = C) -> Story:
+    """A publisher sends two messages, each by a node; the second comes before the first to a client at its own node."""
+    story = Story()
+    story.connect("s", 0.0, own)
+    story.subscribe("s", 0.2, "t/#")
+    story.connect("p", 1.0, first)
+    one = story.publish(1.5, 0)
+    if then != first:
+        story.connect("p", 2.0, then)
+    two = story.publish(2.5, 1)
+    story.comes(two, 3.0)
+    story.comes(one, 4.0)
+    return story
+
+
+def test_a_publisher_that_changes_nodes_may_overtake_itself() -> None:
+    assert overtaken(A, B).broken() == set()
+    assert overtaken(A, B).broken(Durability()) == {"order"}, "others promise it"
+
+
+@pytest.mark.parametrize(
+    ("story", "why"),
+    [
+        (overtaken(A, A), "it stayed at its node"),
+        (overtaken(C, A), "the first came to the receiver's own node, and had no way to go"),
+    ],
+)
+def test_no_other_message_may_be_overtaken(story: Story, why: str) -> None:
+    assert story.broken() == {"order"}, why
+
+
+def test_what_stayed_at_a_node_is_found_beside_what_moved() -> None:
+    story = Story()
+    story.connect("s", 0.0, C)
+    story.subscribe("s", 0.2, "t/#")
+    story.connect("p", 1.0, A)
+    one, two = story.publish(1.5, 0), story.publish(1.7, 1)
+    story.connect("p", 2.0, B)
+    three = story.publish(2.5, 2)
+    for number, each in enumerate((three, two, one)):
+        story.comes(each, 3.0 + number)
+    assert story.broken() == {"order"}
+
+
+def test_what_came_in_an_earlier_session_overtakes_nothing() -> None:
+    story = Story()
+    story.connect("s", 0.0, A)
+    story.subscribe("s", 0.2, "t/#")
+    story.connect("p", 1.0, A)
+    one, two = story.publish(1.5, 0), story.publish(1.7, 1)
+    story.comes(two, 1.8)
+    story.connect("p", 2.0, B)
+    story.connect("s", 2.1, C)
+    story.subscribe("s", 2.2, "t/#")
+    story.comes(story.publish(2.5, 2), 2.8)
+    # It had waited at node a for node c.
+    story.comes(one, 3.0)
+    assert story.broken() == set()
+
+
+def cut(fault: Fault, *nodes: int, began: float = 10.0, ended: float = 12.0) -> tuple[float, float, BrokerFault]:
+    return began, ended, BrokerFault(0.0, fault, ended - began, nodes)
+
+
+APART = cut(Fault.PAIR, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("faults", "at", "node", "looked", "kept"),
+    [
+        ((APART,), 10.5, B, 11.5, True),
+        ((APART,), 10.5, B, 13.9, True),
+        ((APART,), 10.5, B, 16.0, False),  # linked again long before
+        ((APART,), 10.5, C, 11.9, False),  # that node was not cut off
+        ((APART,), 10.5, A, 10.7, False),  # it is where it was acknowledged
+        ((APART,), 5.0, B, 11.0, False),  # it was there long before the cut
+        ((), 10.5, B, 11.0, True),  # a moment ago
+        ((), 10.5, B, 12.0, False),
+        ((cut(Fault.KILL, 1),), 10.5, B, 13.0, True),
+        ((cut(Fault.KILL, 2),), 10.5, B, 13.0, False),
+        ((cut(Fault.ISOLATE, 0),), 10.5, B, 13.0, True),
+        ((cut(Fault.HALVES, 0, 1),), 10.5, B, 13.0, False),
+        ((cut(Fault.ONE_WAY, 1, 0),), 10.5, B, 13.0, True),
+        ((cut(Fault.STORE_PAUSED, 1),), 10.5, B, 13.0, False),
+    ],
+)
+@pytest.mark.parametrize("asked", [False, True], ids=["a look", "Retain Handling 2"])
+def test_a_retained_message_may_be_missed_where_it_can_hardly_be(
+    faults: tuple[tuple[float, float, BrokerFault], ...], at: float, node: str, looked: float, kept: bool, asked: bool
+) -> None:
+    """Either a look finds the older one, or it comes as a new one after a SUBSCRIBE that wants no retained messages."""
+    story = Story(*faults)
+    story.connect("s", 0.0, node)
+    story.connect("p", 1.0, A)
+    old = story.publish(1.5, 0, "r/0/0", retain=True)
+    new = story.publish(at, 1, "r/0/0", retain=True)
+    if asked:
+        story.subscribe("s", looked, "r/#", handling=2, as_published=True)
+        story.comes(new, looked + 0.5, retain=True)
+    else:
+        story.look(looked, node, old)
+    promise = "Retain Handling" if asked else "retained, the last"
+    assert story.broken() == (set() if kept else {promise})
+    assert story.broken(Durability()) == {promise}, "others promise it"
+
+
+@pytest.mark.parametrize(("faults", "kept"), [((APART,), True), ((), False)])
+@pytest.mark.parametrize("nodes", [(A, B), (B, A)])
+def test_two_nodes_may_differ_while_they_are_cut_off(
+    faults: tuple[tuple[float, float, BrokerFault], ...], kept: bool, nodes: tuple[str, str]
+) -> None:
+    story = Story(*faults)
+    story.connect("p", 1.0, A)
+    old = story.publish(1.5, 0, "r/0/0", retain=True)
+    new = story.publish(10.5, 1, "r/0/0", retain=True)
+    for number, node in enumerate(nodes):
+        story.look(12.5 + number / 10, node, new if node == A else old)
+    assert story.broken() == (set() if kept else {"retained, the last", "retained, each node"})
+
+
+def test_a_wait_for_a_core_makes_nodes_give_each_other_up() -> None:
+    story = Story()
+    story.connect("p", 1.0, A)
+    old = story.publish(1.5, 0, "r/0/0", retain=True)
+    story.publish(10.5, 1, "r/0/0", retain=True)
+    story.look(13.9, B, old)
+    assert story.broken() == {"retained, the last"}
+    story.lateness.noted(8.0, 0.0)
+    story.lateness.noted(10.0, 1.5)
+    story.lateness.noted(14.0, 0.0)
+    assert story.broken() == set()
+
+
+def test_each_of_the_newer_messages_has_to_be_excused() -> None:
+    """One of them was acknowledged by the very node that has an older one."""
+    story = Story(APART)
+    story.connect("p", 1.0, A)
+    old = story.publish(1.5, 0, "r/0/0", retain=True)
+    story.publish(10.5, 1, "r/0/0", retain=True)
+    story.connect("p", 10.7, B)
+    story.publish(11.0, 2, "r/0/0", retain=True)
+    story.look(11.5, B, old)
+    assert story.broken() == {"retained, the last"}
+
+
+def test_a_retained_message_that_nobody_sent_is_not_excused() -> None:
+    story = Story()
+    story.connect("p", 1.0, A)
+    new = story.publish(10.5, 1, "r/0/0", retain=True)
+    story.look(10.7, B, replace(new, sequence=7))
+    assert story.broken() == {"retained, the last"}
+
+
+@pytest.mark.parametrize(
+    ("planted", "promise"),
+    [
+        (Planted.REORDERS, "order"),
+        (Planted.OVERTAKES, "order"),
+        (Planted.OLD_RETAINED, "retained, the last"),
+        (Planted.OLD_RETAINED_ELSEWHERE, "retained, the last"),
+        (Planted.NO_RETAINED, "retained, the last"),
+        (Planted.KEEPS_CLEARED, "retained, the last"),
+        (Planted.IGNORES_RETAIN_HANDLING, "Retain Handling"),
+    ],
+)
+def test_planted_faults_are_found_at_nodes_whose_sessions_stay(planted: Planted, promise: str) -> None:
+    made = proof(planted, nodes=3, rounds=4, sessions_stay=True, broker=Apart(planted))
+    assert promise in broken(judge(made, STAY))
