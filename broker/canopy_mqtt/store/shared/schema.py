@@ -19,7 +19,7 @@ SLOTS: Final = 4
 LONG: Final = 9
 """The slot of what has waited long."""
 NEVER: Final = 4_294_967_295
-"""The Session Expiry Interval, in seconds, of a session that does not expire [MQTT-3.1.2.11.2]."""
+"""The Session Expiry Interval, in seconds, of a session that does not expire (3.1.2.11.2)."""
 
 TABLES: Final = f"""
 CREATE SEQUENCE session_id;
