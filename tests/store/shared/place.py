@@ -30,9 +30,10 @@ def message(payload: bytes, filters: Iterable[int], **options: Any) -> Publish:
 
 async def publish(node: SharedDatabase, payload: bytes, *names: str, **options: Any) -> Written:
     """Write a message for the sessions behind filters."""
-    known: dict[str, int] = node.__dict__.setdefault("known_filters", {})
-    known.update((each.name, each.id) for each in await node.feed() if not each.gone)
-    written = await node.write(Group(publishes=[message(payload, [known[name] for name in names], **options)]))
+    await node.feed()
+    rows = await node._reads.fetch("SELECT id FROM filter WHERE name = ANY ($1)", names)
+    assert len(rows) == len(names)
+    written = await node.write(Group(publishes=[message(payload, [row["id"] for row in rows], **options)]))
     assert not written.rematch
     return written
 
