@@ -44,6 +44,8 @@ def change(router: Router, settings: Settings) -> None:
         made.allow_anonymous = before.allow_anonymous
     # Draining has set it: the broker to which clients shall go.
     made.server_reference = before.server_reference
+    # A worker has set it.
+    made.relays_retained = before.relays_retained
     for name in NAMES:
         setattr(before, name, getattr(made, name))
     router.limits_changed()

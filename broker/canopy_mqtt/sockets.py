@@ -220,6 +220,31 @@ class SocketFile:
             pass
 
 
+async def bind_tcp(host: str | None, port: int) -> list[socket.socket]:
+    """Bind a socket to a port at each address of a host (None: all of this machine's); none listens yet.
+
+    Raises OSError: one cannot be bound; then none is.
+    """
+    loop, made = asyncio.get_running_loop(), list[socket.socket]()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        for family, _, _, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            made.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], port, *address[2:]))
+            # A free port is the same at each address.
+            port = sock.getsockname()[1]
+    except BaseException:
+        for sock in made:
+            sock.close()
+        raise
+    return made
+
+
 def bind_unix(path: str, mode: int, group: str) -> tuple[socket.socket, SocketFile]:
     """Bind a Unix socket that does not listen yet, so that no client can connect before it has its mode.
 

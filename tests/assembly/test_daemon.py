@@ -130,6 +130,30 @@ def test_a_broker_that_stops_by_itself_ends_the_process_with_the_reason() -> Non
     assert made[0].calls[-1] == "stop"
 
 
+class Slow(StandIn):
+    """One whose start has no end."""
+
+    async def start(self) -> None:
+        asyncio.get_running_loop().call_soon(self._after_start)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.calls.append("start is over")
+
+
+def test_a_signal_ends_a_start_that_lasts() -> None:
+    made: list[Slow] = []
+    output = io.StringIO()
+
+    def make(settings: Settings) -> Slow:
+        made.append(Slow(settings, kill(signal.SIGTERM)))
+        return made[-1]
+
+    daemon.run(Settings(), make, output)
+    assert made[0].calls == ["start is over"]
+    assert not output.getvalue()
+
+
 def test_without_uvloop_installed_the_standard_loop_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert daemon.loop_factory() is None

@@ -125,7 +125,7 @@ def in_force(broker: Broker) -> dict[str, Any]:
         "sys": broker._sys._interval,
         "alarms": (broker.alarms._settings, broker.alarms._observer.settings, broker.alarms.history.maxlen),
         "webhook": getattr(broker.alarms._notifier, "_settings", None),
-        "upgrades": [listener._upgrades and listener._upgrades.most_bytes for listener in broker.listeners.open],
+        "upgrades": [listener.upgrades and listener.upgrades.most_bytes for listener in broker.listeners.open],
         "traces": broker.traces._settings,
         "log": broker.settings.log,
         "shutdown": broker.settings.shutdown,

@@ -8,7 +8,7 @@ again after an outage.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,8 @@ class Nodes:
         self._cluster = {"name": "plant", "link_timeout": TIMEOUT, **cluster}
         self._ports: dict[str, int] = {}
         self._settings: dict[str, dict[str, Any]] = {}
+        self.prepare: Callable[[str, Broker], None] | None = None
+        """Called with each broker before it is started."""
 
     async def start(
         self, *names: str, stores: str = "", own: Mapping[str, dict[str, Any]] = NOTHING, **sections: Any
@@ -110,6 +112,8 @@ class Nodes:
         """Start a node anew, with the settings that it had, and these."""
         broker = Broker(Settings(**self._settings[name], **sections))
         self.stack.push_async_callback(broker.stop)
+        if self.prepare is not None:
+            self.prepare(name, broker)
         await broker.start()
         self.brokers[name] = broker
         return broker

@@ -219,15 +219,6 @@ class TestServe:
         assert stand_in.made == []
 
 
-def test_workers_are_refused_with_what_to_do_instead(stand_in: type[StandIn]) -> None:
-    """In one line, which names the flag."""
-    result = canopy("serve", "--workers", "4")
-    assert (result.exit_code, result.stdout, stand_in.made) == (2, "", [])
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("canopy: --workers: Canopy runs as one process")
-    assert "as nodes of a [cluster] (docs/cluster.md)" in line
-
-
 class TestCheckConfig:
     def test_good(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"

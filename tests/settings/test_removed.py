@@ -20,7 +20,6 @@ from tests.support.runs import for_each
             "stand in [cluster] (docs/cluster.md)",
         ),
         ("[mesh]\n", "line 1: mesh", "remove the section [mesh]"),
-        ('[workers]\ncount = "auto"\n', "line 2: workers.count", "as nodes of a [cluster] (docs/cluster.md)"),
     ],
 )
 def test_in_a_file(tmp_path: Path, text: str, where: str, advice: str) -> None:
@@ -35,7 +34,6 @@ def test_in_a_file(tmp_path: Path, text: str, where: str, advice: str) -> None:
 
 def test_elsewhere() -> None:
     with pytest.raises(SettingsError) as raised:
-        load_settings(sets=["workers.count=2"], environ={"CANOPY_MESH__NAME": "one"})
-    first, second = raised.value.problems
+        load_settings(environ={"CANOPY_MESH__NAME": "one"})
+    (first,) = raised.value.problems
     assert first.startswith("environment variable CANOPY_MESH__NAME: mesh.name: nodes of a cluster stand in [cluster]")
-    assert second.startswith("--set workers.count=2: workers.count: Canopy runs as one process")

@@ -468,6 +468,12 @@ class Broker(Server):
             raise RuntimeError("the broker does not run")
         return await self._reloading.reload(new)
 
+    async def check_reload(self, new: Settings) -> None:
+        """Find out whether these settings can be applied, and change nothing. Raises as `reload`."""
+        if self._reloading is None:
+            raise RuntimeError("the broker does not run")
+        await self._reloading.check(new)
+
     async def apply(self, settings: Settings, asked: bool) -> None:
         """Put these settings in force, which `canopy_mqtt.assembly.reloading` has prepared. `asked`: an operator asked
         for it, not a changed file.

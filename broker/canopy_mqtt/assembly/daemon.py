@@ -343,14 +343,24 @@ async def _serve(
     gc.collect()
     broker.before_listening = gc.freeze
     broker.suspended = Suspends(loop).look
-    await broker.start()
+    starting, asked = loop.create_task(broker.start()), loop.create_task(stopping.wait())
+    await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        # It may take minutes.
+        starting.cancel()
+        await asyncio.wait((starting,))
+        if starting.cancelled():
+            unused.loop = None
+            supervisor.close()
+            return
+    starting.result()
     # What was loaded since then.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     await _announce(build_info(), settings, broker, output)
     supervisor.ready(_status(broker))
     reloading = loop.create_task(hangup.serve(broker))
-    asked, broken = loop.create_task(stopping.wait()), loop.create_task(broker.broken())
+    broken = loop.create_task(broker.broken())
     try:
         await asyncio.wait((asked, broken), return_when=asyncio.FIRST_COMPLETED)
     finally:

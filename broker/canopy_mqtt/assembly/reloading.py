@@ -79,6 +79,21 @@ class Reloading:
         # A caller that gives up must not leave it half done.
         return await asyncio.shield(self._broker.loop.create_task(self._reload(new)))
 
+    async def check(self, new: Settings) -> None:
+        """Prepare a reload with these settings, and change nothing. Raises as `reload`."""
+        broker = self._broker
+        async with self.turn:
+            if self._stops():
+                raise RuntimeError("the broker does not run")
+            if line := too_many(new.limits.max_connections):
+                raise SettingsError([line])
+            try:
+                await broker.listeners.discard(await broker.listeners.prepare(new, broker.admission is not None))
+                if broker.securing is not None:
+                    await broker.securing.prepare(with_reloadable(broker.settings, new, broker.admission is None))
+            except (StartupError, SecurityError, TlsError) as error:
+                raise SettingsError([str(error)]) from error
+
     def _stops(self) -> bool:
         return self._broker.stopping
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.door import Door
@@ -35,10 +36,14 @@ class Cluster:
         self.links = NodeLinks(server, settings, own)
         server.router.retained_store.nodes = tuple(NODES + name for name in self.links.nodes)
         self.listener = ClusterListener(server, settings, Door(server, own, list(self.links.nodes)))
+        self.opened: Callable[[], Awaitable[None]] | None = None
+        """Awaited once the other nodes can come in, before the links connect."""
 
     async def start(self) -> None:
         """Let the other nodes in. Raises StartupError."""
         await self.listener.open()
+        if self.opened is not None:
+            await self.opened()
 
     async def stop(self) -> None:
         """Let no other node in any more. The links end later, when the clients have gone (`LinkManager.stop`)."""

@@ -14,7 +14,7 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import V5, Connect
 from canopy_mqtt.core.codec.reason_codes import Refused
 from canopy_mqtt.core.hooks import NodeDoor, Origin
-from canopy_mqtt.core.routing.nodes import HELD, NODE, NODES
+from canopy_mqtt.core.routing.nodes import HELD, NODE, NODES, NodeSession
 
 if TYPE_CHECKING:
     from canopy_mqtt.net.server import Server
@@ -53,6 +53,7 @@ class Door(NodeDoor):
         self._server.connection_table.at_door.know(f"from {client_id}", [origin.host])
         told = [(NODE, self._own.text())]
         session = self._server.router.sessions.get(client_id)
-        if greeting.asks and session is not None and not connect.clean_start:
+        if greeting.asks and isinstance(session, NodeSession) and not connect.clean_start:
             told += [(HELD, topic_filter) for topic_filter in session.subscriptions]
+            session.forget_members()
         return told

@@ -7,6 +7,8 @@ client could have.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from typing import Final
 
 from canopy_mqtt.core.hooks import NodeDoor
@@ -47,8 +49,16 @@ class ClusterListener(Listener):
     def __init__(self, server: Server, cluster: Cluster, door: NodeDoor) -> None:
         super().__init__(server, listener_settings(cluster))
         self.terms.door = door
+        self._renewing = asyncio.Lock()
         # Without a limit of their own: each has a place at the door.
         self.handshakes = Handshakes(0, server.loop)
+
+    async def renew_file(self) -> None:
+        """Listen anew if the file of its Unix socket is gone: somebody has removed it. Raises StartupError."""
+        async with self._renewing:
+            if not os.path.exists(self.endpoint.path):  # noqa: ASYNC240 (one call of the system)
+                await super().close()
+                await self.open()
 
     async def close(self) -> None:
         """Stop listening, and end the handshakes in progress."""

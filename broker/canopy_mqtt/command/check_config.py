@@ -23,6 +23,8 @@ from canopy_mqtt.settings.ineffective import ineffective
 from canopy_mqtt.settings.loader import annotated_defaults, changed, ignored, of_tables
 from canopy_mqtt.settings.secret_files import open_settings, open_to_others
 from canopy_mqtt.sockets import check_groups as socket_files
+from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.division import Division, division
 from canopy_mqtt.terminal import MISUSED, fail
 
 ENVIRONMENT: Final = "environment"
@@ -60,9 +62,10 @@ def check_config(
         *faults,
         *socket_files(settings),
         *unusable,
-        *store_unusable(settings),
+        *_store(settings),
         *_http(settings),
         *hooks_unusable(settings.hooks),
+        *_workers(settings),
     ]
     folders = {"recorder.directory": settings.recorder.directory, "tracing.directory": settings.tracing.directory}
     # Without these the broker goes on, and says so.
@@ -99,6 +102,27 @@ def check_config(
         typer.echo(f"  cannot be used: {line}")
     if broken:
         raise typer.Exit(MISUSED)
+
+
+def _store(settings: Settings) -> list[str]:
+    """Return why the broker cannot have its store."""
+    path = settings.store.path
+    try:
+        if path and (settings.workers.count > 1 or division(Path(path)) != Division(1)):
+            # Of several workers, now or before: the start moves the sessions.
+            return [why] if (why := unwritable("store.path", path)) else []
+    except StoreError as error:
+        return [str(error)]
+    return store_unusable(settings)
+
+
+def _workers(settings: Settings) -> list[str]:
+    """Return why the settings are not for several workers."""
+    if settings.workers.count == 1:
+        return []
+    from canopy_mqtt.workers.plan import unusable
+
+    return unusable(settings)
 
 
 def _http(settings: Settings) -> list[str]:

@@ -18,8 +18,9 @@ from canopy_mqtt.command.settings_arguments import load, one_of
 from canopy_mqtt.settings import DATABASES, Settings
 from canopy_mqtt.settings.loader import load_settings
 from canopy_mqtt.settings.missing_files import missing_files
-from canopy_mqtt.settings.removed import ONE_PROCESS, WHERE
 from canopy_mqtt.settings.secret_files import open_settings
+from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.division import divided
 from canopy_mqtt.terminal import MISUSED, fail
 
 app = typer.Typer(rich_markup_mode=None)
@@ -58,7 +59,13 @@ def serve(
             "store.path and store.url.",
         ),
     ] = None,
-    workers: Annotated[str | None, typer.Option(hidden=True)] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Serve the clients in this many processes, which are one broker; short for workers.count.",
+        ),
+    ] = None,
     log_level: Annotated[
         str | None,
         typer.Option(metavar="LEVEL", help="debug, info, warning or error; short for --set log.level=LEVEL."),
@@ -84,7 +91,7 @@ def serve(
         name = "store.url" if store.startswith(DATABASES) else "store.path"
         changes.append(f"{name}={json.dumps(store, ensure_ascii=False)}")
     if workers is not None:
-        fail(f"--workers: {ONE_PROCESS} {WHERE}", MISUSED)
+        changes.append(f"workers.count={workers}")
     if verbose and log_level not in (None, "debug"):
         fail(f"--verbose and --log-level {log_level} exclude each other", MISUSED)
     if verbose or log_level is not None:
@@ -93,6 +100,17 @@ def serve(
     settings = load(config, changes, addresses)
     # Nothing but the file can have changed.
     read = None if config is None else lambda: load_settings(config, changes, addresses)
+    if settings.workers.count > 1:
+        # Not before: most brokers are one process.
+        from canopy_mqtt.workers.plan import unusable
+
+        if lines := unusable(settings):
+            fail("\n".join(lines), MISUSED)
+    if settings.workers.count > 1 or (settings.store.path and divided(Path(settings.store.path))):
+        # Before this process has a thread.
+        from canopy_mqtt.workers.process import nursery
+
+        nursery()
     # An unread log must not block the broker; and whatever ends it, nothing that was logged is lost.
     with closing(BackgroundWriter(sys.stderr)) as writer:
         logs.configure(settings.log.level, settings.log.format, writer)
@@ -108,10 +126,26 @@ def serve(
 
 def _run(settings: Settings, read: Callable[[], Settings] | None, writer: BackgroundWriter) -> Exception | None:
     """Run the broker, and return what prevented that; None after an orderly stop."""
-    from canopy_mqtt.assembly.app import StartupError
+    from canopy_mqtt.net.listening.listeners import StartupError
 
+    make: Callable[[Settings], daemon.Service] = lambda given: daemon.real_broker(given, read)  # noqa: E731
     try:
-        daemon.run(settings, lambda given: daemon.real_broker(given, read), stream=writer, read=read)
-    except (daemon.DaemonError, StartupError) as error:
+        if settings.workers.count > 1:
+            make = _supervisor(writer)
+        elif settings.store.path and divided(Path(settings.store.path)):
+            from canopy_mqtt.workers.moving import join_stores
+
+            log, people = structlog.get_logger("canopy"), logs.for_people(settings.log.format, writer)
+            if not join_stores(settings, log, people, writer):
+                return None
+        daemon.run(settings, make, stream=writer, read=read)
+    except (daemon.DaemonError, StartupError, StoreError) as error:
         return error
     return None
+
+
+def _supervisor(writer: BackgroundWriter) -> Callable[[Settings], daemon.Service]:
+    """Return the maker of what runs in place of a broker where there are several workers."""
+    from canopy_mqtt.workers.supervisor import Supervisor
+
+    return lambda settings: Supervisor(settings, logs.for_people(settings.log.format, writer), writer.write)

@@ -52,6 +52,8 @@ class Limits:
         self.auto_id_prefix = "canopy-"
         self.control_characters = False
         self.retain_available = True
+        # True if a node that joins gets what other nodes have retained, too: it lost all at its end, and they serve on.
+        self.relays_retained = False
         self.allow_anonymous = True
         self.allow_empty_client_id = True
         self.max_session_expiry = NEVER

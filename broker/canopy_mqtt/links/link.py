@@ -176,6 +176,10 @@ class UpstreamLink(Owner):
             self._hurry.set()
         return True
 
+    def hurry(self) -> None:
+        """Try to connect now, if it is not connected: the other side is there."""
+        self._hurry.set()
+
     def reset(self) -> None:
         """Connect again, at once: passwords and certificates are read anew. The session goes on, with what waits."""
         if self.connection is not None:

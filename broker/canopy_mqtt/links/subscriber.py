@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.topic_names import parse_shared
+from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.links import parameters
 from canopy_mqtt.links.filters.aggregated import AggregatedFilters
 from canopy_mqtt.links.filters.budget import BudgetedFilters
@@ -66,10 +66,10 @@ class UpstreamSubscriber:
         self._declarer.gather()
         self.filters = parameters.local_filters(settings, self._mapping, self._declarer)
         if settings.subscribe == "demand":
+            told: set[str] = set()
             for session in self._server.router.sessions.values():
-                if not session.upstream:
-                    for name in session.subscriptions:
-                        self.wanted(parse_shared(name)[1])
+                for name in self._server.router.table.asked_for(session, told):
+                    self.wanted(name)
         else:
             for name in parameters.names(settings.subscribe, self._mapping):
                 self._declarer.declare(name)
@@ -82,6 +82,9 @@ class UpstreamSubscriber:
         self._count(topic_filter, self.filters.remove, -1)
 
     def _count(self, topic_filter: str, change: Callable[[str, float], None], outside: int) -> None:
+        if topic_filter.startswith(NODES) and not topic_filter.startswith(f"{self._name}/"):
+            # It tells another node of the members of a share group.
+            return
         names = self._mapping.asked(topic_filter)
         if not names:
             self.outside += outside

@@ -23,6 +23,7 @@ from canopy_mqtt.settings.access.security import Security
 from canopy_mqtt.settings.access.tokens import HttpTable, JwtTable, ScramTable
 from canopy_mqtt.settings.brokers.cluster import Cluster, ClusterNode
 from canopy_mqtt.settings.brokers.upstream import Federation, Presence, Remote, Upstream, parse_upstream
+from canopy_mqtt.settings.brokers.workers import Workers
 from canopy_mqtt.settings.http import Http, is_loopback, parse_http
 from canopy_mqtt.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
 from canopy_mqtt.settings.root import defaults, flatten, section_models
@@ -109,6 +110,7 @@ __all__ = [
     "Tracing",
     "TrustTable",
     "Upstream",
+    "Workers",
     "called",
     "defaults",
     "flatten",

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-ONE_PROCESS: Final = "Canopy runs as one process; to serve more clients, start several brokers as nodes of a [cluster]"
 ONE_BROKER: Final = "nodes of a cluster stand in [cluster]"
 WHERE: Final = "(docs/cluster.md)"
 
 REMOVED: Final = {
     "mesh": f"{ONE_BROKER} {WHERE}; remove the section [mesh]",
-    "workers": f"{ONE_PROCESS} {WHERE}; remove the section [workers]",
 }
 """Section → remedy."""
 

@@ -14,6 +14,7 @@ from canopy_mqtt.settings.access.rules import Access, Rules
 from canopy_mqtt.settings.access.security import Security
 from canopy_mqtt.settings.brokers.cluster import Cluster
 from canopy_mqtt.settings.brokers.upstream import Federation, Presence, Upstream
+from canopy_mqtt.settings.brokers.workers import Workers
 from canopy_mqtt.settings.http import Http
 from canopy_mqtt.settings.listeners import Endpoint, Listener
 from canopy_mqtt.settings.sections import (
@@ -115,6 +116,7 @@ class AllSettings(BaseModel):
     routing: Routing = Routing()
     federation: Federation = Federation()
     cluster: Cluster = Cluster()
+    workers: Workers = Workers()
     presence: Presence = Presence()
     sys: Sys = Sys()
     http: Http = Http()

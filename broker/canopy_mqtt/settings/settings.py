@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from canopy_mqtt.settings.access.security import Security
     from canopy_mqtt.settings.brokers.cluster import Cluster
     from canopy_mqtt.settings.brokers.upstream import Federation, Presence, Upstream
+    from canopy_mqtt.settings.brokers.workers import Workers
     from canopy_mqtt.settings.http import Http
     from canopy_mqtt.settings.listeners import Listener
     from canopy_mqtt.settings.sections import (
@@ -73,6 +74,7 @@ class Settings(AllSettings):
             routing: Routing | Mapping[str, Any] = ...,
             federation: Federation | Mapping[str, Any] = ...,
             cluster: Cluster | Mapping[str, Any] = ...,
+            workers: Workers | Mapping[str, Any] = ...,
             presence: Presence | Mapping[str, Any] = ...,
             sys: Sys | Mapping[str, Any] = ...,
             http: Http | Mapping[str, Any] = ...,

@@ -25,6 +25,8 @@ LATENCIES: Final = (0.02, 0.1, 0.5)
 """Seconds by which packets of clients come later, in each direction."""
 CLOCK_STEPS: Final = (-300.0, -5.0, 5.0, 300.0)
 """Seconds by which the clock of a node is set."""
+MAX_START: Final = 5.0
+"""Seconds within which a start with another number of workers is killed."""
 MAX_NODES: Final = 9
 MAX_TIMEOUT: Final = 600.0
 """Seconds that the time-out of a broker may be."""
@@ -43,6 +45,8 @@ class Fault(StrEnum):
     STOP = "stop"
     RESTART = "restart"
     SCALE = "scale"
+    KILL_WORKER = "kill-worker"
+    WORKERS = "workers"
     ISOLATE = "isolate"
     PAIR = "pair"
     HALVES = "halves"
@@ -65,15 +69,15 @@ LEAST_NODES: Final = {
     Fault.SCALE: 2, Fault.ISOLATE: 2, Fault.PAIR: 3, Fault.HALVES: 4, Fault.ONE_WAY: 2,
 }  # fmt: skip
 """How many nodes a fault needs; with fewer, one of the others is the same."""
+STARTS: Final = (Fault.KILL, Fault.RESTART, Fault.SCALE, Fault.KILL_WORKER, Fault.WORKERS)
 TOUCHES: Final = {
-    **dict.fromkeys((Fault.KILL, Fault.STOP, Fault.RESTART, Fault.SCALE), "process"),
+    **dict.fromkeys((Fault.KILL, Fault.STOP, Fault.RESTART, Fault.SCALE, Fault.KILL_WORKER, Fault.WORKERS), "process"),
     **dict.fromkeys(PARTITIONS, "network"),
     **dict.fromkeys((Fault.LATENCY, Fault.SEVER), "clients"),
     **dict.fromkeys((*DISK_FAULTS, Fault.STORE_RESTART), "store"),
     Fault.CLOCK: "clock",
 }
 """What of a node a fault touches."""
-STARTS: Final = (Fault.KILL, Fault.RESTART, Fault.SCALE)
 REFUSES: Final = (Fault.STORE_FULL, Fault.STORE_READ_ONLY)
 """A broker may refuse to start, as STARTS ask of it, on a disk on which it cannot write."""
 
@@ -89,7 +93,8 @@ class BrokerFault:
     """The numbers, from 0, of the nodes to which it happens. PAIR: the two that do not reach each other; ONE_WAY: the
     second does not hear the first; ISOLATE and HALVES: those that no other node reaches."""
     amount: float = 0.0
-    """LATENCY: seconds in each direction. CLOCK: the step, in seconds."""
+    """LATENCY: seconds in each direction. CLOCK: the step, in seconds. KILL_WORKER: which one, as a share of all.
+    WORKERS: the share of MAX_START after which each start but the last is killed."""
 
     def __str__(self) -> str:
         return f"{self.fault} of node {' and '.join(str(each + 1) for each in self.nodes)}"
@@ -152,6 +157,8 @@ def _drawn(random: Random, fault: Fault, load: float, nodes: int, timeout: float
     amount = random.choice(LATENCIES) if fault is Fault.LATENCY else 0.0
     if fault is Fault.CLOCK:
         amount = random.choice(CLOCK_STEPS)
+    if fault in (Fault.KILL_WORKER, Fault.WORKERS):
+        amount = random.random()
     if fault is Fault.STOP or fault in PARTITIONS or fault in DISK_FAULTS:
         return BrokerFault(at, fault, long, touched)
     # Other nodes may take over from one that is down for long; where there are none, clients only wait.

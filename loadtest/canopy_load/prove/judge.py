@@ -29,7 +29,7 @@ from canopy_load.ledger.history import (
 )
 from canopy_load.ledger.told import time_of
 from canopy_load.prove import waits
-from canopy_load.prove.faults import Fault
+from canopy_load.prove.faults import STARTS, Fault
 from canopy_load.prove.play import ABSENT, Proof
 from canopy_load.prove.waits import Wait
 from canopy_mqtt.words import counted
@@ -82,8 +82,7 @@ ENDURING: Final = frozenset(
 )  # fmt: skip
 """The promises that a broker can only keep over a kill if it has written what they are about to its disk."""
 
-ENDS: Final = (Fault.KILL, Fault.RESTART, Fault.SCALE)
-"""The faults with which a process ends."""
+KILLS: Final = (Fault.KILL, Fault.KILL_WORKER)
 WILL_SECONDS: Final = 1.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it.
 Between a quiet phase and the next fault there are more."""
@@ -231,7 +230,7 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
     if promise == "first of a group" and not durability.share_queue:
         return True
     last = time_of(events[-1])
-    fatal = ENDS if durability.volatile else (Fault.KILL,)
+    fatal = STARTS if durability.volatile else KILLS
     # What should not have come, or been said, is no consequence of a kill that was still to come.
     kills = [
         (began, ended)

@@ -42,8 +42,8 @@ DRAINS: Final = 4
 """Times of patience for which missing messages may still come at the end."""
 SILENCE: Final = 0.5
 """Seconds without an event after which a round is over."""
-DOUBTFUL_SILENCE: Final = 2.0
-"""The same where a message has come to no member of a share group."""
+DOUBTFUL_SILENCE: Final = 0.7
+"""The same, as a part of patience, where a message has come to no member of a share group: nodes may have to meet."""
 LIVE: Final = 0.5
 """Seconds between two lines about what goes on."""
 LOOK: Final = 0.01
@@ -293,7 +293,7 @@ class _Player:
             await asyncio.wait(self._looks)
         quiet = await self._silence(SILENCE)
         if quiet and not self._came_to_groups(before):
-            quiet = await self._silence(DOUBTFUL_SILENCE)
+            quiet = await self._silence(DOUBTFUL_SILENCE * self._ground.patience)
         if settled and quiet:
             self._ground.note(Rest(at=self._ground.now()))
         for _ in self._ground.targets:
@@ -349,7 +349,7 @@ class _Player:
                 client.subscribe(False)
             case Act.HUSH:
                 client.hush()
-            case Act.LOOK:
+            case Act.LOOK if not self._looks:
                 task = asyncio.create_task(self._look())
                 self._looks.add(task)
                 task.add_done_callback(self._looks.discard)

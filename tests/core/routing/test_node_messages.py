@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.primitives import text
-from canopy_mqtt.core.routing.node_messages import MARK_SIZE, NAME, marked, read_mark
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.node_messages import MARK_SIZE, NAME, for_group, from_group, marked, read_mark
 
 FORGED = b"\x26" + text(NAME) + text("10" + "9" * 17)
 """A mark as a client may write it."""
@@ -34,3 +35,24 @@ def test_what_a_node_says_is_read_and_the_rest_comes_as_it_was(
 def test_a_time_that_is_none_is_no_time() -> None:
     assert read_mark(FORGED[:-1] + b"x").at == 0  # type: ignore[union-attr]
     assert read_mark(marked(b"", 0, 1 << 60)).at == 10**17 - 1  # type: ignore[union-attr]
+
+
+@given(
+    PROPERTIES,
+    st.integers(0, 2),
+    st.booleans(),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=99),
+)
+def test_what_is_for_a_share_group_is_afterwards_as_it_was(
+    properties: bytes, qos: int, retain: bool, topic_filter: str
+) -> None:
+    sent = for_group(Message(b"t", b"1", qos, retain, properties, 7.0, "p"), qos, f"$share/g/{topic_filter}")
+    mark = read_mark(sent.properties)
+    assert mark is not None
+    assert (mark.share, mark.qos, mark.retain) == (f"$share/g/{topic_filter}", qos, retain)
+    assert (mark.at, mark.clears, sent.retain) == (0, False, False)
+    back = from_group(sent)
+    assert (back.topic, back.payload(), back.qos, back.retain) == (b"t", b"1", qos, retain)
+    assert (back.properties, back.expires_at, back.publisher) == (properties, 7.0, "p")
+    # Of any other message it takes nothing.
+    assert from_group(back) is back

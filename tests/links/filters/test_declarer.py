@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.packets import V5, Subscribe, Unsubscribe
+from canopy_mqtt.core.codec.packets import SUBSCRIBE, UNSUBSCRIBE, V5, Subscribe, Unsubscribe
 from canopy_mqtt.core.codec.properties import SUBSCRIPTION_IDENTIFIER
 from canopy_mqtt.core.codec.reason_codes import ProtocolViolation
 from canopy_mqtt.core.codec.topic_names import matches, overlaps
@@ -106,6 +106,13 @@ def test_what_an_earlier_program_left_goes() -> None:
     declarer.open(V5, True, True, LARGEST, ["old/#", "kept/#"])
     upstream.go_through(declarer)
     assert set(upstream.table) == {"kept/#", "unknown"}
+
+
+def test_what_an_earlier_program_left_goes_behind_what_takes_its_place() -> None:
+    declarer = Declarer(1)
+    declarer.declare("new")
+    declarer.open(V5, True, True, LARGEST, ["old"])
+    assert [packet[0] >> 4 for packet in declarer.packets([])] == [SUBSCRIBE, UNSUBSCRIBE]
 
 
 def test_what_there_was_no_room_for_is_tried_when_something_goes() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
 from canopy_load.brokers.process import BrokerFailed
 from canopy_load.engine.job import Target
-from canopy_load.ledger.history import Connect, Look, Publish, Subscribe
+from canopy_load.ledger.history import Connect, History, Look, Publish, Subscribe
 from canopy_load.prove import report
 from canopy_load.prove.client import Client
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
@@ -18,6 +19,7 @@ from canopy_load.prove.ground import Ground
 from canopy_load.prove.judge import judge
 from canopy_load.prove.plan import make
 from canopy_load.prove.play import Proof, play
+from canopy_load.prove.steps import Act, Step
 from canopy_mqtt.core.codec import packets
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.packets import V5
@@ -162,6 +164,33 @@ def test_every_node_is_looked_at() -> None:
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         assert len(runner.run(main())) == 2
+
+
+@pytest.mark.parametrize("later", [0.0, 0.005, 0.015])
+def test_a_look_names_the_node_that_was_looked_at(later: float) -> None:
+    """Also where the next one is due before it is over."""
+
+    async def main() -> History:
+        plan = make(1, 1, [], RATE, nodes=2)
+        (only,) = plan.rounds
+        looks = tuple(Step(at, "looker-0", Act.LOOK) for at in (2.9, 2.9 + later))
+        steps = tuple(sorted((*only.steps, *looks), key=lambda each: each.at))
+        plan = replace(plan, rounds=(replace(only, steps=steps),))
+        broker = FakeBroker()
+        await broker.start(2)
+        try:
+            return (await play(plan, [Target("127.0.0.1", port) for port in broker.ports])).history
+        finally:
+            await broker.close()
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        history = runner.run(main())
+    at: dict[str, str] = {}
+    for each in history.events:
+        if isinstance(each, Connect):
+            at[each.client] = each.node
+        elif isinstance(each, Look):
+            assert each.node == at[each.client]
 
 
 async def test_a_topic_that_is_cleared_while_it_is_looked_at_has_no_retained_message() -> None:

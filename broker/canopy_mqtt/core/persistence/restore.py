@@ -18,7 +18,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.packets import NEVER
-from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, parse_shared
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.core.ledger import SESSION_ENDED, Ledger
 from canopy_mqtt.core.persistence.journal import (
     UNBOUNDED,
@@ -40,6 +40,7 @@ from canopy_mqtt.core.routing.broadcast import Interrupted
 from canopy_mqtt.core.routing.links import UPLINKS, announced
 from canopy_mqtt.core.routing.nodes import new_session
 from canopy_mqtt.core.routing.router import Router
+from canopy_mqtt.core.routing.share_homes import group_of
 from canopy_mqtt.core.routing.share_queues import ShareQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
@@ -292,7 +293,7 @@ def _lone_will(router: Router, record: LoneWillRecord, now: float) -> None:
 
 
 def _subscribe_one(router: Router, session: Session, kept: SubscriptionRecord) -> None:
-    group_name, topic_filter = parse_shared(kept.request.topic_filter)
+    group_name, topic_filter = group_of(session, kept.request.topic_filter)
     subscription = Subscription(session, kept.request.topic_filter)
     subscription.agree(kept.request, kept.identifier, router.limits.max_qos)
     router.table.add(session, subscription, group_name, topic_filter)

@@ -534,6 +534,8 @@ def _check_settings(connect: Connect, router: Router) -> None:
         raise Refused(
             f"client identifiers that begin with {kind} are reserved", reason_codes.CLIENT_IDENTIFIER_NOT_VALID
         )
+    elif router.keeps is not None and not router.keeps(client_id):
+        raise Refused("the sessions of this client identifier are elsewhere", reason_codes.SERVER_UNAVAILABLE)
     user_name = connect.user_name
     if user_name is None and not limits.allow_anonymous and not _asks_later(connect, router):
         # A health check has to hear that no client could come in, rather than that it may not.

@@ -46,6 +46,7 @@ from canopy_mqtt.core.queues.queue_terms import (
 )
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import lacking_filter_room
+from canopy_mqtt.core.routing.share_homes import group_of
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
 
@@ -186,7 +187,8 @@ class FilterPacket(Job):
         self._part = ""
         # The filters that other nodes of the cluster have to know before the SUBACK; None: the SUBACK does not wait.
         self.awaited: list[str] | None = None
-        if router.table.confirms and filters.subscribes and not session.internal:
+        # Another worker, which has members of a group that lives here, waits as its members do.
+        if router.table.confirms and filters.subscribes and (not session.internal or router.table.home_of is not None):
             self.awaited = []
         # The reason code for all filters, while what they change cannot be kept; 0: it can.
         self._refusal = 0
@@ -291,6 +293,8 @@ class FilterPacket(Job):
         topic_filter = name
         if not self._filters.plain and name.startswith(SHARE_PREFIX):
             group, topic_filter = parse_shared(name)
+        elif session.upstream:
+            group, topic_filter = group_of(session, name)
         code = self._judge(request, group, topic_filter)
         roomy = self._roomy or session.internal
         if code == 0 and not roomy and not self._has_room(name, group, topic_filter):
@@ -312,9 +316,11 @@ class FilterPacket(Job):
             if options is not None or delay != UNSET:
                 self._tell(self._granted(None if options is None else message_terms))
             if self.awaited is not None:
-                entry = session.subscriptions[name].entry
-                if entry is not None:
-                    self.awaited.append(entry.topic_filter)
+                made = session.subscriptions[name]
+                if made.group is not None and made.group.home is not None:
+                    self.awaited.append(made.group.home.told)
+                elif made.entry is not None and (group or not session.internal):
+                    self.awaited.append(made.entry.topic_filter)
             # A QoS that the server does not have may be asked for; less is granted [MQTT-3.2.2-10].
             code = min(request.qos, router.limits.max_qos)
         else:

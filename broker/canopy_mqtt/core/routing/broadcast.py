@@ -58,8 +58,9 @@ class Broadcast:
             if not entry.retired:
                 self.entries.append(entry)
                 self._listeners.append(list(entry.subscriptions))
-                self.groups.extend(entry.groups.values())
-                self.count += len(entry.subscriptions) + len(entry.groups)
+                groups = [group for group in entry.groups.values() if group.home is None]
+                self.groups.extend(groups)
+                self.count += len(entry.subscriptions) + len(groups)
 
     def keep(self, journal: Journal, number: int) -> None:
         """Tell a journal of its way, under that number."""

@@ -422,6 +422,16 @@ class Fanout(Job):
                 self._cache.charge(route, route.references + verdicts.references() - held)
         return chosen
 
+    def deliver_to(self, group: SharedGroup, message: Message) -> int:
+        """Deliver a message that is for one share group alone: see `deliver`."""
+        verdicts = self.verdicts(message.topic)
+        member = self.choose(group, message, verdicts)
+        if member is None:
+            self._count_barred(group, message, verdicts)
+            return 0
+        self._give(member, group, message, verdicts)
+        return 1
+
     def _give(self, member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> int:
         """Deliver a message to the chosen member of a share group, or to the queue of the group. Return the answer.
 
@@ -484,10 +494,12 @@ def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> 
         if (
             send_buffer is not None
             and send_buffer.has_room(size)
-            and (qos == 0 or (session.send_quota() > 0 and _has_none_queued(session)))
+            and (qos == 0 or takes_at_once(session))
+            and not member.busy
             and fits(message, member)
         ):
             return member
+        group.pass_over(member)
     # No member is connected, or none has room: the next in turn takes it, so that each has its share of these.
     member = _next(group, verdicts)
     if member is None or fits(message, member):
@@ -521,9 +533,9 @@ def fits(message: Message, member: Subscription) -> bool:
     return send_buffer.refusal(message, qos, subscription_identifiers(member)) == ACCEPTED
 
 
-def _has_none_queued(session: Session) -> bool:
-    """Return whether no message waits in a session, so that the next is sent at once."""
-    return session.made_queue is None or session.made_queue.pending is None
+def takes_at_once(session: Session) -> bool:
+    """Return whether no message waits in a session and its window is open, so that the next is sent at once."""
+    return session.send_quota() > 0 and (session.made_queue is None or session.made_queue.pending is None)
 
 
 def _connected(group: SharedGroup, verdicts: Verdicts) -> Subscription | None:

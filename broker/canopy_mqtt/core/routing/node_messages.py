@@ -18,19 +18,31 @@ if TYPE_CHECKING:
 
 NAME: Final = "canopy-mark"
 
+SHARE: Final = "canopy-share"
+"""The user property before the mark of a message that is for one share group alone: `$share/NAME/FILTER`."""
+
 DIGITS: Final = 17
 """Digits of a time in a mark, in microseconds since 1970: enough for 3,000 years."""
 
 MAX_TIME: Final = 10**DIGITS - 1
 
 VALUE_SIZE: Final = 2 + DIGITS
-"""Bytes of the value of a mark: the QoS, whether the topic is cleared, and the time, in digits."""
+"""Bytes of the value of a mark: the QoS, one of `PLAIN` and those below it, and the time, in digits."""
+
+PLAIN: Final = 0
+CLEARS: Final = 1
+FOR_GROUP: Final = 2
+RETAINED_FOR_GROUP: Final = 3
+"""The second digit of a value. The last of them: the message is for a group, and came with RETAIN."""
 
 _HEAD: Final = b"\x26" + text(NAME) + text("0" * VALUE_SIZE)[:2]
 """The encoded property up to its value, section 2.2.2.2."""
 
 MARK_SIZE: Final = len(_HEAD) + VALUE_SIZE
 """Bytes of an encoded mark."""
+
+_SHARE_HEAD: Final = b"\x26" + text(SHARE) + b"\0\0"
+"""The encoded property with a share group up to its value, whose length is in the last two bytes."""
 
 
 class Mark:
@@ -39,12 +51,19 @@ class Mark:
     `qos`: 1 of a message with QoS 1, which goes with QoS 2 between nodes: one that came twice would come twice to
     subscribers with QoS 0, and to two members of a share group. `at`: the time at which its node retained it, in
     microseconds since 1970; 0: it did not, or was in no cluster then. `clears`: the node has cleared the topic instead.
+
+    `share`: the share group for which alone the message is; empty: it is for all who subscribe. Of such a one `qos` is
+    that of the message in any case, and `retain` whether it came with RETAIN. `size`: bytes of all that nodes have
+    added to the properties.
     """
 
     def __init__(self, qos: int, at: i64, clears: bool) -> None:
         self.qos = qos
         self.at: i64 = at
         self.clears = clears
+        self.share = ""
+        self.retain = False
+        self.size = MARK_SIZE
 
 
 _QOS1: Final = _HEAD + b"10" + b"0" * DIGITS
@@ -63,7 +82,15 @@ def read_mark(properties: bytes) -> Mark | None:
     value = properties[start + len(_HEAD) :]
     if not value.isdigit():
         return Mark(0, 0, False)
-    return Mark(value[0] - 48, int(value[2:]), value[1] == 49)
+    says, number = value[1] - 48, int(value[2:])
+    if says < FOR_GROUP:
+        return Mark(value[0] - 48, number, says == CLEARS)
+    mark = Mark(value[0] - 48, 0, False)
+    # In place of a time there are the bytes of the property with the group.
+    mark.share = properties[start - number + len(_SHARE_HEAD) : start].decode()
+    mark.retain = says == RETAINED_FOR_GROUP
+    mark.size += number
+    return mark
 
 
 def marked(properties: bytes, qos: int, at: i64 = 0, clears: bool = False) -> bytes:
@@ -72,7 +99,30 @@ def marked(properties: bytes, qos: int, at: i64 = 0, clears: bool = False) -> by
         return properties
     if qos == 1 and at == 0 and not clears:
         return properties + _QOS1
-    return properties + _HEAD + f"{qos}{int(clears)}{min(int(at), MAX_TIME):0{DIGITS}d}".encode()
+    return properties + _mark(qos, CLEARS if clears else PLAIN, at)
+
+
+def _mark(qos: int, says: int, number: i64) -> bytes:
+    return _HEAD + f"{qos}{says}{min(int(number), MAX_TIME):0{DIGITS}d}".encode()
+
+
+def for_group(message: Message, qos: int, name: str) -> Message:
+    """Return a message as another node gets it for one share group alone, `$share/NAME/FILTER`."""
+    share = _SHARE_HEAD[:-2] + text(name)
+    mark = _mark(qos, RETAINED_FOR_GROUP if message.retain else FOR_GROUP, len(share))
+    properties = message.properties + share + mark
+    return Message(message.topic, message.payload(), qos, False, properties, message.expires_at, message.publisher)
+
+
+def from_group(message: Message) -> Message:
+    """Return a message of `for_group` as it was before."""
+    mark = read_mark(message.properties)
+    if mark is None or not mark.share:
+        return message
+    properties = message.properties[: -mark.size]
+    return Message(
+        message.topic, message.payload(), mark.qos, mark.retain, properties, message.expires_at, message.publisher
+    )
 
 
 class TimedMessage(MessageCopy):
@@ -89,3 +139,11 @@ class NodeMessage(TimedMessage):
     def __init__(self, message: Message, mark: Mark) -> None:
         super().__init__(message, mark.at)
         self.clears = mark.clears
+
+
+class GroupMessage(MessageCopy):
+    """A message of another node that is for one share group alone, `$share/NAME/FILTER`."""
+
+    def __init__(self, message: Message, share: str) -> None:
+        super().__init__(message)
+        self.share = share

@@ -19,7 +19,7 @@ from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message, MessageCopy
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST, MessageTerms
 from canopy_mqtt.core.routing.links import UPLINKS
-from canopy_mqtt.core.routing.node_messages import TimedMessage, marked
+from canopy_mqtt.core.routing.node_messages import TimedMessage, for_group, from_group, marked
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
 from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
@@ -89,6 +89,7 @@ class NodeSession(Session):
         self.queue.holds = False
         self._presence = b""
         self._takes_frames = False
+        self._relays_retained = False
         # What is retained and cleared here, once the node has been connected, and how much had been dropped when it was
         # last begun to be sent.
         self._retained: RetainedTree | None = None
@@ -99,6 +100,7 @@ class NodeSession(Session):
         """Apply the limits of a link's queue, and of the connection's."""
         policy = DROP_OLDEST if limits.queue_policy == DROP_OLDEST else DROP_NEWEST
         self._presence = limits.presence_topic
+        self._relays_retained = limits.relays_retained
         self.limit(policy, None, 0, limits.link_bytes)
         send_buffer = self.send_buffer
         if send_buffer is not None:
@@ -130,9 +132,13 @@ class NodeSession(Session):
     ) -> int:
         """Offer a message to the node: as `Session.deliver`; EXCLUDED: it does not cross.
 
-        One that is to be retained comes by `RetainedStore.retain`, to all nodes.
+        One that is to be retained comes by `RetainedStore.retain`, to all nodes. One for a share group that lives here
+        is for members there, wherever it came from.
         """
         del retain
+        if group is not None:
+            message = for_group(message, qos, group.full_name)
+            return super().deliver(message, _between_nodes(qos), False, NO_IDENTIFIERS, group, message_terms)
         if not crosses(message, self._presence):
             return EXCLUDED
         if message.retain:
@@ -147,6 +153,23 @@ class NodeSession(Session):
     def send(self, message: Message) -> None:
         """Offer a message that is marked already (`for_nodes`)."""
         super().deliver(message, _between_nodes(message.qos), False, NO_IDENTIFIERS, None)
+
+    def forget_members(self) -> None:
+        """Treat all members that the node has of share groups as away: it has started again, and says anew."""
+        for member in self.memberships or ():
+            member.weight = 0
+
+    def send_home(self, message: Message, name: str) -> int:
+        """Offer a message for a share group that lives at the node: as `Session.deliver`."""
+        qos = message.qos
+        return super().deliver(for_group(message, qos, name), _between_nodes(qos), False, NO_IDENTIFIERS, None)
+
+    def take_shared(self, some: list[Delivery]) -> None:
+        """Remove messages as `Session.take_shared`: what other members get is as it was before it came here."""
+        super().take_shared(some)
+        for delivery in some:
+            delivery.message = from_group(delivery.message)
+            delivery.qos = delivery.message.qos
 
     def stream_all(self, retained: RetainedTree, cleared: RetainedTree) -> None:
         """Begin to send all retained messages, and which topics were cleared."""
@@ -174,9 +197,13 @@ class NodeSession(Session):
         stream.send_live()
 
     def adapt_retained(self, delivery: Delivery) -> bool:
-        """Mark a retained message of this node's own, or a clearing; False: it does not cross."""
+        """Mark a retained message of this node's own, or a clearing; False: it does not cross.
+
+        Where no store brings back to a node what it had retained, those of other nodes cross, too.
+        """
         message = delivery.message
-        if is_system(message.topic) or not crosses(message, self._presence):
+        relayed = self._relays_retained and message.publisher.startswith(NODE_LINKS)
+        if is_system(message.topic) or not (relayed or crosses(message, self._presence)):
             return False
         at = message.at if isinstance(message, TimedMessage) else 0
         delivery.message = MessageCopy(message, marked(message.properties, delivery.qos, at))

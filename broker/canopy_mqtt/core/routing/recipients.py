@@ -163,7 +163,7 @@ def _gather(route: Route, changes: Changes, since: i64, max_built: i64) -> i64:
         if many is not None:
             listeners += len(many.subscriptions)
             if many.groups:
-                groups = groups + list(many.groups.values())
+                groups = groups + [group for group in many.groups.values() if group.home is None]
     route.listeners = listeners
     route.list_references += len(groups) - len(route.groups)
     route.groups = groups

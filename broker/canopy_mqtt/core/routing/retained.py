@@ -192,7 +192,10 @@ class RetainedStore:
                 self._refused(topic, message, TOO_EARLY)
                 return -1
             if isinstance(kept, TimedMessage) and (
-                message.at < kept.at or (message.at == kept.at and self._node_of(message) <= self._node_of(kept))
+                message.at < kept.at
+                or (message.at == kept.at and self._node_of(message) <= self._node_of(kept))
+                # Another node has passed on what is kept here already.
+                or (message.at == kept.at and message.payload() == kept.payload())
             ):
                 return -1
             return message.at

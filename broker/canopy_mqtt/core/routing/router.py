@@ -10,7 +10,7 @@ Promises:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.accounts import Accounts
@@ -78,6 +78,8 @@ class Router:
         self.fanout = Fanout(self.table, self._load, self.jobs)
         # How this broker calls itself in the path of a message (`path`); empty: it has no name yet, and meets no loop.
         self.broker_id = ""
+        # Whether a client identifier is one of this process's; None: all are.
+        self.keeps: Callable[[str], bool] | None = None
         self.cache.guarded = limits.presence_topic
         self.cache.controls = limits.control_characters
         self.runs = RunFinder(self.fanout, limits.live_messages, limits.live_bytes)
@@ -320,7 +322,10 @@ class Router:
 
     def new_client_id(self) -> str:
         """A client identifier for a client that sent none; unique and not guessable [MQTT-3.1.3-6]."""
-        return self.limits.auto_id_prefix + secrets.token_hex(11)
+        while True:
+            made: str = self.limits.auto_id_prefix + secrets.token_hex(11)
+            if self.keeps is None or self.keeps(made):
+                return made
 
     def connect(
         self,

@@ -23,17 +23,21 @@ from canopy_mqtt.core.ledger import (
     EXPIRED,
     NOT_AUTHORIZED,
     REPLACED,
+    SESSION_ENDED,
+    Ledger,
 )
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.queue_terms import LATEST, MessageTerms
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
-from canopy_mqtt.core.routing.fanout import UNQUEUED, fits, share_qos
+from canopy_mqtt.core.routing.fanout import UNQUEUED, fits, share_qos, takes_at_once
+from canopy_mqtt.core.routing.node_messages import GroupMessage
+from canopy_mqtt.core.routing.nodes import NodeSession
 from canopy_mqtt.core.session.retained_stream import RetainedStreams, Source
 from canopy_mqtt.core.session.session import ClientAccount, Session
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS, Recipient, subscription_identifiers
-from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
+from canopy_mqtt.core.topics.subscription import GroupHome, SharedGroup, Subscription
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.limits import Limits
@@ -42,6 +46,9 @@ if TYPE_CHECKING:
 
 TURN: Final = 256
 """Messages that a member takes at most before others have their turn."""
+
+AHEAD: Final = 20
+"""Messages of a queue that are on their way to another worker, for each of its connected members."""
 
 MAX_MADE: Final = 64
 """Queues that are made in one batch, in 3 milliseconds: a message may be for very many groups. What is for others waits
@@ -143,6 +150,10 @@ class ShareSource(Source):
             group = member.group
             queue = None if group is None else group.queue
             if queue is None:
+                if group is not None and group.home is not None and group.home.busy:
+                    if session.send_quota() <= 0:
+                        return False
+                    group.home.set_busy(group, False)
                 del members[member]
                 continue
             if queue.givers > 0:
@@ -231,6 +242,41 @@ class ShareQueues:
             made.keep_in(journal)
             journal.session_kept(made.client_id, made.principal, NEVER, self._load.now)
         return made
+
+    def arrived(self, message: GroupMessage) -> int:
+        """Deliver what another worker has sent for one group alone. Return for how many members, or queues, it was.
+
+        It goes to a member here, or to the queue if the group lives here; else back to where it lives.
+        """
+        name, home_of = message.share, self._router.table.home_of
+        group = self.find(name)
+        home = "" if home_of is None else home_of(name)
+        if home and (group is None or not group.has_connected()):
+            return self.send_home(message, name, home)
+        if group is None or not group.has_member():
+            Ledger(name, self.counters).lost(SESSION_ENDED, 1)
+            return 0
+        count = self._router.fanout.deliver_to(group, message)
+        if group.home is not None and not group.home.busy:
+            self._see_room(group, group.home)
+        return count
+
+    def _see_room(self, group: SharedGroup, home: GroupHome) -> None:
+        """Tell the home of a group if no member here has room; the first that has says so (`ShareSource`)."""
+        members = [member for member in group.connected.slots if member is not None]
+        if any(takes_at_once(member.session) for member in members):
+            return
+        home.set_busy(group, True)
+        for member in members:
+            self.attach(member)
+
+    def send_home(self, message: Message, name: str, home: str) -> int:
+        """Send a message that no member here can take to the worker where its group lives (`GroupHome.node`)."""
+        node = self._router.sessions.get(home)
+        if not isinstance(node, NodeSession):
+            Ledger(name, self.counters).lost(SESSION_ENDED, 1)
+            return 0
+        return 1 if node.send_home(message, name) == ACCEPTED else 0
 
     def would_take(self, group: SharedGroup, member: Subscription, message: Message) -> Recipient | None:
         """Return what a new message would come to if it were for the queue of a group, and change nothing.
@@ -353,7 +399,7 @@ class ShareQueues:
         """A connected member of a group with a queue takes from it from now on, as much as it has room for."""
         session = member.session
         send_buffer = session.send_buffer
-        if send_buffer is None:
+        if send_buffer is None or not member.is_connected() or member.busy:
             return
         streams = session.streams = session.streams or RetainedStreams()
         source = streams.source
@@ -411,6 +457,9 @@ class ShareQueues:
         identifiers = subscription_identifiers(member)
         terms = session.message_terms if member.message_terms is None else member.message_terms
         window = session.window
+        if isinstance(session, NodeSession) and session.in_flight_messages() >= AHEAD * i64(member.weight):
+            # The worker may be about to say that its members are busy.
+            return False
         if not send_buffer.has_room(message.size + HEADROOM):
             return False
         if qos > 0 and (not window.takes(message.size) or (terms is not None and window.full_of_own(send_buffer))):

@@ -9,6 +9,7 @@ first removes two of them, so that they do not accumulate.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -19,11 +20,14 @@ from canopy_mqtt.core.hooks import Recorder, SubscriptionListener
 from canopy_mqtt.core.jobs import DROP_WORK, NODE_SHIFT, OUTDATED_WORK, REMOVAL, Budget, Job, Scheduler
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import MessageTerms
+from canopy_mqtt.core.routing.nodes import NODES
+from canopy_mqtt.core.routing.share_homes import ShareHome, stand_for
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.subscription import (
     SUB_QUEUE_BYTES,
     SUBSCRIPTION_BYTES,
+    SharedGroup,
     Subscription,
     group_bytes,
 )
@@ -62,6 +66,9 @@ class SubscriptionTable(Job):
         self.confirms = False
         self.tap: Recorder | None = None
         self.share_queues: ShareQueues | None = None  # the router's
+        # Says at which other worker a share group lives, by its full name: the client identifier of that one, empty
+        # for here. None: all live here.
+        self.home_of: Callable[[str], str] | None = None
         # How many go in one call.
         self.drops: i64 = DROPS
         self._totals = totals
@@ -123,8 +130,13 @@ class SubscriptionTable(Job):
         before: i64 = cache.walked + cache.extended
         outdated: i64 = cache.outdated
         held: i64 = self.trie.bytes
+        if group_name:
+            stand_for(subscription)
         entry = cache.add(topic_filter, subscription, group_name)
-        if not group_name:
+        group = subscription.group
+        if group is not None:
+            self._find_home(group)
+        else:
             # The string that its filter has already: all subscriptions to it have one between them.
             subscription.topic_filter = entry.topic_filter
         walked: i64 = cache.walked + cache.extended - before
@@ -132,8 +144,32 @@ class SubscriptionTable(Job):
         self._budget.used += walked + nodes + OUTDATED_WORK * (cache.outdated - outdated)
         session.subscriptions[subscription.topic_filter] = subscription
         self._account(subscription, entry.cost, 1)
-        if self.listener is not None and not session.upstream:
+        if self.listener is not None and _is_asked_for(subscription, group, topic_filter):
             self.listener.wanted(topic_filter)
+
+    def asked_for(self, session: Session, told: set[str]) -> list[str]:
+        """Return the filters that other brokers are asked for because of a session, but those in `told`.
+
+        `told`: by which other workers are told of members. A group has one for all its members; new ones are added.
+        """
+        found: list[str] = []
+        for subscription in session.subscriptions.values():
+            group, entry = subscription.group, subscription.entry
+            if group is not None and group.home is not None:
+                if group.home.told and group.home.told not in told:
+                    told.add(group.home.told)
+                    found.append(group.home.told)
+            elif entry is not None and _is_asked_for(subscription, group, entry.topic_filter):
+                found.append(entry.topic_filter)
+        return found
+
+    def _find_home(self, group: SharedGroup) -> None:
+        """Find out where a group lives that may be new, and tell that worker of it."""
+        if self.home_of is not None and group.subscriptions == 1 and group.home is None:
+            node = self.home_of(group.full_name)
+            if node:
+                group.home = ShareHome(self, node)
+                group.home.changed(group)
 
     def give_queue(self, subscription: Subscription, message_terms: MessageTerms | None) -> None:
         """Let the messages of a subscription wait in a queue of their own, or (None) in that of its session."""
@@ -155,6 +191,10 @@ class SubscriptionTable(Job):
         """The options of a subscription have changed in place."""
         if subscription.entry is not None:
             self.cache.touch(subscription.entry, subscription)
+        group = subscription.group
+        if group is not None:
+            stand_for(subscription)
+            group.place(subscription)
 
     def drop(self, subscription: Subscription) -> i64:
         """Take a subscription away from its filter, and the filter with the last one. Its session has let go of it.
@@ -170,7 +210,7 @@ class SubscriptionTable(Job):
         self.cache.discard(entry, subscription)
         if group is not None and group.queue is not None and self.share_queues is not None:
             self.share_queues.left(group, subscription.session)
-        if self.listener is not None and not subscription.session.upstream:
+        if self.listener is not None and _is_asked_for(subscription, group, topic_filter):
             self.listener.unwanted(topic_filter)
         return held - self.trie.bytes
 
@@ -265,3 +305,15 @@ class SubscriptionTable(Job):
         if account.queue is not None or account.window is not None:
             account.fit()
         self._room.change(account.owner, int(change * size))
+
+
+def _is_asked_for(subscription: Subscription, group: SharedGroup | None, topic_filter: str) -> bool:
+    """Return whether other brokers are asked for the filter of a subscription, which may be in a group."""
+    if group is not None and group.home is not None:
+        # The home asks for it.
+        return False
+    if subscription.session.upstream:
+        # Another worker has members of a group that lives here.
+        return group is not None and subscription.topic_filter.startswith(NODES)
+    # No other node sends what nodes say to each other.
+    return not topic_filter.startswith(NODES)

@@ -75,6 +75,9 @@ class Unfinished(Job):
         queue = session.made_queue
         if queue is None or queue.pending is None:
             return
+        if session.internal and session.memberships and any(each.group is group for each in session.memberships):
+            # A worker that has told of another number of members.
+            return
         self._fanout.budget.used += int(queue.in_memory) >> MERGE_SHIFT
         for each in queue.waiting():
             if each.group is group:
@@ -90,6 +93,10 @@ class Unfinished(Job):
         queues: dict[SharedGroup, ShareQueue] = {}
         for group in left:
             present = self._present(group)
+            if present.home is not None and not present.has_connected():
+                # Members elsewhere, or the queue, get it.
+                groups.add(group)
+                continue
             member = present.any_member()
             if member is None:
                 continue
@@ -167,6 +174,9 @@ class Unfinished(Job):
         message = delivery.message
         assert delivery.group is not None
         group = self._present(delivery.group)
+        if group.home is not None and not group.has_connected():
+            self._queues.send_home(message, group.full_name, group.home.node)
+            return
         verdicts = fanout.verdicts(message.topic)
         chosen = fanout.choose(group, message, verdicts)
         if chosen is None:

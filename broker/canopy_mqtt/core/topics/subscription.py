@@ -94,6 +94,11 @@ class Subscription(Recipient):
         self.slot: i32 = 0  # its index in the list it stands in; `NOWHERE`: its session is over, it is in none
         self.retain_handling: u8 = retain_handling
         self.present = False  # whether `slot` is one among a group's connected members
+        # Turns in a row in its group, and how many of them it has had: one, but of a worker (`routing.share_homes`) as
+        # many as it has connected members, also none; and whether none of these has room.
+        self.weight: i32 = 1
+        self.served: i32 = 0
+        self.busy = False
 
     def agree(self, request: SubscriptionRequest, identifier: int, max_qos: int) -> None:
         """Take the options of a SUBSCRIBE, with no higher QoS than `max_qos`."""
@@ -103,6 +108,10 @@ class Subscription(Recipient):
         self.retain_handling = request.retain_handling
         self.identifier = identifier
         self.plain = identifier == 0 and self.message_terms is None
+
+    def is_connected(self) -> bool:
+        """Return whether a client that can take messages is connected."""
+        return self.weight > 0 and self.session.send_buffer is not None
 
     def grant(self, qos: u8) -> None:
         """Have another QoS granted."""
@@ -186,6 +195,26 @@ class Turns:
         self.generation += 1
 
 
+class GroupHome:
+    """The worker where a share group lives, if that is another one. `node`: the client identifier of that one."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        # The filter that is subscribed to there for the members here; empty: there are none.
+        self.told = ""
+        # Whether no connected member here had room when the last message came.
+        self.busy = False
+
+    def set_busy(self, group: SharedGroup, busy: bool) -> None:
+        """Tell the home whether no member has room."""
+        self.busy = busy
+        self.changed(group)
+
+    def changed(self, group: SharedGroup) -> None:
+        """Tell the home what members there are now."""
+        raise NotImplementedError
+
+
 class SharedGroup:
     """The members of one share name at one topic filter (section 4.8.2): each message goes to one of them.
 
@@ -206,6 +235,8 @@ class SharedGroup:
         self.with_qos2: i64 = 0
         # What waits for the member that connects first (`routing.share_queues`); None: nothing does.
         self.queue: ShareQueue | None = None
+        # The worker where it lives; None: here. If it is not None, no message comes here by its topic.
+        self.home: GroupHome | None = None
 
     @property
     def full_name(self) -> str:
@@ -240,8 +271,16 @@ class SharedGroup:
             if member is None:
                 return None
             if self.in_place(member):
-                turns.cursor += 1
+                member.served += 1
+                if member.served >= member.weight:
+                    self.pass_over(member)
                 return member
+
+    def pass_over(self, member: Subscription) -> None:
+        """End the turns of a member, if they are not over."""
+        if member.served > 0:
+            member.served = 0
+            (self.connected if member.present else self.away).cursor += 1
 
     def next_away(self) -> Subscription | None:
         """Return whose turn it is of those whose clients are away."""
@@ -282,35 +321,41 @@ class SharedGroup:
         if session.ended:
             self.discard(member)
             return False
-        if member.present != (session.send_buffer is not None):
+        if member.present != member.is_connected():
             self.place(member)
             return False
         return True
 
     def add(self, member: Subscription) -> None:
         """Take in a member; `FilterEntry.add` is who calls this."""
-        member.present = member.session.send_buffer is not None
+        member.present = member.is_connected()
+        member.served = 0
         turns = self.connected if member.present else self.away
         turns.add(member)
+        if self.home is not None:
+            # The new one may have room.
+            self.home.set_busy(self, False)
 
     def discard(self, member: Subscription) -> None:
         """Let a member go; `FilterEntry.discard` is who calls this, at the latest."""
         if member.slot != NOWHERE:
             turns = self.connected if member.present else self.away
             turns.discard(member)
+            if self.home is not None:
+                self.home.changed(self)
 
     def place(self, member: Subscription) -> None:
         """Move a member whose session came or went (`Session.send_buffer`) to where it belongs now.
 
         Cost: independent of how many there are. No version grows: the fan-out asks a group for a member each time.
         """
-        if member.present != (member.session.send_buffer is not None):
+        if member.present != member.is_connected():
             self.renew(member)
 
     def renew(self, member: Subscription) -> None:
         """Treat a member as one that comes anew: what was found out about it holds no longer."""
         if member.slot != NOWHERE:
-            self.discard(member)
+            (self.connected if member.present else self.away).discard(member)
             self.add(member)
 
 

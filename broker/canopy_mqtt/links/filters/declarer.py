@@ -207,14 +207,15 @@ class Declarer(UpstreamSubscriptions):
                 self._unsure.add(topic_filter)
                 if topic_filter not in self._due:
                     again[topic_filter] = topic_filter in self.wanted
+        for topic_filter in self.wanted:
+            if topic_filter not in self.held:
+                again[topic_filter] = True
+        # Behind what takes the place of it: a share group at another worker would end without a member.
         for topic_filter in stale:
             if topic_filter not in self.wanted and topic_filter not in self.held:
                 # Should it be wanted before that is sent, it is asked for.
                 self._unsure.add(topic_filter)
                 again[topic_filter] = False
-        for topic_filter in self.wanted:
-            if topic_filter not in self.held:
-                again[topic_filter] = True
         again.update(self._due)
         self._due = again
         return []

@@ -23,7 +23,7 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.requests import Peer, Request
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import has_looped, visited, with_hop
-from canopy_mqtt.core.routing.node_messages import MARK_SIZE, Mark, NodeMessage, read_mark
+from canopy_mqtt.core.routing.node_messages import MARK_SIZE, GroupMessage, Mark, NodeMessage, read_mark
 from canopy_mqtt.links.filters.declarer import COPY, OUTSIDE
 from canopy_mqtt.links.protocol.link_state import LinkState
 from canopy_mqtt.links.protocol.session import renamed
@@ -146,7 +146,9 @@ class Downlink(Peer):
         if message is not None:
             router = self._router
             # No node asks whom a message reaches that is to be retained: it goes to all of them.
-            if packet.request and packet.qos > 0 and self.peer_id and not isinstance(message, NodeMessage):
+            if isinstance(message, GroupMessage):
+                count = router.share_queues.arrived(message)
+            elif packet.request and packet.qos > 0 and self.peer_id and not isinstance(message, NodeMessage):
                 request = Request(packet_id, packet.qos)
                 count = router.ask(message, session, request)
                 if request.waits(self, count):
@@ -173,6 +175,9 @@ class Downlink(Peer):
         figures = self._figures
         if packet.topic_alias > 0:
             raise ProtocolViolation("a topic alias, and none was allowed")  # [MQTT-3.1.2-27]
+        mark = read_mark(packet.properties) if session.node else None
+        if mark is not None and mark.share:
+            return self._for_group(packet, mark, now)
         verdict = self._declarer.verdict(packet.topic, packet.subscription_ids)
         if verdict == COPY:
             figures.copies += 1
@@ -183,9 +188,7 @@ class Downlink(Peer):
             figures.nameless += 1
             return None
         properties, qos = packet.properties, packet.qos
-        mark: Mark | None = None
         if session.node:
-            mark = read_mark(properties)
             if mark is not None:
                 properties = properties[:-MARK_SIZE]
                 if qos == 2 and mark.qos == 1:
@@ -220,6 +223,14 @@ class Downlink(Peer):
             figures.replayed += 1
             return None
         return NodeMessage(message, mark) if retain and mark is not None else message
+
+    def _for_group(self, packet: Publish, mark: Mark, now: float) -> GroupMessage:
+        """Return a message for one share group: another worker knows of its members here, whatever is declared."""
+        expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
+        properties, publisher = packet.properties[: -mark.size], self._session.client_id
+        message = Message(packet.topic, packet.payload, mark.qos, mark.retain, properties, expires_at, publisher)
+        message.held = True
+        return GroupMessage(message, mark.share)
 
     def acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
         """Send a PUBACK, PUBREC or PUBCOMP, after the earlier ones; UNANSWERED: once `answer` has come."""

@@ -102,9 +102,9 @@ class Listener:
             -1.0 if settings.max_delay is None else settings.max_delay,
         )
         # The requirements on a request for a WebSocket; None: the listener accepts none.
-        self._upgrades: UpgradeTerms | None = None
+        self.upgrades: UpgradeTerms | None = None
         if self.scheme in ("ws", "wss"):
-            self._upgrades = UpgradeTerms(settings.path, tuple(settings.origins), request_bytes(server.settings.limits))
+            self.upgrades = UpgradeTerms(settings.path, tuple(settings.origins), request_bytes(server.settings.limits))
         # The networks that send PROXY headers; None: no peer does.
         self._trusted: TrustedProxies | None = None
         if settings.proxy_protocol != "none":
@@ -207,15 +207,15 @@ class Listener:
 
     def limit(self, settings: Settings) -> None:
         """Apply these limits to new connections."""
-        if self._upgrades is not None:
-            self._upgrades.most_bytes = request_bytes(settings.limits)
+        if self.upgrades is not None:
+            self.upgrades.most_bytes = request_bytes(settings.limits)
         for sock in self.sockets:
             sockets.tune(sock, settings)
 
     @property
     def _factory(self) -> Callable[[], asyncio.Protocol]:
         """The factory of protocols: `protocol`, or one that makes the connection at once if no stage stands between."""
-        if self._upgrades is None and self.certificates is None and self._trusted is None:
+        if self.upgrades is None and self.certificates is None and self._trusted is None:
             return partial(_connection, self.server.connection_table, self.terms)
         return self.protocol
 
@@ -225,13 +225,18 @@ class Listener:
         From the socket up, each stage is a protocol to the one below it and a transport to the one above. All are made
         at once: a connection counts from its arrival, or from the end of its PROXY header.
         """
+        connection = Connection(self.server.connection_table, self.terms)
+        return self.below(connection, self.above(connection))
+
+    def above(self, connection: Connection) -> object:
+        """Make the stage that gets bytes as the client means them: the connection, or its WebSocket."""
+        return connection if self.upgrades is None else WebSocketTransport(connection, self.upgrades)
+
+    def below(self, connection: Connection, lowest: object) -> asyncio.Protocol:
+        """Make the stages below another one, `lowest`: TLS, and the header of a proxy."""
         server = self.server
         wheel = server.rounds.wheel
         handshakes = server.handshakes if self.handshakes is None else self.handshakes
-        connection = Connection(server.connection_table, self.terms)
-        lowest: object = connection
-        if self._upgrades is not None:
-            lowest = WebSocketTransport(connection, self._upgrades)
         if self.certificates is not None:
             assert self.settings.tls is not None
             lowest = TlsTransport(
@@ -294,9 +299,11 @@ class Renewal(NamedTuple):
 class Listeners:
     """All places where one broker listens."""
 
-    def __init__(self, server: ListenerHost) -> None:
+    def __init__(
+        self, server: ListenerHost, make: Callable[[ListenerHost, ListenerSettings], Listener] = Listener
+    ) -> None:
         self._server = server
-        self.all: list[Listener] = [Listener(server, each) for each in server.settings.listeners]
+        self.all: list[Listener] = [make(server, each) for each in server.settings.listeners]
         # Those that are open, in the order of the settings.
         self.open: list[Listener] = []
 

@@ -132,6 +132,11 @@ class WebSocketTransport:
             self._pong()
             connection.resume_writing()
 
+    def opened(self) -> None:
+        """Begin with the frames: the upgrade was answered elsewhere. Called before anything is read."""
+        self._upgrade = None
+        self._phase = OPEN
+
     # -- the upgrade ---------------------------------------------------------------------------------------------------
 
     def _request(self, connection: Connection, data: bytes) -> bytes:

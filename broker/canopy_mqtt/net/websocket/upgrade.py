@@ -76,6 +76,8 @@ class Upgrade:
         self.reason = ""
         self.response = b""
         self.rest = b""
+        # Bytes of a request that is answered.
+        self.size = 0
         self.subprotocol = ""
         self.origin = ""
 
@@ -91,7 +93,8 @@ class Upgrade:
         end = held.find(b"\r\n\r\n", max(0, before - 3), self._terms.most_bytes)
         if end >= 0:
             self._held = b""
-            self.rest = held[end + 4 :]
+            self.size = end + 4
+            self.rest = held[self.size :]
             self._request(held[:end])
             return True
         if len(held) >= self._terms.most_bytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.division import Division, division, part
 from canopy_mqtt.store.sqlite.reading import any_text, clock, is_damage, mend_ended, numbers
 from canopy_mqtt.store.sqlite.rebuilding import SIDE_FILES, Rebuilt, finish, keep_names, make, put_aside, tables
 from canopy_mqtt.store.sqlite.schema import (
@@ -97,7 +98,7 @@ def open_store(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Op
         oldest = ".".join(map(str, OLDEST_SQLITE))
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old for a store: give this Python {oldest} or newer")
     path = _file(directory)
-    lock = _lock(path.parent)
+    lock = lock_folder(path.parent)
     notices: list[str] = []
     rebuilt: Rebuilt | None = None
     try:
@@ -151,7 +152,17 @@ def _tighten(path: Path) -> list[str]:
 
 
 def _file(directory: Path) -> Path:
-    """Return the file of a store. If it is a link, its lock stands beside the link's target: one file has one lock."""
+    """Return the file of a store. If it is a link, its lock stands beside the link's target: one file has one lock.
+
+    Raises:
+        StoreError: the folder has the stores of several workers, or the link leads nowhere.
+    """
+    found = division(directory)
+    if found != Division(1):
+        raise StoreError(
+            f"{directory} has the stores of {found.workers} workers: start the broker with workers.count = "
+            f"{found.workers}, or name the folder of one, {part(directory, 0)}"
+        )
     path = directory / FILE
     try:
         return path.resolve() if path.is_symlink() else path
@@ -161,7 +172,7 @@ def _file(directory: Path) -> Path:
         raise StoreError(f"{path} is a link that leads nowhere: put the file in its place") from error
 
 
-def _lock(directory: Path) -> int:
+def lock_folder(directory: Path) -> int:
     """Return the descriptor that holds the lock of a directory; the system releases it with the process."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

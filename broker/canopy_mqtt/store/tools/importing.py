@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 from canopy_mqtt.core.queues.delivery import QUEUED
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.group_commit import checksums
-from canopy_mqtt.store.sqlite.opening import FILE, LOCK, open_store, told
+from canopy_mqtt.store.sqlite.opening import CACHE_KIBIBYTES, FILE, LOCK, open_store, told
 from canopy_mqtt.store.sqlite.reading import COUNTED
 from canopy_mqtt.store.sqlite.rebuilding import Rebuilt, rebuild
 from canopy_mqtt.store.sqlite.schema import CLOCK_NOTED, FORGET_CLOCK
@@ -166,11 +166,15 @@ def _value(column: row_rules.Column, value: Any) -> Any:
 
 
 @contextmanager
-def filling(directory: Path) -> Iterator[Importer]:
-    """The store of a directory, made where there is none, to be filled. Raises StoreError: in use, or not empty."""
+def filling(directory: Path, cache: int = CACHE_KIBIBYTES) -> Iterator[Importer]:
+    """The store of a directory, made where there is none, to be filled; `cache`: KiB of it in memory.
+
+    Raises StoreError: in use, or not empty.
+    """
     store = open_store(directory, "full")
     db = store.db
     try:
+        db.execute(f"PRAGMA cache_size = -{cache}")
         for table in (*row_rules.TABLES, "gone_session"):
             if db.execute(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT 1)").fetchone()[0]:
                 raise StoreError(f"{store.path} is not empty: name a folder that holds no store yet")

@@ -7,7 +7,7 @@ configured stands in ``canopy_load.brokers.registry``; the file adds what a proo
 
 A file is TOML. All texts may have places: {port} (of MQTT, on 127.0.0.1), {folder} (the node's own, empty at first),
 {store} (below it), {node} (1, 2, …), {address} and {cluster_port} (where it listens for other nodes), {peers} (all
-others), {database} (the URL of PostgreSQL) and {python} (this interpreter).
+others), {database} (the URL of PostgreSQL), {python} (this interpreter) and {workers} (the number of its processes).
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from canopy_load.brokers.registry import PEERS, mosquitto_with
 from canopy_load.errors import Misuse
@@ -32,7 +31,7 @@ from canopy_load.prove.judge import Durability
 from canopy_load.prove.shapes import shaped
 
 FOLDER: Final = Path(__file__).parent
-PLACE: Final = re.compile(r"\{(port|folder|store|node|address|cluster_port|peers|database|python|host|peer)\}")
+PLACE: Final = re.compile(r"\{([a-z_]+)\}")
 PATIENCE: Final = 30.0
 """Seconds for a node to answer after a start, and to end after SIGTERM, where the file says nothing else."""
 TIMEOUT: Final = 1.0
@@ -53,27 +52,27 @@ class Driver:
     lines: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     """Written into the node's folder before its first start."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    prepare: tuple[tuple[str, ...], ...] = ()
+    environment: Mapping[Annotated[str, Field(pattern="^[^=]+$")], str] = field(default_factory=dict)
+    prepare: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
     """Commands that run before the first start of a node."""
     needs: Mapping[str, str] = field(default_factory=dict)
     """Commands that must be on PATH, each with what installs it."""
     version_command: tuple[str, ...] = ()
     not_run: str = ""
     """Why nobody has tried this file yet."""
-    patience: float = PATIENCE
-    window: float = 0.0
+    patience: Annotated[float, Field(ge=0.1, le=3600.0)] = PATIENCE
+    window: Annotated[float, Field(ge=0.0)] = 0.0
     says: str = ""
-    recovery: float = 0.0
+    recovery: Annotated[float, Field(ge=0.0)] = 0.0
     volatile: bool = False
     share_queue: bool = False
     """What it promises: see `Durability`."""
     store: bool = False
     """True if it writes its data to {store}."""
     database: bool = False
-    timeout: float = TIMEOUT
+    timeout: Annotated[float, Field(ge=0.1, le=MAX_TIMEOUT)] = TIMEOUT
     """Seconds after which its nodes, or its clients, are given up."""
-    max_nodes: int = 1
+    max_nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
     peers: str = ""
     """The text for one other node, with {peer} (its number), {host} and {port}; they are joined by a comma."""
     dials: bool = True
@@ -82,8 +81,10 @@ class Driver:
     """True if a node is started when the one before answers."""
     sessions_stay: bool = False
     """True if a session, and a share group, is at one node, to which its clients return."""
-    max_qos: int = 2
+    max_qos: Annotated[int, Field(ge=0, le=2)] = 2
     """The highest QoS that it takes as it is; it lowers others on its own."""
+    workers: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Of a broker of several processes: their number at each of its starts, in turn."""
 
     @property
     def durability(self) -> Durability:
@@ -158,13 +159,6 @@ def find(name: str) -> Driver:
         raise Misuse(f"--broker {name}: {error}") from error
 
 
-RANGES: Final = {
-    "patience": (0.1, 3600.0), "window": (0.0, inf), "recovery": (0.0, inf), "timeout": (0.1, MAX_TIMEOUT),
-    "max_nodes": (1, MAX_NODES), "max_qos": (0, 2),
-}  # fmt: skip
-"""The least and the greatest of each number."""
-
-
 def _texts(value: object) -> Iterator[str]:
     """Yield all texts of a value, with the keys of its tables."""
     if isinstance(value, str):
@@ -183,20 +177,10 @@ def _parsed(given: dict[str, object]) -> Driver:
     for key, value in given.items():
         if any("\0" in text for text in _texts(value)):
             raise ValueError(f"{key} has a text with a NUL, which nothing here can take")
-    for key, (least, most) in RANGES.items():
-        number = getattr(driver, key)
-        if not least <= number <= most:
-            right = f"from {least:g} to {most:g}" if most < inf else f"at least {least:g}"
-            raise ValueError(f"{key} must be {right}, and is {number!r}")
     for name in driver.files:
         path = PurePath(name)
         if not path.parts or path.is_absolute() or ".." in path.parts:
             raise ValueError(f"files.{name!r}: a file must be within the node's folder, such as conf/broker.conf")
-    for name in driver.environment:
-        if not name or "=" in name:
-            raise ValueError(f"environment.{name!r}: this cannot be the name of a variable")
-    if not all(driver.prepare):
-        raise ValueError("prepare has an empty command; each must be a list of words")
     if driver.peer not in ("", *PEERS):
         raise ValueError(f"peer: known are {', '.join(PEERS)}")
     if not driver.peer and not driver.command:

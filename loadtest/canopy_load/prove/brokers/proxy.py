@@ -8,8 +8,6 @@ bytes and its end wait; nothing tells either side so.
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -18,8 +16,6 @@ from typing import Final, cast
 
 from canopy_load.brokers.process import HOST, free_port
 
-CONNECT_STEP: Final = 0.02
-"""Seconds between two looks at a connection that does not come about at once, because a queue is full."""
 MAX_HELD: Final = 1 << 18
 """Bytes on their way through a latency, in one direction, above which the sender is not read."""
 
@@ -126,14 +122,6 @@ class _Side(asyncio.Protocol):
             self.transport.abort()
 
 
-async def _connect(sock: socket.socket, address: tuple[str, int]) -> None:
-    """Connect a socket that does not block. Raises OSError."""
-    while (code := sock.connect_ex(address)) not in (0, errno.EISCONN):
-        if code not in (errno.EINPROGRESS, errno.EALREADY):
-            raise OSError(code, os.strerror(code))
-        await asyncio.sleep(CONNECT_STEP)
-
-
 class Proxy:
     """`make` returns a new socket, with which `to`, a port of 127.0.0.1, can be reached."""
 
@@ -196,7 +184,7 @@ class Proxy:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await _connect(sock, (HOST, self._to))
+            await loop.sock_connect(sock, (HOST, self._to))
             other = _Side(self, False)
             other.other = side
             await loop.create_connection(lambda: other, sock=sock)

@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from functools import partial
 from itertools import permutations
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Final
 
 import psutil
@@ -35,7 +36,7 @@ from canopy_load.prove.brokers.driver import Driver, fill
 from canopy_load.prove.brokers.network import Loopback, Namespaces, Network, namespaces_missing
 from canopy_load.prove.brokers.preloads import Clock, Disk, clock_missing, compiler_missing, static
 from canopy_load.prove.brokers.proxy import Proxy
-from canopy_load.prove.faults import BROKER_FAULTS, DISK_FAULTS, LEAST_NODES, PARTITIONS, BrokerFault, Fault
+from canopy_load.prove.faults import BROKER_FAULTS, DISK_FAULTS, LEAST_NODES, MAX_START, PARTITIONS, BrokerFault, Fault
 from canopy_mqtt.client.address import BrokerAddress
 from canopy_mqtt.client.aio import AsyncClient
 from canopy_mqtt.client.failures import ClientError
@@ -48,6 +49,8 @@ MEETING_PATIENCE: Final = 60.0
 """Seconds for all nodes to meet."""
 MEETING_STEP: Final = 0.2
 """Seconds between two messages there."""
+KILLED_STARTS: Final = 2
+"""How many starts with another number of workers are killed."""
 
 
 def unmade(driver: Driver, nodes: int) -> dict[Fault, str]:
@@ -64,6 +67,8 @@ def _obstacle(fault: Fault, driver: Driver, nodes: int) -> str:
     least = LEAST_NODES.get(fault, 1)
     if nodes < least:
         return f"it needs {least} nodes (--nodes {least})"
+    if fault in (Fault.KILL_WORKER, Fault.WORKERS):
+        return "" if driver.workers else "it has no workers"
     if fault in PARTITIONS:
         # Where nodes dial the addresses that they are given, proxies will do.
         return "" if driver.dials else namespaces_missing()
@@ -91,6 +96,7 @@ class _Node:
         self.begun = False
         self.severed = False
         self.command: list[str] = []
+        self.workers = 0
         self.entrance: Proxy
         self.disk: Disk | None = None
         self.clock: Clock | None = None
@@ -130,13 +136,15 @@ class Started:
     @property
     def processes(self) -> list[int]:
         """The identifiers of the processes that run, with those that they started."""
-        found = []
-        for node in self._nodes:
-            if node.process is not None:
-                with suppress(psutil.Error):
-                    there = psutil.Process(node.process.pid)
-                    found += [there.pid, *(each.pid for each in there.children(recursive=True))]
-        return found
+        running = [(node.process.pid, self._workers(node)) for node in self._nodes if node.process is not None]
+        return [pid for node, workers in running for pid in (node, *(each.pid for each in workers))]
+
+    def _workers(self, node: _Node, *, serve: bool = False) -> list[psutil.Process]:
+        """Return the processes that a node has started; `serve`: but for those that only started others."""
+        with suppress(psutil.Error):
+            found = [] if node.process is None else psutil.Process(node.process.pid).children(recursive=True)
+            return [each for each in found if not serve or not each.children()]
+        return []
 
     # -- its beginning and its end -------------------------------------------------------------------------------------
 
@@ -207,9 +215,13 @@ class Started:
     async def _begin(self, node: _Node) -> None:
         node.begun = True
         node.admit()
-        process = BrokerProcess(node.command, node.entrance.port, None, self.driver.patience)
+        process = BrokerProcess(self._command(node), node.entrance.port, None, self.driver.patience)
         await asyncio.to_thread(process.__enter__)
         node.process = process
+
+    def _command(self, node: _Node) -> list[str]:
+        workers = str(self.driver.workers[node.workers % len(self.driver.workers)]) if self.driver.workers else ""
+        return [fill(each, {"workers": workers}) for each in node.command]
 
     def _look(self) -> None:
         """Note the processes that run, and remove what libfaketime has left of those that do not any more."""
@@ -295,13 +307,21 @@ class Started:
         """Let a fault begin, or end."""
         node = self._nodes[fault.nodes[0]]
         match fault.fault:
-            case Fault.KILL if on:
+            case Fault.KILL_WORKER if workers := self._workers(node, serve=True):
+                if on:
+                    workers[int(fault.amount * len(workers))].kill()
+            case Fault.KILL | Fault.KILL_WORKER if on:
                 await asyncio.to_thread(self._look)
                 self._signal(node, signal.SIGKILL)
                 await self._down(node)
-            case Fault.RESTART | Fault.SCALE if on:
+            case Fault.RESTART | Fault.SCALE | Fault.WORKERS if on:
                 await self._down(node, self.driver.patience)
-            case Fault.KILL | Fault.RESTART | Fault.SCALE:
+                node.workers += fault.fault is Fault.WORKERS
+            case Fault.KILL | Fault.RESTART | Fault.SCALE | Fault.KILL_WORKER | Fault.WORKERS:
+                for _ in range(KILLED_STARTS if fault.fault is Fault.WORKERS else 0):
+                    start = partial(subprocess.run, self._command(node), stdout=DEVNULL, stderr=DEVNULL)
+                    with suppress(subprocess.TimeoutExpired):  # which ends it by SIGKILL
+                        await asyncio.to_thread(start, timeout=fault.amount * MAX_START)
                 await self._begin(node)
             case Fault.STOP:
                 self._signal(node, signal.SIGSTOP if on else signal.SIGCONT)

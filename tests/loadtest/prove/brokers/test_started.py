@@ -85,6 +85,9 @@ def test_what_cannot_go_wrong_here_has_a_reason() -> None:
     assert lacking[Fault.STORE_FULL] == "its store is a database server"
     assert Fault.STORE_PAUSED not in lacking
     assert unmade(find("amqtt"), 1)[Fault.STORE_PAUSED] == "it has no store"
+    assert (
+        unmade(find("canopy"), 1)[Fault.WORKERS] == unmade(find("canopy"), 1)[Fault.KILL_WORKER] == "it has no workers"
+    )
     assert unmade(find("canopy"), 1)[Fault.STORE_RESTART] == "its store is no database server"
 
 
@@ -97,6 +100,27 @@ async def test_a_node_that_is_killed_is_refused_and_keeps_its_folder() -> None:
             await asyncio.open_connection(HOST, broker.targets[0].port)
         await broker.heal(fault)
         await publish(broker.targets[0], b"again")
+
+
+async def test_a_worker_is_killed_and_their_number_is_another_at_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, workers = BrokerFault(0.0, Fault.KILL_WORKER, 0.0, amount=0.9), BrokerFault(0.0, Fault.WORKERS, 0.0)
+    monkeypatch.setattr(module, "MAX_START", 0.0)
+    async with started(replace(find("canopy-workers"), workers=(2, 1))) as broker:
+        first = broker.processes
+        await broker.inflict(killed)
+        while set(broker.processes) >= set(first):
+            pass
+        await broker.heal(killed)
+        assert broker.processes[:2] == first[:2]
+        await publish(broker.targets[0], b"another one serves")
+        await broker.inflict(workers)
+        assert not broker.processes
+        await broker.heal(workers)
+        assert len(broker.processes) == 1
+        await broker.inflict(killed)
+        assert not broker.processes
+        await broker.heal(killed)
+        await publish(broker.targets[0], b"of one process, that one is killed")
 
 
 async def test_a_cut_off_entrance_and_a_latency_leave_the_broker_as_it_is() -> None:

@@ -1,0 +1,254 @@
+"""All workers of one number: their processes, how they start together, and how they end together.
+
+Owns the slots of the workers. Promises: one worker that does not start ends the start of all; at the end all stop in
+order, at the same time, and one that does not end is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.settings.reloadable import with_reloadable
+from canopy_mqtt.store.division import name_of
+from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
+from canopy_mqtt.workers.plan import Plan, make_again, run_folder
+from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
+from canopy_mqtt.workers.wire import Arrival
+
+LINKING: Final = 10.0
+LINKING_AGAIN: Final = 3.0
+"""Seconds that workers wait for their links to each other at the beginning, and one that starts again for its links to
+the others; then it serves without."""
+
+TELL: Final = 10.0
+"""Seconds between two log lines about a worker that has not started yet."""
+
+PATIENCE: Final = 10.0
+"""Seconds beyond `shutdown.flush_timeout` that a worker has to end in order, before it is killed."""
+
+
+class Slot:
+    """The place of one worker: its process, if there is one, and the line of its connections."""
+
+    def __init__(self, number: int, line: Line) -> None:
+        self.number = number
+        self.name = name_of(number)
+        self.line = line
+        self.process: WorkerProcess | None = None
+        self.started = False
+        """The process has started: it can be told of a reload, and waited for."""
+
+    def empty(self) -> list[Newcomer]:
+        """The process has ended. Returns the connections that any other worker can have."""
+        self.process, self.started = None, False
+        return self.line.end()
+
+
+class Crew:
+    """The workers of these settings. Made on the event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: Any,
+        people: bool,
+        write: Callable[[str], object],
+        most: int,
+        relayed: Callable[[Arrival, socket.socket], None],
+    ) -> None:
+        """`people`: they read the log. `write` takes the lines of the workers' logs. `most`: connections that wait
+        for all of them. `relayed` is called with a connection that a worker has for another one."""
+        count = settings.workers.count
+        # A quarter is for all lines alike, so that no line has all: who waits for one that is away keeps nobody out.
+        part = max(most // count // 4, min(UNTAKEN, most // count))
+        room = Room(most - part * count)
+        self.slots = [Slot(number, Line(room, part, MAX_BYTES // count)) for number in range(count)]
+        self._settings = settings
+        self._log = log
+        self._people = people
+        self._write = write
+        self._relayed = relayed
+        self._folder: Path | None = None
+        # Two may be out at a time, at a worker that starts during a reload.
+        self._questions = itertools.count()
+        # From `start` on.
+        self._plan: Plan
+        self._ports: Sequence[int]
+
+    async def start(self, ports: Sequence[int]) -> None:
+        """Have all serve, each linked with each other one. `ports`: the real ones of the listeners.
+
+        Raises:
+            WorkerError: why one does not; `stop` has to be called all the same.
+            StartupError: there is no place for their sockets.
+        """
+        self._ports = ports
+        self._folder = await asyncio.to_thread(run_folder, len(self.slots))
+        self._plan = Plan(self._settings, self._folder, self._people)
+        await _together([self._begin(slot) for slot in self.slots])
+        await _together([self._open(slot) for slot in self.slots])
+        await _together([self._join(slot, LINKING) for slot in self.slots])
+
+    async def again(self, slot: Slot) -> None:
+        """Have a worker serve whose process has ended. Raises WorkerError."""
+        assert self._folder is not None
+        try:
+            await asyncio.to_thread(make_again, self._folder)
+        except OSError as error:
+            raise WorkerError(f"the folder {self._folder} cannot be made: {error.strerror}") from error
+        plan = self._plan
+        process = await self._begin(slot)
+        await self._open(slot)
+        while plan is not self._plan:
+            # There was a reload since it began.
+            plan = self._plan
+            problems, _ = await self._ask_to_reload(process, slot, True, plan)
+            if problems:
+                process.kill()
+                raise WorkerError("; ".join(problems))
+        await self._join(slot, LINKING_AGAIN)
+
+    async def reload(self, takes: bool, settings: Settings) -> list[str]:
+        """Have all that run take up other settings, or only check them. Returns a line for each that takes a restart.
+
+        Raises SettingsError: some cannot use them.
+        """
+        plan = self._plan.with_settings(settings)
+        if takes:
+            # Before any is told: one that starts meanwhile finds it.
+            self._plan = self._plan.with_settings(_in_force(self._settings, settings))
+        answers = await asyncio.gather(
+            *(
+                self._ask_to_reload(slot.process, slot, takes, plan)
+                for slot in self.slots
+                if slot.process is not None and slot.started
+            ),
+            return_exceptions=True,
+        )
+        problems: dict[str, None] = {}
+        lines: dict[str, None] = {}
+        for answer in answers:
+            if isinstance(answer, list):
+                problems |= dict.fromkeys(answer[0])
+                lines |= dict.fromkeys(answer[1])
+            elif not isinstance(answer, WorkerError):
+                raise answer
+        if problems:
+            raise SettingsError(list(problems))
+        return list(lines)
+
+    async def _ask_to_reload(self, process: WorkerProcess, slot: Slot, takes: bool, plan: Plan) -> list[Any]:
+        """Return the problems that a worker has with settings, and its lines. Raises WorkerError: it has ended."""
+        number = next(self._questions)
+        return await process.ask(f"reloaded {number}", "reload", number, takes, plan.settings(slot.number))
+
+    async def drain(self) -> None:
+        """Wait until no worker has a message for another one, while no client is connected. Raises WorkerError."""
+        # What was on its way to members of a share group at another worker comes back from there, after that one may
+        # have said that it has nothing.
+        for _ in range(2):
+            await _together([slot.process.ask("drained", "drain") for slot in self.slots if slot.process is not None])
+
+    async def stop(self) -> None:
+        """End all in order, at the same time. What waits for them is refused at once: some wait for its end."""
+        for slot in self.slots:
+            slot.line.close()
+        await asyncio.gather(*(self._end(slot) for slot in self.slots))
+        for slot in self.slots:
+            for newcomer in slot.empty():
+                refuse(newcomer)
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    async def _begin(self, slot: Slot) -> WorkerProcess:
+        """Start the process of a worker, and wait until the others can reach it. Raises WorkerError."""
+        process = WorkerProcess(slot.name, self._log, self._people, self._write, slot.line.taken, self._relayed)
+        start = Start(slot.number, self._plan.settings(slot.number), list(self._ports))
+        await process.begin()
+        slot.process = process
+        await self._starts(slot, process.ask("bound", start))
+        return process
+
+    async def _open(self, slot: Slot) -> None:
+        """Have a worker go on, as the others can be reached, and wait until it serves. Raises WorkerError."""
+        assert slot.process is not None
+        await self._starts(slot, slot.process.ask("open", "go on"))
+        slot.started = True
+
+    async def _starts(self, slot: Slot, asked: Coroutine[Any, Any, object]) -> None:
+        """Wait for an answer of a worker that starts, and say so again and again: a disk may hang for ever."""
+        answer = asyncio.create_task(asked)
+        try:
+            while not (await asyncio.wait((answer,), timeout=TELL))[0]:
+                self._log.warning("worker has not started yet", worker=slot.name)
+            answer.result()
+        finally:
+            answer.cancel()
+
+    async def _join(self, slot: Slot, seconds: float) -> None:
+        """Wait until a worker and all others that have started are linked; then pass clients on to it."""
+        process = slot.process
+        assert process is not None
+        others = [each.process for each in self.slots if each is not slot and each.process is not None and each.started]
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(_linked(process, other) for other in others))
+        except TimeoutError:
+            self._log.error("worker is not linked with the others", worker=slot.name, seconds=seconds)
+        if not process.ended.done():
+            slot.line.begin(process.channel)
+
+    async def _end(self, slot: Slot) -> None:
+        """End a worker in order, or by force where that takes too long."""
+        process, slot.process = slot.process, None
+        if process is None:
+            return
+        process.stop()
+        seconds = self._settings.shutdown.flush_timeout + PATIENCE
+        await asyncio.wait((process.ended,), timeout=seconds)
+        if not process.ended.done():
+            self._log.error("worker does not end", worker=slot.name, pid=process.pid, seconds=seconds)
+            process.kill()
+        await process.ended
+
+
+def _in_force(before: Settings, new: Settings) -> Settings:
+    """Return the settings of workers that start after a reload: those of the start, with what a reload changes."""
+    tables = tuple(
+        old.model_copy(update={"tls": other.tls}) if old.tls and other.tls and old.url == other.url else old
+        for old, other in zip(before.listeners, new.listeners, strict=True)
+    )
+    made = with_reloadable(before, new).model_copy(update={"listener": tables})
+    made.model_fields_set.discard("listen")
+    return made
+
+
+async def _linked(one: WorkerProcess, other: WorkerProcess) -> None:
+    """Wait until two workers are linked in both directions, or one of them has ended."""
+    both = asyncio.gather(
+        one.ask(f"linked {other.name}", "link", other.name),
+        other.ask(f"linked {one.name}", "link", one.name),
+        return_exceptions=True,
+    )
+    try:
+        await asyncio.wait((both, one.ended, other.ended), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        both.cancel()
+
+
+async def _together(works: Sequence[Coroutine[Any, Any, object]]) -> None:
+    """Do all of this at the same time. Raises the first error, when all others have ended."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(work)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors

@@ -1,0 +1,304 @@
+"""Where the supervisor lets clients in: it accepts connections, and finds the worker that each is for.
+
+Owns the listening sockets, and the connections of which it has not read enough. Promises: it listens on all places of
+the settings or on none; it reads of a connection only what its client identifier needs, and waits for that no longer
+than `limits.connect_timeout`; where too many send nothing, the oldest is closed, of the address that has most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final
+
+from canopy_mqtt import sockets
+from canopy_mqtt.core.codec.framing import MAX_PACKET
+from canopy_mqtt.core.principal import network
+from canopy_mqtt.net.listening.listeners import BACKLOG, PROXY_VERSIONS, StartupError, request_bytes
+from canopy_mqtt.net.listening.proxy_protocol import TrustedProxies
+from canopy_mqtt.net.websocket.upgrade import UpgradeTerms
+from canopy_mqtt.settings import Endpoint, Limits, Listener, Settings
+from canopy_mqtt.workers.by_address import ByAddress
+from canopy_mqtt.workers.first_packet import NOTHING, First, Opening
+from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
+from canopy_mqtt.workers.placing import worker_of
+from canopy_mqtt.workers.wire import ANY, Arrival
+
+ACCEPTS: Final = 64
+"""Connections that are accepted in one turn of the event loop."""
+
+MAX_PARTIAL: Final = 268_435_456
+"""Bytes of all incomplete CONNECTs together where no limit is set."""
+
+FIRST_READ: Final = 4_096
+READ: Final = 65_536
+"""Bytes of the first read of a connection, and of each further one."""
+
+PAUSE: Final = 1.0
+"""Seconds for which nothing is accepted where the system has no descriptor left."""
+
+
+class Place:
+    """One listener of the settings, with its listening sockets."""
+
+    def __init__(self, number: int, listener: Listener, limits: Limits) -> None:
+        self.number = number
+        self.listener = listener
+        self.endpoint: Endpoint = listener.endpoint
+        """With its real port, once it is bound."""
+        self.proxy = PROXY_VERSIONS.get(listener.proxy_protocol, 0)
+        self.trusted = TrustedProxies(listener.proxy_from)
+        self.upgrade: UpgradeTerms | None = None
+        """The requirements on a request for a WebSocket; None: there is none that can be read here."""
+        if self.endpoint.scheme == "ws":
+            self.upgrade = UpgradeTerms(listener.path, tuple(listener.origins), request_bytes(limits))
+        self.sockets: list[socket.socket] = []
+        self._file: sockets.SocketFile | None = None
+
+    @property
+    def told(self) -> str:
+        """The name of the listener for messages."""
+        url = self.listener.endpoint.url()
+        return f'{url} (listener "{self.listener.name}")' if self.listener.name else url
+
+    async def bind(self, settings: Settings) -> None:
+        """Take the address. Raises StartupError, in one line."""
+        try:
+            if self.endpoint.path:
+                mode = int(self.listener.mode, 8)
+                sock, self._file = await asyncio.to_thread(
+                    sockets.bind_unix, self.endpoint.path, mode, self.listener.group
+                )
+                self.sockets.append(sock)
+            else:
+                self.sockets = await sockets.bind_tcp(self.endpoint.bind_host, self.endpoint.port)
+                for sock in self.sockets:
+                    sockets.tune(sock, settings)
+                self.endpoint = self.endpoint._replace(port=self.sockets[0].getsockname()[1])
+        except sockets.SocketFileError as error:
+            raise StartupError(f"cannot listen on {self.told}: {error}") from error
+        except OSError as error:
+            raise StartupError(sockets.why_not_listening(self.told, self.endpoint.host, error)) from error
+
+    def listen(self) -> None:
+        """Have the system take connections. Raises StartupError, in one line."""
+        try:
+            for sock in self.sockets:
+                sock.listen(BACKLOG)
+        except OSError as error:
+            raise StartupError(sockets.why_not_listening(self.told, self.endpoint.host, error)) from error
+
+    async def close(self) -> None:
+        for sock in self.sockets:
+            sock.close()
+        self.sockets.clear()
+        file, self._file = self._file, None
+        if file is not None:
+            await asyncio.to_thread(file.remove)
+
+
+class _Unread:
+    """A connection of which not enough is read."""
+
+    def __init__(self, place: Place, sock: socket.socket, host: str, until: float, most: int) -> None:
+        """`host`: its IP address, or empty."""
+        self.place = place
+        self.sock = sock
+        self.host = host
+        self.until = until
+        self.opening = Opening(place.proxy, place.upgrade, most)
+        self.address: Hashable = None
+        """What it is counted under, while it is."""
+        # Bytes that count among those of all.
+        self.held = 0
+
+    def whose(self) -> Hashable:
+        """Return what it is counted under: the client's address, as its proxy says. Through a Unix socket each is
+        counted by itself: what is at the other end of a user's own program, nobody says."""
+        host = self.opening.host or self.host
+        return network(host) if host else self
+
+
+class Entrance:
+    """All places where clients come in. `arrived` is called with each connection, and the worker that it is for."""
+
+    def __init__(self, settings: Settings, log: Any, most: int, arrived: Callable[[Newcomer], None]) -> None:
+        """`most`: connections of which not enough is read, at a time."""
+        self.places = [Place(number, each, settings.limits) for number, each in enumerate(settings.listeners)]
+        self._log = log
+        self._most = most
+        self._arrived = arrived
+        self._bytes = 0
+        self.limit(settings)
+        self._loop = asyncio.get_running_loop()
+        # The oldest first: all, those of each address, and those that hold more than a small CONNECT.
+        self._unread: dict[_Unread, None] = {}
+        self._by_address = ByAddress[_Unread]()
+        self._large: dict[_Unread, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause: asyncio.TimerHandle | None = None
+
+    def limit(self, settings: Settings) -> None:
+        """Apply the limits of these settings to new connections."""
+        limits = settings.limits
+        self._settings = settings
+        self._largest = limits.max_connect_size or limits.max_packet_size or MAX_PACKET
+        self._patience = limits.connect_timeout or MAX_WAIT
+        self._most_bytes = limits.max_partial_bytes or MAX_PARTIAL
+        for place in self.places:
+            if place.upgrade is not None:
+                place.upgrade.most_bytes = request_bytes(limits)
+            for sock in place.sockets:
+                sockets.tune(sock, settings)
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs of all places, with their real ports."""
+        return [place.endpoint.url() for place in self.places]
+
+    async def bind(self) -> None:
+        """Take all addresses; no client can connect yet. Raises StartupError, in one line: then none is taken."""
+        try:
+            for place in self.places:
+                await place.bind(self._settings)
+        except BaseException:
+            await self.close()
+            raise
+
+    def open(self) -> None:
+        """Let clients in. Raises StartupError, in one line."""
+        for place in self.places:
+            place.listen()
+        self._resume()
+
+    async def close(self) -> None:
+        """Let nobody in any more; those of whom not enough is read are gone."""
+        self._rest()
+        for timer in (self._timer, self._pause):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._pause = None
+        for place in self.places:
+            await place.close()
+        for unread in list(self._unread):
+            self._drop(unread)
+
+    def _listening(self) -> Sequence[tuple[Place, socket.socket]]:
+        return [(place, sock) for place in self.places for sock in place.sockets]
+
+    def _resume(self) -> None:
+        self._pause = None
+        for place, sock in self._listening():
+            self._loop.add_reader(sock.fileno(), self._accept, place, sock)
+
+    def _rest(self) -> None:
+        for _, sock in self._listening():
+            self._loop.remove_reader(sock.fileno())
+
+    def _accept(self, place: Place, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                sock, peer = listening.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:
+                self._log.error("connections cannot be accepted", reason=str(error), seconds=PAUSE)
+                self._rest()
+                self._pause = self._loop.call_later(PAUSE, self._resume)
+                return
+            sock.setblocking(False)
+            if not sockets.INHERITED:
+                sockets.tune(sock, self._settings)
+            host = peer[0] if isinstance(peer, tuple) else ""
+            unread = _Unread(place, sock, host, self._loop.time() + self._patience, self._largest)
+            if place.endpoint.tls or (place.proxy and not place.trusted.trusts(host)):
+                # Its worker has to make the handshake before anybody knows the client, or refuses it.
+                self._arrive(unread, NOTHING)
+            else:
+                self._read_first(unread)
+
+    def _read_first(self, unread: _Unread) -> None:
+        """Read what is there already, which mostly is enough; else wait for more."""
+        if self._feed(unread, FIRST_READ):
+            return
+        if len(self._unread) >= self._most:
+            self._drop(self._by_address.oldest_of_fullest())
+        self._unread[unread] = None
+        unread.address = unread.whose()
+        self._by_address.add(unread, unread.address)
+        self._loop.add_reader(unread.sock.fileno(), self._more, unread)
+        self._count(unread)
+        if self._timer is None:
+            self._timer = self._loop.call_at(unread.until, self._look)
+
+    def _more(self, unread: _Unread) -> None:
+        named = unread.opening.host
+        if not self._feed(unread, READ):
+            if unread.opening.host != named:
+                # The header of its proxy is there.
+                self._by_address.remove(unread, unread.address)
+                unread.address = unread.whose()
+                self._by_address.add(unread, unread.address)
+            self._count(unread)
+
+    def _count(self, unread: _Unread) -> None:
+        """Count what was read of a connection; where all hold too much, the oldest of the large ones is closed."""
+        held = len(unread.opening.data)
+        self._bytes += held - unread.held
+        unread.held = held
+        if held > FIRST_READ:
+            self._large[unread] = None
+        while self._bytes > self._most_bytes:
+            self._drop(next(iter(self._large or self._unread)))
+
+    def _feed(self, unread: _Unread, size: int) -> bool:
+        """Read a piece. Returns True once nothing more is to be read here: it has arrived, or is over."""
+        opening = unread.opening
+        try:
+            data = unread.sock.recv(size)
+            first = opening.feed(data) if data else None
+            if opening.answer:
+                unread.sock.send(opening.answer)
+                opening.answer = b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(unread)
+            return True
+        if first is None:
+            return False
+        self._forget(unread)
+        self._arrive(unread, first)
+        return True
+
+    def _arrive(self, unread: _Unread, first: First) -> None:
+        opening = unread.opening
+        worker = worker_of(first.client_id, self._settings.workers.count) if first.client_id else ANY
+        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, b"", bytes(opening.data))
+        self._arrived(Newcomer(found, unread.sock, unread.until))
+
+    def _forget(self, unread: _Unread) -> None:
+        if unread in self._unread:
+            self._loop.remove_reader(unread.sock.fileno())
+            self._bytes -= unread.held
+            del self._unread[unread]
+            self._large.pop(unread, None)
+            self._by_address.remove(unread, unread.address)
+
+    def _drop(self, unread: _Unread) -> None:
+        self._forget(unread)
+        unread.sock.close()
+
+    def _look(self) -> None:
+        """Close those that have had their time."""
+        self._timer = None
+        now = self._loop.time()
+        while self._unread:
+            oldest = next(iter(self._unread))
+            if oldest.until > now:
+                self._timer = self._loop.call_at(oldest.until, self._look)
+                return
+            self._drop(oldest)

@@ -1,0 +1,123 @@
+"""What several workers cannot do yet, and the settings of each, made of those of the broker."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from canopy_mqtt.assembly.daemon import too_few_descriptors
+from canopy_mqtt.net.listening.listeners import StartupError
+from canopy_mqtt.settings import Cluster, ClusterNode, Log, Settings
+from canopy_mqtt.sockets import connections_that_fit
+from canopy_mqtt.store.division import name_of, part
+
+CLUSTER: Final = "workers"
+"""The name of the cluster that the workers of a broker are; its sockets are in a folder of the broker's user."""
+
+TLS_SHARE: Final = 3
+"""File descriptors that a connection with TLS may take at a worker: its own, and two for one that is another's."""
+
+MAX_PATH_BYTES: Final = 107
+"""Bytes of the path of a Unix socket."""
+
+
+def unusable(settings: Settings) -> list[str]:
+    """Return why these settings are not for several workers, a line each."""
+    count = settings.workers.count
+    lines: list[str] = []
+    for name, there, why in (
+        ("cluster.name", settings.cluster.name, "a node of a cluster is one process"),
+        ("store.url", settings.store.url, "workers keep their state in files (store.path)"),
+        ("upstream", settings.upstream, "links to other brokers need a broker of one process"),
+        ("http.listen", settings.http.listen, "no process has the figures of all workers yet"),
+        ("recorder.directory", settings.recorder.directory, "a record needs a broker of one process"),
+    ):
+        if there:
+            lines.append(f"workers.count = {count} and {name}: {why}; leave one of both out")
+    most = settings.limits.max_connections
+    if any(each.tls for each in settings.listeners) and (line := too_few_descriptors(most * TLS_SHARE)):
+        lines.append(f"with TLS a connection takes up to {TLS_SHARE} file descriptors: {line}")
+    return lines
+
+
+def run_folder(workers: int) -> Path:
+    """Make the folder of the workers' sockets, which only this user may enter. Raises StartupError."""
+    where = tempfile.gettempdir()
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="canopy-"))
+    except OSError as error:
+        raise StartupError(f"workers.count: no folder can be made in {where} (TMPDIR): {error.strerror}") from error
+    if len(bytes(_socket(folder, workers - 1))) > MAX_PATH_BYTES:
+        folder.rmdir()
+        raise StartupError(f"workers.count: {where} (TMPDIR) is too long a path for Unix sockets; name a shorter one")
+    return folder
+
+
+def make_again(folder: Path) -> None:
+    """Make the folder of the sockets anew if it is gone: programs that clean up remove old ones.
+
+    Raises OSError: it cannot be made, or another user has made it.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, "another user's", str(folder))
+
+
+class Plan:
+    """The settings of the workers of one run."""
+
+    def __init__(self, settings: Settings, folder: Path, people: bool) -> None:
+        """`folder`: that of the sockets. `people`: they read the log."""
+        self._settings = settings
+        self._folder = folder
+        self._people = people
+
+    def with_settings(self, settings: Settings) -> Plan:
+        """Return the plan of the same workers with other settings."""
+        return Plan(settings, self._folder, self._people)
+
+    def settings(self, worker: int) -> Settings:
+        """Return the settings of a worker."""
+        settings = self._settings
+        nodes = tuple(
+            ClusterNode(name=name_of(each), address=f"mqtt+unix://{_socket(self._folder, each)}")
+            for each in range(settings.workers.count)
+        )
+        update: dict[str, object] = {
+            "cluster": Cluster(
+                name=CLUSTER,
+                node=name_of(worker),
+                listen=nodes[worker].address,
+                nodes=nodes,
+                link_timeout=settings.cluster.link_timeout,
+                link_bytes=settings.cluster.link_bytes,
+            ),
+            # It writes to a pipe, and knows nothing of a terminal behind it.
+            "log": _log(settings.log, self._people),
+        }
+        if settings.federation.broker_id:
+            # Two nodes that are linked have two names.
+            broker_id = f"{settings.federation.broker_id}-{name_of(worker)}"
+            update["federation"] = settings.federation.model_copy(update={"broker_id": broker_id})
+        if not settings.limits.max_connections and any(each.tls for each in settings.listeners):
+            update["limits"] = settings.limits.model_copy(
+                update={"max_connections": connections_that_fit() // TLS_SHARE}
+            )
+        if settings.store.path:
+            update["store"] = settings.store.model_copy(update={"path": str(part(Path(settings.store.path), worker))})
+        made = settings.model_copy(update=update)
+        if "listen" not in settings.model_fields_set:
+            # Beside tables the default does not apply.
+            made.model_fields_set.discard("listen")
+        return made
+
+
+def _socket(folder: Path, worker: int) -> Path:
+    return folder / f"{name_of(worker)}.sock"
+
+
+def _log(log: Log, people: bool) -> Log:
+    return log.model_copy(update={"format": "console" if people else "json"})

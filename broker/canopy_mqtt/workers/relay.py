@@ -1,0 +1,258 @@
+"""TLS connections of clients that belong to another worker.
+
+The keys of a TLS connection are in the process that made its handshake, which cannot know the client before. `Chooser`
+reads the first packet there. If the client belongs to another worker, that one gets one end of a pair of sockets in
+place of the connection, and `Relay` copies bytes both ways, as fast as both sides take them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from typing import Final, cast
+
+from canopy_mqtt.core.hooks import Origin, PeerCertificate
+from canopy_mqtt.net.connections.connection import Connection
+from canopy_mqtt.net.connections.ends import OPEN
+from canopy_mqtt.net.stream import LINGER
+from canopy_mqtt.net.websocket.transport import WebSocketTransport
+from canopy_mqtt.sockets import connections_that_fit
+from canopy_mqtt.workers.first_packet import First, Opening
+from canopy_mqtt.workers.lines import unavailable
+from canopy_mqtt.workers.placing import worker_of
+from canopy_mqtt.workers.wire import Arrival
+
+RELAY: Final = 2
+"""File descriptors of a relay: the client's connection, and one end of a pair."""
+
+HIGH: Final = 65_536
+"""Bytes in a transport's own buffer at which the other side is not read any more."""
+
+
+def origin_bytes(origin: Origin) -> bytes:
+    """Write down where a connection comes from."""
+    shown = origin.certificate
+    certificate = None
+    if shown is not None:
+        certificate = [shown.subject, shown.common_name, shown.dns, shown.emails, shown.uris, shown.fingerprint]
+    return json.dumps([origin.text, origin.host, origin.port, certificate]).encode()
+
+
+def read_origin(data: bytes, origin: Origin) -> None:
+    """Have an origin say what another process has written down."""
+    origin.text, origin.host, origin.port, shown = json.loads(data)
+    origin.secure = True
+    if shown is not None:
+        subject, common_name, dns, emails, uris, fingerprint = shown
+        origin.certificate = PeerCertificate(subject, common_name, tuple(dns), tuple(emails), tuple(uris), fingerprint)
+
+
+class Place:
+    """A worker among the others. `passes` takes a connection for another one."""
+
+    def __init__(
+        self,
+        worker: int,
+        workers: int,
+        passes: Callable[[Arrival, socket.socket], None],
+        served: Callable[[], int],
+    ) -> None:
+        """`served` returns how many connections this worker has of its own."""
+        self._served = served
+        self.worker = worker
+        self.workers = workers
+        self.passes = passes
+        self.relays: set[Relay] = set()
+        """The connections of this process that are another worker's."""
+
+    def other(self, client_id: bytes) -> int | None:
+        """Return the worker of a client; None: it is this one's, or may be any's."""
+        found = worker_of(client_id, self.workers) if client_id else self.worker
+        return None if found == self.worker else found
+
+    def fits(self) -> bool:
+        """Return whether the process may have the file descriptors of one more relay, which takes two."""
+        most = connections_that_fit()
+        return not most or self._served() + RELAY * (len(self.relays) + 1) <= most
+
+
+class Chooser:
+    """Between TLS and the connection above it, until the client is known. A protocol by its methods."""
+
+    def __init__(
+        self, listener: int, place: Place, connection: Connection, upper: asyncio.Protocol, opening: Opening
+    ) -> None:
+        """`upper`: the connection, or its WebSocket."""
+        self._listener = listener
+        self._place = place
+        self._connection = connection
+        self._upper = upper
+        self._opening = opening
+        # Set by connection_made.
+        self._tls: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._tls = cast(asyncio.Transport, transport)
+        # Its limits and its time for a CONNECT count from here on.
+        self._upper.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        connection, opening = self._connection, self._opening
+        if connection.state != OPEN:
+            return
+        try:
+            first = opening.feed(data)
+            if opening.answer:
+                self._tls.write(opening.answer)
+                opening.answer = b""
+            if first is None:
+                connection.hold(len(opening.data), len(data))
+            else:
+                connection.hold(0, 0)
+                self._choose(first)
+        except Exception as error:
+            connection.failed(error)
+
+    def eof_received(self) -> bool | None:
+        return self._upper.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._upper.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._upper.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._upper.resume_writing()
+
+    def _choose(self, first: First) -> None:
+        opening = self._opening
+        other = self._place.other(first.client_id)
+        if other is None:
+            self._tls.set_protocol(self._upper)
+            if opening.upgraded:
+                cast(WebSocketTransport, self._upper).opened()
+            self._upper.data_received(bytes(opening.data))
+            return
+        if not self._place.fits():
+            # It goes on until it is closed, or has had its time.
+            self._tls.write(unavailable(first.version, opening.upgraded))
+            self._tls.close()
+            return
+        origin = origin_bytes(self._connection.protocol.origin)
+        arrival = Arrival(self._listener, other, first.version, opening.upgraded, origin, bytes(opening.data))
+        mine, its = socket.socketpair()
+        mine.setblocking(False)
+        its.setblocking(False)
+        relay = Relay(self._tls, self._place.relays)
+        self._tls.set_protocol(cast(asyncio.Protocol, relay))
+        # Here the connection is over, and its socket is not.
+        self._upper.connection_lost(None)
+        self._place.passes(arrival, its)
+        relay.begin(mine)
+
+
+class Relay:
+    """Copies between a client's TLS connection and the socket of its worker: the protocol of the former."""
+
+    def __init__(self, tls: asyncio.Transport, relays: set[Relay]) -> None:
+        """It is among the `relays` from its beginning until the client's connection is closed."""
+        self._tls = tls
+        self._relays = relays
+        self._inner = _Inner(self)
+        self.worker: asyncio.Transport | None = None
+        """The worker's side, once it is there, and until it is closed."""
+        self._over = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, sock: socket.socket) -> None:
+        """Copy from and to this socket."""
+        self._relays.add(self)
+        self._tls.pause_reading()
+        self._tls.set_write_buffer_limits(high=HIGH)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(loop.connect_accepted_socket(lambda: self._inner, sock))
+        # It refers to itself until it is done; its failure is that of the socket.
+        task.add_done_callback(lambda done: self._failed(sock) if done.cancelled() or done.exception() else None)
+
+    def _failed(self, sock: socket.socket) -> None:
+        sock.close()
+        self.worker_gone()
+
+    # -- what TLS calls ------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self.worker is not None:
+            self.worker.write(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._over = True
+        self._relays.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.worker is not None:
+            # With what is still to be written: a DISCONNECT may be among it.
+            self.worker.close()
+
+    def pause_writing(self) -> None:
+        if self.worker is not None:
+            self.worker.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.worker is not None:
+            self.worker.resume_reading()
+
+    # -- what the worker's side calls ----------------------------------------------------------------------------------
+
+    def worker_there(self, transport: asyncio.Transport) -> None:
+        self.worker = transport
+        transport.set_write_buffer_limits(high=HIGH)
+        if self._over:
+            transport.close()
+        else:
+            self._tls.resume_reading()
+
+    def worker_says(self, data: bytes) -> None:
+        self._tls.write(data)
+
+    def worker_full(self, full: bool) -> None:
+        if full:
+            self._tls.pause_reading()
+        else:
+            self._tls.resume_reading()
+
+    def worker_gone(self) -> None:
+        self.worker = None
+        if not self._over:
+            # With the last packet, for which the client has as long as anywhere.
+            self._tls.close()
+            self._timer = asyncio.get_running_loop().call_later(LINGER, self._tls.abort)
+
+
+class _Inner(asyncio.Protocol):
+    """The protocol of the worker's side."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._relay.worker_there(cast(asyncio.Transport, transport))
+
+    def data_received(self, data: bytes) -> None:
+        self._relay.worker_says(data)
+
+    def pause_writing(self) -> None:
+        self._relay.worker_full(True)
+
+    def resume_writing(self) -> None:
+        self._relay.worker_full(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._relay.worker_gone()

@@ -1,0 +1,289 @@
+"""Connections on their way to a worker: each to one process, none lost with a process, and bounds on what waits."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from canopy_mqtt.workers import wire
+from canopy_mqtt.workers.lines import SMALL, UNAVAILABLE_V5, UNTAKEN, Line, Newcomer, Room
+from canopy_mqtt.workers.wire import (
+    ANY,
+    CONNECTION,
+    SHORTAGE,
+    Arrival,
+    Channel,
+    Frame,
+    Frames,
+    arrival,
+    encoded,
+    says,
+    taken,
+)
+from canopy_mqtt.workers.worker import Worker
+from tests.support.waiting import until
+
+
+class Ends:
+    """A worker's side, and the clients."""
+
+    def __init__(self) -> None:
+        self.clients: list[socket.socket] = []
+        self.got: list[bytes] = []
+        self.takes = True
+        self.other: Channel
+
+    def newcomer(self, data: bytes = b"", version: int = 5, until: float = 1e9) -> Newcomer:
+        client, accepted = socket.socketpair()
+        client.setblocking(False)
+        accepted.setblocking(False)
+        self.clients.append(client)
+        return Newcomer(Arrival(0, 0, version, False, b"", data), accepted, until)
+
+    async def answer(self, number: int) -> bytes:
+        """All that a client gets."""
+        found = b""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(5):
+            while piece := await loop.sock_recv(self.clients[number], 99):
+                found += piece
+        return found
+
+    def channel(self, line: Line) -> Channel:
+        """Begin a conversation with a worker, and return the supervisor's side."""
+        mine, its = socket.socketpair()
+
+        def received(frames: list[Frame]) -> None:
+            if self.takes:
+                self.other.send(taken(len(frames)))
+            for frame in frames:
+                assert frame.kind == CONNECTION
+                assert frame.sock is not None
+                if self.takes:
+                    self.got.append(arrival(frame.body).data)
+                    frame.sock.setblocking(False)
+                    frame.sock.send(b"served")
+                frame.sock.close()
+
+        self.other = Channel(its, received, lambda: None)
+        return Channel(mine, lambda frames: line.taken(sum(each.body[0] for each in frames)), lambda: None)
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    for client in made.clients:
+        client.close()
+
+
+async def test_what_waits_for_a_worker_comes_in_order_once_it_is_there(ends: Ends) -> None:
+    line = Line(Room(0), 1_000)
+    for number in range(3 * UNTAKEN):
+        line.add(ends.newcomer(b"%d" % number))
+    channel = ends.channel(line)
+    line.begin(channel)
+    await until(lambda: not len(line))
+    assert ends.got == [b"%d" % number for number in range(3 * UNTAKEN)]
+    assert {await ends.answer(number) for number in range(3 * UNTAKEN)} == {b"served"}
+    channel.close()
+    ends.other.close()
+
+
+async def test_what_a_worker_had_not_taken_goes_to_the_next(ends: Ends) -> None:
+    line = Line(Room(0), 1_000)
+    ends.takes = False
+    first = ends.channel(line)
+    line.begin(first)
+    for number in range(2 * UNTAKEN):
+        line.add(ends.newcomer(b"%d" % number))
+    ends.other.close()
+    first.close()
+    line.end()
+    line.add(ends.newcomer(b"last"))
+    ends.takes = True
+    second = ends.channel(line)
+    line.begin(second)
+    await until(lambda: not len(line))
+    assert ends.got == [*(b"%d" % number for number in range(2 * UNTAKEN)), b"last"]
+    second.close()
+    ends.other.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "answer"), [(5, b"\x20\x03\x00\x88\x00"), (4, b"\x20\x02\x00\x03"), (3, b"\x20\x02\x00\x03"), (0, b"")]
+)
+async def test_what_does_not_fit_is_told(ends: Ends, version: int, answer: bytes) -> None:
+    line = Line(Room(0), 1)
+    line.add(ends.newcomer())
+    line.add(ends.newcomer(version=version))
+    assert await ends.answer(1) == answer
+    line.close()
+    assert await ends.answer(0) == UNAVAILABLE_V5
+
+
+async def test_their_bytes_are_bounded_but_one_always_fits(ends: Ends) -> None:
+    line = Line(Room(0), 10, SMALL)
+    large = bytes(SMALL + 1)
+    for data in (large, large, bytes(SMALL)):
+        line.add(ends.newcomer(data))
+    assert await ends.answer(1) == UNAVAILABLE_V5
+    assert len(line) == 2
+    line.close()
+    assert await ends.answer(0) == UNAVAILABLE_V5
+
+
+async def test_bytes_that_are_on_their_way_keep_none_out(ends: Ends) -> None:
+    """The worker is there; those that it did not take are not refused when it ends, either."""
+    line = Line(Room(0), 10, 2 * SMALL)
+    ends.takes = False
+    first = ends.channel(line)
+    line.begin(first)
+    packets = [bytes([number]) * (SMALL + 1) for number in range(3)]
+    for data in packets:
+        line.add(ends.newcomer(data))
+    ends.other.close()
+    first.close()
+    line.end()
+    ends.takes = True
+    second = ends.channel(line)
+    line.begin(second)
+    await until(lambda: not len(line))
+    assert ends.got == packets
+    second.close()
+    ends.other.close()
+
+
+async def test_who_waits_for_one_worker_keeps_out_no_client_of_another(ends: Ends) -> None:
+    room = Room(3)
+    away, other = Line(room, 2), Line(room, 2)
+    for _ in range(6):
+        away.add(ends.newcomer())
+    assert await ends.answer(5) == UNAVAILABLE_V5
+    for _ in range(3):
+        other.add(ends.newcomer())
+    assert await ends.answer(8) == UNAVAILABLE_V5
+    assert (len(away), len(other)) == (5, 2)
+    away.close()
+    other.close()
+    assert room.left == 3
+
+
+async def test_those_that_any_worker_can_have_do_not_wait_for_one_that_is_gone(ends: Ends) -> None:
+    line = Line(Room(0), 10)
+    ends.takes = False
+    channel = ends.channel(line)
+    line.begin(channel)
+    newcomers = [ends.newcomer(b"%d" % number) for number in range(4)]
+    newcomers = [each._replace(arrival=each.arrival._replace(worker=ANY)) for each in newcomers[:2]] + newcomers[2:]
+    for each in newcomers:
+        line.add(each)
+    channel.close()
+    ends.other.close()
+    assert line.end() == newcomers[:2]
+    assert len(line) == 2
+    line.close()
+    for each in newcomers[:2]:
+        each.sock.close()
+
+
+@pytest.mark.parametrize("number", sorted(SHORTAGE))
+async def test_a_shortage_of_the_system_passes(ends: Ends, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """ETOOMANYREFS: another program of this user has too many descriptors on their way."""
+    send, failures = socket.send_fds, iter([OSError(number, "short")] * 3)
+
+    def send_fds(*arguments: Any) -> int:
+        for error in failures:
+            raise error
+        return send(*arguments)
+
+    monkeypatch.setattr(socket, "send_fds", send_fds)
+    monkeypatch.setattr(wire, "PAUSE", 0.001)
+    line = Line(Room(0), 100)
+    channel = ends.channel(line)
+    line.begin(channel)
+    for number in range(5):
+        line.add(ends.newcomer(b"%d" % number))
+    assert [await ends.answer(number) for number in range(5)] == [b"served"] * 5
+    assert ends.got == [b"%d" % number for number in range(5)]
+    channel.close()
+    ends.other.close()
+
+
+async def test_another_error_ends_the_conversation_when_all_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left out would make the other side misread the rest, and nobody would find out."""
+    mine, its = socket.socketpair()
+    got: list[Frame] = []
+    lost = asyncio.Event()
+    channel, other = Channel(mine, got.extend, lost.set), Channel(its, print, lambda: None)
+    other.send(says("failed", "why"))
+
+    def send_fds(*_: Any) -> int:
+        raise OSError(errno.EINVAL, "invalid")
+
+    monkeypatch.setattr(socket, "send_fds", send_fds)
+    channel.send(says("ping"))
+    async with asyncio.timeout(10):
+        await lost.wait()
+    assert [frame.said() for frame in got] == [("failed", "why")]
+    assert not channel.open
+    other.close()
+
+
+async def test_a_worker_touches_nothing_before_it_has_said_so() -> None:
+    """The supervisor would give the connection to the next process, too."""
+    mine, its = socket.socketpair()
+    got: list[Frame] = []
+    supervisor, worker = Channel(mine, got.extend, lambda: None), Channel(its, print, lambda: None)
+    asyncio.get_running_loop().remove_reader(mine.fileno())
+    order: list[str] = []
+    worker.send(says(bytes(1 << 22)), lambda: order.append("much"))
+    worker.send(taken(2), lambda: order.append("taken"))
+    assert order == []
+    asyncio.get_running_loop().add_reader(mine.fileno(), supervisor._read)
+    await until(lambda: len(got) == 2)
+    assert order == ["much", "taken"]
+    supervisor.close()
+    worker.close()
+
+
+async def test_a_worker_begins_with_a_connection_once_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker.__new__(Worker)
+    left: list[Callable[[], object]] = []
+    begun: list[Coroutine[Any, Any, None]] = []
+    worker._channel = cast(Any, SimpleNamespace(send=lambda _, then: left.append(then)))
+    monkeypatch.setattr(worker, "_begin", begun.append)
+    with socket.socket() as sock:
+        worker._received([Frame(CONNECTION, b"", sock)])
+        assert begun == []
+        left[0]()
+        (work,) = begun
+        work.close()
+
+
+async def test_none_waits_beyond_its_time(ends: Ends) -> None:
+    line = Line(Room(0), 10)
+    now = asyncio.get_running_loop().time()
+    line.add(ends.newcomer(until=now + 0.01))
+    line.add(ends.newcomer(until=now + 1_000))
+    await until(lambda: len(line) == 1)
+    assert await ends.answer(0) == UNAVAILABLE_V5
+    line.close()
+
+
+def test_a_descriptor_that_could_not_be_taken_is_missing_at_its_own_connection_alone() -> None:
+    frames = Frames()
+    first, second = (encoded(Arrival(number, 0, 5, False, b"", b"x").frame(None)) for number in range(2))  # type: ignore[arg-type]
+    assert frames.feed(first[:3], [], lost=True) == []
+    with socket.socket() as sock:
+        found = frames.feed(first[3:], []) + frames.feed(second, [sock.detach()])
+    assert [arrival(each.body).listener for each in found] == [0, 1]
+    assert found[0].sock is None
+    assert found[1].sock is not None
+    found[1].sock.close()
