@@ -36,7 +36,7 @@ WORKDIR /src
 COPY pyproject.toml uv.lock ./
 ARG EXTRAS=record
 # What is locked, by its hashes.
-RUN pip install --no-cache-dir uv \
+RUN pip install --no-cache-dir 'uv>=0.9,<1' \
     && uv export --quiet --frozen --no-emit-project --no-default-groups $(printf -- '--extra %s ' $EXTRAS) \
         --output-file requirements.txt \
     && python -m venv /opt/canopy \

@@ -6,6 +6,7 @@
 #   make test    lint, beside the tests that protect           ARGS="-k retained -x"
 #   make test-long  the other tests: all examples of every property, Spark, fuzz, benches
 #   make test-pythons  tests/core and a running broker on Python 3.11, 3.12, 3.13
+#   make test-spark  the jobs on the oldest Spark that they are for   SPARK=4.2.0
 #   make interpreted  the tests of the rooms whose modules are compiled, interpreted from the source
 #   make coverage  what `make suite interpreted COVERAGE=1` measured, held against .ci/coverage
 #   make lint    style, types and the walls between packages
@@ -36,7 +37,7 @@ PY := $(VENV)/bin/python -P
 # `tests` and `benchmarks` are importable from here. Canopy is the installed one: its sources lie a folder deeper.
 TESTS := PYTHONPATH="$(CURDIR)"
 
-.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-nodes bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pictures pages fuzz packages setup clean
+.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons test-spark lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-nodes bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pictures pages fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -63,7 +64,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses=4
 COMPILED := core guards inprocess links net
 PLAIN := client hooks observe security settings
 # Tests elsewhere of compiled modules in these rooms, which run interpreted as well.
-BESIDE := observe/sampling observe/trace security/test_bans.py store/test_journal_guard.py store/test_pages.py e2e/conformance/test_will.py
+BESIDE := observe/sampling observe/trace security/test_bans.py store/test_journal_guard.py store/test_pages.py e2e/conformance/test_will.py \
+    $(patsubst %,cluster/test_%.py,groups held messages retained subacks upstreams)
 COVERAGE ?=
 ifneq ($(COVERAGE),)
 MEASURED := $(shell mkdir -p build/coverage)COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/data
@@ -74,8 +76,10 @@ INTERPRETED := PYTHONPATH="$(SOURCES)" PYTHONSAFEPATH=1 CANOPY_EXPECT=interprete
 INSTALLED := CANOPY_EXPECT="$$($(PY) -m canopy_mqtt.buildinfo)" PYTHONSAFEPATH=1 $(TESTS)
 
 ROOM ?= core
+# Tests of these import packages that the environment of the others lacks.
+LARGE := docs e2e loadtest observe pipeline project record store
 quick:
-	@.ci/environment quick
+	@.ci/environment $(if $(filter $(LARGE),$(firstword $(subst /, ,$(ROOM)))),packages,quick)
 	@$(INTERPRETED) $(PYTEST) tests/$(ROOM) -q -m "not long" $(ARGS)
 
 # The linters need nothing that is built, and tests wait for something half of the time: they run side by side, and the
@@ -119,6 +123,12 @@ conformance-postgresql:
 
 test-pythons:
 	@.ci/pythons
+
+# Beside the environment, not in it. Spark 3.5's py4j closes a socket late, and Python says so.
+SPARK ?= 3.5.0
+test-spark: setup
+	@[ -d .spark/$(SPARK) ] || PATH="$$PATH:.uv/bin" uv pip install --quiet --python $(VENV)/bin/python --target .spark/$(SPARK) pyspark==$(SPARK)
+	@$(INSTALLED):$(CURDIR)/.spark/$(SPARK) $(PYTEST) tests/pipeline -q -m long -W ignore::pytest.PytestUnraisableExceptionWarning $(ARGS)
 
 lint: packages
 	@$(MAKE) --no-print-directory checks
@@ -164,7 +174,8 @@ docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 	@echo "canopy: the documentation is in site/index.html"
 
-pages: packages
+pages:
+	@.ci/environment quick
 	@PYTHONPATH="$(SOURCES)" $(PY) tools/reference.py --write
 
 fuzz: setup

@@ -136,7 +136,8 @@ def to_c(unit: str, patterns: Iterable[str]) -> list[Extension]:
         interpret(unit, f"mypyc refused it: {error}")
         return []
     for extension in extensions:
-        extension.extra_compile_args.extend(FLAGS)
+        # mypyc gives all extensions of a unit the same list.
+        extension.extra_compile_args = [*extension.extra_compile_args, *FLAGS]
     return cast("list[Extension]", extensions)
 
 

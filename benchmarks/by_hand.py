@@ -75,7 +75,7 @@ TABLES: Final = f"""
 copy (
   select seq, ts, topic, string_split(topic, '/')[2] as line, (p->>'$.at')::timestamptz as measured,
     (p->>'$.power.watts')::double as watts, (p->>'$.phase')::int as phase
-  from (select seq, ts, topic, payload::varchar::json as p from {PUBLISHES} where kind = 'publish')
+  from (select seq, ts, topic, decode(payload)::json as p from {PUBLISHES} where kind = 'publish')
 ) to '{{out}}/power.parquet' (compression zstd)
 """
 

@@ -296,6 +296,9 @@ def differences(job: str, out: Path) -> tuple[str, ...]:
     found = {}
     for folder in sorted(out.parent.glob(f"{job}-*/")):
         files = [*map(str, (*folder.glob(f"{table}.parquet"), *folder.glob(f"{table}/**/*.parquet")))]
+        if not files:
+            # Its job failed.
+            continue
         rows = f"select concat_ws(' ', {columns}) as r from read_parquet({files})"
         [found[folder]] = duckdb.execute(f"select count(*), sum(hash(r)) from ({rows})").fetchall()
     others = [folder.name for folder, rows in found.items() if rows != found[out]]

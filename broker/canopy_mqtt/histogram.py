@@ -20,6 +20,13 @@ class Histogram:
         self.sum = 0.0
         self.count = 0
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Have pickle take it as it is: of a compiled class, it would take nothing."""
+        return Histogram, (), (self._counts, self._worst, self.sum, self.count)
+
+    def __setstate__(self, state: tuple[list[int], float, float, int]) -> None:
+        self._counts, self._worst, self.sum, self.count = state
+
     def add(self, seconds: float) -> None:
         """Count one duration."""
         at = 0
@@ -31,6 +38,13 @@ class Histogram:
         self.count += 1
         self.sum += seconds
         self._worst = max(self._worst, seconds)
+
+    def add_all(self, other: Histogram) -> None:
+        """Count all durations of another one."""
+        self._counts = [mine + its for mine, its in zip(self._counts, other._counts, strict=True)]
+        self.count += other.count
+        self.sum += other.sum
+        self._worst = max(self._worst, other._worst)
 
     def take_worst(self) -> float:
         """Return the longest duration since the last call."""

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from canopy_mqtt.words import counted
+from canopy_pipeline import job_metrics
 from canopy_pipeline.command_options import (
     AllowOption,
     InputOption,
@@ -32,7 +33,7 @@ from canopy_pipeline.command_options import (
     tell,
     told,
 )
-from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.errors import INCOMPLETE, MisuseError
 
 app = typer.Typer(
     name="pipeline",
@@ -215,6 +216,18 @@ def tables(
         str | None, typer.Option(metavar="TIME", help="With --stream: look for new segments this often, such as 10s.")
     ] = None,
     batch_events: Annotated[int, typer.Option(metavar="N", min=1, help="Sequence numbers in one commit.")] = 1_000_000,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SEQ|TIME", help="With --replace: the first number, or a time (included)."),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="SEQ|TIME", help="With --replace: the last number, or a time (not included)."),
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Make the rows from --from to --to again, in place of those that are there."),
+    ] = False,
     skip_corrupt: SkipOption = False,
     allow_gaps: AllowOption = False,
 ) -> None:
@@ -227,11 +240,17 @@ def tables(
         raise MisuseError(f"--format {format_}: parquet, delta or iceberg")
     if format_ != "iceberg" and (catalog or namespace):
         raise MisuseError("--catalog and --namespace need --format iceberg")
+    if replace is not bool(begin or end):
+        raise MisuseError("--from, --to and --replace: give --replace, and at least one of the others")
+    if replace and stream:
+        raise MisuseError("--replace makes a part of the tables again, and ends: leave --stream out")
     pause = seconds(every or "10s", "--every") if stream else None
+    from canopy_pipeline.tables.backfill import Range
     from canopy_pipeline.tables.tables_job import TablesOptions, run
 
+    again = Range.of(begin, end) if replace else None
     chosen = TablesOptions(
-        format_, batch_events, pause, skip_corrupt, allow_gaps, catalog or "default", namespace or "canopy"
+        format_, batch_events, pause, skip_corrupt, allow_gaps, catalog or "default", namespace or "canopy", again
     )
     outcome = run(inputs[0], output, mapping, chosen, say)
     for line in outcome.lines():
@@ -252,10 +271,33 @@ def compact(
             help="Keep replaced segments for this long, for readers that use them and streams that are stopped.",
         ),
     ] = "1h",
+    erase: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILTER",
+            help="Erase the messages whose topics match this filter from all finished segments, and do not merge. "
+            "Repeatable.",
+        ),
+    ] = None,
+    erase_client: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Likewise: erase all events of this client. Repeatable."),
+    ] = None,
+    tables_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tables", metavar="DIR", help="Erase also in these tables of `canopy pipeline tables`. Repeatable."
+        ),
+    ] = None,
     dry_run: DryRunOption = False,
     allow_gaps: AllowOption = False,
 ) -> None:
-    """Merge small segments of past hours. Safe while the broker records; needs no Java."""
+    """Merge small segments of past hours, or erase events. Safe while the broker records; needs no Java."""
+    if erase or erase_client:
+        _erase(folder, erase or [], erase_client or [], tables_ or [], dry_run, allow_gaps)
+        return
+    if tables_:
+        raise MisuseError("--tables needs --erase or --erase-client")
     age = timedelta(seconds=seconds(older_than, "--older-than"))
     after = timedelta(seconds=seconds(remove_after, "--remove-after"))
     from canopy_pipeline.compact import compact_job
@@ -265,7 +307,29 @@ def compact(
     for place, number in outcome.merged:
         typer.echo(f"{place}: {counted(number, 'segment')}")
     typer.echo(outcome.line(dry_run))
+    job_metrics.note("merged_segments", sum(number for _, number in outcome.merged))
+    job_metrics.note("removed_segments", outcome.removed)
     close(outcome.coverage, allow_gaps, not outcome.refused)
+
+
+def _erase(
+    folder: str, topics: list[str], clients: list[str], tables_: list[str], dry_run: bool, allow_gaps: bool
+) -> None:
+    from canopy_pipeline.compact import erase_job
+    from canopy_pipeline.tables.erasing import erase
+
+    outcome = erase_job.run(folder, erase_job.Chosen(tuple(topics), tuple(clients)), dry_run)
+    typer.echo(outcome.line(dry_run))
+    job_metrics.note("erased_events", outcome.events)
+    for output in tables_ if outcome.erased and not dry_run else ():
+        for line in erase(output, outcome.erased, outcome.times, say):
+            tell(f"not reached: {line}")
+    for line in (*outcome.unreached, erase_job.COPIES):
+        tell(f"not reached: {line}")
+    if outcome.unreached:
+        tell("exit code 3, since parts of the record are not reached; run it again")
+        raise typer.Exit(INCOMPLETE)
+    close(outcome.coverage, allow_gaps)
 
 
 @app.command()
@@ -286,5 +350,7 @@ def retention(
     from canopy_pipeline.retention import retention_job
 
     room = None if keep_bytes is None else size(keep_bytes, "--keep-bytes")
-    for line in retention_job.run(folder, age, room, dry_run).lines(dry_run):
+    outcome = retention_job.run(folder, age, room, dry_run)
+    job_metrics.note("removed_segments", len(outcome.removed))
+    for line in outcome.lines(dry_run):
         typer.echo(line)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 from typer import CallbackParam
 
+from canopy_pipeline import job_metrics
 from canopy_pipeline.errors import FAILED, INCOMPLETE, MISUSED, MisuseError, PipelineError, foreseen, in_a_line
 from canopy_pipeline.record.coverage import Coverage
 from canopy_pipeline.runtime.spark_session import SparkOptions
@@ -110,6 +111,14 @@ MemoryOption = Annotated[
 ]
 SkipOption = Annotated[
     bool, typer.Option("--skip-corrupt", help="Leave out segments that cannot be read, and name them.")
+]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="FILE",
+        help="Write metrics to this file, for node_exporter's textfile collector.",
+    ),
 ]
 AllowOption = Annotated[
     bool,
@@ -219,6 +228,9 @@ def close(coverage: Coverage, allow_gaps: bool, fine: bool = True) -> None:
     """Write the last lines of a job and the gaps of its record, and end with its exit code: 1 before 3."""
     for line in coverage.lines():
         tell(line)
+    job_metrics.note("segments", coverage.segments)
+    job_metrics.note("events", coverage.events)
+    job_metrics.note("missing_events", coverage.missing)
     if not fine:
         raise typer.Exit(FAILED)
     if not coverage.complete and not allow_gaps:
@@ -227,22 +239,30 @@ def close(coverage: Coverage, allow_gaps: bool, fine: bool = True) -> None:
 
 
 def told(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn foreseen failures of a command into lines for people."""
+    """Turn foreseen failures of a command into lines for people, and give it the flag `--metrics`."""
 
     @wraps(command)
-    def guarded(*arguments: Any, **flags: Any) -> Any:
-        try:
-            return command(*arguments, **flags)
-        except PipelineError as error:
-            fail(str(error), error.exit_code)
-        except KeyboardInterrupt:
-            fail("interrupted", INTERRUPTED)
-        except foreseen() as error:
-            fail(in_a_line(error))
-        except ModuleNotFoundError as error:
-            name = (error.name or "").partition(".")[0]
-            if name not in EXTRA:
-                raise
-            fail(f"`canopy pipeline` needs {name}: in a clone of Canopy run `make setup` or pip install '.[pipeline]'")
+    def guarded(*arguments: Any, metrics: MetricsOption = None, **flags: Any) -> Any:
+        if metrics is not None and not Path(metrics).absolute().parent.is_dir():
+            fail(f"--metrics {metrics}: its folder is not there", MISUSED)
+        with job_metrics.measured(command.__name__, metrics):
+            try:
+                return command(*arguments, **flags)
+            except PipelineError as error:
+                fail(str(error), error.exit_code)
+            except KeyboardInterrupt:
+                fail("interrupted", INTERRUPTED)
+            except foreseen() as error:
+                fail(in_a_line(error))
+            except ModuleNotFoundError as error:
+                name = (error.name or "").partition(".")[0]
+                if name not in EXTRA:
+                    raise
+                install = "in a clone of Canopy run `make setup` or pip install '.[pipeline]'"
+                fail(f"`canopy pipeline` needs {name}: {install}")
 
+    metrics = inspect.Parameter("metrics", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=MetricsOption)
+    flags = [*inspect.signature(command, eval_str=True).parameters.values(), metrics]
+    setattr(guarded, "__signature__", inspect.Signature([each.replace(kind=each.KEYWORD_ONLY) for each in flags]))  # noqa: B010
+    guarded.__annotations__ = {each.name: each.annotation for each in flags}
     return guarded

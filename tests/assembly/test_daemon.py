@@ -44,6 +44,7 @@ class StandIn:
         self.http: list[str] = []
         self.settings = settings
         self.before_listening: Callable[[], None] = lambda: None
+        self.signals: dict[int, Callable[[], object]] = {}
         self.suspended: Callable[[], float] = lambda: 0.0
         self.calls: list[str] = []
         self._after_start = after_start
@@ -213,6 +214,7 @@ from canopy_mqtt.settings import Settings
 
 class Stuck:
     listening = http = []
+    signals = {}
     async def start(self): pass
     async def broken(self): await asyncio.Event().wait()
     async def stop(self):

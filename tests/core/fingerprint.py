@@ -24,6 +24,7 @@ from canopy_mqtt.core.topics.trie_compact import CompactTrie
 from tests.core.harness import Client, Network
 from tests.core.recount import frames
 from tests.support.sessions import members
+from tests.support.tries import filters_of
 
 Facts = Any
 
@@ -34,7 +35,7 @@ def fingerprint(network: Network) -> dict[str, Facts]:
     table, store, load = router.table, router.retained_store, router.counters.load
     return {
         "trie": trie(router.trie),
-        "filters": {name: filter_of(router.trie, name) for name in router.trie.filters()},
+        "filters": {name: filter_of(router.trie, name) for name in filters_of(router.trie)},
         "subscriptions": (table.count, table.shared_count, int(table.own_bytes), len(table._leaving)),
         "cache": cache(router.cache),
         "routes": {topic: route(each) for topic, each in router.cache.routes.items()},
@@ -51,7 +52,7 @@ def fingerprint(network: Network) -> dict[str, Facts]:
             len(router.peers.events),
         ),
         "in turns": (
-            router.wills.waiting,
+            len(router.wills.line),
             len(router.unfinished._line),
             len(router.fanout.line.broadcasts),
             dict(router.fanout.line.topics),
@@ -132,7 +133,6 @@ def cache(found: MatchCache) -> Facts:
     """The match cache without its routes."""
     return {
         "size": (len(found), found.weight, found._index.node_count),
-        "wide filters": sorted(each.topic_filter for each in found._wide.values()),
         "index": tree(found._index),
     }
 

@@ -7,6 +7,8 @@ and print what stands below, if anything does. `…` stands for anything, alone 
 title is a terminal of that name: its command goes on running, and has to print what is shown before the next block
 begins. Another block of that title, which may be `^C` alone, presses Ctrl-C first.
 
+A block of another language with a title is a file of that name, which the reader writes.
+
 A `sh` block is a script of commands, each of which has to end with 0, or with what its comment says (`# exit code 3`).
 What goes on running, as a broker does, has to come up; it is interrupted at the end of the block.
 
@@ -37,7 +39,7 @@ from canopy_load.brokers.process import free_port
 from tests.support.daemon import environment
 from tests.support.forked import Door
 
-BLOCK: Final = re.compile(r"^```console(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK: Final = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PORTS: Final = ("1883", "8883", "8080")
 FOLDERS: Final = (
     "/etc/canopy",
@@ -89,7 +91,11 @@ def commands(page: str) -> Iterator[Command]:
     Raises:
         AssertionError: a block begins with something else than a command.
     """
-    for title, block in BLOCK.findall(page):
+    for language, title, block in BLOCK.findall(page):
+        if language != "console":
+            if title:
+                yield Command("", f"cat > {title} <<'END'\n{block}END", "")
+            continue
         if block.strip() == "^C":
             yield Command(title, "", "")
             continue

@@ -43,6 +43,7 @@ RUN_BY: Final = {
     "security-tokens": "tests/security/test_tokens_page.py",
     "tables": "tests/pipeline/tables/test_page.py",
     "testing": "tests/testing/test_page.py",
+    "tutorial": "tests/docs/test_examples.py",
 }
 """The test that runs the Python of a page."""
 

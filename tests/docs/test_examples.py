@@ -10,11 +10,13 @@ import pytest
 
 from tests.docs.blocks import BLOCKS
 from tests.docs.stages import BEFORE, NOT_RUN
-from tests.docs.terminals import BLOCK, Command, Reader, commands
+from tests.docs.terminals import Command, Reader, commands
 from tests.support.runs import for_each
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGES: Final = [page for page in sorted((ROOT / "docs").glob("*.md")) if BLOCK.search(page.read_text(encoding="utf-8"))]
+PAGES: Final = [
+    page for page in sorted((ROOT / "docs").glob("*.md")) if next(commands(page.read_text(encoding="utf-8")), None)
+]
 NEEDED: Final = ("bash", "openssl", "mosquitto_pub", "mosquitto_sub")
 
 
@@ -73,10 +75,12 @@ class TestTheReader:
 
     def test_a_page_is_taken_apart(self) -> None:
         page = '```console\n$ a <<E\n> b\n>\n> E\nshown\n$ c\n```\n\n```console title="T"\n$ d\n```\n```sh\n$ e\n```\n'
+        page += '```toml title="f.toml"\ng = 1\n```\n'
         assert list(commands(page)) == [
             Command("", "a <<E\nb\n\nE", "shown\n"),
             Command("", "c", ""),
             Command("T", "d", ""),
+            Command("", "cat > f.toml <<'END'\ng = 1\nEND", ""),
         ]
 
     def test_what_is_shown_has_to_be_printed(self, tmp_path: Path) -> None:

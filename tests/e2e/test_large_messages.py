@@ -23,6 +23,7 @@ from tests.e2e.links.network import link
 from tests.e2e.wire import SESSION_EXPIRY, Peer
 from tests.net.websocket.framing import request
 from tests.support.certificates import Authority
+from tests.support.tries import filters_of
 from tests.support.waiting import until
 
 MIB = 1 << 20
@@ -134,7 +135,7 @@ class Place:
         links = [link(self.broker, publish=["up/#"], subscribe=["down/#"])]
         settings = Settings(**{"listen": ("mqtt://127.0.0.1:0",), "upstream": links, **self._settings})
         self.edge = await self._stack.enter_async_context(Broker(settings))
-        await until(lambda: "down/#" in self.broker.router.trie.filters())
+        await until(lambda: "down/#" in filters_of(self.broker.router.trie))
 
     async def restart(self) -> None:
         self.cut()

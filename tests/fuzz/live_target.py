@@ -437,7 +437,7 @@ def _beyond_bounds(broker: Broker) -> str:
     sizes = {
         "sessions": (len(router.sessions), MAX_SESSIONS),
         "retained messages": (len(router.retained) - router.retained_store.system_count, MAX_RETAINED),
-        "retained bytes": (router.retained_bytes, MAX_RETAINED_BYTES),
+        "retained bytes": (router.retained_store.bytes, MAX_RETAINED_BYTES),
         "cached topics": (len(router.cache), MAX_CACHED),
         "subscriptions": (router.subscription_count, MAX_SESSIONS * 20),
         "deadlines": (len(router.deadlines), MAX_SESSIONS + MAX_RETAINED),

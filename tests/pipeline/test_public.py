@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -27,6 +30,13 @@ def test_a_record_with_a_hole_is_refused_unless_gaps_are_allowed(spark: SparkSes
     with pytest.raises(public.IncompleteError, match="seg-"):
         public.read_record(spark, str(tmp_path))
     assert public.read_record(spark, [str(tmp_path)], columns=["seq"], allow_gaps=True).count() == 5
+
+
+def test_a_spark_without_the_data_source_api_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    monkeypatch.delitem(sys.modules, "canopy_pipeline.mqtt.source", raising=False)
+    with pytest.raises(public.PipelineError, match=r'the format "mqtt" needs Spark 4\.2 or newer; this is 3\.5\.0'):
+        public.register(cast("SparkSession", SimpleNamespace(version="3.5.0")))
 
 
 def test_settings_of_spark_on_the_command_line() -> None:

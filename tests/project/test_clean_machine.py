@@ -220,7 +220,7 @@ from pyspark.sql import SparkSession
 assert broker.OWN and pipeline.OWN
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-spark = builder.config("spark.sql.codegen.factoryMode", "NO_CODEGEN").getOrCreate()
+spark = builder.getOrCreate()
 canopy_pipeline.spark.register(spark)
 rows = spark.range(3).selectExpr("concat('own/', id) AS topic", "cast(id AS string) AS payload", "true AS retain")
 rows.write.format("mqtt").option("url", sys.argv[1]).mode("append").save()

@@ -83,13 +83,15 @@ def rows_of(entries: Sequence[Entry]) -> list[Row]:
         if entry[0] == RUN:
             rows += _burst(entry)
         elif entry[0] == PUBLISH:
-            _, seq, _, topic, payload, qos, retain, properties, expiry, publisher = entry
+            _, seq, _, topic, payload, qos, retain, properties, expiry, publisher, share = entry
             row: Row = {"seq": seq, "kind": "publish", "client_id": publisher or None, "topic": topic.decode()}
             row |= {"payload": payload, "qos": qos, "retain": retain}
             if properties:
                 row["properties"] = properties
             if expiry >= 0:
                 row["message_expiry"] = expiry
+            if share:
+                row["topic_filter"] = share
             rows.append(row)
         elif entry[0] == DELIVER:
             _, seq, _, client, ref, qos, retain, shared = entry

@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from canopy_mqtt.command.cli import app
-from canopy_mqtt.command.record_verify import check as verify
+from canopy_mqtt.command.record_verify import check_part as verify
 from canopy_mqtt.record import reader
 from canopy_mqtt.record.files import folder
 from canopy_mqtt.record.files.folder import Folder, RecorderError, describe

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from canopy_mqtt import Broker, Settings
 from canopy_mqtt.assembly.app import StartupError
 from canopy_mqtt.command.record_verify import Found
-from canopy_mqtt.command.record_verify import check as verify
+from canopy_mqtt.command.record_verify import check_part as verify
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.record.files.folder import Folder, Left, RecorderError
 from canopy_mqtt.record.files.segment import Segment

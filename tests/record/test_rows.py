@@ -13,6 +13,7 @@ from canopy_mqtt.core.codec import encoder
 from canopy_mqtt.core.codec import properties as pr
 from canopy_mqtt.core.codec.packets import V5, V311, Publish
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.node_messages import GroupMessage
 from canopy_mqtt.record.schema import SCHEMA
 from canopy_mqtt.record.unpack import FILL_BYTES, KINDS
 from canopy_pipeline.record.events_schema import ALWAYS, EVENTS
@@ -20,6 +21,7 @@ from tests.conftest import ROOT
 from tests.core import strategies
 from tests.record.scenes import HOUR, RUN_ID, Tape, messages
 from tests.support.runs import examples, for_each
+from tests.support.sessions import any_subscription
 
 BEGIN = datetime.fromtimestamp(HOUR / 1e6, UTC)
 
@@ -130,8 +132,8 @@ def test_every_kind() -> None:
         tap = tape.tap
         tap.connected("c", "127.0.0.1:1", "u", 5, True, False)
         tap.connected("d", "127.0.0.1:2", None, 4, False, True)
-        tap.subscribed("c", "$share/g/a/#", 2, False, True, 268_435_455, False)
-        tap.subscribed("d", "a", 0, True, False, 0, True)
+        tap.subscribed(any_subscription("c", "$share/g/a/#", 2, False, True, 268_435_455), False)
+        tap.subscribed(any_subscription("d", "a", 0, True), True)
         messages(tape, 2)
         tap.delivered("c", 1, False, "$share/g/a/#")
         tap.delivered("d", 0, True, None)
@@ -179,7 +181,30 @@ def test_every_kind() -> None:
             {"kind": "snapshot", "ref_seq": 4, "n": 2},
             {"kind": "drop", "client_id": "d", "reason": "disconnected", "n": 1_000},
         ]  # fmt: skip
-        assert {row["kind"] for row in rows} == set(KINDS)
+        assert {row["kind"] for row in rows} == set(KINDS) - {"arrive", "forward"}
+
+
+def test_what_another_node_brings_is_no_publish_and_what_goes_there_is_no_delivery() -> None:
+    tape = Tape()
+    tap = tape.tap
+    tap.frames(b"\x30\x04\0\1tx\x30\x04\0\1ty", 2, False, "$upstream/$node/b")
+    tap.message(Message(b"t", b"12", 1, False, b"", 0.0, "$upstream/$node/b"), 0.0)
+    tap.message(GroupMessage(Message(b"t", b"123", 0, False, b"", 0.0, "$upstream/$node/b"), "$share/g/t"), 0.0)
+    tap.delivered("$node/c", 2, False, None)
+    tap.message(Message(b"t", b"1", 1, False, b"", 0.0, "$upstream/cloud"), 0.0)
+    rows = [
+        {name: row.get(name) for name in ("kind", "client_id", "size", "qos", "topic_filter")} for row in tape.table()
+    ]
+    arrive = {"kind": "arrive", "client_id": "$node/b", "size": 1, "qos": 0, "topic_filter": None}
+    assert rows == [
+        arrive,
+        arrive,
+        {**arrive, "size": 2, "qos": 1},
+        {**arrive, "size": 3, "topic_filter": "$share/g/t"},
+        {"kind": "forward", "client_id": "$node/c", "size": None, "qos": 2, "topic_filter": None},
+        # Of an upstream broker it comes here for the first time.
+        {"kind": "publish", "client_id": "$upstream/cloud", "size": 1, "qos": 1, "topic_filter": None},
+    ]
 
 
 def test_without_payloads() -> None:
@@ -199,7 +224,7 @@ def test_texts_that_are_unusual(topic: str) -> None:
         content_type=wild, response_topic="r", correlation_data=b"\xff\xfe\0\xed\xa0\x80", user=[(wild, ""), ("", wild)]
     )
     tape.tap.connected(wild, "[::1]:1", wild, 5, True, False)
-    tape.tap.subscribed(wild, topic, 0, False, False, 0, False)
+    tape.tap.subscribed(any_subscription(wild, topic), False)
     tape.tap.message(Message(topic.encode(), b"\xff\0", 0, False, forward, 0.0, wild), 0.0)
     connect, subscribe, publish = tape.table()
     assert (connect["client_id"], connect["user_name"]) == (wild, wild)

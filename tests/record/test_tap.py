@@ -25,6 +25,7 @@ from tests.record.taps import Listening, Row, listen
 from tests.support.losses import dropped_by_cause
 from tests.support.restored import restore
 from tests.support.runs import for_each
+from tests.support.sessions import any_subscription
 
 
 def numbers(rows: list[Row]) -> list[int]:
@@ -758,7 +759,7 @@ class TestQueue:
         for at in range(90):
             for _ in range(50):
                 heard.tap.frames(FRAME, 1, False, "p")
-            heard.tap.subscribed("c", f"t/{at}", 0, False, False, 0, False)
+            heard.tap.subscribed(any_subscription("c", f"t/{at}"), False)
         rows = heard.rows(last=True)
         told = [row for row in rows if row["kind"] == "subscribe"]
         assert len(told) > 800 // STATE_PART // 2 - 2
@@ -774,7 +775,7 @@ class TestQueue:
         heard = Listening(max_bytes=1_000_000)
         heard.stalled = True
         for _ in range(100):
-            heard.tap.subscribed("c", "f" * 65_535, 0, False, False, 0, False)
+            heard.tap.subscribed(any_subscription("c", "f" * 65_535), False)
             heard.tap.unsubscribed("c", "f" * 65_535, False)
         rows = heard.rows(last=True)
         assert len([row for row in rows if row["kind"] != "gap"]) == 1_000_000 // 65_535
@@ -829,7 +830,7 @@ def test_every_number_is_somewhere(moves: list[tuple[str, int]], max_events: int
         elif move == "d":
             tap.delivered("c", 0, False, None)
         elif move == "s":
-            tap.subscribed("c", "t", 0, False, False, 0, False)
+            tap.subscribed(any_subscription("c", "t"), False)
         elif move == "u":
             tap.disconnected("c", "", "stalled")
         elif move == "l":

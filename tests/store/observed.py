@@ -79,7 +79,7 @@ def see(router: Router, now: float) -> Seen:
             for node in router.retained.matching("#")
             if isinstance(node.value, Message)
         },
-        "retained bytes": router.retained_bytes,
+        "retained bytes": router.retained_store.bytes,
         "subscriptions": router.subscription_count,
         "filters": len(router.trie),
         "due": len(router.deadlines),

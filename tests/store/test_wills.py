@@ -187,7 +187,7 @@ def test_very_many_at_once_are_published_in_turns() -> None:
     brokers.network.now += GRACE
     turns = 0
     kills = 0
-    while brokers.network.router.wills.held or brokers.network.router.wills.waiting:
+    while brokers.network.router.wills.held or brokers.network.router.wills.line:
         turns += 1
         brokers.network.router.tick(brokers.network.now)
         brokers.network.settle()

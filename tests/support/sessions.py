@@ -12,6 +12,18 @@ def any_session(client_id: str = "c") -> Session:
     return Session(client_id, 0, 0, Counters())
 
 
+def any_subscription(
+    client_id: str,
+    topic_filter: str,
+    qos: int = 0,
+    no_local: bool = False,
+    as_published: bool = False,
+    identifier: int = 0,
+) -> Subscription:
+    """Return a subscription of such a session."""
+    return Subscription(any_session(client_id), topic_filter, qos, no_local, as_published, 0, identifier)
+
+
 def members(group: SharedGroup | Turns) -> list[Subscription]:
     """Return the members of a share group, the connected ones first; or those in one of its two lists."""
     if isinstance(group, SharedGroup):

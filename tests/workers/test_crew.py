@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -19,6 +20,7 @@ from canopy_mqtt.workers import process, wire
 from canopy_mqtt.workers.crew import Crew
 from canopy_mqtt.workers.lines import Newcomer
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
+from canopy_mqtt.workers.rolling import Roll
 from canopy_mqtt.workers.supervisor import Supervisor
 from canopy_mqtt.workers.wire import ANY, Arrival, Channel, Frame, encoded, says, taken
 from tests.support.waiting import until
@@ -203,21 +205,21 @@ async def test_each_reload_has_answers_of_its_own(crew: Crew) -> None:
 
 async def test_a_reload_with_another_number_allows_only_what_the_number_in_force_does() -> None:
     supervisor = Supervisor(Settings(workers={"count": 2}), False, print)
-    new = Settings(upstream=({"name": "up", "url": "mqtt://127.0.0.1:1"},))
+    new = Settings(store={"url": "postgresql://localhost/x"})
     assert new.workers.count == 1
-    with pytest.raises(SettingsError, match="upstream"):
+    with pytest.raises(SettingsError, match=r"store\.url"):
         await supervisor.reload(new)
 
 
 async def test_whoever_any_worker_can_serve_goes_to_another_when_one_ends(crew: Crew) -> None:
     supervisor = Supervisor(Settings(workers={"count": 3}), False, print)
-    supervisor._crew = crew
+    supervisor._crew, supervisor._roll = crew, Roll(crew, supervisor.log)
     slot, other = crew.slots[:2]
     started["w2"][0].end()
     crew.slots[2].empty()
     client, accepted = socket.socketpair()
     accepted.setblocking(False)
-    slot.line.add(Newcomer(Arrival(0, ANY, 5, False, b"", b""), accepted, 1e9))
+    slot.line.add(Newcomer(Arrival(0, ANY, 5, False, b"", b"", until=1e9), accepted))
     keeping = asyncio.create_task(supervisor._keep(slot))
     started["w0"][0].end()
     await until(lambda: len(other.line) == 1)
@@ -248,7 +250,7 @@ async def forked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[WorkerP
     monkeypatch.setattr(process, "nursery", Forks)
     monkeypatch.setattr(process, "PING", 0.0)
     monkeypatch.setattr(process, "STARTING", 0.5)
-    worker = WorkerProcess("w0", structlog.get_logger(), False, print, print, print)
+    worker = WorkerProcess("w0", structlog.get_logger(), False, print, print, print, {})
     await worker.begin()
     yield worker, sides[0]
     if nothing.returncode is None:
@@ -304,3 +306,29 @@ async def test_what_an_ended_worker_had_taken_counts_however_late_it_is_read(
     worker.kill()
     await worker.ended
     assert sum(counts) == 200
+
+
+async def test_a_connection_that_a_worker_passes_on_has_the_time_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is counted under its client's address; without a time limit it waits for a while."""
+    passed: list[Newcomer] = []
+    monkeypatch.setattr(Supervisor, "_pass_on", lambda _, newcomer: passed.append(newcomer))
+    arrival = Arrival(0, 1, 5, False, json.dumps(["text", "192.0.2.1", 1, None]).encode(), b"", until=5.0)
+    with socket.socket() as sock:
+        for limit in (10.0, 0.0):
+            Supervisor(Settings(workers={"count": 2}, limits={"connect_timeout": limit}), False, print)._relayed(
+                arrival, sock
+            )
+    first, second = passed
+    assert (first.arrival.until, first.host) == (5.0, "192.0.2.1")
+    assert second.arrival.until > asyncio.get_running_loop().time()
+
+
+def test_no_limit_on_connections_begins_with_a_reload() -> None:
+    """Those that are there were not counted."""
+    supervisor = Supervisor(Settings(workers={"count": 2}), False, print)
+    for counts in (False, True):
+        supervisor._crew = cast(Any, SimpleNamespace(gate=SimpleNamespace(counts=counts)))
+        new = Settings(workers={"count": 2}, limits={"max_connections": 7, "max_topic_levels": 3})
+        made, lines = supervisor._as_they_are(new)
+        assert (made.limits.max_connections, made.limits.max_topic_levels) == (7 if counts else 0, 3)
+        assert len(lines) == (not counts)

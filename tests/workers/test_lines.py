@@ -39,12 +39,13 @@ class Ends:
         self.takes = True
         self.other: Channel
 
-    def newcomer(self, data: bytes = b"", version: int = 5, until: float = 1e9) -> Newcomer:
+    def newcomer(self, data: bytes = b"", version: int = 5, until: float = 1e9, address: str = "") -> Newcomer:
+        """`address`: empty for none."""
         client, accepted = socket.socketpair()
         client.setblocking(False)
         accepted.setblocking(False)
         self.clients.append(client)
-        return Newcomer(Arrival(0, 0, version, False, b"", data), accepted, until)
+        return Newcomer(Arrival(0, 0, version, False, b"", data, until=until), accepted, address)
 
     async def answer(self, number: int) -> bytes:
         """All that a client gets."""
@@ -137,6 +138,59 @@ async def test_their_bytes_are_bounded_but_one_always_fits(ends: Ends) -> None:
     assert len(line) == 2
     line.close()
     assert await ends.answer(0) == UNAVAILABLE_V5
+
+
+async def test_one_address_keeps_out_no_other(ends: Ends) -> None:
+    """The oldest of the address that has most makes place, as long as that has more than the new one's."""
+    line = Line(Room(2), 2)
+    for _ in range(4):
+        line.add(ends.newcomer(address="stranger"))
+    for address in ("a", "b", "b", "b"):
+        line.add(ends.newcomer(address=address))
+    line.add(ends.newcomer(address="stranger"))
+    # The stranger's first two made place; when nobody has two more than the new one, that is refused.
+    refused = [0, 1, 6, 7, 8]
+    for number in refused:
+        assert await ends.answer(number) == UNAVAILABLE_V5
+    assert len(line) == 4
+    channel = ends.channel(line)
+    line.begin(channel)
+    await until(lambda: not len(line))
+    assert {await ends.answer(number) for number in (2, 3, 4, 5)} == {b"served"}
+    channel.close()
+    ends.other.close()
+
+
+async def test_large_ones_of_one_address_keep_out_no_other(ends: Ends) -> None:
+    line = Line(Room(0), 10, 3 * SMALL)
+    large = bytes(SMALL + 1)
+    for address in ("stranger", "stranger", "a"):
+        line.add(ends.newcomer(large, address=address))
+    assert await ends.answer(0) == UNAVAILABLE_V5
+    line.add(ends.newcomer(large, address="b"))
+    assert await ends.answer(3) == UNAVAILABLE_V5
+    assert len(line) == 2
+    line.close()
+
+
+CONNECT_ALONE = b"\x10\x03abc"
+
+
+@pytest.mark.parametrize(
+    ("data", "left"),
+    [(CONNECT_ALONE, True), (CONNECT_ALONE + b"\xc0\0", False), (b"PROXY", False), (b"", False), (b"\x10\x83", False)],
+)
+async def test_who_has_left_after_a_connect_is_not_served(ends: Ends, data: bytes, left: bool) -> None:
+    line = Line(Room(0), 10)
+    for each in (data, b"stays"):
+        line.add(ends.newcomer(each))
+    ends.clients[0].shutdown(socket.SHUT_WR)
+    channel = ends.channel(line)
+    line.begin(channel)
+    await until(lambda: not len(line))
+    assert ends.got == ([b"stays"] if left else [data, b"stays"])
+    channel.close()
+    ends.other.close()
 
 
 async def test_bytes_that_are_on_their_way_keep_none_out(ends: Ends) -> None:
@@ -258,9 +312,10 @@ async def test_a_worker_begins_with_a_connection_once_that_has_left(monkeypatch:
     left: list[Callable[[], object]] = []
     begun: list[Coroutine[Any, Any, None]] = []
     worker._channel = cast(Any, SimpleNamespace(send=lambda _, then: left.append(then)))
+    worker._counted = cast(Any, SimpleNamespace(arrive=lambda _: None))
     monkeypatch.setattr(worker, "_begin", begun.append)
     with socket.socket() as sock:
-        worker._received([Frame(CONNECTION, b"", sock)])
+        worker._received([Frame(CONNECTION, Arrival(0, 0, 5, False, b"", b"").frame(sock).body, sock)])
         assert begun == []
         left[0]()
         (work,) = begun
@@ -270,10 +325,13 @@ async def test_a_worker_begins_with_a_connection_once_that_has_left(monkeypatch:
 async def test_none_waits_beyond_its_time(ends: Ends) -> None:
     line = Line(Room(0), 10)
     now = asyncio.get_running_loop().time()
-    line.add(ends.newcomer(until=now + 0.01))
+    # In whichever order they came.
     line.add(ends.newcomer(until=now + 1_000))
+    line.add(ends.newcomer(until=now + 0.02))
+    line.add(ends.newcomer(until=now + 0.01))
     await until(lambda: len(line) == 1)
-    assert await ends.answer(0) == UNAVAILABLE_V5
+    for number in (1, 2):
+        assert await ends.answer(number) == UNAVAILABLE_V5
     line.close()
 
 

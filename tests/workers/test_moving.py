@@ -513,34 +513,6 @@ def test_what_is_damaged_gets_no_right_checksum(tmp_path: Path) -> None:
     assert division(folder) == Division(1)
 
 
-async def test_share_groups_move_with_what_waits_for_them(stack: AsyncExitStack, tmp_path: Path) -> None:
-    """A group lives at another worker then, also where none of its members is at that one."""
-    store = str(tmp_path / "store")
-    crew = Crew(stack, 1)
-    await crew.start("--store", store)
-    members = {name: f"$share/g/{name}" for name in NAMES}
-    for name, topic_filter in members.items():
-        await (await crew.stay(name, (topic_filter, 1))).disconnect()
-    sender = await crew.join("sender")
-    for name in NAMES:
-        for payload in (b"0", b"1"):
-            await sender.publish(name, payload, qos=1)
-    for workers in (3, 2, 1):
-        assert await crew.stop() == 0
-        crew = Crew(stack, workers)
-        await crew.start("--store", store)
-        # Some take what waits now, others with another number of workers; new messages come for all.
-        sender = await crew.join("sender")
-        for number, name in enumerate(NAMES):
-            if number % 3 == workers - 1:
-                peer = await crew.stay(name, present=True)
-                assert [(await peer.message()).payload for _ in range(2)] == [b"0", b"1"]
-                await sender.publish(name, b"new", qos=1)
-                assert (await peer.message()).payload == b"new"
-                await peer.disconnect()
-    assert await crew.stop() == 0
-
-
 def test_messages_for_another_worker_are_not_left_behind(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     folder.mkdir()

@@ -136,7 +136,7 @@ def test_a_store_of_another_number_is_no_fault_of_the_settings(tmp_path: Path) -
 
 def test_what_several_workers_cannot_do_is_found_before_the_start(tmp_path: Path) -> None:
     config = tmp_path / "canopy.toml"
-    config.write_text('[workers]\ncount = 2\n[http]\nlisten = ["http://127.0.0.1:0"]\n')
+    config.write_text('[workers]\ncount = 2\n[cluster]\nname = "c"\nnode = "a"\nlisten = "mqtt://127.0.0.1:0"\n')
     result = canopy("check-config", str(config))
     assert result.returncode == 2
-    assert "cannot be used: workers.count = 2 and http.listen: " in result.stdout
+    assert "cannot be used: workers.count = 2 and cluster.name: " in result.stdout

@@ -84,7 +84,9 @@ async def own(stack: AsyncExitStack, authority: Authority) -> Crew:
     tls = {"certificate": certificate, "key": key}
     tables = [{"url": f"{scheme}://127.0.0.1:0", "tls": tls} for scheme in ("mqtts", "wss")]
     made = Crew(stack, 2)
-    await made.start("--set", f"listener={toml(tables)}", "--set", "shutdown.flush_timeout=60")
+    # Without $SYS, for which workers open sockets to each other.
+    quiet = ("--set", "sys.interval=0")
+    await made.start("--set", f"listener={toml(tables)}", "--set", "shutdown.flush_timeout=60", *quiet)
     return made
 
 
@@ -233,3 +235,37 @@ async def test_connections_that_are_over_leave_nothing_behind(own: Crew, authori
         peer = await joined(await opened(own, "wss", authority.client(), 2), next(names), clean=True)
         await peer.disconnect()
     await until(lambda: sockets() == before, "all sockets are closed")
+
+
+async def test_limits_hold_whoever_makes_the_handshake(stack: AsyncExitStack, authority: Authority) -> None:
+    """Of an address that a proxy names, and of all; what has left makes room."""
+    certificate, key = authority.issue("localhost")
+    tls = {"certificate": certificate, "key": key}
+    proxied = {"proxy_protocol": "v1", "proxy_from": ["127.0.0.1/32"]}
+    tables: list[Mapping[str, object]] = [
+        {"url": "mqtts://127.0.0.1:0", "tls": tls, "name": "direct"},
+        {"url": "mqtts://127.0.0.1:0", "tls": tls, "name": "proxied", **proxied},
+    ]
+    crew = Crew(stack, 3)
+    limits = ("--set", "limits.max_connections=8", "--set", "limits.max_connections_per_address=6")
+    await crew.start("--set", f"listener={toml(tables)}", "--set", "log.level=info", *limits)
+    context = authority.client()
+
+    async def come(way: str, listener: int, count: int) -> tuple[list[Peer], list[int]]:
+        peers = [await opened(crew, way, context, listener) for _ in range(count)]
+        for number, peer in enumerate(peers):
+            await peer.send(connect(f"{way}-{number}"))
+        answers = [await peer.expect(wire.CONNACK) for peer in peers]
+        codes = sorted(each.code for each in answers)
+        return [peer for peer, answer in zip(peers, answers, strict=True) if not answer.code], codes
+
+    for turn in range(2):
+        direct, codes = await come("mqtts", 1, 7)
+        assert codes == [0] * 6 + [0x97]
+        behind, codes = await come("proxied mqtts", 2, 3)
+        assert codes == [0] * 2 + [0x89]
+        for peer in (*direct, *behind):
+            await peer.disconnect()
+        await until(
+            lambda turn=turn: len(crew.told("client disconnected")) == 8 * (turn + 1)  # type: ignore[misc]
+        )

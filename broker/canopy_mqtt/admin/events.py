@@ -100,6 +100,11 @@ class EventFeed:
         """Refused streams."""
 
     @property
+    def name(self) -> str:
+        """The name of the broker in the settings."""
+        return self._broker.settings.federation.broker_id
+
+    @property
     def listening(self) -> int:
         return len(self._streams)
 
@@ -118,12 +123,20 @@ class EventFeed:
         if len(self._streams) >= self._max_streams:
             self.refused += 1
             raise ApiError(503, "SERVICE_UNAVAILABLE", f"{self._max_streams} pages are open: http.max_connections")
-        if not self._current:
-            self._snapshot()
         stream = EventStream()
-        stream.put(self._last)
+        self.greet(stream)
         self._streams.add(stream)
         return stream
+
+    def greet(self, stream: EventStream) -> None:
+        """Queue the first snapshot of a new stream."""
+        if not self._current:
+            self._snapshot()
+        stream.put(self._last)
+
+    async def history(self) -> list[list[float]]:
+        """Return the kept samples, the newest last."""
+        return list(self.samples)
 
     def close_stream(self, stream: EventStream) -> None:
         self._streams.discard(stream)
@@ -138,14 +151,20 @@ class EventFeed:
         try:
             self.samples.append(self._sample())
             self._current = False
-            if not self._streams:
-                return
-            self._snapshot()
+            if self._streams:
+                self.tell()
         except Exception as error:
             self._broker.faults.broke("http", error)
-            return
+
+    def tell(self) -> None:
+        """Queue a new snapshot for all streams."""
+        self._snapshot()
+        self.put(self._last)
+
+    def put(self, made: bytes) -> None:
+        """Queue a snapshot for all streams."""
         for stream in self._streams:
-            stream.put(self._last)
+            stream.put(made)
 
     def _sample(self) -> list[float]:
         router = self._broker.router
@@ -179,6 +198,7 @@ def snapshot(broker: Host, sample: list[float]) -> dict[str, Any]:
     """Make a snapshot for the page. Its cost does not depend on the number of clients."""
     router = broker.router
     counters = router.counters
+    reading = broker.figures.read()
     slow = [
         {
             "clientid": client.client_id[:MAX_NAME_LENGTH],
@@ -205,11 +225,11 @@ def snapshot(broker: Host, sample: list[float]) -> dict[str, Any]:
         "uptime": int(broker.uptime),
         "not_ready": [line[:MAX_NAME_LENGTH] for line in broker.not_ready()],
         "totals": {
-            "sessions": len(router.sessions),
-            "subscriptions": router.subscription_count,
+            "sessions": reading.sessions,
+            "subscriptions": reading.subscriptions,
             "filters": len(router.trie),
             "retained": len(router.retained),
-            "retained_bytes": router.retained_bytes,
+            "retained_bytes": router.retained_store.bytes,
             "retained_refused": counters.retained_refused,
             "looped": counters.looped,
             "oversized": counters.oversized,
@@ -229,8 +249,7 @@ def snapshot(broker: Host, sample: list[float]) -> dict[str, Any]:
 
 
 def _links(broker: Host) -> list[dict[str, Any]]:
-    links = [] if broker.links is None else list(broker.links.links.values())
-    links.sort(key=lambda link: link.connected)
+    links = sorted(broker.figures.upstreams.values(), key=lambda link: link.connected)
     ago = time.time() - broker.loop.time()
     return [
         {"name": link.name, "up": link.connected, "down_since": int((ago + link.down_since) * 1_000)}
@@ -254,18 +273,17 @@ async def events(call: Call) -> web.StreamResponse:
     stream = feed.open_stream()
     response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "text/event-stream", hdrs.CACHE_CONTROL: "no-store"})
     with_security_headers(response)
-    broker = call.broker
     hello = {
         "role": call.role,
         "who": call.caller.name,
-        "name": broker.settings.federation.broker_id,
+        "name": feed.name,
         "version": __version__,
     }
     try:
         await response.prepare(call.request)
         if call.request.method == hdrs.METH_HEAD:
             return response
-        await response.write(event("hello", hello) + event("history", list(feed.samples)))
+        await response.write(event("hello", hello) + event("history", await feed.history()))
         while made := await stream.take():
             await response.write(made)
     except ConnectionError:

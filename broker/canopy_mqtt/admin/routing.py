@@ -36,6 +36,9 @@ Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
 BASE: Final = "/api/v5"
 """The first part of the API's paths, as in EMQX 5."""
 
+MISSING: Final = "Canopy-Missing-Workers"
+"""The header that names the workers whose part an answer lacks (`canopy_mqtt.workers`)."""
+
 AT_ONCE: Final = 2
 """Read requests that are handled in one turn of the event loop: each takes about a millisecond, which delays all MQTT
 clients."""
@@ -76,7 +79,8 @@ class Call:
         return self.caller.role
 
 
-Handler: TypeAlias = Callable[[Call], Awaitable[BaseModel | web.StreamResponse | None]]
+Handled: TypeAlias = BaseModel | web.StreamResponse | None
+Handler: TypeAlias = Callable[[Call], Awaitable[Handled]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +141,10 @@ class RequestHandler:
         connections: HttpConnections,
         timeout: float,
         public: Sequence[str],
+        handle: Callable[[Route, Call], Awaitable[Handled]],
     ) -> None:
-        """`timeout`: seconds for a whole request. `public`: paths that need no credentials."""
+        """`timeout`: seconds for a whole request. `public`: paths that need no credentials. `handle` answers."""
+        self._handle = handle
         self._public = public
         self._broker = broker
         self.authentication = authentication
@@ -221,7 +227,7 @@ class RequestHandler:
                 await asyncio.sleep(0)
 
     async def _made(self, route: Route, call: Call) -> web.StreamResponse:
-        made = await route.handler(call)
+        made = await self._handle(route, call)
         if made is None:
             return with_security_headers(web.Response(status=204))
         if isinstance(made, BaseModel):

@@ -22,7 +22,7 @@ from canopy_mqtt.admin.events import FEED, EventFeed
 from canopy_mqtt.admin.host import Host
 from canopy_mqtt.admin.http_connections import HttpConnection, HttpConnections
 from canopy_mqtt.admin.routes import all_routes
-from canopy_mqtt.admin.routing import RequestHandler, Route, error_response
+from canopy_mqtt.admin.routing import Call, Handled, RequestHandler, Route, error_response
 from canopy_mqtt.certificates import Loaded, TlsError, reason_of
 from canopy_mqtt.certificates import load as load_certificates
 from canopy_mqtt.guards.log import Faults
@@ -49,11 +49,6 @@ MAX_LINE_BYTES: Final = 262_144
 """Bytes of a request's first line: a topic name of 65,535 bytes, each of them escaped, and some more. With a shorter
 line, a client with a long topic would end every list at itself."""
 
-FIXED: Final = (
-    "listen", "certificate", "key", "socket_mode", "max_connections", "max_request_bytes", "timeout", "public_metrics",
-)  # fmt: skip
-"""Settings that take a restart."""
-
 
 class Prepared(NamedTuple):
     """Credentials and certificates that are read, and not in force yet."""
@@ -73,7 +68,7 @@ class AdminServer:
         self._routes = routes
         self._settings = settings
         self.connections = HttpConnections(settings.max_connections, settings.timeout)
-        self.feed = EventFeed(broker, max(1, settings.max_connections // STREAM_PART))
+        self.feed = self.make_feed(broker, max(1, settings.max_connections // STREAM_PART))
         self.open: list[Endpoint] = []
         """The open addresses, with their real ports."""
         self.authentication: Authentication | None = None
@@ -84,6 +79,9 @@ class AdminServer:
         self._certificates: Loaded | None = None
         self._handshakes: Handshakes
         self._wheel: TimerWheel
+
+    def make_feed(self, broker: Host, max_streams: int) -> EventFeed:
+        return EventFeed(broker, max_streams)
 
     @property
     def urls(self) -> list[str]:
@@ -110,6 +108,7 @@ class AdminServer:
             self.connections,
             settings.timeout,
             ("/metrics",) if settings.public_metrics else (),
+            self.handle,
         )
         try:
             for endpoint in settings.endpoints:
@@ -118,7 +117,12 @@ class AdminServer:
             await self.stop()
             raise
         self.feed.start()
-        self._broker.log.info("http listens", urls=self.urls, guarded=settings.guarded)
+        if self.open:
+            self._broker.log.info("http listens", urls=self.urls, guarded=settings.guarded)
+
+    async def handle(self, route: Route, call: Call) -> Handled:
+        """Answer a permitted request."""
+        return await route.handler(call)
 
     def add_figures_to(self, figures: Sources) -> None:
         """Add the figures of HTTP to those of a broker."""
@@ -144,10 +148,15 @@ class AdminServer:
         return runner
 
     async def _open(self, endpoint: Endpoint, runner: web.AppRunner) -> None:
-        loop = asyncio.get_running_loop()
         assert runner.server is not None
         make: Callable[[], asyncio.BaseProtocol] = runner.server
-        factory = partial(self._under_tls if endpoint.scheme == "https" else self.connections.protocol, make)
+        await self.listen(
+            endpoint, partial(self._under_tls if endpoint.scheme == "https" else self.connections.protocol, make)
+        )
+
+    async def listen(self, endpoint: Endpoint, factory: Callable[[], asyncio.Protocol]) -> None:
+        """Take connections at an address, with protocols that `factory` makes. Raises StartupError."""
+        loop = asyncio.get_running_loop()
         if endpoint.path:
             try:
                 sock, file = await asyncio.to_thread(
@@ -194,7 +203,7 @@ class AdminServer:
         Raises:
             SecurityError, TlsError: a file cannot be used, or credentials would not be needed any more.
         """
-        wanted = settings.model_copy(update={name: getattr(self._settings, name) for name in FIXED})
+        wanted = self._settings.changed_by(settings)
         if self._settings.guarded and not wanted.guarded:
             raise SecurityError("nobody would have to say who they are any more: that takes a restart")
         credentials, loaded = await asyncio.to_thread(_read, wanted)

@@ -9,10 +9,10 @@ Owns the composition only: it builds, starts and stops each part, in the order o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.assembly.draining import Draining
@@ -114,6 +114,10 @@ class Broker(Server):
     """The plug-ins."""
     program: InProcessClient
     """Publishes and subscribes for the program in which it runs."""
+    signals: Mapping[int, Callable[[], object]] = MappingProxyType({})
+    """What signals mean that others ignore: none means anything here."""
+    among: tuple[int, int] = (1, 0)
+    """Of how many workers it is which."""
     _state: StoredState | None = None
     _watcher: FileWatcher | None = None
     _reloading: Reloading | None = None
@@ -178,7 +182,7 @@ class Broker(Server):
         for line in await asyncio.to_thread(self.suspicious, self.settings):
             self.log.warning("suspicious setting", detail=line)
         # Before anything can happen that belongs into a record.
-        self.recorder = recorder(self.settings.recorder, self.router, self.log)
+        self.recorder = recorder(self.settings.recorder, self.router, self.log, *self.among)
         self._broken = asyncio.get_running_loop().create_future()
         if self.recorder is not None:
             await self.recorder.start()
@@ -226,7 +230,7 @@ class Broker(Server):
             self.figures.of_program = lambda: len(self.program.subscriptions)
             self.figures.traces = self.traces
             self.top.start()
-            self._sys = SysTopics(self.figures, self.settings.sys.interval)
+            self._sys = self.make_sys_topics()
             self._sys.start()
             self.hooks.follow(self.links)
             self.alarms = alarms(self, self.figures, self._sys.publish_now)
@@ -234,9 +238,7 @@ class Broker(Server):
             if self.presence is not None:
                 await self.presence.start()
             if self.settings.http.listen:
-                from canopy_mqtt.admin.server import AdminServer
-
-                admin = AdminServer(self, self.settings.http)
+                admin = self.make_admin()
                 await admin.start()
                 admin.add_figures_to(self.figures)
                 self.admin = admin
@@ -245,6 +247,14 @@ class Broker(Server):
             # It listens already, and `stop` is not called for a broker that did not start.
             await self.stop()
             raise
+
+    def make_admin(self) -> AdminServer:
+        from canopy_mqtt.admin.server import AdminServer
+
+        return AdminServer(self, self.settings.http)
+
+    def make_sys_topics(self) -> SysTopics:
+        return SysTopics(self.figures, self.settings.sys.interval)
 
     def _files(self) -> list[Path]:
         """Return the files that are read again when they change."""
@@ -302,12 +312,15 @@ class Broker(Server):
             await self.securing.dismiss_restored()
         self.cluster = None
         if self.settings.cluster.name:
-            # Not before: most brokers have no cluster.
-            from canopy_mqtt.cluster.cluster import Cluster
-
-            self.cluster = Cluster(self)
+            self.cluster = self.make_cluster()
         self.links = LinkManager(self) if self.cluster is None else self.cluster.links
         await in_turns(self.links.prepare(records))
+
+    def make_cluster(self) -> Cluster:
+        """Make the part that a node has. It is loaded now: most brokers have no cluster."""
+        from canopy_mqtt.cluster.cluster import Cluster
+
+        return Cluster(self)
 
     async def close_state(self) -> None:
         if self._state is not None:

@@ -17,7 +17,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -112,6 +112,10 @@ class Service(Protocol):
     """Called several times a second. Returns the seconds that the machine slept and the loop's clock did not count."""
 
     @property
+    def signals(self) -> Mapping[int, Callable[[], object]]:
+        """What signals mean that others ignore (`UNUSED`), while it serves."""
+
+    @property
     def listening(self) -> list[str]:
         """The URLs with the real ports, after the start."""
 
@@ -147,7 +151,8 @@ def run(
         DaemonError: there are too few file descriptors, or the broker stopped by itself.
     """
     # Always, not only under a limit: the usual soft limit of 1,024 is what most brokers first run into.
-    raise_descriptor_limit(settings.limits.max_connections)
+    # Of several workers each has a part of the connections (`workers.plan.unusable`).
+    raise_descriptor_limit(settings.limits.max_connections if settings.workers.count == 1 else 0)
     output = sys.stderr if stream is None else stream
     supervisor = Supervisor.of(os.environ)
     hangup = _Hangup(read, supervisor)
@@ -197,6 +202,8 @@ class _Unused:
         self._waiting: set[int] = set()
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop that writes lines: a signal handler may interrupt the writing of one."""
+        self.meant: Mapping[int, Callable[[], object]] = {}
+        """What some of them mean all the same."""
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal, at any point of the main thread."""
@@ -207,6 +214,9 @@ class _Unused:
 
     def _log_line(self, number: int) -> None:
         self._waiting.discard(number)
+        if number in self.meant:
+            self.meant[number]()
+            return
         known = signal.Signals(number)
         self._log.warning("signal ignored", signal=known.name, detail=UNUSED[known])
 
@@ -316,6 +326,22 @@ def too_few_descriptors(connections: int) -> str:
     return "" if enough or not connections else sockets.too_few_descriptors(connections, hard)
 
 
+def stop_on_signals(
+    loop: asyncio.AbstractEventLoop, output: logs.Stream, stop: Callable[[], object], stops: Callable[[], object]
+) -> None:
+    """Call `stop` at SIGTERM and SIGINT. Where it `stops` already, end the process at once, with 128 and the signal's
+    number, once `output` has written what it has."""
+
+    def on_signal(number: int) -> None:
+        if stops():
+            output.close()
+            os._exit(128 + number)
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
 async def _serve(
     settings: Settings,
     make: Callable[[Settings], Service],
@@ -326,17 +352,8 @@ async def _serve(
 ) -> None:
     loop = unused.loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-
-    def on_signal(number: int) -> None:
-        if stopping.is_set():
-            # With what is still to be written.
-            output.close()
-            os._exit(128 + number)
-        stopping.set()
-
     # Before the start, so that a signal during a long start is not lost.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+    stop_on_signals(loop, output, stopping.set, stopping.is_set)
     broker = make(settings)
     # Before a store is read: to look for garbage among all of its objects takes seconds, in which no client is
     # answered, and reading makes none.
@@ -359,6 +376,7 @@ async def _serve(
     gc.set_threshold(*GC_THRESHOLDS)
     await _announce(build_info(), settings, broker, output)
     supervisor.ready(_status(broker))
+    unused.meant = broker.signals
     reloading = loop.create_task(hangup.serve(broker))
     broken = loop.create_task(broker.broken())
     try:
@@ -368,6 +386,7 @@ async def _serve(
         for task in beside:
             task.cancel()
         await asyncio.wait(beside)
+        unused.meant = {}
         supervisor.stopping()
         try:
             await broker.stop()

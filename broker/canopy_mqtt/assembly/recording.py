@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from canopy_mqtt.record.writer import Options
 
 
-def recorder(wanted: Wanted, router: Router, log: Any) -> Recorder | None:
-    """Make the recorder of the settings, or return None. Raises StartupError without pyarrow."""
+def recorder(wanted: Wanted, router: Router, log: Any, workers: int = 1, worker: int = 0) -> Recorder | None:
+    """Make the recorder of the settings, or return None. Raises StartupError without pyarrow.
+
+    `worker`: which of so many `workers` the broker is; 1: it is no worker.
+    """
     options = _options(wanted)
     if options is None:
         return None
     from canopy_mqtt.record.recorder import Recorder
 
-    return Recorder(options, router, log)
+    return Recorder(options, router, log, workers, worker)
 
 
 def _options(wanted: Wanted) -> Options | None:

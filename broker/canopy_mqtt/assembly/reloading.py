@@ -91,6 +91,8 @@ class Reloading:
                 await broker.listeners.discard(await broker.listeners.prepare(new, broker.admission is not None))
                 if broker.securing is not None:
                     await broker.securing.prepare(with_reloadable(broker.settings, new, broker.admission is None))
+                if broker.admin is not None:
+                    await broker.admin.prepare(new.http)
             except (StartupError, SecurityError, TlsError) as error:
                 raise SettingsError([str(error)]) from error
 

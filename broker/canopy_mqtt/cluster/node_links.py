@@ -94,12 +94,13 @@ class NodeLinks(LinkManager):
         found: list[NodeState] = []
         for link in self._node_links:
             session = self.node_session(link.node.name)
-            waiting = dropped = 0
+            waiting = dropped = subscriptions = 0
             if session is not None:
                 window = session.made_window
                 waiting = int(session.queue.bytes) + (0 if window is None else int(window.bytes))
                 dropped = session.ledger.in_all()
-            found.append(NodeState(link.node.name, link.connected, waiting, dropped))
+                subscriptions = len(session.subscriptions)
+            found.append(NodeState(link.node.name, link.connected, waiting, dropped, subscriptions))
         return found
 
     @property

@@ -85,7 +85,7 @@ def check_config(
             _list_tables(name, value)
         else:
             typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
-    few = daemon.too_few_descriptors(settings.limits.max_connections)
+    few = daemon.too_few_descriptors(settings.limits.max_connections) if settings.workers.count == 1 else ""
     for line in (
         *warnings(settings),
         *exposed(settings),

@@ -64,7 +64,7 @@ USES: Final = {
         "edge.toml",
         "a small machine in a local network, linked to a broker in the cloud",
         ("install -m 600 /dev/null {folder}/cloud.password   # and write the password of the link into it",),
-        ("canopy ctl upstream   # needs [http] in the settings",),
+        ("mosquitto_sub -h 127.0.0.1 -t '$SYS/broker/upstream/cloud/#' -v   # how the link is",),
     ),
     "public": Use(
         "secure.toml",
@@ -87,8 +87,8 @@ USES: Final = {
         (AUTHORITY_FOR_TRYING, *(NODE_FOR_TRYING.replace("NODE", node) for node in NODES)),
         (
             "canopy ctl upstream   # $node/b and $node/c",
-            "mosquitto_sub -h 127.0.0.1 -p 1884 -t '#' -v   # at b",
-            "mosquitto_pub -h 127.0.0.1 -p 1883 -t hello -m there   # at a",
+            "mosquitto_sub -h 127.0.0.1 -p 1885 -t '#' -v   # at b",
+            "mosquitto_pub -h 127.0.0.1 -p 1884 -t hello -m there   # at a",
         ),
         NODES,
     ),
@@ -127,7 +127,7 @@ def files(use: str, output: Path) -> dict[Path, str]:
     found = {}
     for number, node in enumerate(nodes):
         # Its own address is the one of its name in the list of all.
-        own, rest = text.replace(":1883", f":{1883 + number}").replace(":8080", f":{8080 + number}").split("nodes = [")
+        own, rest = text.replace(":1884", f":{1884 + number}").replace(":8080", f":{8080 + number}").split("nodes = [")
         own = own.replace(":8884", f":{8884 + number}").replace(f'node = "{first}"', f'node = "{node}"')
         settings = f"{own}nodes = [{rest}".replace(f"node {first} of", f"node {node} of")
         for name in ("canopy-store-", "node-"):

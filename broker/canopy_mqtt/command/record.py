@@ -130,11 +130,12 @@ def cat(
     from canopy_mqtt.core.codec.reason_codes import ProtocolError
     from canopy_mqtt.core.codec.topic_names import matches, validate_filter
     from canopy_mqtt.record.reader import events, plain
+    from canopy_mqtt.record.schema import ERASED
     from canopy_mqtt.record.unpack import KINDS
 
     for name in kind or ():
-        if name not in KINDS:
-            fail(f"--kind {name}: one of {', '.join(KINDS)}", MISUSED)
+        if name not in (*KINDS, ERASED):
+            fail(f"--kind {name}: one of {', '.join((*KINDS, ERASED))}", MISUSED)
     chosen: Callable[[str], bool] | None = None
     if topic is not None:
         try:

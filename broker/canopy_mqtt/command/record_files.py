@@ -76,16 +76,18 @@ CUT: Final = "not as large as its manifest says"
 def _list_folder(directory: Path, since: datetime | None, until: datetime | None, lacking: list[str]) -> Found:
     """List a folder of this machine. `lacking` gets a line for each segment that is missing or cut off."""
     from canopy_mqtt.record.files import current_files
+    from canopy_mqtt.record.files.parts import parts
     from canopy_mqtt.record.reader import check_folder
 
     check_folder(directory)
-    for file in current_files.files(directory, since, until):
-        yield str(file.path), file.about
-        # Files that vanish meanwhile are reported as missing, unless a job removed them.
-        with suppress(FileNotFoundError):
-            if file.about.get("bytes", size := file.path.stat().st_size) != size:
-                lacking.append(f"{file.path}: {CUT}")
-    lacking += [f"{directory / place}: {GONE}" for place in current_files.missing(directory)]
+    for folder in parts(directory):
+        for file in current_files.files(folder, since, until):
+            yield str(file.path), file.about
+            # Files that vanish meanwhile are reported as missing, unless a job removed them.
+            with suppress(FileNotFoundError):
+                if file.about.get("bytes", size := file.path.stat().st_size) != size:
+                    lacking.append(f"{file.path}: {CUT}")
+        lacking += [f"{folder / place}: {GONE}" for place in current_files.missing(folder)]
 
 
 def _list_object_store(path: str, since: str | None, until: str | None, tell: bool, lacking: list[str]) -> Found:
@@ -93,6 +95,7 @@ def _list_object_store(path: str, since: str | None, until: str | None, tell: bo
     from canopy_pipeline.errors import PipelineError, in_a_line
     from canopy_pipeline.record.coverage import DAMAGED, MISSING
     from canopy_pipeline.record.manifests import manifests
+    from canopy_pipeline.record.parts import parts
     from canopy_pipeline.record.segments import Choice, covering, find
     from canopy_pipeline.runtime.storage import storage
 
@@ -103,18 +106,21 @@ def _list_object_store(path: str, since: str | None, until: str | None, tell: bo
             listed = find(None, [path], coverage=coverage, choice=choice)
             if not coverage.kinds[MISSING]:
                 break
-        root = storage(None, path)
-        said = manifests(root).said if tell else {}
+        said: dict[str, dict[str, Any]] = {}
+        for root in (storage(None, folder) for folder in parts(None, path) if tell):
+            said |= {root.at(place): about for place, about in manifests(root).said.items()}
     except PipelineError as error:
         fail(str(error), error.exit_code if error.exit_code == MISUSED else FAILED)
     except OSError as error:
         fail(f"{path}: {in_a_line(error)}")
     for file in listed:
-        yield file.path, said.get(file.place, {})
+        yield file.path, said.get(file.path, {})
     why = {MISSING: GONE, DAMAGED: CUT}
     for each in coverage.findings:
         if each.segment and each.kind in why:
-            lacking.append(f"{root.at(each.segment)}: {why[each.kind]}")
+            # Below the folder of its part.
+            folder = each.said.partition(each.segment)[0]
+            lacking.append(f"{folder}{each.segment}: {why[each.kind]}")
 
 
 def _moment(text: str | None, option: str) -> datetime | None:

@@ -1,4 +1,4 @@
-"""The command ``canopy record verify``: checks a recorder's folder against its manifests, and the sequence numbers.
+"""The command ``canopy record verify``: checks a record against its manifests, and the sequence numbers of each part.
 
 Owns the check of each segment against its manifest. The jobs' code checks the numbers
 (`canopy_pipeline.record.account`), here with those in the segments in place of those in the manifests: numbers that are
@@ -36,6 +36,8 @@ class Found:
     """One line for each fault."""
     gaps: list[tuple[int, int, int, str]] = field(default_factory=list)
     """Missing numbers that gaps name: from, to, count, reason."""
+    erased: list[str] = field(default_factory=list)
+    """Events that were erased: how many, from which segment, by which filter, by whom and when."""
     removed: list[tuple[int, int]] = field(default_factory=list)
     """Numbers that were removed because of their age."""
     unfinished: tuple[int, int] | None = None
@@ -45,23 +47,42 @@ class Found:
     up_to: int | None = None
     """The last number, if no state file tells that the record ends there."""
 
+    def add(self, other: Found) -> None:
+        """Add the segments, faults and gaps of another part."""
+        self.segments += other.segments
+        self.events += other.events
+        self.bytes += other.bytes
+        for kind, count in other.kinds.items():
+            self.kinds[kind] = self.kinds.get(kind, 0) + count
+        self.faults += other.faults
+        self.gaps += other.gaps
 
-def check(root: Path) -> Found:
-    """Compute all manifests again, and find the numbers that are unaccounted for.
+
+def check(root: Path) -> dict[str, Found]:
+    """Compute all manifests again, and find the numbers that are unaccounted for, in each part of a record: by the name
+    of the part, empty for the directory itself.
 
     Raises:
-        RecorderError: it is no recorder's folder.
+        RecorderError: it is no record.
     """
-    from canopy_mqtt.record.files.folder import RecorderError, by_number
+    from canopy_mqtt.record.files.parts import parts
     from canopy_mqtt.record.reader import check_folder
+
+    check_folder(root)
+    return {"" if folder == root else folder.name: check_part(folder) for folder in parts(root)}
+
+
+def check_part(root: Path) -> Found:
+    """Check a recorder's folder: see `check`. Raises RecorderError."""
+    from canopy_mqtt.record.files.folder import RecorderError, by_number
     from canopy_pipeline.errors import PipelineError
     from canopy_pipeline.record.account import BARE, SPANS, account
     from canopy_pipeline.record.chosen_files import choose
     from canopy_pipeline.record.coverage import GAP, Coverage
     from canopy_pipeline.record.manifests import manifests, numbers, removed
+    from canopy_pipeline.record.parts import own
     from canopy_pipeline.runtime.storage import Local
 
-    check_folder(root)
     found = Found()
     storage = Local(root)
     try:
@@ -70,7 +91,7 @@ def check(root: Path) -> Found:
         raise RecorderError(str(error)) from error
     # Without any manifest, what the segments hold can be accounted for all the same.
     said.vouched = said.vouched or set()
-    there = storage.listed(".parquet")
+    there = own(storage.listed(".parquet"))
     found.replaced = sum(place in said.gone for place in there)
     chosen = choose(said, there, storage)
     # Gaps and faults are told in this order.
@@ -99,7 +120,7 @@ def _segment(
     from pyarrow import ArrowException
 
     from canopy_mqtt.record.files.folder import describe, reason
-    from canopy_mqtt.record.schema import FORMAT
+    from canopy_mqtt.record.schema import ERASED, FORMAT
 
     try:
         real = describe(root, place)
@@ -117,6 +138,7 @@ def _segment(
         return real, spans
     if said.get("format") != FORMAT:
         found.faults.append(f"{place}: is of format {said.get('format')}, and this Canopy reads format {FORMAT}")
+    _explained(place, said, real["kinds"].get(ERASED, 0), found)
     for name in CHECKED:
         if name == "run_id" and "replaces" in said:
             continue
@@ -125,27 +147,35 @@ def _segment(
     return {**real, **{name: said[name] for name in ("runs", "replaces") if name in said}}, spans
 
 
+def _explained(place: str, said: dict[str, Any], erased: int, found: Found) -> None:
+    """Find the erased events of a segment, which its manifest must explain."""
+    from canopy_pipeline.record.manifests import erasures
+
+    notes = erasures(said)
+    if (told := sum(int(note.get("events") or 0) for note in notes)) != erased:
+        found.faults.append(f"{place}: {counted(erased, 'event')} erased, and its manifest says {told:,}")
+    for note in notes:
+        chosen = [f"topic {each}" for each in note.get("topics") or ()]
+        chosen += [f"client {each}" for each in note.get("clients") or ()]
+        count = counted(int(note.get("events") or 0), "event")
+        found.erased.append(f"{place}: {count} ({', '.join(chosen)}) by {note.get('by')} at {note.get('erased_at')}")
+
+
 def _spans(path: Path) -> list[tuple[int, int]]:
     """Return the ranges of consecutive numbers in a segment. Raises ValueError if the numbers do not increase."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     from canopy_mqtt.record.reader import BATCH
+    from canopy_pipeline.record.number_set import Numbers
 
     spans: list[tuple[int, int]] = []
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(BATCH, columns=["seq"]):
             seq = batch.column("seq")
-            # Where the difference to the place in the batch changes, numbers are missing.
-            start = 0
-            if batch.num_rows > 1:
-                steps = pc.subtract(seq[1:], seq[:-1])
-                if pc.min(steps).as_py() < 1:
-                    raise ValueError("its numbers do not rise")
-                for at in pc.indices_nonzero(pc.greater(steps, 1)).to_pylist():
-                    spans.append((seq[start].as_py(), seq[at].as_py()))
-                    start = at + 1
-            spans.append((seq[start].as_py(), seq[batch.num_rows - 1].as_py()))
+            if batch.num_rows > 1 and pc.min(pc.subtract(seq[1:], seq[:-1])).as_py() < 1:
+                raise ValueError("its numbers do not rise")
+            spans += Numbers.of(seq)
     return spans
 
 
@@ -166,18 +196,21 @@ def _gaps(path: Path) -> list[tuple[int, int, int, str]]:
 
 def _repair(directory: Path) -> None:
     from canopy_mqtt.record.files.folder import STATE, Folder, noted
+    from canopy_mqtt.record.files.parts import parts
 
-    before = noted(directory)
-    if before is None:
+    recorded = [(folder, before) for folder in parts(directory) if (before := noted(folder)) is not None]
+    if not recorded:
         fail(f"{directory}: no recorder's folder: it has no {STATE}", MISUSED)
-    folder = Folder(directory)
-    left = folder.open()
-    # How the run ended is for the next start to know.
-    folder.close(before[1])
-    for made in left.recovered:
-        typer.echo(f"recovered: {made.from_seq}..{made.to_seq}, {counted(made.rows, 'event')}, in {made.place}")
-    if left.missing is not None:
-        typer.echo(f"missing: {left.missing[0]}..{left.missing[1]} (the recorder's next start names them)")
+    for root, before in recorded:
+        folder, where = Folder(root), "" if root == directory else f"{root.name}: "
+        left = folder.open()
+        # How the run ended is for the next start to know.
+        folder.close(before[1])
+        for made in left.recovered:
+            events = counted(made.rows, "event")
+            typer.echo(f"{where}recovered: {made.from_seq}..{made.to_seq}, {events}, in {made.place}")
+        if left.missing is not None:
+            typer.echo(f"{where}missing: {left.missing[0]}..{left.missing[1]} (the recorder's next start names them)")
 
 
 @app.command()
@@ -197,24 +230,36 @@ def verify(
     """
     if repair:
         _repair(directory)
-    found = check(directory)
+    all_parts = check(directory)
+    for name, found in all_parts.items():
+        _tell(found, f"{name}: " if name else "")
+    total = Found()
+    for found in all_parts.values():
+        total.add(found)
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(total.kinds.items()))
+    segments = counted(total.segments, "segment")
+    typer.echo(f"{segments}, {counted(total.events, 'event')} ({kinds}), {size(total.bytes)}")
+    if total.faults:
+        fail(counted(len(total.faults), "fault"))
+    ends = [f"{found.up_to:,}{f' in {name}' if name else ''}" for name, found in all_parts.items() if found.up_to]
+    end = f" up to number {', '.join(ends)}" if ends else ""
+    but = f" but for {counted(len(total.gaps), 'gap')}, named above" if total.gaps else ""
+    typer.echo(f"complete{end}{but}")
+
+
+def _tell(found: Found, where: str) -> None:
+    """Print what was found in a part of a record. `where`: words before each line."""
     for first, last, lost, why in found.gaps:
-        typer.echo(f"gap: {first}..{last}, {counted(lost, 'event')} at most ({why})")
+        typer.echo(f"{where}gap: {first}..{last}, {counted(lost, 'event')} at most ({why})")
+    for line in found.erased:
+        typer.echo(f"{where}erased: {line}")
     for first, last in found.removed:
-        typer.echo(f"removed: {first}..{last}")
+        typer.echo(f"{where}removed: {first}..{last}")
     if found.unfinished is not None:
         first, last = found.unfinished
-        typer.echo(f"open: {first}..{last}, in no segment yet (the recorder runs)")
+        typer.echo(f"{where}open: {first}..{last}, in no segment yet (the recorder runs)")
     for fault in found.faults:
-        typer.echo(f"fault: {fault}", err=True)
-    kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(found.kinds.items()))
-    segments = counted(found.segments, "segment")
-    typer.echo(f"{segments}, {counted(found.events, 'event')} ({kinds}), {size(found.bytes)}")
-    if found.faults:
-        fail(counted(len(found.faults), "fault"))
-    end = "" if found.up_to is None else f" up to number {found.up_to:,}"
-    gaps = f" but for {counted(len(found.gaps), 'gap')}, named above" if found.gaps else ""
-    typer.echo(f"complete{end}{gaps}")
+        typer.echo(f"{where}fault: {fault}", err=True)
 
 
 __all__ = ["app", "verify"]

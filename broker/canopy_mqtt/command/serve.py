@@ -110,7 +110,7 @@ def serve(
         # Before this process has a thread.
         from canopy_mqtt.workers.process import nursery
 
-        nursery()
+        nursery(bool(settings.http.listen))
     # An unread log must not block the broker; and whatever ends it, nothing that was logged is lost.
     with closing(BackgroundWriter(sys.stderr)) as writer:
         logs.configure(settings.log.level, settings.log.format, writer)
@@ -131,7 +131,7 @@ def _run(settings: Settings, read: Callable[[], Settings] | None, writer: Backgr
     make: Callable[[Settings], daemon.Service] = lambda given: daemon.real_broker(given, read)  # noqa: E731
     try:
         if settings.workers.count > 1:
-            make = _supervisor(writer)
+            make = _supervisor(writer, read)
         elif settings.store.path and divided(Path(settings.store.path)):
             from canopy_mqtt.workers.moving import join_stores
 
@@ -144,8 +144,8 @@ def _run(settings: Settings, read: Callable[[], Settings] | None, writer: Backgr
     return None
 
 
-def _supervisor(writer: BackgroundWriter) -> Callable[[Settings], daemon.Service]:
+def _supervisor(writer: BackgroundWriter, read: Callable[[], Settings] | None) -> Callable[[Settings], daemon.Service]:
     """Return the maker of what runs in place of a broker where there are several workers."""
     from canopy_mqtt.workers.supervisor import Supervisor
 
-    return lambda settings: Supervisor(settings, logs.for_people(settings.log.format, writer), writer.write)
+    return lambda settings: Supervisor(settings, logs.for_people(settings.log.format, writer), writer.write, read)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
     from canopy_mqtt.core.accounts import Account
+    from canopy_mqtt.core.topics.subscription import Subscription
 
 LATER: Final = -1
 """Answer of `AccessControl.admit`: the decision comes later, by `Ticket.answer`."""
@@ -114,10 +115,13 @@ class Ticket:
     reason of a refusal, for the log only; the client gets the name of the reason code.
     """
 
-    def __init__(self, told: Callable[[int], None], principal: Principal | None = None) -> None:
-        self._told = told
+    def __init__(self, told: Callable[[int], None] | None, principal: Principal | None = None) -> None:
+        """`told` hears of a late answer."""
         self.principal = principal
         self.detail = ""
+        self._told = told
+        self._asking = False  # `admit` has not returned yet
+        self._early_answer = LATER
 
     def answer(self, reason_code: int) -> None:
         """Answer the CONNECT with the reason code that `AccessControl.admit` would return.
@@ -125,7 +129,23 @@ class Ticket:
         Call it once, in the thread of the event loop (elsewhere: `loop.call_soon_threadsafe(ticket.answer, code)`). It
         does nothing if the connection has ended meanwhile or was answered, and never raises.
         """
-        self._told(reason_code)
+        if self._asking:
+            self._early_answer = reason_code
+        elif self._told is not None:
+            self._told(reason_code)
+
+    def ask(self, access_control: AccessControl, connect: Connect, origin: Origin) -> int:
+        """Ask about a CONNECT: its reason code, or LATER. The core's alone, as `discard`."""
+        self._asking = True
+        try:
+            answer = access_control.admit(connect, origin, self)
+        finally:
+            self._asking = False
+        return self._early_answer if answer == LATER else answer
+
+    def discard(self) -> None:
+        """Take no answer any more: the client is in, or its connection has ended."""
+        self._told = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -233,14 +253,15 @@ class Permissions:
         """Return whether some client may not be sent everything."""
         return self.source.filters_deliveries
 
-    def stamp(self) -> i64:
-        """Return the stamp of verdicts about deliveries. Call it where they are used: it looks for a new epoch."""
+    def delivery_stamp(self) -> i64:
+        """Return the stamp of verdicts about deliveries while some may not be sent everything, else 0.
+
+        Recipients are computed with it. Call it where they are used: it looks for a new epoch.
+        """
+        if not self.source.filters_deliveries:
+            return 0
         self.refresh()
         return self._stamp
-
-    def delivery_stamp(self) -> i64:
-        """Return `stamp` while some may not be sent everything, else 0: recipients are computed with it."""
-        return self.stamp() if self.source.filters_deliveries else 0
 
     def refresh(self) -> None:
         """See whether access control says other things by now."""
@@ -261,12 +282,8 @@ class Permissions:
         """A session that has subscriptions has another principal."""
         self._stamp += 1
 
-    def receive_qos(self, principal: Principal, topic: str) -> int:
-        """The QoS with which a client is sent messages of the topic, at most; FORBIDDEN: it is sent none."""
-        return self.asked.receive_qos(principal, topic)
-
     def bars(self, principal: Principal, topic: bytes) -> bool:
-        """Return whether it is sent none, of a topic as messages have it."""
+        """Return whether a client is sent no messages of a topic, which is as messages have it."""
         return self.asked.receive_qos(principal, topic.decode()) < 0
 
 
@@ -334,16 +351,7 @@ class Recorder:
         """Record that `count` messages for a client were dropped for `cause` (`core.ledger`)."""
         raise NotImplementedError
 
-    def subscribed(
-        self,
-        client_id: str,
-        topic_filter: str,
-        qos: int,
-        no_local: bool,
-        retain_as_published: bool,
-        identifier: int,
-        snapshot: bool,
-    ) -> None:
+    def subscribed(self, subscription: Subscription, snapshot: bool) -> None:
         """Record that a subscription was made or replaced, or (`snapshot`) that it existed before."""
         raise NotImplementedError
 
@@ -411,6 +419,12 @@ class SubscriptionListener:
 
     def unwanted(self, topic_filter: str) -> None:
         """Called when a subscription to a topic filter has ended: by UNSUBSCRIBE, or with its session."""
+
+    def node_wanted(self, topic_filter: str) -> None:
+        """Called when another worker has asked for a topic filter, if the links of this one are for all."""
+
+    def node_unwanted(self, topic_filter: str) -> None:
+        """Called when another worker asks for a topic filter no longer."""
 
     def waits(self, told: Confirmed, topic_filters: list[str]) -> bool:
         """Return True if a SUBACK for these filters has to wait for other brokers: `told` hears once when it may go."""

@@ -125,7 +125,7 @@ NODE_SHIFT: Final = 5
 microseconds."""
 
 OUTDATED_WORK: Final = 4
-"""A cached topic that is to be compared with a new wide filter: the next publisher there waits for it, and the
+"""A cached topic that is to be matched again for a new wide filter: the next publisher there waits for it, and the
 subscriber has caused it."""
 
 DROP_WORK: Final = 16

@@ -98,8 +98,8 @@ class Ledger:
         self.untold: list[int] | None = None
         self.unreported: list[int] | None = None
 
-    def lost(self, cause: int, count: int) -> None:
-        """Count messages for this client that were dropped for `cause`.
+    def lost(self, cause: int, count: int) -> int:
+        """Count messages for this client that were dropped for `cause`; return the cause.
 
         Expired ones are no news to it: their publisher did not want them to come so late.
         """
@@ -109,6 +109,7 @@ class Ledger:
         self.unreported = add_loss(self.unreported, cause, count)
         if cause != EXPIRED:
             self.untold = add_loss(self.untold, cause, count)
+        return cause
 
     def away(self) -> None:
         """Count a QoS 0 message that came while the client was offline: no news to a client that knows it was."""

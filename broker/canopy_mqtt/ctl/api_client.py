@@ -10,6 +10,7 @@ import http.client
 import json
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,9 @@ TIMEOUT: Final = 30.0
 """Seconds that a broker has for each part of an answer."""
 
 PIECE: Final = 65_536
+
+MISSING: Final = "Canopy-Missing-Workers"
+"""The header that names the workers that have not answered (docs/workers.md)."""
 
 
 class CtlError(Exception):
@@ -121,6 +125,8 @@ class ApiClient:
         answer = connection.getresponse()
         if answer.status >= 400:
             raise _refusal(answer)
+        if missing := answer.headers.get(MISSING):
+            print(f"{missing} does not answer: what it has is missing here", file=sys.stderr)
         if "follow" in path and connection.sock is not None:
             # Nothing may happen for as long as it likes.
             connection.sock.settimeout(None)

@@ -179,6 +179,12 @@ class GuardedSubscriptionListener(SubscriptionListener):
     def unwanted(self, topic_filter: str) -> None:
         _tell(self._reporter, SUBSCRIPTION_LISTENER, self._hook.unwanted, topic_filter)
 
+    def node_wanted(self, topic_filter: str) -> None:
+        _tell(self._reporter, SUBSCRIPTION_LISTENER, self._hook.node_wanted, topic_filter)
+
+    def node_unwanted(self, topic_filter: str) -> None:
+        _tell(self._reporter, SUBSCRIPTION_LISTENER, self._hook.node_unwanted, topic_filter)
+
     def waits(self, told: Confirmed, topic_filters: list[str]) -> bool:
         try:
             return self._hook.waits(told, topic_filters)

@@ -65,7 +65,9 @@ class RunningHooks:
         broker.faults.watch(PLACE)
         publish, retained, drop = self.calls.of("publish"), self.calls.of("retained"), self.calls.of("drop")
         if publish or retained:
-            router.message_hook = HookedMessages(self.calls, publish, retained, lambda: broker.loop.time())
+            router.counters.load.message_hook = HookedMessages(
+                self.calls, publish, retained, lambda: broker.loop.time()
+            )
         if drop:
             router.counters.load.loss_listener = HookedLosses(self.calls, drop)
         installed = isinstance(router.event_listener, _HookedEvents)  # it was started before

@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
 
 class NodeState(NamedTuple):
-    """Another node: whether the link to it is up, what waits here for it, and what was dropped for it."""
+    """Another node: whether the link to it is up, what waits here for it, what was dropped for it, and how many
+    subscriptions it has here."""
 
     name: str
     up: bool
     waiting_bytes: int
     dropped: int
+    subscriptions: int
 
 
 class LinkManager(SubscriptionListener):

@@ -68,7 +68,7 @@ class UpstreamSubscriber:
         if settings.subscribe == "demand":
             told: set[str] = set()
             for session in self._server.router.sessions.values():
-                for name in self._server.router.table.asked_for(session, told):
+                for name in self._server.router.table.asked_for(session, told, not self._state.session.node):
                     self.wanted(name)
         else:
             for name in parameters.names(settings.subscribe, self._mapping):

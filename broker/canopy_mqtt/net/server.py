@@ -164,7 +164,7 @@ class Server:
         self.connection_table.closed = self.connection_table.door_closed = False
         self._hear()
         if self.admission is not None and not self.settings.limits.max_connections:
-            self.log.info("connections are limited by file descriptors", max_connections=self._most)
+            self.log.info("file descriptors allow connections", max_connections=self._most)
         try:
             # Before the first client can come.
             with without_collector():

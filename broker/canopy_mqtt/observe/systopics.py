@@ -113,19 +113,24 @@ class SysTopics:
         # First: whatever happens, there is another turn.
         self._timer = self._server.loop.call_later(self._interval, self._turn)
         try:
-            self.update()
+            self.begin_turn()
         except Exception as error:
             self._server.faults.broke("sys-topics", error)
             self._server.after_batch()
 
-    def update(self) -> None:
-        """Publish the changed values: some now, the rest in turns."""
+    def begin_turn(self) -> None:
+        self.update()
+
+    def update(self, found: dict[str, str] | None = None) -> None:
+        """Publish what has changed of all values: some now, the rest in turns. None: those of this broker, now."""
         server = self._server
         now = server.loop.time()
         server.router.counters.load.now = now
+        if found is None:
+            found = self.values(now)
         # What the last interval has not told yet comes first, as it is now.
         values = {topic: b"" for topic, _ in reversed(self._values)}
-        values.update({topic: text.encode() for topic, text in self.values(now).items()})
+        values.update({topic: text.encode() for topic, text in found.items()})
         self._values = list(reversed(values.items()))
         self._publish_some()
         self._changed.update(dict.fromkeys(self._sources.monitor.take_changed()))
@@ -191,7 +196,7 @@ class SysTopics:
         self._changed_links.clear()
         try:
             for link in changed:
-                if self._links is not None and self._links.links.get(link.name) is link:
+                if self._sources.upstreams.get(link.name) is link:
                     for topic, value in state(link):
                         name = f"upstream/{link.name}/{topic}"
                         self._listed[name] = None
@@ -261,9 +266,16 @@ class SysTopics:
 
         This ends an interval: load averages advance, and the worst values are reset.
         """
+        return self.listed(dict(catalogue.topics(self.end_interval(now))))
+
+    def end_interval(self, now: float) -> Reading:
+        """Return the state with which an interval ends."""
         reading = Reading(self._sources, now)
         self._sources.loads.note(totals(reading), now)
-        found = dict(catalogue.topics(reading))
+        return reading
+
+    def listed(self, found: dict[str, str]) -> dict[str, str]:
+        """Return these values, and "" for those that were there at the last interval, and are gone."""
         gone = {topic: "" for topic in self._listed if topic not in found}
         self._listed = dict.fromkeys(found)
         return found | gone

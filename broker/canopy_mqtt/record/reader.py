@@ -1,11 +1,12 @@
-"""Reads a recorder's folder for people and scripts: a list of segments, and the events.
+"""Reads a record for people and scripts: a list of segments, and the events. Its parts (`files.parts`) are one record.
 
-Blocks; a batch of rows bounds the memory. `canopy_mqtt.command.record_verify` checks a folder.
+Blocks; a batch of rows of each part bounds the memory. `canopy_mqtt.command.record_verify` checks a folder.
 """
 
 from __future__ import annotations
 
 import base64
+import heapq
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -24,21 +25,23 @@ from canopy_mqtt.record.files.folder import (
     reason,
     segments,
 )
+from canopy_mqtt.record.files.parts import parts
 from canopy_mqtt.record.files.segment import manifest_path
 
 BATCH: Final = 65_536
 
 
 def check_folder(root: Path) -> None:
-    """Check that this is a recorder's folder.
+    """Check that this is a record: a recorder's folder, or the folders of workers.
 
     Raises:
         RecorderError: it is not there, or holds no segment.
     """
     if not root.is_dir():
         raise RecorderError(f"{root}: no such folder")
-    if not segments(root):
-        if left_drafts(root) and not at_work(root):
+    folders = parts(root)
+    if not any(segments(folder) for folder in folders):
+        if any(left_drafts(folder) and not at_work(folder) for folder in folders):
             raise RecorderError(
                 f"{root}: no segment in it, but what a killed recorder left unfinished: "
                 f"canopy record verify --repair {root}"
@@ -47,29 +50,38 @@ def check_folder(root: Path) -> None:
 
 
 def listing(root: Path) -> Iterator[dict[str, Any]]:
-    """Yield the manifests of all current segments, in order; if there is none yet, one made from the segment.
+    """Yield the manifests of all current segments, in order, one part after the other; if there is none yet, one made
+    from the segment. The segment's path is that below `root`.
 
     Raises:
-        RecorderError: it is no recorder's folder, or a segment cannot be read.
+        RecorderError: it is no record, or a segment cannot be read.
     """
     check_folder(root)
-    for place in current_files(root):
-        path = manifest_path(root, place)
-        try:
-            yield read_manifest(path) if path.exists() else describe(root, place)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise RecorderError(f"{root / place}: cannot be read ({reason(error)})") from error
+    for folder in parts(root):
+        for place in current_files(folder):
+            path = manifest_path(folder, place)
+            try:
+                about = read_manifest(path) if path.exists() else describe(folder, place)
+            except (OSError, ValueError, pa.ArrowException) as error:
+                raise RecorderError(f"{folder / place}: cannot be read ({reason(error)})") from error
+            yield about if folder == root else {**about, "segment": f"{folder.name}/{about['segment']}"}
 
 
 def events(
     root: Path, kinds: frozenset[str] = frozenset(), topic: Callable[[str], bool] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events in order, without null columns; `topic` selects among those with a topic.
+    """Yield the events in order, without null columns; `topic` selects among those with a topic. Those of several parts
+    by their times.
 
     Raises:
-        RecorderError: it is no recorder's folder, or a segment cannot be read.
+        RecorderError: it is no record, or a segment cannot be read.
     """
     check_folder(root)
+    each = [_events(folder, kinds, topic) for folder in parts(root)]
+    return each[0] if len(each) == 1 else heapq.merge(*each, key=lambda event: event["ts"])
+
+
+def _events(root: Path, kinds: frozenset[str], topic: Callable[[str], bool] | None) -> Iterator[dict[str, Any]]:
     for place in current_files(root):
         try:
             with pq.ParquetFile(root / place) as file:

@@ -22,6 +22,7 @@ from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.record.files.folder import ENDED, Folder, Left, RecorderError
+from canopy_mqtt.record.left_parts import settle_left_parts
 from canopy_mqtt.record.tap import Sink, Tap
 from canopy_mqtt.record.unpack import FILL_BYTES, Rows
 from canopy_mqtt.record.writer import Options, TableLog, Writer, batch
@@ -49,7 +50,7 @@ class Snapshot:
                 subscription = self._left.pop()
                 # Taken back or replaced meanwhile: that was recorded at the time.
                 if self._of is not None and self._of.subscriptions.get(subscription.topic_filter) is subscription:
-                    self._router.table.tell(subscription, True)
+                    self._tap.subscribed(subscription, True)
                     recorded += 1
                 continue
             if looked == limit:
@@ -94,7 +95,8 @@ clock."""
 class Recorder(Sink):
     """Records a broker from `start` to `stop`: one run, and another one after each failure to write."""
 
-    def __init__(self, options: Options, router: Router, log: Any) -> None:
+    def __init__(self, options: Options, router: Router, log: Any, workers: int = 1, worker: int = 0) -> None:
+        """`worker`: which of so many `workers` the broker is; 1: it is no worker."""
         self.options = options
         self.run_id = ""
         self.tap: Tap | None = None
@@ -115,6 +117,7 @@ class Recorder(Sink):
         self._lost = 0
         self._router = router
         self._log = log
+        self._among = workers, worker
         self._folder = Folder(options.directory)
         self._output = Writer(options, self._table_told)
         # What was handed over, when, and the account of the tap up to there; None: it is the end.
@@ -164,6 +167,7 @@ class Recorder(Sink):
         self._loop = asyncio.get_running_loop()
         self.failure = ""
         self._stopping = False
+        await self._loop.run_in_executor(None, settle_left_parts, self.options, *self._among, self._log)
         await self._begin()
 
     async def _begin(self) -> None:

@@ -51,6 +51,9 @@ SCHEMA: Final[Any] = pa.schema(
     ]
 )
 
+ERASED: Final = "erased"
+"""The kind of an event that was erased later: the recorder writes none."""
+
 _KINDS: Final[Any] = pa.array(KINDS, pa.string())
 
 

@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from canopy_mqtt.core.routing.nodes import NODE_LINKS, NODES
 from canopy_mqtt.record.files.current_files import current_files, missing
 from canopy_mqtt.record.files.folder import RecorderError, check_columns, reason
+from canopy_mqtt.record.files.parts import parts
 from canopy_mqtt.record.reader import BATCH, check_folder
 
 COUNTED: Final = 1_000_000
@@ -66,20 +68,24 @@ def statistics(root: Path) -> Statistics:
     """Summarize a record.
 
     Raises:
-        RecorderError: it is no recorder's folder, or a segment cannot be read.
+        RecorderError: it is no record, or a segment cannot be read.
     """
     check_folder(root)
     found = Statistics()
     topics: set[str] = set()
     clients: set[str] = set()
-    for place in current_files(root):
-        found.segments += 1
-        for batch in _batches(root, place, found):
-            _count(batch, found)
-            _distinct(topics, batch.column("topic").filter(pc.equal(batch.column("kind"), "publish")))
-            _distinct(clients, batch.column("client_id"))
+    folders = parts(root)
+    for folder in folders:
+        for place in current_files(folder):
+            found.segments += 1
+            for batch in _batches(folder, place, found):
+                _count(batch, found)
+                _distinct(topics, batch.column("topic").filter(pc.equal(batch.column("kind"), "publish")))
+                _distinct(clients, batch.column("client_id"))
+    # Other nodes, and workers, are no clients.
+    clients = {each for each in clients if not each.startswith((NODES, NODE_LINKS))}
     found.topics, found.clients = len(topics), len(clients)
-    found.missing = [str(root / place) for place in missing(root)]
+    found.missing = [str(folder / place) for folder in folders for place in missing(folder)]
     return found
 
 

@@ -18,9 +18,12 @@ from canopy_mqtt.core.counters import UNLIMITED, Crowded, QueueTotals
 from canopy_mqtt.core.hooks import Recorder
 from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.routing.node_messages import GroupMessage
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+
+    from canopy_mqtt.core.topics.subscription import Subscription
 
 HAND_OVER: Final = 2_048
 """Entries from which on the sink takes them at once."""
@@ -39,7 +42,8 @@ ROW_OVERHEAD: Final = 160
 RUN: Final = 0
 """(RUN, number of the first, time, frames, count, True for 5.0, publisher): QoS 0 without flags and properties."""
 PUBLISH: Final = 1
-"""(PUBLISH, number, time, topic, payload, qos, retain, properties, expiry in seconds or -1, publisher)."""
+"""(PUBLISH, number, time, topic, payload, qos, retain, properties, expiry in seconds or -1, publisher, the share group
+for which alone another worker has sent it or "")."""
 DELIVER: Final = 2
 """(DELIVER, number, time, client, number of the publish, qos, retain, shared filter or None)."""
 NOTE: Final = 3
@@ -135,7 +139,7 @@ class Tap(Recorder):
 
     def message(self, message: Message, now: float) -> None:
         frame = message.plain_frame()
-        if frame is not None:
+        if frame is not None and not isinstance(message, GroupMessage):
             self.frames(frame, 1, message.frame_v5 is not None, message.publisher)
             return
         payload = message.payload()
@@ -154,6 +158,7 @@ class Tap(Recorder):
                 message.properties,
                 message.remaining_expiry(now),
                 message.publisher,
+                message.share if isinstance(message, GroupMessage) else "",
             )
             self._put(entry, 1, size)
 
@@ -179,25 +184,17 @@ class Tap(Recorder):
         key = (client_id, cause)
         self._losses[key] = self._losses.get(key, 0) + count
 
-    def subscribed(
-        self,
-        client_id: str,
-        topic_filter: str,
-        qos: int,
-        no_local: bool,
-        retain_as_published: bool,
-        identifier: int,
-        snapshot: bool,
-    ) -> None:
+    def subscribed(self, subscription: Subscription, snapshot: bool) -> None:
+        client_id, topic_filter = subscription.session.client_id, subscription.topic_filter
         row: dict[str, Any] = {
             "client_id": client_id,
             "topic_filter": topic_filter,
-            "qos": qos,
-            "no_local": no_local,
-            "retain_as_published": retain_as_published,
+            "qos": int(subscription.qos),
+            "no_local": subscription.no_local,
+            "retain_as_published": subscription.retain_as_published,
         }
-        if identifier > 0:
-            row["subscription_id"] = identifier
+        if subscription.identifier > 0:
+            row["subscription_id"] = int(subscription.identifier)
         if snapshot:
             row["reason"] = "snapshot"
         self._note("subscribe", row, len(client_id) + len(topic_filter), True)

@@ -18,6 +18,8 @@ from canopy_mqtt.core.codec.properties import (
     RESPONSE_TOPIC,
     decode_forward,
 )
+from canopy_mqtt.core.routing.links import UPLINKS
+from canopy_mqtt.core.routing.nodes import NODE_LINKS, NODES
 from canopy_mqtt.record.tap import DELIVER, PUBLISH, RUN
 
 if TYPE_CHECKING:
@@ -37,11 +39,20 @@ KINDS: Final[tuple[str, ...]] = (
     "evict",
     "gap",
     "snapshot",
+    "arrive",
+    "forward",
 )
 FILL_BYTES: Final = 4_194_304
 """Bytes after which a fill ends, even with few rows."""
 
 _CODES: Final[dict[str, int]] = {name: code for code, name in enumerate(KINDS)}
+
+_PUBLISH: Final = 0
+_DELIVER: Final = 1
+_ARRIVE: Final = 10
+_FORWARD: Final = 11
+"""Indexes of `KINDS`. A message that another node of the cluster, or another worker, has brought is no publish again,
+and one that goes to it is delivered there."""
 
 
 class Rows:
@@ -81,7 +92,9 @@ class Rows:
             elif code == PUBLISH:
                 self._publish(entry)
             elif code == DELIVER:
-                row = self._row(entry[1], 1, entry[2], entry[3], None, None, NONE, entry[5], int(entry[6]), entry[4])
+                client: str = entry[3]
+                kind = _FORWARD if client.startswith(NODES) else _DELIVER
+                row = self._row(entry[1], kind, entry[2], client, None, None, NONE, entry[5], int(entry[6]), entry[4])
                 if entry[7] is not None:
                     self._also("topic_filter", row, entry[7])
             else:
@@ -104,10 +117,13 @@ class Rows:
             sizes.append(end - payload_at)
             start = end
         client = publisher if publisher else None
+        kind = _PUBLISH
+        if publisher.startswith(NODE_LINKS):
+            client, kind = publisher[len(UPLINKS) :], _ARRIVE
         if count == 1:
             # The commonest case where messages come one at a time.
             self.seq.append(first)
-            self.kind.append(0)
+            self.kind.append(kind)
             self.recv_ns.append(recv_ns)
             self.client_id.append(client)
             self.qos.append(0)
@@ -117,7 +133,7 @@ class Rows:
             many = int(count)
             zeros = [0] * many
             self.seq.extend(range(first, first + count))
-            self.kind.extend(zeros)
+            self.kind.extend([kind] * many)
             self.recv_ns.extend([recv_ns] * many)
             self.client_id.extend([client] * many)
             self.qos.extend(zeros)
@@ -128,9 +144,15 @@ class Rows:
 
     def _publish(self, entry: tuple[Any, ...]) -> None:
         payload = entry[4]
+        client: str | None = entry[9] or None
+        kind = _PUBLISH
+        if client is not None and client.startswith(NODE_LINKS):
+            client, kind = client[len(UPLINKS) :], _ARRIVE
         row = self._row(
-            entry[1], 0, entry[2], entry[9] or None, entry[3], payload, len(payload), entry[5], int(entry[6]), NONE
+            entry[1], kind, entry[2], client, entry[3], payload, len(payload), entry[5], int(entry[6]), NONE
         )
+        if entry[10]:
+            self._also("topic_filter", row, entry[10])
         if entry[8] >= 0:
             self._also("message_expiry", row, entry[8])
         if entry[7]:

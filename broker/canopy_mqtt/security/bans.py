@@ -9,6 +9,8 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from canopy_mqtt.core.hooks import BanHook
 from canopy_mqtt.core.principal import network
 
@@ -34,6 +36,7 @@ class Ban:
         self.reason = reason
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Bans(BanHook):
     """All bans of one broker."""
 

@@ -27,7 +27,7 @@ class BruteForceGuard:
     def __init__(self, settings: Security) -> None:
         self._settings = settings
         self._exempt = tuple(ipaddress.ip_network(each) for each in settings.ban_exempt)
-        self._key = secrets.token_bytes(16)
+        self.key = secrets.token_bytes(16)
         # Address → what failed there, and when it did last. The one that failed last stands at the end.
         self._failed: OrderedDict[str, dict[int, float]] = OrderedDict()
         # → when its ban ends; the newest at the end.
@@ -69,8 +69,8 @@ class BruteForceGuard:
             return ""
         key = self._named(host)
         name = user.encode()
-        mark = hashlib.blake2b(b"%d:%b%b" % (len(name), name, secret), digest_size=8, key=self._key).digest()
-        return key if key and self._note(key, int.from_bytes(mark), now) else ""
+        mark = hashlib.blake2b(b"%d:%b%b" % (len(name), name, secret), digest_size=8, key=self.key).digest()
+        return key if key and self.note(key, int.from_bytes(mark), now) else ""
 
     def count(self, now: float) -> int:
         """Return the number of current bans. Forgets the ended ones, and visits only those.
@@ -93,8 +93,9 @@ class BruteForceGuard:
         """Return the current bans, and the seconds that each has left."""
         return [(key, until - now) for key, until in self._banned.items() if until > now]
 
-    def _note(self, key: str, mark: int, now: float) -> bool:
-        """Count a failure. Returns True if it caused a ban."""
+    def note(self, key: str, mark: int, now: float) -> bool:
+        """Count a failure. Returns True if it caused a ban. `key`: the address as the log names it; `mark`: the hash of
+        the credentials."""
         settings = self._settings
         marks = self._failed.setdefault(key, {})
         self._failed.move_to_end(key)
@@ -104,15 +105,19 @@ class BruteForceGuard:
                 del marks[old]
         if len(marks) >= settings.ban_after:
             del self._failed[key]
-            self._banned[key] = now + settings.ban_time
-            self._banned.move_to_end(key)
+            self.ban(key, now + settings.ban_time)
             self.bans += 1
-            if len(self._banned) > settings.max_bans:
-                self._banned.popitem(last=False)
             return True
         if len(self._failed) > settings.max_bans:
             self._failed.popitem(last=False)
         return False
+
+    def ban(self, key: str, until: float) -> None:
+        """Ban an address, by the name that the log has of it."""
+        self._banned[key] = until
+        self._banned.move_to_end(key)
+        if len(self._banned) > self._settings.max_bans:
+            self._banned.popitem(last=False)
 
     def _named(self, host: str) -> str:
         return ADDRESS + network(host) if host and not self._is_exempt(host) else ""

@@ -261,11 +261,16 @@ class Chain:
         return began + self._settings.failure_delay - time.monotonic()
 
     def login_failed(self, host: str, user: str, secret: bytes) -> None:
-        """Count wrong credentials. A ban ends all attempts in progress from that address, and is logged."""
+        """Count wrong credentials, which may cause a ban."""
         now = time.monotonic()
         banned = self.brute_force.failed(host, user, secret, now)
         if banned:
-            self._end_banned(now)
+            self.address_banned(banned, now)
+
+    def address_banned(self, banned: str, now: float, told: bool = True) -> None:
+        """End all attempts in progress from a banned address, and log the ban if it is to be `told`."""
+        self._end_banned(now)
+        if told:
             if now >= self._lines_until:
                 self._lines, self._lines_until = 0, now + INTERVAL
             self._lines += 1

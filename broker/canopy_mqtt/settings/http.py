@@ -17,6 +17,11 @@ from canopy_mqtt.settings.values import MAX_BYTES, MAX_MESSAGES, Pattern, Sectio
 PORTS: Final = {"http": 8080, "https": 8443}
 """The default port of each scheme."""
 
+FIXED: Final = (
+    "listen", "certificate", "key", "socket_mode", "max_connections", "max_request_bytes", "timeout", "public_metrics",
+)  # fmt: skip
+"""Settings that take a restart."""
+
 FORMS: Final = "http://HOST[:PORT], https://HOST[:PORT] or http+unix:///PATH"
 
 Wait = Annotated[float, Field(gt=0, le=3_600, allow_inf_nan=False)]
@@ -87,6 +92,10 @@ class Http(Section):
     @property
     def guarded(self) -> bool:
         return bool(self.password_file or self.viewer_token_file or self.operator_token_file)
+
+    def changed_by(self, new: Http) -> Http:
+        """Return these settings with what a reload changes of them."""
+        return new.model_copy(update={name: getattr(self, name) for name in FIXED})
 
     @property
     def endpoints(self) -> list[Endpoint]:

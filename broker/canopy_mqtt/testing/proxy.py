@@ -263,7 +263,8 @@ class Side(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._reads.source = self._writes.sink = transport
-        self._link.joined(self._reads)
+        # In the next round: asyncio of Python 3.11.2 begins to read after this call, even if the call pauses reading.
+        self._link.loop.call_soon(self._link.joined, self._reads)
 
     def data_received(self, data: bytes) -> None:
         self._reads.feed(data)

@@ -32,6 +32,15 @@ class ByAddress(Generic[T]):
         if not own:
             del self._of[address]
 
+    @property
+    def most(self) -> int:
+        """How many things the address has that has most."""
+        return self._most if self._with else 0
+
+    def count(self, address: Hashable) -> int:
+        """Return how many things an address has."""
+        return len(self._of.get(address, ()))
+
     def oldest_of_fullest(self) -> T:
         """Return the oldest thing of an address that has most. Raises KeyError: there is none."""
         return next(iter(self._of[next(iter(self._with[self._most]))]))

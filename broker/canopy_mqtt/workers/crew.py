@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 import shutil
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +20,13 @@ from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.store.division import name_of
+from canopy_mqtt.workers.gate import Gate
+from canopy_mqtt.workers.kept_bans import KeptBans
 from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
+from canopy_mqtt.workers.parts import PERIOD, Parts
 from canopy_mqtt.workers.plan import Plan, make_again, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
-from canopy_mqtt.workers.wire import Arrival
+from canopy_mqtt.workers.wire import Arrival, says
 
 LINKING: Final = 10.0
 LINKING_AGAIN: Final = 3.0
@@ -38,7 +43,9 @@ PATIENCE: Final = 10.0
 class Slot:
     """The place of one worker: its process, if there is one, and the line of its connections."""
 
-    def __init__(self, number: int, line: Line) -> None:
+    def __init__(self, number: int, line: Line, gone: Callable[[int], None]) -> None:
+        """`gone` is called with its number when its process has ended."""
+        self._gone = gone
         self.number = number
         self.name = name_of(number)
         self.line = line
@@ -49,6 +56,7 @@ class Slot:
     def empty(self) -> list[Newcomer]:
         """The process has ended. Returns the connections that any other worker can have."""
         self.process, self.started = None, False
+        self._gone(self.number)
         return self.line.end()
 
 
@@ -70,8 +78,12 @@ class Crew:
         # A quarter is for all lines alike, so that no line has all: who waits for one that is away keeps nobody out.
         part = max(most // count // 4, min(UNTAKEN, most // count))
         room = Room(most - part * count)
-        self.slots = [Slot(number, Line(room, part, MAX_BYTES // count)) for number in range(count)]
         self._settings = settings
+        self.gate = Gate(settings, log, partial(self.tell, "short"))
+        """Counts the connections that are passed on."""
+        self.bans = KeptBans(settings.security, self.tell)
+        self.parts = Parts(settings, self._tell_one)
+        self.slots = [self._slot(number, room, part) for number in range(count)]
         self._log = log
         self._people = people
         self._write = write
@@ -79,9 +91,24 @@ class Crew:
         self._folder: Path | None = None
         # Two may be out at a time, at a worker that starts during a reload.
         self._questions = itertools.count()
+        self._broker_id = secrets.token_hex(4)
         # From `start` on.
         self._plan: Plan
         self._ports: Sequence[int]
+
+    def _slot(self, number: int, room: Room, part: int) -> Slot:
+        line = Line(room, part, MAX_BYTES // self._settings.workers.count, partial(self.gate.pass_on, number))
+        return Slot(number, line, self._gone)
+
+    def _gone(self, worker: int) -> None:
+        self.gate.gone(worker)
+        self.parts.gone(worker)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the sockets, once it has started."""
+        assert self._folder is not None
+        return self._folder
 
     async def start(self, ports: Sequence[int]) -> None:
         """Have all serve, each linked with each other one. `ports`: the real ones of the listeners.
@@ -150,6 +177,31 @@ class Crew:
         number = next(self._questions)
         return await process.ask(f"reloaded {number}", "reload", number, takes, plan.settings(slot.number))
 
+    def use(self, settings: Settings) -> Settings:
+        """Have workers that start from now on use these settings. Returns the former ones."""
+        before, self._settings = self._settings, settings
+        self._plan = self._plan.with_settings(settings)
+        return before
+
+    def tell(self, *said: object, but: int = -1) -> None:
+        """Say something to all workers that run, but for one of them; -1: to all."""
+        for slot in self.slots:
+            if slot.process is not None and slot.started and slot.number != but:
+                slot.process.channel.send(says(*said))
+
+    def _tell_one(self, worker: int, *said: object) -> None:
+        process = self.slots[worker].process
+        assert process is not None
+        process.channel.send(says(*said))
+
+    async def divide(self) -> None:
+        """Tell all workers that run their parts of what is limited for all together, again and again."""
+        while True:
+            await asyncio.sleep(PERIOD)
+            for slot in self.slots:
+                if slot.process is not None and slot.started:
+                    self.parts.tell(slot.number)
+
     async def drain(self) -> None:
         """Wait until no worker has a message for another one, while no client is connected. Raises WorkerError."""
         # What was on its way to members of a share group at another worker comes back from there, after that one may
@@ -161,7 +213,7 @@ class Crew:
         """End all in order, at the same time. What waits for them is refused at once: some wait for its end."""
         for slot in self.slots:
             slot.line.close()
-        await asyncio.gather(*(self._end(slot) for slot in self.slots))
+        await asyncio.gather(*(self.end(slot) for slot in self.slots))
         for slot in self.slots:
             for newcomer in slot.empty():
                 refuse(newcomer)
@@ -170,8 +222,13 @@ class Crew:
 
     async def _begin(self, slot: Slot) -> WorkerProcess:
         """Start the process of a worker, and wait until the others can reach it. Raises WorkerError."""
-        process = WorkerProcess(slot.name, self._log, self._people, self._write, slot.line.taken, self._relayed)
-        start = Start(slot.number, self._plan.settings(slot.number), list(self._ports))
+        heard: dict[str, Callable[..., None]] = {
+            "counted": partial(self.gate.report, slot.number),
+            "uses": partial(self.parts.uses, slot.number),
+            **self.bans.heard(slot.number),
+        }
+        process = WorkerProcess(slot.name, self._log, self._people, self._write, slot.line.taken, self._relayed, heard)
+        start = Start(slot.number, self._plan.settings(slot.number), list(self._ports), self._broker_id)
         await process.begin()
         slot.process = process
         await self._starts(slot, process.ask("bound", start))
@@ -182,6 +239,7 @@ class Crew:
         assert slot.process is not None
         await self._starts(slot, slot.process.ask("open", "go on"))
         slot.started = True
+        slot.process.channel.send(says(*self.bans.all()))
 
     async def _starts(self, slot: Slot, asked: Coroutine[Any, Any, object]) -> None:
         """Wait for an answer of a worker that starts, and say so again and again: a disk may hang for ever."""
@@ -206,7 +264,7 @@ class Crew:
         if not process.ended.done():
             slot.line.begin(process.channel)
 
-    async def _end(self, slot: Slot) -> None:
+    async def end(self, slot: Slot) -> None:
         """End a worker in order, or by force where that takes too long."""
         process, slot.process = slot.process, None
         if process is None:
@@ -226,7 +284,9 @@ def _in_force(before: Settings, new: Settings) -> Settings:
         old.model_copy(update={"tls": other.tls}) if old.tls and other.tls and old.url == other.url else old
         for old, other in zip(before.listeners, new.listeners, strict=True)
     )
-    made = with_reloadable(before, new).model_copy(update={"listener": tables})
+    made = with_reloadable(before, new).model_copy(
+        update={"listener": tables, "http": before.http.changed_by(new.http)}
+    )
     made.model_fields_set.discard("listen")
     return made
 

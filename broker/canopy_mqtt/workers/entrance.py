@@ -212,8 +212,9 @@ class Entrance:
                 sockets.tune(sock, self._settings)
             host = peer[0] if isinstance(peer, tuple) else ""
             unread = _Unread(place, sock, host, self._loop.time() + self._patience, self._largest)
-            if place.endpoint.tls or (place.proxy and not place.trusted.trusts(host)):
-                # Its worker has to make the handshake before anybody knows the client, or refuses it.
+            trusted = not place.proxy or place.trusted.trusts(host)
+            if not trusted or (place.endpoint.tls and not place.proxy):
+                # Its worker refuses it, or has to make the handshake before anybody knows the client.
                 self._arrive(unread, NOTHING)
             else:
                 self._read_first(unread)
@@ -277,8 +278,10 @@ class Entrance:
     def _arrive(self, unread: _Unread, first: First) -> None:
         opening = unread.opening
         worker = worker_of(first.client_id, self._settings.workers.count) if first.client_id else ANY
-        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, b"", bytes(opening.data))
-        self._arrived(Newcomer(found, unread.sock, unread.until))
+        data = bytes(opening.data)
+        found = Arrival(unread.place.number, worker, first.version, opening.upgraded, b"", data, until=unread.until)
+        host = None if unread.place.proxy and not opening.proxied else opening.host or unread.host
+        self._arrived(Newcomer(found, unread.sock, host))
 
     def _forget(self, unread: _Unread) -> None:
         if unread in self._unread:

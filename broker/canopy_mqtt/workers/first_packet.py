@@ -59,6 +59,8 @@ class Opening:
         """What the client has to be sent now."""
         self.host = ""
         """The client's IP address in the header of a proxy; empty: it says none."""
+        self.proxied = False
+        """The header of a proxy is read."""
         self.upgraded = False
         """The request for a WebSocket was answered."""
 
@@ -72,6 +74,7 @@ class Opening:
                 return NOTHING
             if not self._header.done:
                 return None
+            self.proxied = True
             self.host = self._header.host
             self._header = None
             data = data[used:]

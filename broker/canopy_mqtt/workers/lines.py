@@ -1,21 +1,26 @@
 """Connections on their way to the workers: a line for each worker, in which they wait while it is away.
 
 Owns their sockets until the worker has said that it has them. Promises: what waits in a line is bounded, in number,
-bytes and time, and each has a part that no other line can take; beyond, a client is told that the server is unavailable
-(0x88). A connection that a worker had not taken when it ended goes to the next process of that worker, with all that
-was read of it, and no connection goes to two.
+bytes and time, and each has a part that no other line can take; beyond, the oldest client of the address that has most,
+or the new one, is told that the server is unavailable (0x88). A connection that a worker had not taken when it ended
+goes to the next process of that worker, with all that was read of it, and no connection goes to two.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import socket
 from collections import deque
+from collections.abc import Callable, Hashable
+from itertools import count
 from typing import Final, NamedTuple
 
-from canopy_mqtt.core.codec.packets import V5
+from canopy_mqtt.core.codec.packets import CONNECT, V5
+from canopy_mqtt.core.principal import network
 from canopy_mqtt.net.websocket.frames import BINARY, header
+from canopy_mqtt.workers.by_address import ByAddress
 from canopy_mqtt.workers.wire import ANY, Arrival, Channel
 
 UNTAKEN: Final = 64
@@ -31,17 +36,21 @@ SMALL: Final = 4_096
 MAX_WAIT: Final = 60.0
 """Seconds that a connection waits where no time limit is set for its CONNECT."""
 
+MAX_LENGTH_BYTES: Final = 4
+"""Bytes of a Remaining Length at most, section 2.1.4."""
+
 UNAVAILABLE_V5: Final = b"\x20\x03\x00\x88\x00"
 UNAVAILABLE_V3: Final = b"\x20\x02\x00\x03"
 """CONNACK: server unavailable (section 3.2.2.2; 3.1.1 section 3.2.2.3)."""
 
 
 class Newcomer(NamedTuple):
-    """A connection on its way. `until`: loop time."""
+    """A connection on its way. `host`: its client's IP address, "": it has none, None: no client comes with it, since
+    what it says of its proxy is wrong."""
 
     arrival: Arrival
     sock: socket.socket
-    until: float
+    host: str | None = ""
 
 
 def unavailable(version: int, upgraded: bool) -> bytes:
@@ -65,6 +74,36 @@ def _size(newcomer: Newcomer) -> int:
     return size if size > SMALL else 0
 
 
+def _address(newcomer: Newcomer) -> Hashable:
+    """Return what a connection is counted under; without an IP address each is by itself."""
+    return network(newcomer.host) if newcomer.host else newcomer.sock
+
+
+def has_left(newcomer: Newcomer) -> bool:
+    """Return whether a client has sent its CONNECT alone, and closed its connection: nobody is there to be served.
+
+    What it has sent behind its CONNECT is served, whether it is still there or not.
+    """
+    data = newcomer.arrival.data
+    if not data or data[0] != CONNECT << 4:
+        # A header of a proxy, a WebSocket, or TLS: nobody has looked.
+        return False
+    size, at = 0, 1
+    while at <= MAX_LENGTH_BYTES and at < len(data):
+        size |= (data[at] & 0x7F) << 7 * (at - 1)
+        at += 1
+        if data[at - 1] < 0x80:
+            break
+    if len(data) != at + size:
+        return False
+    try:
+        return not newcomer.sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 class Room:
     """The room that all lines have in common."""
 
@@ -76,21 +115,35 @@ class Room:
 class Line:
     """The connections for one worker. Made on the event loop."""
 
-    def __init__(self, room: Room, part: int, most_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        room: Room,
+        part: int,
+        most_bytes: int = MAX_BYTES,
+        passes: Callable[[Newcomer], Newcomer | None] = lambda newcomer: newcomer,
+    ) -> None:
         """`part`: connections that fit whatever the other lines take of the room; `most_bytes`: what was read of large
-        ones that wait, and about as much of those that are on their way; one always fits."""
+        ones that wait, and about as much of those that are on their way; one always fits. `passes` returns a connection
+        as the worker is to have it, None: it is to be closed."""
+        self._passes = passes
         self._room = room
         self._part = part
         self._most_bytes = most_bytes
         self._closed = False
-        # Of those that wait.
-        self._bytes = 0
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Newcomer] = deque()
+        # The oldest first: those that wait, with what they are counted under; how much was read of the large ones; both
+        # by their addresses; and by the ends of their times, with those that wait no longer.
+        self._waiting: dict[Newcomer, Hashable] = {}
+        self._bytes = 0
+        self._by_address = ByAddress[Newcomer]()
+        self._large = ByAddress[Newcomer]()
+        self._ends: list[tuple[float, int, Newcomer]] = []
+        self._numbers = count()
         # Those that were sent, and that the worker has not taken yet.
         self._sent: deque[Newcomer] = deque()
         self._channel: Channel | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
 
     def __len__(self) -> int:
         """Return how many connections the worker has not taken."""
@@ -102,22 +155,57 @@ class Line:
         return self._channel is not None
 
     def add(self, newcomer: Newcomer) -> None:
-        """Pass a connection on, now or as soon as there is a worker; or refuse it."""
-        size = _size(newcomer)
-        beyond = len(self) >= self._part
-        full = (beyond and self._room.left <= 0) or (self._bytes and size and self._bytes + size > self._most_bytes)
-        if self._closed or full:
+        """Pass a connection on, now or as soon as there is a worker; or refuse it.
+
+        Where there is no room, the oldest of the address that has most makes place, if it has more than this one's.
+        """
+        if self._closed or not self._make_room(newcomer):
             refuse(newcomer)
             return
-        self._room.left -= beyond
-        self._bytes += size
-        self._waiting.append(newcomer)
+        self._room.left -= len(self) >= self._part
+        self._wait(newcomer)
         self._send()
+
+    def _make_room(self, newcomer: Newcomer) -> bool:
+        """Return whether a connection fits, once others have made place."""
+        size = _size(newcomer)
+        address = _address(newcomer)
+        while size and self._bytes and self._bytes + size > self._most_bytes:
+            if not self._give_way(self._large, address):
+                return False
+        return len(self) < self._part or self._room.left > 0 or self._give_way(self._by_address, address)
+
+    def _give_way(self, among: ByAddress[Newcomer], address: Hashable) -> bool:
+        """Refuse the oldest connection of the address that has most, if that has two more than this one."""
+        if among.most < among.count(address) + 2:
+            return False
+        refuse(self._leave(among.oldest_of_fullest()))
+        return True
+
+    def _wait(self, newcomer: Newcomer) -> None:
+        address = self._waiting[newcomer] = _address(newcomer)
+        self._by_address.add(newcomer, address)
+        if size := _size(newcomer):
+            self._bytes += size
+            self._large.add(newcomer, address)
+        heapq.heappush(self._ends, (newcomer.arrival.until, next(self._numbers), newcomer))
+
+    def _forget(self, newcomer: Newcomer) -> None:
+        """Take a connection out of those that wait."""
+        address = self._waiting.pop(newcomer)
+        self._by_address.remove(newcomer, address)
+        if size := _size(newcomer):
+            self._bytes -= size
+            self._large.remove(newcomer, address)
 
     def begin(self, channel: Channel) -> None:
         """Pass connections on to a worker that serves."""
         self._channel = channel
         self._send()
+
+    def pause(self) -> None:
+        """Keep connections from now on: the worker is to end. It still takes those that are on their way to it."""
+        self._channel = None
 
     def end(self) -> list[Newcomer]:
         """Keep connections from now on: the worker is gone. Those that it did not take are the first for the next.
@@ -128,10 +216,13 @@ class Line:
         all_of_them = [*self._sent, *self._waiting]
         self._room.left += max(0, len(all_of_them) - self._part)
         others = [each for each in all_of_them if each.arrival.worker == ANY]
-        self._waiting = deque(each for each in all_of_them if each.arrival.worker != ANY)
+        for each in list(self._waiting):
+            self._forget(each)
         self._sent.clear()
+        for each in all_of_them:
+            if each.arrival.worker != ANY:
+                self._wait(each)
         self._room.left -= max(0, len(self) - self._part)
-        self._bytes = sum(map(_size, self._waiting))
         if self._closed:
             self.close()
         self._watch()
@@ -147,8 +238,8 @@ class Line:
     def close(self) -> None:
         """Refuse all that wait, and all that come: the broker stops."""
         self._closed = True
-        while self._waiting:
-            refuse(self._leave())
+        for each in list(self._waiting):
+            refuse(self._leave(each))
         self._watch()
 
     def _send(self) -> None:
@@ -156,30 +247,40 @@ class Line:
         while channel is not None and self._waiting and len(self._sent) < UNTAKEN:
             if sum(map(_size, self._sent)) >= self._most_bytes:
                 break
-            newcomer = self._waiting.popleft()
-            self._bytes -= _size(newcomer)
+            newcomer = next(iter(self._waiting))
+            passed = None if has_left(newcomer) else self._passes(newcomer)
+            if passed is None:
+                self._leave(newcomer).sock.close()
+                continue
+            self._forget(newcomer)
             self._sent.append(newcomer)
-            channel.send(newcomer.arrival.frame(newcomer.sock))
+            channel.send(passed.arrival.frame(newcomer.sock))
         self._watch()
 
-    def _leave(self) -> Newcomer:
-        """Take out the first of those that wait."""
-        newcomer = self._waiting.popleft()
-        self._bytes -= _size(newcomer)
+    def _leave(self, newcomer: Newcomer) -> Newcomer:
+        """Take out one of those that wait, which does not go to the worker."""
+        self._forget(newcomer)
         self._room.left += len(self) >= self._part
         return newcomer
 
     def _watch(self) -> None:
         """Have the timer run while connections wait."""
-        if self._waiting and self._timer is None:
-            self._timer = self._loop.call_at(self._waiting[0].until, self._look)
-        elif not self._waiting and self._timer is not None:
+        while self._ends and self._ends[0][2] not in self._waiting:
+            heapq.heappop(self._ends)
+        if not self._waiting:
+            self._ends.clear()
+        until = self._ends[0][0] if self._ends else 0.0
+        if self._timer is not None and self._timer_at != until:
             self._timer.cancel()
             self._timer = None
+        if self._timer is None and until:
+            self._timer, self._timer_at = self._loop.call_at(until, self._look), until
 
     def _look(self) -> None:
         self._timer = None
         now = self._loop.time()
-        while self._waiting and self._waiting[0].until <= now:
-            refuse(self._leave())
+        while self._ends and self._ends[0][0] <= now:
+            _, _, newcomer = heapq.heappop(self._ends)
+            if newcomer in self._waiting:
+                refuse(self._leave(newcomer))
         self._watch()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
+from canopy_mqtt.assembly import daemon
 from canopy_mqtt.assembly.logwriter import BackgroundWriter
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Http, Recorder, Settings
@@ -58,18 +58,9 @@ def join_stores(settings: Settings, log: Any, people: bool, output: BackgroundWr
     """
 
     async def join() -> None:
-        loop, this = asyncio.get_running_loop(), asyncio.current_task()
+        this = asyncio.current_task()
         assert this is not None
-
-        def stop(number: int) -> None:
-            if this.cancelling():
-                # With what is still to be written.
-                output.close()
-                os._exit(128 + number)
-            this.cancel()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop, number)
+        daemon.stop_on_signals(asyncio.get_running_loop(), output, this.cancel, this.cancelling)
         os.close(await take_store(settings, log, people, output.write))
 
     try:
@@ -215,7 +206,6 @@ def _former(settings: Settings, workers: int) -> Settings:
         "workers": settings.workers.model_copy(update={"count": workers}),
         "http": Http(),
         "recorder": Recorder(),
-        "upstream": (),
     }
     made = settings.model_copy(update=update)
     if "listen" not in settings.model_fields_set:

@@ -11,8 +11,10 @@ from typing import Final
 from canopy_mqtt.assembly.daemon import too_few_descriptors
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Cluster, ClusterNode, Log, Settings
+from canopy_mqtt.settings.values import MAX_MESSAGES
 from canopy_mqtt.sockets import connections_that_fit
 from canopy_mqtt.store.division import name_of, part
+from canopy_mqtt.workers.asking import SUPERVISOR, socket_of
 
 CLUSTER: Final = "workers"
 """The name of the cluster that the workers of a broker are; its sockets are in a folder of the broker's user."""
@@ -26,20 +28,25 @@ MAX_PATH_BYTES: Final = 107
 
 def unusable(settings: Settings) -> list[str]:
     """Return why these settings are not for several workers, a line each."""
-    count = settings.workers.count
+    count, recorder = settings.workers.count, settings.recorder
     lines: list[str] = []
     for name, there, why in (
         ("cluster.name", settings.cluster.name, "a node of a cluster is one process"),
         ("store.url", settings.store.url, "workers keep their state in files (store.path)"),
-        ("upstream", settings.upstream, "links to other brokers need a broker of one process"),
-        ("http.listen", settings.http.listen, "no process has the figures of all workers yet"),
-        ("recorder.directory", settings.recorder.directory, "a record needs a broker of one process"),
+        (
+            "recorder.table",
+            recorder.directory and recorder.table == "delta",
+            "the folders of workers are no table of Delta Lake",
+        ),
     ):
         if there:
             lines.append(f"workers.count = {count} and {name}: {why}; leave one of both out")
-    most = settings.limits.max_connections
-    if any(each.tls for each in settings.listeners) and (line := too_few_descriptors(most * TLS_SHARE)):
-        lines.append(f"with TLS a connection takes up to {TLS_SHARE} file descriptors: {line}")
+    each, why = -(-settings.limits.max_connections // count), f"each of {count} workers serves its part of them"
+    if _share(settings) > 1:
+        each *= TLS_SHARE
+        why += f", and a connection with TLS takes up to {TLS_SHARE} file descriptors"
+    if line := too_few_descriptors(each):
+        lines.append(f"{why}: {line}")
     return lines
 
 
@@ -50,7 +57,8 @@ def run_folder(workers: int) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="canopy-"))
     except OSError as error:
         raise StartupError(f"workers.count: no folder can be made in {where} (TMPDIR): {error.strerror}") from error
-    if len(bytes(_socket(folder, workers - 1))) > MAX_PATH_BYTES:
+    longest = max((_socket(folder, workers - 1), socket_of(folder, SUPERVISOR)), key=lambda each: len(bytes(each)))
+    if len(bytes(longest)) > MAX_PATH_BYTES:
         folder.rmdir()
         raise StartupError(f"workers.count: {where} (TMPDIR) is too long a path for Unix sockets; name a shorter one")
     return folder
@@ -98,21 +106,32 @@ class Plan:
             # It writes to a pipe, and knows nothing of a terminal behind it.
             "log": _log(settings.log, self._people),
         }
-        if settings.federation.broker_id:
-            # Two nodes that are linked have two names.
-            broker_id = f"{settings.federation.broker_id}-{name_of(worker)}"
-            update["federation"] = settings.federation.model_copy(update={"broker_id": broker_id})
-        if not settings.limits.max_connections and any(each.tls for each in settings.listeners):
-            update["limits"] = settings.limits.model_copy(
-                update={"max_connections": connections_that_fit() // TLS_SHARE}
-            )
+        if worker > 0:
+            # The first one has them for all.
+            update["upstream"] = ()
+        # Connections are counted before they are passed on (`gate`). Of as many as there may be, a worker has no more
+        # than its file descriptors allow.
+        limits = {"max_connections": 0, "max_connections_per_address": 0, "max_connect_rate": 0.0}
+        most = [settings.limits.max_connections, connections_that_fit() // _share(settings)]
+        update["limits"] = settings.limits.model_copy(
+            update=limits | {"max_connections": min([each for each in most if each], default=MAX_MESSAGES)}
+        )
+        update["listener"] = tuple(each.model_copy(update=limits) for each in settings.listener)
         if settings.store.path:
             update["store"] = settings.store.model_copy(update={"path": str(part(Path(settings.store.path), worker))})
+        if settings.recorder.directory:
+            folder = str(part(Path(settings.recorder.directory), worker))
+            update["recorder"] = settings.recorder.model_copy(update={"directory": folder})
         made = settings.model_copy(update=update)
         if "listen" not in settings.model_fields_set:
             # Beside tables the default does not apply.
             made.model_fields_set.discard("listen")
         return made
+
+
+def _share(settings: Settings) -> int:
+    """Return how many file descriptors a connection may take."""
+    return TLS_SHARE if any(each.tls for each in settings.listeners) else 1
 
 
 def _socket(folder: Path, worker: int) -> Path:

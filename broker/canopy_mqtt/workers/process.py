@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from canopy_mqtt.assembly.nursery import Nursery
@@ -22,6 +22,9 @@ from canopy_mqtt.workers.wire import CONNECTION, SAYS, TAKEN, Arrival, Channel, 
 
 PARTS: Final = ("canopy_mqtt.cluster.cluster", "canopy_mqtt.store.sqlite", "uvloop")
 """Modules that a worker imports when it is running."""
+
+HTTP_PART: Final = "canopy_mqtt.workers.http_server"
+"""What it imports if there is an address of `[http]`: 20 MB that all share then."""
 
 PIECE: Final = 65_536
 MAX_LINE: Final = 1_048_576
@@ -42,10 +45,13 @@ LOOKS: Final = 5
 _nurseries: list[Nursery] = []
 
 
-def nursery() -> Nursery:
-    """Return what forks workers. First called before this process has a thread, or an event loop."""
+def nursery(http: bool = False) -> Nursery:
+    """Return what forks workers. First called before this process has a thread, or an event loop.
+
+    `http`, at the first call: they listen for HTTP.
+    """
     if not _nurseries:
-        _nurseries.append(Nursery("canopy_mqtt.workers.worker", PARTS))
+        _nurseries.append(Nursery("canopy_mqtt.workers.worker", (*PARTS, HTTP_PART) if http else PARTS))
     return _nurseries[0]
 
 
@@ -56,6 +62,8 @@ class Start(NamedTuple):
     settings: Settings
     ports: list[int]
     """The real ports of the listeners, 0 for a Unix socket."""
+    broker_id: str
+    """The name of the broker for others, if the settings have none: the same for all workers of a run."""
 
 
 class WorkerError(Exception):
@@ -67,6 +75,8 @@ class WorkerProcess:
 
     pid: int
     channel: Channel
+    silent = False
+    """It has not answered for some seconds."""
     ended: asyncio.Task[int]
     """Its exit code, or minus the number of the signal that ended it; all that it said was heard by then."""
 
@@ -78,9 +88,12 @@ class WorkerProcess:
         write: Callable[[str], object],
         taken: Callable[[int], None],
         arrived: Callable[[Arrival, socket.socket], None],
+        heard: Mapping[str, Callable[..., None]],
     ) -> None:
         """`write` takes lines of its log, which `people` read, or programs; `taken` is called with the number of
-        connections that it has, and `arrived` with each that it has for another worker."""
+        connections that it has, and `arrived` with each that it has for another worker; `heard`: what is called with
+        all else that it says unasked, by name."""
+        self._heard = heard
         self.name = name
         self._log = log
         self._people = people
@@ -147,6 +160,8 @@ class WorkerProcess:
                 name, *given = frame.said()
                 if name == "failed":
                     self._why = given[0]
+                elif name in self._heard:
+                    self._heard[name](*given)
                 elif not self._answers[name].done():
                     self._answers[name].set_result(given)
 
@@ -176,7 +191,9 @@ class WorkerProcess:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(seconds / LOOKS):
                         await self.ask("pong", "ping")
+                    self.silent = False
                     break
+                self.silent = True
             else:
                 self._log.error("worker does not answer", worker=self.name, pid=self.pid, seconds=seconds)
                 self.kill()

@@ -8,12 +8,11 @@ place of the connection, and `Relay` copies bytes both ways, as fast as both sid
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-from canopy_mqtt.core.hooks import Origin, PeerCertificate
+from canopy_mqtt.net.connections import time_limits
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import OPEN
 from canopy_mqtt.net.stream import LINGER
@@ -21,6 +20,7 @@ from canopy_mqtt.net.websocket.transport import WebSocketTransport
 from canopy_mqtt.sockets import connections_that_fit
 from canopy_mqtt.workers.first_packet import First, Opening
 from canopy_mqtt.workers.lines import unavailable
+from canopy_mqtt.workers.origins import origin_bytes
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.wire import Arrival
 
@@ -29,24 +29,6 @@ RELAY: Final = 2
 
 HIGH: Final = 65_536
 """Bytes in a transport's own buffer at which the other side is not read any more."""
-
-
-def origin_bytes(origin: Origin) -> bytes:
-    """Write down where a connection comes from."""
-    shown = origin.certificate
-    certificate = None
-    if shown is not None:
-        certificate = [shown.subject, shown.common_name, shown.dns, shown.emails, shown.uris, shown.fingerprint]
-    return json.dumps([origin.text, origin.host, origin.port, certificate]).encode()
-
-
-def read_origin(data: bytes, origin: Origin) -> None:
-    """Have an origin say what another process has written down."""
-    origin.text, origin.host, origin.port, shown = json.loads(data)
-    origin.secure = True
-    if shown is not None:
-        subject, common_name, dns, emails, uris, fingerprint = shown
-        origin.certificate = PeerCertificate(subject, common_name, tuple(dns), tuple(emails), tuple(uris), fingerprint)
 
 
 class Place:
@@ -82,10 +64,10 @@ class Chooser:
     """Between TLS and the connection above it, until the client is known. A protocol by its methods."""
 
     def __init__(
-        self, listener: int, place: Place, connection: Connection, upper: asyncio.Protocol, opening: Opening
+        self, found: Arrival, place: Place, connection: Connection, upper: asyncio.Protocol, opening: Opening
     ) -> None:
-        """`upper`: the connection, or its WebSocket."""
-        self._listener = listener
+        """`found`: the connection as it came; `upper`: the connection here, or its WebSocket."""
+        self._found = found
         self._place = place
         self._connection = connection
         self._upper = upper
@@ -95,8 +77,9 @@ class Chooser:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._tls = cast(asyncio.Transport, transport)
-        # Its limits and its time for a CONNECT count from here on.
+        # Its limits count from here on, and its time for a CONNECT since it was accepted.
         self._upper.connection_made(transport)
+        time_limits.end_by(self._connection, self._found.until)
 
     def data_received(self, data: bytes) -> None:
         connection, opening = self._connection, self._opening
@@ -142,7 +125,9 @@ class Chooser:
             self._tls.close()
             return
         origin = origin_bytes(self._connection.protocol.origin)
-        arrival = Arrival(self._listener, other, first.version, opening.upgraded, origin, bytes(opening.data))
+        arrival = self._found._replace(
+            worker=other, version=first.version, upgraded=opening.upgraded, origin=origin, data=bytes(opening.data)
+        )
         mine, its = socket.socketpair()
         mine.setblocking(False)
         its.setblocking(False)

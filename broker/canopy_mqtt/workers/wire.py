@@ -1,9 +1,9 @@
 """What the supervisor and a worker say to each other, over a pair of Unix sockets, and the descriptors that go along.
 
-A frame has a header, the length of its body and its kind, and a body. A frame of the kind `CONNECTION` comes with one
-descriptor, which travels with its first byte (SCM_RIGHTS); all others have none. It goes to a worker, or to the
-supervisor for another worker. Both sides are the same program: what cannot be read is a fault of ours, and ends the
-conversation.
+A frame has a header, the length of its body and its kind, and a body. A frame of a connection (`CONNECTION`, `HTTP`)
+comes with one descriptor, which travels with its first byte (SCM_RIGHTS); all others have none. It goes to a worker, or
+to the supervisor for another worker. Both sides are the same program: what cannot be read is a fault of ours, and ends
+the conversation.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ CONNECTION: Final = 1
 """A connection (`Arrival`)."""
 TAKEN: Final = 2
 """A worker has so many more of the connections, in their order: one byte. It goes before the worker touches them."""
+HTTP: Final = 3
+"""A connection of `[http]`: the number of its address, two bytes."""
 
 READ: Final = 262_144
 """Bytes of one read."""
@@ -33,8 +35,9 @@ READ: Final = 262_144
 READS: Final = 64
 """Reads in one turn of the event loop. One takes a single connection."""
 
-HEAD: Final = struct.Struct("!HBBBI")
-"""Of a connection: its listener, its worker, the protocol level, 1: it is a WebSocket, bytes of its origin."""
+HEAD: Final = struct.Struct("!HBB??BQId")
+"""Of a connection: its listener, its worker, the protocol level, whether it is a WebSocket, and has a place; the reason
+code of its refusal, its number, bytes of its origin, until when it has time for its CONNECT."""
 
 ANY: Final = 255
 """In place of a worker: any of them."""
@@ -71,7 +74,10 @@ class Arrival(NamedTuple):
     """A connection, its worker, or `ANY`, and what was read of it.
 
     `version`: the protocol level, 0: not known. `upgraded`: the request for a WebSocket was answered, and is not among
-    the bytes. `origin`: where it comes from, if the socket does not say it; a JSON object, or empty.
+    the bytes. `origin`: where it comes from, if the socket does not say it; a JSON object, or empty. `number`: of one
+    that the supervisor counts (`gate`), 0: it does not; `code`: with which it is to be refused; `placed`: a place comes
+    with it. `until`: how long it may wait, on its way and for its CONNECT; seconds of the clock that all processes of a
+    machine have in common, 0.0: no time is set.
     """
 
     listener: int
@@ -80,17 +86,22 @@ class Arrival(NamedTuple):
     upgraded: bool
     origin: bytes
     data: bytes
+    number: int = 0
+    code: int = 0
+    placed: bool = False
+    until: float = 0.0
 
     def frame(self, sock: socket.socket) -> Frame:
-        head = HEAD.pack(self.listener, self.worker, self.version, self.upgraded, len(self.origin))
+        flags, size = (self.upgraded, self.placed), len(self.origin)
+        head = HEAD.pack(self.listener, self.worker, self.version, *flags, self.code, self.number, size, self.until)
         return Frame(CONNECTION, head + self.origin + self.data, sock)
 
 
 def arrival(body: bytes) -> Arrival:
     """Return the connection in the body of a frame."""
-    listener, worker, version, upgraded, size = HEAD.unpack_from(body)
+    listener, worker, version, upgraded, placed, code, number, size, until = HEAD.unpack_from(body)
     end = HEAD.size + size
-    return Arrival(listener, worker, version, bool(upgraded), body[HEAD.size : end], body[end:])
+    return Arrival(listener, worker, version, upgraded, body[HEAD.size : end], body[end:], number, code, placed, until)
 
 
 def encoded(frame: Frame) -> bytes:
@@ -120,9 +131,10 @@ class Frames:
             end = at + HEADER.size + length
             if len(self._data) < end:
                 break
-            if kind == CONNECTION and not self._sockets:
+            comes_with_one = kind in (CONNECTION, HTTP)
+            if comes_with_one and not self._sockets:
                 raise ValueError("a connection without a descriptor")
-            sock = self._sockets.popleft() if kind == CONNECTION else None
+            sock = self._sockets.popleft() if comes_with_one else None
             found.append(Frame(kind, bytes(self._data[at + HEADER.size : end]), sock))
             at = end
         del self._data[:at]

@@ -16,8 +16,9 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
@@ -25,6 +26,7 @@ from canopy_mqtt.assembly import daemon, logs
 from canopy_mqtt.assembly.app import Broker, StartupError
 from canopy_mqtt.assembly.logwriter import BackgroundWriter
 from canopy_mqtt.assembly.process import Process
+from canopy_mqtt.cluster.cluster import Cluster
 from canopy_mqtt.cluster.node_link import NodeLink
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.persistence.journal import SessionRecord
@@ -33,17 +35,26 @@ from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.listening.listeners import Listener, ListenerHost, Listeners
 from canopy_mqtt.net.stream import LINGER
 from canopy_mqtt.net.websocket.transport import WebSocketTransport
+from canopy_mqtt.observe.systopics import SysTopics
 from canopy_mqtt.settings import Listener as ListenerSettings
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import name_of
+from canopy_mqtt.workers.asking import SUPERVISOR, Siblings, socket_of
+from canopy_mqtt.workers.counted import Counted
 from canopy_mqtt.workers.first_packet import Opening
+from canopy_mqtt.workers.origins import read_origin
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import Start
-from canopy_mqtt.workers.relay import Chooser, Place, read_origin
+from canopy_mqtt.workers.relay import Chooser, Place
+from canopy_mqtt.workers.shared_bans import BansOfAll
+from canopy_mqtt.workers.systopics import CrewSysTopics
+from canopy_mqtt.workers.totals import Totals
+from canopy_mqtt.workers.uplinks import WorkerLinks, serve_all_workers
 from canopy_mqtt.workers.wire import (
     CONNECTION,
+    HTTP,
     SAYS,
     Arrival,
     Channel,
@@ -54,6 +65,10 @@ from canopy_mqtt.workers.wire import (
     says,
     taken,
 )
+
+if TYPE_CHECKING:
+    from canopy_mqtt.admin.server import AdminServer
+    from canopy_mqtt.workers.http_server import WorkerAdminServer
 
 KILLED: Final = 137
 """The exit code of a process that SIGKILL has ended, as shells have it."""
@@ -75,9 +90,10 @@ class PassedOnListener(Listener):
     async def _open_unix(self) -> None:
         """Do nothing: the supervisor listens."""
 
-    def begin(self, found: Arrival, place: Place) -> asyncio.Protocol:
+    def begin(self, found: Arrival, place: Place, counted: Counted) -> asyncio.Protocol:
         """Make the protocol of a connection that was passed on."""
         connection = Connection(self.server.connection_table, self.terms)
+        counted.begin(found, connection)
         upper = cast(asyncio.Protocol, self.above(connection))
         if found.upgraded:
             cast(WebSocketTransport, upper).opened()
@@ -89,7 +105,7 @@ class PassedOnListener(Listener):
             protocol = self.below(connection, upper)
         else:
             opening = Opening(0, self.upgrades, self.largest)
-            protocol = self.below(connection, Chooser(found.listener, place, connection, upper, opening))
+            protocol = self.below(connection, Chooser(found, place, connection, upper, opening))
         return cast(asyncio.Protocol, _Begun(protocol, found.data)) if found.data else protocol
 
     @property
@@ -122,12 +138,22 @@ class _Begun:
 class WorkerBroker(Broker):
     """The broker of a worker."""
 
+    http_server: WorkerAdminServer | None = None
+    """The HTTP server, if the settings name an address; from `start` on."""
+
     def __init__(self, start: Start, bound: Callable[[], Awaitable[None]]) -> None:
         """`bound` is awaited once the other workers can reach this one."""
         super().__init__(start.settings)
         self._worker = start.worker
         self._when_bound = bound
+        self.among = start.settings.workers.count, start.worker
+        if not start.settings.federation.broker_id:
+            # To other brokers all workers are one.
+            self.router.broker_id = start.broker_id
+        serve_all_workers(self.router, start.worker)
         workers = start.settings.workers.count
+        self._folder = Path(start.settings.cluster.endpoint.path).parent
+        self.siblings = Siblings(self._folder, start.worker, workers)
         ports = iter(start.ports)
 
         def make(server: ListenerHost, settings: ListenerSettings) -> Listener:
@@ -144,6 +170,45 @@ class WorkerBroker(Broker):
 
         self.router.table.home_of = home_of
         self.router.keeps = lambda client_id: worker_of(client_id.encode(), workers) == start.worker
+
+        self.limits_applied: Callable[[], None] = lambda: None
+        """Called when limits were applied anew."""
+
+    def apply_limits(self, settings: Settings) -> None:
+        super().apply_limits(settings)
+        self.limits_applied()
+
+    async def start(self) -> None:
+        """Serve, and then answer the other workers. Raises StartupError."""
+        await super().start()
+        self.explainer.leaves_out = NODES
+        self.siblings.answers["not ready"] = self._not_ready
+        await self.siblings.start(self._folder, self.faults.broke)
+
+    async def stop(self) -> None:
+        await self.siblings.stop()
+        await super().stop()
+
+    def make_sys_topics(self) -> SysTopics:
+        self.figures.worker = self.siblings.name
+        return CrewSysTopics(self.figures, self.settings.sys.interval, self.siblings, self._raised)
+
+    def make_admin(self) -> AdminServer:
+        # Not before: it takes 20 MB.
+        from canopy_mqtt.workers.http_server import WorkerAdminServer
+
+        self.http_server = WorkerAdminServer(self, self.settings.http, self.siblings)
+        return self.http_server
+
+    def _raised(self) -> dict[str, dict[str, Any]]:
+        alarms = [] if self.alarms is None else self.alarms.active.values()
+        return {alarm.name: alarm.fields() for alarm in alarms}
+
+    async def _not_ready(self) -> list[str]:
+        return self.not_ready()
+
+    def make_cluster(self) -> Cluster:
+        return Cluster(self, WorkerLinks)
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
         """Make the links to the other workers, which connect once all can be reached."""
@@ -170,6 +235,12 @@ class Worker:
         self._broker.process.changed = self._broker.log_changed
         self._broker.connection_log.write = logs.json_write()
         self._sock = sock
+        self._counted = Counted(
+            self._broker.connection_table, self._broker.router.limits, partial(self._tell, "counted")
+        )
+        self._bans = BansOfAll(self._broker, start.worker, self._tell)
+        self._totals = Totals(self._broker)
+        self._broker.limits_applied = self._keep_to_limits
         self._place = Place(start.worker, start.settings.workers.count, self._pass_on, self._served)
         self._stopping = asyncio.Event()
         self._others_there = asyncio.Event()
@@ -187,6 +258,7 @@ class Worker:
         path = Path(broker.settings.cluster.endpoint.path)
         self._channel = Channel(self._sock, self._received, lambda: supervisor_gone(path))
         await broker.start()
+        self._bans.start()
         gc.freeze()
         gc.set_threshold(*daemon.GC_THRESHOLDS)
         self._channel.send(says("open"))
@@ -226,22 +298,55 @@ class Worker:
         for frame in frames:
             if frame.kind == SAYS:
                 self._do(*frame.said())
+            elif frame.kind == HTTP:
+                self._begin(self._serve_http(int.from_bytes(frame.body), frame.sock))
 
     def _take(self, newcomers: list[Frame]) -> None:
         for each in newcomers:
+            found = arrival(each.body)
+            self._counted.arrive(found)
             if each.sock is None:
-                self._broker.log.error("connection is lost", reason="too few file descriptors")
+                self._lost()
+                self._counted.begun(found)
             else:
-                self._begin(self._connect(each.body, each.sock))
+                self._begin(self._connect(found, each.sock))
+
+    def _keep_to_limits(self) -> None:
+        """Keep to the limits of all workers after a reload."""
+        self._counted.limit()
+        self._totals.limit()
+
+    def _tell(self, *said: object) -> None:
+        """Say something to the supervisor."""
+        self._channel.send(says(*said))
+
+    def _lost(self) -> None:
+        self._broker.log.error("connection is lost", reason="too few file descriptors")
+
+    async def _serve_http(self, address: int, sock: socket.socket | None) -> None:
+        """Serve a connection of `[http]`."""
+        if sock is None:
+            self._lost()
+        elif self._broker.http_server is None:
+            # It stops.
+            sock.close()
+        else:
+            await self._broker.http_server.take(address, sock)
 
     def _do(self, what: str, *given: Any) -> None:
         """Do what the supervisor says."""
         if what == "stop":
             self._stop()
+        elif what == "parts":
+            self._tell("uses", self._totals.take(*given))
+        elif what in self._bans.says:
+            self._bans.says[what](*given)
         elif what == "ping":
             self._channel.send(says("pong"))
         elif what == "go on":
             self._others_there.set()
+        elif what == "short":
+            self._broker.connection_table.end_unaccepted(*given)
         elif what == "drain":
             self._begin(self._drain())
         elif what == "reload":
@@ -251,6 +356,8 @@ class Worker:
 
     def _pass_on(self, found: Arrival, sock: socket.socket) -> None:
         """Have the supervisor pass a connection on to another worker."""
+        # It counts no more by then.
+        self._counted.flush()
         self._channel.send(found.frame(sock), sock.close)
 
     def _served(self) -> int:
@@ -261,14 +368,16 @@ class Worker:
         self._works.add(task)
         task.add_done_callback(self._works.discard)
 
-    async def _connect(self, body: bytes, sock: socket.socket) -> None:
-        found = arrival(body)
+    async def _connect(self, found: Arrival, sock: socket.socket) -> None:
         listener = cast(PassedOnListener, self._broker.listeners.all[found.listener])
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: listener.begin(found, self._place), sock)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: listener.begin(found, self._place, self._counted), sock
+            )
         except OSError:
             # Its client has gone.
             sock.close()
+        self._counted.begun(found)
 
     async def _reload(self, number: int, takes: bool, settings: Settings) -> None:
         """Take up other settings, or check them, and say what came of it. `number`: of the question."""
@@ -318,6 +427,7 @@ class Worker:
         assert links is not None
         assert cluster is not None
         await cluster.listener.renew_file()
+        await self._broker.siblings.renew()
         link = links.links[NODES + other]
         assert isinstance(link, NodeLink)
         link.hurry()
@@ -360,6 +470,10 @@ def supervisor_gone(path: Path) -> None:
     """
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
+        socket_of(path.parent, path.stem).unlink(missing_ok=True)
+        supervisors = socket_of(path.parent, SUPERVISOR)
+        if os.listdir(path.parent) == [supervisors.name]:
+            supervisors.unlink(missing_ok=True)
         path.parent.rmdir()
     os._exit(KILLED)
 

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from canopy_load.errors import LoadError
 from canopy_mqtt.record.files.current_files import current_files
 from canopy_mqtt.record.files.folder import RecorderError
+from canopy_mqtt.record.files.parts import parts
 
 FORMAT: Final = 1
 """Version of the format; it grows when a column changes its meaning."""
@@ -263,6 +264,9 @@ def _segments(folder: Path) -> tuple[Path, ...]:
     folder = root = folder.absolute()
     while root.name.startswith(("date=", "hour=")):
         root = root.parent
+    if (found := parts(root)) != [root]:
+        # Their times overlap.
+        raise CaptureError(f"{folder}: the record of several workers: give one of its folders, such as {found[-1]}")
     try:
         return tuple(root / place for place in current_files(root) if (root / place).is_relative_to(folder))
     except RecorderError as error:

@@ -147,7 +147,7 @@ def reconcile(
         if before is not None:
             why = "The broker published no new count of dropped messages after the run: what was seen stands alone."
             if not seen + told + open_:
-                why = "Nothing was missing: the broker's next count of dropped messages was not waited for."
+                why = "Nothing was missing, so the run did not wait for the broker's next count of dropped messages."
         return _alone(seen, told, why)
     total, causes = before or (0, {})
     if after[0] < total:

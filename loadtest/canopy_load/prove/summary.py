@@ -180,7 +180,7 @@ class Summary(Facts):
         made |= asdict(self)
         for line, each in zip(made["promises"], self.promises, strict=True):
             line["state"] = each.state
-        return json.dumps(made, indent=1) + "\n"
+        return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in made.items()) + "\n}\n"
 
 
 def loads(text: str) -> Summary:

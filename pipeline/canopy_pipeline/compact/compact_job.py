@@ -13,7 +13,7 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -27,8 +27,15 @@ from canopy_mqtt.record.files.row_groups import RowGroups
 from canopy_mqtt.words import counted
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.coverage import GAP, Coverage
-from canopy_pipeline.record.manifests import is_merged
-from canopy_pipeline.record.record_folder import UNFINISHED, RecordFolder, Segment, hour_end, manifest_of
+from canopy_pipeline.record.manifests import erasures, is_merged
+from canopy_pipeline.record.record_folder import (
+    UNFINISHED,
+    RecordFolder,
+    Segment,
+    hour_end,
+    manifest_of,
+    record_folders,
+)
 
 Say = Callable[[str], None]
 
@@ -75,18 +82,34 @@ def run(
     at no time a row is seen twice or not at all. The replaced segments stay for a while (`remove_after`), for readers
     that listed them before, and are removed by a later run.
 
+    Each folder of a record of several workers is merged by itself.
+
     Raises:
         MisuseError: there is no such folder.
         PipelineError: another job is at work there, or a manifest cannot be read.
     """
-    record = RecordFolder(path)
-    outcome = CompactOutcome()
+    outcome = CompactOutcome(coverage=Coverage(ignored=frozenset({GAP})))
+    for record in record_folders(path):
+        _compact(record, outcome, older_than, target, remove_after, dry_run, say, now)
+    return outcome
+
+
+def _compact(
+    record: RecordFolder,
+    outcome: CompactOutcome,
+    older_than: timedelta,
+    target: int,
+    remove_after: timedelta,
+    dry_run: bool,
+    say: Say,
+    now: datetime | None,
+) -> None:
     moment = now or datetime.now(UTC)
     with record.locked():
         if not dry_run:
             record.settle("compact")
-            _tidy(record)
-        outcome.coverage = record.covered(record.told(), frozenset({GAP}))
+            tidy(record)
+        record.cover(outcome.coverage, record.told())
         segments = record.segments()
         for group in groups(segments, moment, older_than, target):
             try:
@@ -97,7 +120,6 @@ def run(
         if not dry_run:
             record.settle("compact")
         _remove(record, outcome, dry_run, moment - remove_after)
-    return outcome
 
 
 def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, target: int) -> list[list[Segment]]:
@@ -111,7 +133,7 @@ def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, ta
             continue
         end = hour_end(segment.place)
         old = end is not None and max(end, segment.last) + older_than <= now
-        small = old and segment.bytes < target and not segment.merged and segment.place != newest
+        small = old and segment.bytes < target and not merged(segment) and segment.place != newest
         full = sum(each.bytes for each in group) + segment.bytes > target
         if group and (not small or full or segment.folder != group[-1].folder):
             # What stays as it is ends a merged segment: that one holds no numbers of others in its midst.
@@ -123,7 +145,12 @@ def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, ta
     return [each for each in found if len(each) > 1]
 
 
-def _tidy(record: RecordFolder) -> None:
+def merged(segment: Segment) -> bool:
+    """Return True if a segment is made of several, and not of a single one that had events erased."""
+    return segment.merged and not segment.said.get("single")
+
+
+def tidy(record: RecordFolder) -> None:
     """Remove the unfinished files of an interrupted run, which no reader looks at."""
     for place in record.unfinished():
         record.storage.remove(place)
@@ -141,60 +168,75 @@ def _merge(
             raise PipelineError(
                 f"{record.path}/{later.place}: its sequence numbers reach into those of {earlier.place}; not merged"
             )
-    first, last = group[0], group[-1]
-    rows = sum(segment.rows for segment in group)
-    marked = hashlib.sha256("\n".join(segment.place for segment in group).encode()).hexdigest()[:8]
-    name = f"merged-{first.from_seq:015d}-{last.to_seq:015d}-{marked}.parquet"
-    place = f"{first.folder}/{name}"
+    place = merged_name(group)
     if not dry_run:
-        draft = record.storage.draft(place, UNFINISHED)
-        _write(record, group, draft)
-        content = record.storage.read(draft)
-        outcome.bytes_after += len(content)
-        about = _manifest(group, place, len(content), hashlib.sha256(content).hexdigest(), now or datetime.now(UTC))
-        record.storage.publish(draft, place)
-        record.storage.write(manifest_of(place), json.dumps(about).encode())
-    outcome.rows += rows
+        outcome.bytes_after += put(record, group, place, _rows(record, group), {}, now or datetime.now(UTC))
+    outcome.rows += sum(segment.rows for segment in group)
     outcome.bytes_before += sum(segment.bytes for segment in group)
-    outcome.merged.append((place, len(group)))
+    outcome.merged.append((f"{record.name}{place}", len(group)))
 
 
-def _write(record: RecordFolder, group: list[Segment], draft: str) -> None:
-    files = [_opened(record, segment) for segment in group]
+def merged_name(group: Sequence[Segment]) -> str:
+    """Return the place of the segment that takes the place of others."""
+    marked = hashlib.sha256("\n".join(segment.place for segment in group).encode()).hexdigest()[:8]
+    return f"{group[0].folder}/merged-{group[0].from_seq:015d}-{group[-1].to_seq:015d}-{marked}.parquet"
+
+
+def put(
+    record: RecordFolder,
+    group: Sequence[Segment],
+    place: str,
+    rows: Iterator[pa.Table],
+    about: dict[str, Any],
+    now: datetime,
+) -> int:
+    """Write a segment that takes the place of others from when its manifest is there; return its size in bytes.
+
+    `about` goes into the manifest beside what is known of the others.
+    """
+    draft = record.storage.draft(place, UNFINISHED)
+    first = next(rows)
+    with record.storage.open(draft) as stream, RowGroups(stream, first.schema) as written:
+        written.add(first)
+        for table in rows:
+            written.add(table)
+    content = record.storage.read(draft)
+    digest = hashlib.sha256(content).hexdigest()
+    said = {**_manifest(group, place, len(content), digest, now), **about}
+    record.storage.publish(draft, place)
+    record.storage.write(manifest_of(place), json.dumps(said).encode())
+    return len(content)
+
+
+def _rows(record: RecordFolder, group: Sequence[Segment]) -> Iterator[pa.Table]:
+    files = [opened(record, segment) for segment in group]
     try:
         schema = pa.unify_schemas([file.schema_arrow for file in files])
     except pa.ArrowException as error:
         raise PipelineError(f"{record.path}/{group[0].folder}: segments of different columns: {error}") from error
-    with record.storage.open(draft) as stream, RowGroups(stream, schema) as written:
-        for segment, file in zip(group, files, strict=True):
-            for number in range(file.num_row_groups):
-                written.add(_filled(_ordered(record, segment, file, number), schema))
+    for segment, file in zip(group, files, strict=True):
+        for number in range(file.num_row_groups):
+            # Columns that an older segment lacks are null.
+            rows = _ordered(record, segment, file, number)
+            yield pa.concat_tables([schema.empty_table(), rows], promote_options="default")
 
 
-def _filled(read: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Fill columns that an older segment lacks with nulls."""
-    for field_ in schema:
-        if field_.name not in read.column_names:
-            read = read.append_column(field_, pa.nulls(len(read), field_.type))
-    return read.select(schema.names).cast(schema)
-
-
-def _opened(record: RecordFolder, segment: Segment) -> Any:
+def opened(record: RecordFolder, segment: Segment) -> Any:
     """Open a segment after checking it against its manifest."""
     where = f"{record.path}/{segment.place}"
     try:
         content = record.storage.read(segment.place)
     except OSError as error:
-        raise PipelineError(f"{where}: cannot be read ({error}); its group is not merged") from error
+        raise PipelineError(f"{where}: cannot be read ({error}); left as it is") from error
     if hashlib.sha256(content).hexdigest() != segment.said.get("sha256"):
-        raise PipelineError(f"{where}: not what its manifest's checksum says; its group is not merged")
+        raise PipelineError(f"{where}: not what its manifest's checksum says; left as it is")
     try:
         file = pq.ParquetFile(io.BytesIO(content))
     except pa.ArrowException as error:
-        raise PipelineError(f"{where}: not a whole Parquet file; its group is not merged") from error
+        raise PipelineError(f"{where}: not a whole Parquet file; left as it is") from error
     if file.metadata.num_rows != segment.rows:
         raise PipelineError(
-            f"{where}: {file.metadata.num_rows} rows, and its manifest says {segment.rows}; its group is not merged"
+            f"{where}: {file.metadata.num_rows} rows, and its manifest says {segment.rows}; left as it is"
         )
     return file
 
@@ -203,11 +245,11 @@ def _ordered(record: RecordFolder, segment: Segment, file: Any, number: int) -> 
     read = file.read_row_group(number)
     seq = read.column("seq").combine_chunks()
     if len(seq) > 1 and not pc.all(pc.less(seq[:-1], seq[1:])).as_py():
-        raise PipelineError(f"{record.path}/{segment.place}: its rows are not in order; its group is not merged")
+        raise PipelineError(f"{record.path}/{segment.place}: its rows are not in order; left as it is")
     return read
 
 
-def _manifest(group: list[Segment], place: str, size: int, digest: str, now: datetime) -> dict[str, Any]:
+def _manifest(group: Sequence[Segment], place: str, size: int, digest: str, now: datetime) -> dict[str, Any]:
     kinds: Counter[str] = Counter()
     for segment in group:
         kinds.update(segment.said.get("kinds") or {})
@@ -227,8 +269,10 @@ def _manifest(group: list[Segment], place: str, size: int, digest: str, now: dat
         "bytes": size,
         "sha256": digest,
         "gaps": [gap for segment in group for gap in segment.said.get("gaps") or ()],
-        "replaces": [segment.place for segment in group],
+        # What one of them replaces must not come back when that one is gone.
+        "replaces": [place for segment in group for place in (*segment.replaces, segment.place)],
         "merged_at": now.isoformat(timespec="microseconds"),
+        **({"erased": erased} if (erased := [note for segment in group for note in erasures(segment.said)]) else {}),
     }
 
 

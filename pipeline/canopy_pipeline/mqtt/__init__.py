@@ -11,15 +11,27 @@ can be imported without pyspark.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from canopy_pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format "mqtt" known to a session; doing it again changes nothing."""
-    from canopy_pipeline.mqtt.source import MqttDataSource
+    """Make the format "mqtt" known to a session; doing it again changes nothing.
+
+    Raises:
+        PipelineError: this Spark is older than 4.2, whose Data Source API has what the source needs.
+    """
+    try:
+        from canopy_pipeline.mqtt.source import MqttDataSource
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("pyspark.sql."):
+            raise
+        raise PipelineError(f'the format "mqtt" needs Spark 4.2 or newer; this is {spark.version}') from error
 
     spark.dataSource.register(MqttDataSource)
 
@@ -32,7 +44,9 @@ def _register_active() -> None:
 
     active = SparkSession.getActiveSession()
     if active is not None:
-        register(active)
+        # An older Spark can read the record all the same.
+        with suppress(PipelineError):
+            register(active)
 
 
 _register_active()

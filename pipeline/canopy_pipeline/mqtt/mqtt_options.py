@@ -13,15 +13,15 @@ from __future__ import annotations
 import json
 import math
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.codec.topic_names import validate_filter, validate_topic
 from canopy_pipeline.errors import MisuseError
 
-MAX_FILTER: Final = 65_535
-"""Bytes of a topic filter or topic name [MQTT-4.7.3-3]."""
 MAX_EXPIRY: Final = 0xFFFFFFFF
 """Seconds; as Session Expiry Interval it means: never."""
 
@@ -194,33 +194,23 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 def wrong_topic(topic: str) -> str | None:
     """Return the fault of a topic name; None if it has none."""
-    if not topic:
-        return "a topic name has at least one character"
-    if "+" in topic or "#" in topic:
-        return "a topic name has no wildcard (+ or #)"
-    return _wrong_text(topic)
+    return _fault(validate_topic, topic)
 
 
 def wrong_filter(topic_filter: str) -> str | None:
     """Return the fault of a topic filter; None if it has none."""
-    if not topic_filter:
-        return "a topic filter has at least one character"
-    levels = topic_filter.split("/")
-    if any("#" in level and level != "#" for level in levels) or "#" in levels[:-1]:
-        return "'#' stands alone in the last level"
-    if any("+" in level and level != "+" for level in levels):
-        return "'+' stands alone in its level"
-    return _wrong_text(topic_filter)
+    return _fault(validate_filter, topic_filter)
 
 
-def _wrong_text(text: str) -> str | None:
-    if "\0" in text:
-        return "it has a null character"
+def _fault(check: Callable[[str], None], text: str) -> str | None:
     try:
-        size = len(text.encode())
+        text.encode()
+        check(text)
     except UnicodeEncodeError:
         return "it is no UTF-8"
-    return f"it is longer than {MAX_FILTER} bytes" if size > MAX_FILTER else None
+    except ProtocolError as error:
+        return str(error)
+    return None
 
 
 def _known(options: Mapping[str, str], names: frozenset[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from canopy_pipeline.oracle.expect import is_node
 from canopy_pipeline.runtime.engine import Window, f
 
 if TYPE_CHECKING:
@@ -47,9 +48,10 @@ def doubtful(published: DataFrame, receipts: DataFrame, heard: DataFrame) -> Dat
     none = f.lit(None).cast("int")
     of_many = f.aggregate("spans", none, lambda best, span: f.greatest(best, granted(span)))
     # What stands for one span alone is compiled, and for most there is one.
-    best = f.when(f.size("spans") == 1, granted(f.col("spans")[0])).otherwise(of_many)
+    best = f.when(f.size("spans") == 1, granted(f.get("spans", f.lit(0)))).otherwise(of_many)
     expected = (
         published.join(heard, ["run_id", "topic"])
+        .where(~(f.col("stays") & is_node(f.col("client_id"))))
         .withColumn("best", best)
         .where(f.col("best").isNotNull() | f.col("spans").isNull())
         .select(
@@ -78,7 +80,7 @@ def doubtful(published: DataFrame, receipts: DataFrame, heard: DataFrame) -> Dat
 def _copy(n: Column, qos: Column) -> list[Column]:
     """Return the columns that a copy adds to its block's fingerprint; a copy without QoS adds none for the QoS."""
     who = f.xxhash64("seq", "client_id")
-    told = f.xxhash64(who, qos)
+    told = f.xxhash64(who, qos.cast("int"))
     return [
         block(),
         n.alias("n"),

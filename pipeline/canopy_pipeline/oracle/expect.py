@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from canopy_pipeline.matching import is_shared, matches
 from canopy_pipeline.oracle.subscription_spans import inside
-from canopy_pipeline.record.events_schema import DELIVER, DROP, PUBLISH
+from canopy_pipeline.record.events_schema import ARRIVE, DELIVER, DROP, FORWARD, NODES, PUBLISH
 from canopy_pipeline.runtime.engine import f
 
 if TYPE_CHECKING:
@@ -23,13 +23,22 @@ if TYPE_CHECKING:
 
 
 def publishes(events: DataFrame, known: DataFrame) -> DataFrame:
-    """The publishes that can be judged: (run_id, seq, topic, publisher, pub_qos)."""
+    """The publishes that can be judged: (run_id, seq, topic, publisher, pub_qos, stays).
+
+    What another worker has brought is one here, but for one share group alone (`stays`: it goes to no other worker).
+    So, too, does not all that the broker itself publishes.
+    """
     return (
-        events.where(f.col("kind") == PUBLISH)
+        events.where(f.col("kind").isin(PUBLISH, ARRIVE) & f.col("topic_filter").isNull())
         .join(f.broadcast(known.select("run_id", "known_from", "known_until")), "run_id")
         .where((f.col("seq") > f.col("known_from")) & (f.col("seq") < f.col("known_until")))
         .select(
-            "run_id", "seq", "topic", f.col("client_id").alias("publisher"), f.col("qos").cast("int").alias("pub_qos")
+            "run_id",
+            "seq",
+            "topic",
+            f.col("client_id").alias("publisher"),
+            f.col("qos").cast("int").alias("pub_qos"),
+            ((f.col("kind") == ARRIVE) | f.col("client_id").isNull()).alias("stays"),
         )
     )
 
@@ -41,7 +50,7 @@ def receipts(events: DataFrame, known: DataFrame) -> DataFrame:
     """
     group = f.when(is_shared(f.col("topic_filter")), f.col("topic_filter"))
     return (
-        events.where(f.col("kind").isin(DELIVER, DROP) & f.col("ref_seq").isNotNull())
+        events.where(f.col("kind").isin(DELIVER, DROP, FORWARD) & f.col("ref_seq").isNotNull())
         .join(f.broadcast(known.select("run_id", "known_from", "known_until")), "run_id")
         .where((f.col("ref_seq") > f.col("known_from")) & (f.col("ref_seq") < f.col("known_until")))
         .select(
@@ -54,6 +63,33 @@ def receipts(events: DataFrame, known: DataFrame) -> DataFrame:
             f.col("qos").cast("int").alias("qos"),
         )
     )
+
+
+def is_node(client: Column) -> Column:
+    """Return whether a client is another node of the cluster, or another worker."""
+    return f.coalesce(client.startswith(NODES), f.lit(False))
+
+
+def without_own(all_receipts: DataFrame, published: DataFrame) -> DataFrame:
+    """Leave out what other workers got of the broker's own messages: some of these are each worker's own."""
+    own = published.where(f.col("publisher").isNull()).select("run_id", "seq")
+    nodes = is_node(f.col("client_id"))
+    return all_receipts.where(~nodes).unionByName(
+        all_receipts.where(nodes).join(own, ["run_id", "seq"], "left_anti").select(*all_receipts.columns)
+    )
+
+
+def not_arrived(all_receipts: DataFrame, published: DataFrame, events: DataFrame) -> DataFrame:
+    """Return the topics of which less has arrived at other workers than has gone there: (topic, messages)."""
+    gone = (
+        all_receipts.where(is_node(f.col("client_id")) & ~f.col("dropped") & f.col("topic_filter").isNull())
+        .join(published.select("run_id", "seq", "topic"), ["run_id", "seq"])
+        .groupBy("topic")
+        .agg(f.count("*").alias("gone"))
+    )
+    came = events.where(f.col("kind") == ARRIVE).groupBy("topic").agg(f.count("*").alias("came"))
+    left = f.col("gone") - f.coalesce("came", f.lit(0))
+    return gone.join(came, "topic", "left").select("topic", left.alias("messages")).where("messages > 0")
 
 
 def matching(published: DataFrame, all_spans: DataFrame) -> DataFrame:
@@ -70,7 +106,7 @@ def for_sessions(published: DataFrame, matched: DataFrame, plain: DataFrame) -> 
     `topic_filter` the first one, in alphabetical order, of those that matched.
     """
     points = published.join(matched, ["run_id", "topic"]).drop("topic")
-    found = inside(points, plain, ["run_id", "filter"])
+    found = inside(points, plain, ["run_id", "filter"]).where(~(f.col("stays") & is_node(f.col("client_id"))))
     counts = ~(f.col("no_local") & f.col("client_id").eqNullSafe(f.col("publisher")))
     return found.groupBy("run_id", "seq", "client_id").agg(
         f.coalesce(f.min(f.when(counts, f.col("topic_filter"))), f.min("topic_filter")).alias("topic_filter"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_pipeline.matching import is_shared
-from canopy_pipeline.record.events_schema import DELIVER, DROP, EVICT, GAP, PUBLISH, SNAPSHOT
+from canopy_pipeline.record.events_schema import ARRIVE, DELIVER, DROP, EVICT, FORWARD, GAP, PUBLISH, SNAPSHOT
 from canopy_pipeline.runtime.engine import Window, f
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def counts(events: DataFrame, *parts: Column) -> DataFrame:
     `grouped`: one of them is a share group's.
     """
     kind, ref_seq = f.col("kind"), f.col("ref_seq")
-    receipt = kind.isin(DELIVER, DROP) & ref_seq.isNotNull()
+    receipt = kind.isin(DELIVER, DROP, FORWARD) & ref_seq.isNotNull()
     of = f.when(receipt, ref_seq)
     return events.groupBy(
         "run_id",
@@ -259,8 +259,8 @@ def edges(events: DataFrame, named: DataFrame, unnamed: DataFrame, known: DataFr
     )
     # All events of a publish follow it before anything else happens.
     edge = (
-        f.when(kind == PUBLISH, f.col("seq"))
-        .when(kind.isin(DELIVER, DROP), ref_seq)
+        f.when(kind.isin(PUBLISH, ARRIVE), f.col("seq"))
+        .when(kind.isin(DELIVER, DROP, FORWARD), ref_seq)
         .when(kind.isNull(), f.col("from_seq") - SLACK)
         .otherwise(f.col("from_seq"))
     )

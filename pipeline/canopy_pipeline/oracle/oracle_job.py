@@ -17,7 +17,7 @@ from canopy_pipeline.oracle.oracle_page import page
 from canopy_pipeline.outputs import begin, check, finish
 from canopy_pipeline.record import events_schema
 from canopy_pipeline.record.segments import Choice, Say, covering, events, reading, told_before, unsaid
-from canopy_pipeline.runtime.engine import f, is_duckdb
+from canopy_pipeline.runtime.engine import f
 from canopy_pipeline.runtime.progress import progress
 from canopy_pipeline.runtime.storage import storage
 from canopy_pipeline.runtime.table_schema import Schema
@@ -75,7 +75,7 @@ def run(
 def lose(outcome: OracleOutcome, table: DataFrame, run_id: str | None = None) -> None:
     """Add the dropped messages by publisher, receiver and cause."""
     chosen = table if run_id is None else table.where(f.col("run_id") == run_id)
-    published = chosen.where(f.col("kind") == events_schema.PUBLISH).select(
+    published = chosen.where(f.col("kind").isin(events_schema.PUBLISH, events_schema.ARRIVE)).select(
         "run_id", f.col("seq").alias("ref_seq"), f.col("qos").alias("published"), f.col("client_id").alias("publisher")
     )
     drops = chosen.where(f.col("kind") == events_schema.DROP).select(
@@ -146,11 +146,17 @@ def judged(
     outcome, told, grouped = tallied(tallies, table, chosen, run_id, since)
     published, all_spans = expect.publishes(table, chosen), keep(subscription_spans.spans(table, chosen))
     receipts = expect.receipts(table, chosen)
+    several = bool(all_spans.where(expect.is_node(f.col("client_id"))).limit(1).collect())
+    if several:
+        receipts, less = _of_workers(outcome, table, published, receipts)
+        told -= less
     plain, members = subscription_spans.ordinary(all_spans), subscription_spans.shared(all_spans)
     matched = keep(expect.matching(published, all_spans))
     odd = differ.Differences(
         _sessions(published, receipts, matched, plain),
-        _groups(published, receipts, matched, members) if grouped or members.limit(1).collect() else None,
+        _groups(published, receipts, matched, members)
+        if not several and (grouped or members.limit(1).collect())
+        else None,
     )
     # What agrees is one receipt for each expected copy; so the rest tells how many were expected.
     left = surplus(odd)
@@ -171,15 +177,38 @@ def judged(
     return outcome, found
 
 
+def _of_workers(
+    outcome: OracleOutcome, table: DataFrame, published: DataFrame, receipts: DataFrame
+) -> tuple[DataFrame, int]:
+    """Return the receipts that can be judged where a worker's record is one of several, and how many cannot.
+
+    Those of share groups cannot: no record says at which worker a group lives.
+    """
+    all_receipts = keep(receipts)
+    kept = keep(expect.without_own(all_receipts.where(f.col("topic_filter").isNull()), published))
+    grouped = all_receipts.where(f.col("topic_filter").isNotNull()).count()
+    if grouped:
+        outcome.unjudged += grouped
+        outcome.notes.append(
+            f"Not judged, since their members are at several workers: {counted(grouped, 'delivery', 'deliveries')} of "
+            "share groups."
+        )
+    lost = expect.not_arrived(kept, published, table).agg(f.sum("messages").alias("sum")).collect()[0]["sum"]
+    if lost:
+        outcome.notes.append(
+            f"Sent to another worker, and not arrived there as far as was recorded: {counted(int(lost), 'message')}."
+        )
+    return kept, all_receipts.count() - kept.count()
+
+
 def _sessions(published: DataFrame, receipts: DataFrame, matched: DataFrame, plain: DataFrame) -> DataFrame | None:
     """Return the sessions that did not get their copies; None if all did."""
-    if not is_duckdb(published.sparkSession):
-        heard = keep(agreement.audience(matched, plain))
-        few = heard.limit(agreement.SENT + 1).count() <= agreement.SENT
-        blocks = keep(agreement.doubtful(published, receipts, f.broadcast(heard) if few else heard))
-        if not blocks.limit(1).collect():
-            return None
-        published, receipts = (agreement.within(rows, blocks) for rows in (published, receipts))
+    heard = keep(agreement.audience(matched, plain))
+    few = heard.limit(agreement.SENT + 1).count() <= agreement.SENT
+    blocks = keep(agreement.doubtful(published, receipts, f.broadcast(heard) if few else heard))
+    if not blocks.limit(1).collect():
+        return None
+    published, receipts = (agreement.within(rows, blocks) for rows in (published, receipts))
     wanted = expect.for_sessions(published, matched, plain)
     return keep(expect.beside_sessions(wanted, expect.of_sessions(receipts)).where("not agrees"))
 
@@ -209,6 +238,8 @@ def tallied(
                 outcome.publishes, outcome.judged = row["events"], row["judged"]
             case events_schema.DELIVER:
                 outcome.delivered = row["events"]
+            case events_schema.FORWARD:
+                outcome.forwarded = row["events"]
             case events_schema.DROP:
                 outcome.dropped[row["cause"]] = row["n"]
             case events_schema.SUBSCRIBE:

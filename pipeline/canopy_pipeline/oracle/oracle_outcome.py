@@ -51,6 +51,8 @@ class OracleOutcome:
     subscriptions: int = 0
     expected: int = 0
     delivered: int = 0
+    forwarded: int = 0
+    """Of the expected ones: to other workers, or nodes, which have delivered it on."""
     dropped: dict[str, int] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
     """The receivers that lost most, with the causes; `receivers` counts all that lost something."""
@@ -126,7 +128,7 @@ class OracleOutcome:
     def line(self) -> str:
         return (
             f"{counted(self.publishes, 'publish', 'publishes')}, {self.expected:,} deliveries expected, "
-            f"{self.delivered:,} delivered, "
+            f"{self.delivered:,} delivered, {f'{self.forwarded:,} sent to other workers, ' if self.forwarded else ''}"
             f"{sum(self.dropped.values()):,} dropped; {self.missing:,} missing, {self.unexpected:,} unexpected, "
             f"{self.wrong:,} wrong, {self.unjudged:,} unjudged, {counted(self.gaps, 'gap')}: {self.verdict}"
         )

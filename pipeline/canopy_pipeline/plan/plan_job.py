@@ -18,6 +18,7 @@ from canopy_pipeline.plan.filter_folding import Folding, Topic, choose, filters_
 from canopy_pipeline.plan.plan_outcome import Plan, PlanOutcome
 from canopy_pipeline.plan.plan_page import page
 from canopy_pipeline.record.coverage import Coverage
+from canopy_pipeline.record.parts import the_only
 from canopy_pipeline.record.segments import Choice, Say, events, reading, unsaid
 from canopy_pipeline.runtime.engine import f
 from canopy_pipeline.runtime.progress import progress
@@ -67,6 +68,8 @@ def run(
     if headroom < 0:
         raise MisuseError(f"--headroom {headroom:g}: must be a percentage of 0 or more")
     check([*inputs, *traffic], output)
+    for path in inputs if at_end else ():
+        the_only(spark, path, "--subscriptions end takes a record of one process; use --subscriptions any")
     place = storage(spark, output)
     begin(place)
     plans = []

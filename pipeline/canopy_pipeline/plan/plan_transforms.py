@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_pipeline.matching import matches, unshared
-from canopy_pipeline.record.events_schema import PUBLISH, SUBSCRIBE, UNSUBSCRIBE
+from canopy_pipeline.record.events_schema import NODES, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
 from canopy_pipeline.runtime.engine import Window, f
 from canopy_pipeline.runtime.table_schema import Schema
 
@@ -29,9 +29,11 @@ CURVE: Final = Schema(
 def subscribed(events: DataFrame, at_end: bool) -> DataFrame:
     """Return the distinct topic filters, without `$share/name/`: all of the time, or those left at the end: (filter).
 
-    At the end of each run, that is: of one that was killed, what was there when it was.
+    At the end of each run, that is: of one that was killed, what was there when it was. What other nodes and workers
+    ask for is in records of theirs.
     """
     kept = events.where(f.col("kind").isin(SUBSCRIBE, UNSUBSCRIBE) & f.col("topic_filter").isNotNull())
+    kept = kept.where(~f.coalesce(f.col("client_id").startswith(NODES), f.lit(False)))
     if at_end:
         last_run = (
             events.groupBy("run_id")

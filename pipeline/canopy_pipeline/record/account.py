@@ -113,7 +113,7 @@ class _Account:
         for about in gone:
             self._drop(about)
         self._aside()
-        if self.said.vouched is None:
+        if self.said.vouched is None and self.there:
             self._unknown()
             return
         loose = []
@@ -123,7 +123,7 @@ class _Account:
                 loose.append(place)
         self._missing()
         noted = _noted(local) if local is not None else None
-        self._loose(loose, noted is not None and noted[1] == _RUNNING and _at_work(local))
+        self._loose(loose, noted is not None and noted[1] == _RUNNING and at_work(local))
         self.held.sort(key=lambda each: (each.first, each.last))
         for gap in self.named:
             if self._between(gap.first, gap.last):
@@ -139,7 +139,7 @@ class _Account:
         self.coverage.end = end
         if noted is not None and noted[0] > end:
             self._tail(end, noted[0], noted[1], local)
-        elif noted is None or noted[0] < end:
+        elif end and (noted is None or noted[0] < end):
             self.coverage.up_to.append(end)
 
     def _segment(self, place: str, about: dict[str, Any]) -> bool:
@@ -167,7 +167,7 @@ class _Account:
 
     def _hold(self, stretches: list[_Stretch], about: dict[str, Any]) -> None:
         self.held += stretches
-        for first, last, lost in _gaps(about):
+        for first, last, lost in recorded_gaps(about):
             self.named.append(_Stretch(first, last, lost, stretches[0].place, runs=stretches[0].runs))
 
     def _missing(self) -> None:
@@ -189,7 +189,7 @@ class _Account:
             self.dropped.append(stretch)
             if self.coverage.within(stretch.begin, stretch.end):
                 self.coverage.removed += stretch.rows
-            for first, last, lost in _gaps(about):
+            for first, last, lost in recorded_gaps(about):
                 self.dropped.append(_Stretch(first, last, lost, place, runs=stretch.runs))
 
     def _unknown(self) -> None:
@@ -287,7 +287,7 @@ class _Account:
         if not self._between(end + 1, last):
             return
         which, lost = _numbers(end + 1, last), last - end
-        if ended == _RUNNING and _at_work(local):
+        if ended == _RUNNING and at_work(local):
             self.coverage.open += lost
         elif ended == _RUNNING:
             why = f"{_are(which)} in no finished segment, and no recorder is at work (its next start names them)"
@@ -342,13 +342,14 @@ def _stretches(place: str, about: Mapping[str, Any]) -> list[_Stretch]:
         spans = about.get(SPANS)
         if spans is not None:
             return [_Stretch(first, last, last - first + 1, place, *when, runs) for first, last in spans]
-        _ = [*_gaps(about)]
+        _ = [*recorded_gaps(about)]
         return [_Stretch(int(about["from_seq"]), int(about["to_seq"]), int(about["rows"]), place, *when, runs)]
     except (KeyError, ValueError, TypeError):
         return []
 
 
-def _gaps(about: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
+def recorded_gaps(about: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
+    """Yield the gaps that a segment names: first and last number, and how many of these are lost."""
     for gap in about.get("gaps") or ():
         first, last, lost = (int(each) for each in gap)
         yield first, last, lost
@@ -363,7 +364,7 @@ def _noted(local: Path) -> tuple[int, int] | None:
     return last, ended
 
 
-def _at_work(local: Path | None) -> bool:
+def at_work(local: Path | None) -> bool:
     """Return True if a recorder holds the folder's lock."""
     if local is None:
         return False

@@ -20,6 +20,15 @@ DROP: Final = "drop"
 EVICT: Final = "evict"
 GAP: Final = "gap"
 SNAPSHOT: Final = "snapshot"
+ERASED: Final = "erased"
+"""What `compact --erase` leaves of an event: its number, times and run."""
+ARRIVE: Final = "arrive"
+"""A message that another node of the cluster, or another worker, has brought: published there."""
+FORWARD: Final = "forward"
+"""A message that was put into the queue for another node, or worker."""
+
+NODES: Final = "$node/"
+"""The client identifiers of other nodes, and of other workers, begin so."""
 
 PAIRS: Final = "array<struct<key:string,value:string>>"
 

@@ -128,6 +128,13 @@ def is_merged(place: str) -> bool:
     return place.rpartition("/")[2].startswith("merged-")
 
 
+def erasures(about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the notes in a segment's manifest on events that were erased in it: `erased_at`, `by`, `events`, and the
+    `topics` and `clients` that they were chosen by."""
+    found = about.get("erased")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
 def removed(storage: Storage) -> list[dict[str, Any]]:
     """Return the notes of retention on the segments that it removed."""
     try:

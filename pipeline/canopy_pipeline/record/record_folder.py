@@ -28,6 +28,7 @@ from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.coverage import Coverage
 from canopy_pipeline.record.locks import alone_with
 from canopy_pipeline.record.manifests import BUNDLE, Manifests, is_merged, manifests, removed
+from canopy_pipeline.record.parts import own, parts
 from canopy_pipeline.runtime.storage import MANIFESTS, storage
 
 LOCK: Final = f"{MANIFESTS}/.lock"
@@ -91,9 +92,21 @@ def hour_end(place: str) -> datetime | None:
     return datetime.fromisoformat(f"{found[1]}T{found[2]}:00:00+00:00") + timedelta(hours=1)
 
 
+def record_folders(path: str) -> list[RecordFolder]:
+    """Return the folders of a record: see `parts`. Raises MisuseError: there is no such folder."""
+    RecordFolder(path)
+    folders = parts(None, path)
+    return [
+        RecordFolder(folder, f"{folder.rpartition('/')[2]}/" if folder != path and len(folders) > 1 else "")
+        for folder in folders
+    ]
+
+
 class RecordFolder:
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, name: str = "") -> None:
+        """`name`: the path below the record's directory, for people: empty, or `w0/`."""
         self.path = path
+        self.name = name
         try:
             self.storage = storage(None, path)
             there = self.storage.is_folder()
@@ -153,13 +166,11 @@ class RecordFolder:
         except TableError as error:
             raise PipelineError(str(error)) from error
 
-    def covered(self, said: Manifests, ignored: frozenset[str]) -> Coverage:
-        """Return the missing parts of the record, without some kinds of findings."""
-        made = Coverage(ignored=ignored)
+    def cover(self, coverage: Coverage, said: Manifests) -> None:
+        """Add what is missing in this folder to a coverage."""
         there = self.files()
         if there or said.said:
-            account(made, self.path, choose(said, there, self.storage), self.storage, there, {}, local=self.local)
-        return made
+            account(coverage, self.path, choose(said, there, self.storage), self.storage, there, {}, local=self.local)
 
     def segments(self) -> list[Segment]:
         """Return the segments with a manifest, by sequence number, without those that are not whole.
@@ -176,11 +187,11 @@ class RecordFolder:
 
     def files(self) -> dict[str, int]:
         """Return all finished segments with their sizes in bytes."""
-        return self.storage.listed(".parquet")
+        return own(self.storage.listed(".parquet"))
 
     def unfinished(self) -> list[str]:
         """Return the unfinished merged segments; under the lock no process writes them any more."""
-        hidden = self.storage.listed(UNFINISHED, hidden=True)
+        hidden = own(self.storage.listed(UNFINISHED, hidden=True))
         return [place for place in hidden if place.rpartition("/")[2].startswith(".merged-")]
 
     def bundles(self) -> list[str]:

@@ -25,6 +25,7 @@ from canopy_pipeline.record.chosen_files import NAME, choose
 from canopy_pipeline.record.coverage import Coverage
 from canopy_pipeline.record.events_schema import ALWAYS, EVENTS, SNAPSHOT
 from canopy_pipeline.record.manifests import is_merged, manifests, numbers
+from canopy_pipeline.record.parts import own, parts
 from canopy_pipeline.runtime.engine import f, is_duckdb
 from canopy_pipeline.runtime.storage import MANIFESTS, File, Storage, local_path, parquet, storage
 
@@ -42,7 +43,9 @@ SHOWN: Final = 5
 
 _PART: Final = re.compile(r"(?:.*/)?date=[^/]+(?:/hour=[^/]+)?/*")
 _READING: Final = re.compile(
-    r"(?:reading file|Could not read footer for file:?|read file)\s+['\"]?([^\s'\",]+?)['\"]?[.,;]?(?:\s|$)"
+    # Spark 4's words, and then Spark 3.5's for a file that is gone.
+    r"(?:reading file|Could not read footer for file:?|read file|FileNotFoundException: File)"
+    r"\s+['\"]?([^\s'\",]+?)['\"]?[.,;]?(?:\s|$)"
 )
 
 Say = Callable[[str], None]
@@ -86,14 +89,10 @@ def find(
     whole = 0
     wanted = covering(choice)
     held = _InputCheck()
-    for path in inputs:
+    for path in _folders(spark, inputs):
         place = storage(spark, path)
-        if not place.exists():
-            raise MisuseError(f"--input {path}: no such file or folder")
-        if _PART.fullmatch(path):
-            raise MisuseError(f"--input {path}: is a part of a record; give its folder, and --since and --until")
         said = manifests(place)
-        there = {file.place: file for file in place.files(".parquet")}
+        there = own({file.place: file for file in place.files(".parquet")})
         merged = [file for file in there.values() if is_merged(file.place)]
         left: dict[str, str] = {}
         if said.vouched is None and merged and len(merged) < len(there):
@@ -127,6 +126,16 @@ def find(
             f"--input {' '.join(inputs)}: no segment in it (the recorder finishes one every minute, or when it stops)"
         )
     return [*found.values()]
+
+
+def _folders(spark: SparkSession | None, inputs: Sequence[str]) -> list[str]:
+    """Return the folders of all inputs: see `parts`. Raises MisuseError: there is none, or an hour's."""
+    for path in inputs:
+        if not storage(spark, path).exists():
+            raise MisuseError(f"--input {path}: no such file or folder")
+        if _PART.fullmatch(path):
+            raise MisuseError(f"--input {path}: is a part of a record; give its folder, and --since and --until")
+    return list(dict.fromkeys(folder for path in inputs for folder in parts(spark, path)))
 
 
 class _InputCheck:
@@ -171,7 +180,7 @@ def told_before(spark: SparkSession | None, inputs: Sequence[str], since: str) -
     last snapshot that ended before it. None: from the beginning."""
     limit = moment(since, "--since")
     begins: list[str] = []
-    for path in inputs:
+    for path in _folders(spark, inputs):
         said = manifests(storage(spark, path))
         told = [
             (str(about.get("first_ts")), int(kinds.get(SNAPSHOT) or 0))

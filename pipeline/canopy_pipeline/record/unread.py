@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from canopy_pipeline.errors import DamagedError, MisuseError, PipelineError
-from canopy_pipeline.record.account import account
+from canopy_pipeline.record.account import account, recorded_gaps
 from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.coverage import GAP, LEFT_OUT, MISSING, UNFINISHED, Coverage, Finding
 from canopy_pipeline.record.manifests import manifests, numbers, removed
+from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.segments import fault
 from canopy_pipeline.runtime.storage import File, Storage, local_path
 
@@ -35,6 +36,8 @@ class UnreadPart:
     unread: list[tuple[int, int]]
     """Numbers up to `to` that none of the files can hold; some are lost, and some may come back."""
     findings: list[Finding]
+    manifests: list[dict[str, Any]]
+    """Those of the files, in the same order."""
 
     @property
     def surely(self) -> list[Finding]:
@@ -141,7 +144,29 @@ class Unread:
         findings = [each for each in found.findings if each.from_seq is not None and each.from_seq <= to]
         if begun:
             findings += self._removed(gone, there, through, to)
-        return UnreadPart(files, to, _between((spans[file.place] for file in files), through, to), findings)
+        abouts = [chosen.about(file.place) or {} for file in files]
+        unread = Numbers([(through + 1, to)]).without(Numbers(spans[file.place] for file in files))
+        return UnreadPart(files, to, unread.stretches, findings, abouts)
+
+    def again(self, first: int, last: int) -> tuple[UnreadPart, Numbers]:
+        """Look for the events from one number to another once more. Return them, and the numbers of which the record
+        says all: each is of an event in these files, or the recorder lost it.
+
+        Raises:
+            PipelineError: it is another record, or a segment cannot be read.
+        """
+        look = self.look(first - 1, to=last) or UnreadPart([], last, [(first, last)], [], [])
+        # A merged segment names them, too.
+        gaps = {gap for about in self._known.values() for gap in recorded_gaps(about)}
+        known = [(begin, end) for begin, end, lost in gaps if lost > end - begin]
+        for file, about in zip(look.files, look.manifests, strict=True):
+            begin, end = numbers(about) or (0, -1)
+            lost = sum(min(lost, last - first + 1) for first, last, lost in gaps if first >= begin and last <= end)
+            if int(about.get("rows") or 0) + lost > end - begin:
+                known.append((begin, end))
+            else:
+                known += _held(self.recorded, file.place, begin, end)
+        return look, Numbers(known).within(first, last)
 
     def _removed(self, gone: list[dict[str, Any]], there: dict[str, File], through: int, to: int) -> list[Finding]:
         """Return a finding for each stretch that retention removed before the stream read it."""
@@ -165,27 +190,10 @@ class Unread:
         return made
 
 
-def _between(spans: Iterable[tuple[int, int]], through: int, to: int) -> list[tuple[int, int]]:
-    """The numbers above `through`, up to `to`, that are in none of these spans."""
-    found = []
-    for first, last in (*sorted(spans), (to + 1, to + 1)):
-        if first > through + 1:
-            found.append((through + 1, first - 1))
-        through = max(through, last)
-    return found
-
-
 def _held(recorded: Storage, place: str, first: int, last: int) -> list[tuple[int, int]]:
     """The stretches of these numbers that a segment holds."""
     import pyarrow.parquet as pq
 
-    found: list[tuple[int, int]] = []
     with recorded.fs.open_input_file(place) as source, pq.ParquetFile(source) as opened:
-        for batch in opened.iter_batches(columns=["seq"]):
-            for number in batch.column(0).to_pylist():
-                if first <= number <= last:
-                    if found and found[-1][1] == number - 1:
-                        found[-1] = (found[-1][0], number)
-                    else:
-                        found.append((number, number))
-    return found
+        found = [Numbers.of(batch.column(0)) for batch in opened.iter_batches(columns=["seq"])]
+    return Numbers(each for numbers in found for each in numbers).within(first, last).stretches

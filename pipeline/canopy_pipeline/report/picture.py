@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from canopy_mqtt.pages import BLUE, COLOURS, GREEN, GREY, RED, TIME, Chart, Page, Series
+from canopy_mqtt.pages import BLUE, COLOURS, GREEN, GREY, RED, TIME, Chart, Page, Series, Stage
 from canopy_pipeline.record.events_schema import CONNECT, DELIVER, DISCONNECT, DROP, GAP, PUBLISH
 from canopy_pipeline.runtime.engine import f
 
@@ -136,18 +136,41 @@ def _every(shown: Picture) -> str:
     return "each second" if shown.step == 1 else f"each {shown.step} seconds"
 
 
+def _gap_times(shown: Picture) -> list[tuple[int, int]]:
+    """Return the first and the last piece of each time of which the recorder lost events: those in which it says so,
+    and the ones before without any event."""
+    told = {at for counts in shown.counts.values() for at in counts}
+    found = []
+    for last in sorted(shown.of(GAP)):
+        first = last
+        while first > 0 and first - 1 not in told:
+            first -= 1
+        found.append((first, last))
+    return found
+
+
 def _over(name: str, shown: Picture, values: Mapping[int, float], colour: str, bars: bool = False) -> Series:
     """Return a line over all pieces of time, the empty ones included."""
     return Series(name, [values.get(at, 0) for at in range(shown.pieces)], colour, bars=bars)
 
 
 def _messages(shown: Picture) -> Chart:
-    plot = _plot("messages", "Messages", f"Averages over {_every(shown)}.", shown, "messages/s")
+    gaps = _gap_times(shown)
+    about = f"Averages over {_every(shown)}." + (" Shaded: the recorder lost events." if gaps else "")
+    plot = _plot("messages", "Messages", about, shown, "messages/s")
+    plot.stages = [
+        Stage("gap", shown.start + first * shown.step, shown.start + (last + 1) * shown.step, shaded=True)
+        for first, last in gaps
+    ]
     for name, kind, colour in (("published", PUBLISH, BLUE), ("delivered", DELIVER, GREEN)):
         counts = shown.of(kind)
         if counts:
             rates = {at: n / shown.step for at, n in counts.items()}
-            plot.series.append(_over(name, shown, rates, colour))
+            line = _over(name, shown, rates, colour)
+            # Nobody knows what came there: that is not none.
+            unknown = {at for first, last in gaps for at in range(first, last + 1) if at not in counts}
+            line = replace(line, values=[None if at in unknown else each for at, each in enumerate(line.values)])
+            plot.series.append(line)
     if not plot.series:
         plot.absent = "No message was published."
     return plot

@@ -1,7 +1,7 @@
-"""Remove whole old segments while the recorder writes.
+"""Remove whole old segments while the recorder writes: from all folders of a record, which workers have, together.
 
 Owns: which go: those whose last event is older than `keep`; then the oldest, until the others fit in `keep_bytes`.
-Never the newest of all, never one that is unfinished or not vouched for by a manifest.
+Never the newest of a folder, never one that is unfinished or not vouched for by a manifest.
 
 Promises: what goes is written down first, a line for each in `_manifests/removed.jsonl` (sequence numbers, rows, times,
 checksum, why), so that removed is told from lost. Then the manifest goes, then the segment. What a merged segment
@@ -11,7 +11,8 @@ replaced goes before it, or its rows would come back. A run that breaks off is f
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -19,7 +20,7 @@ from typing import Final
 from canopy_mqtt.words import counted
 from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.record.manifests import REMOVED, json_lines
-from canopy_pipeline.record.record_folder import RecordFolder, Segment
+from canopy_pipeline.record.record_folder import RecordFolder, Segment, record_folders
 
 AGE: Final = "age"
 BYTES: Final = "bytes"
@@ -32,17 +33,24 @@ with it."""
 class RetentionOutcome:
     """The segments that a run removed, or would remove."""
 
-    removed: list[tuple[Segment, str]] = field(default_factory=list)
-    """Segments, and why."""
+    of: dict[str, list[tuple[Segment, str]]] = field(default_factory=dict)
+    """Segments, and why, by the folder of the record: empty, or `w0/`."""
     left: int = 0
     """Bytes of the segments that stay."""
+
+    @property
+    def removed(self) -> list[tuple[Segment, str]]:
+        """All of them."""
+        return [each for some in self.of.values() for each in some]
 
     def lines(self, dry_run: bool) -> list[str]:
         """Return lines for people: the removed sequence numbers, and a sum."""
         would = "would remove" if dry_run else "removed"
         told = [
-            f"{would} {first:,} to {last:,}: {counted(rows, 'row')} in {counted(number, 'segment')}"
-            for first, last, rows, number in self.ranges()
+            f"{name.replace('/', ': ')}{would} {first:,} to {last:,}: {counted(rows, 'row')} in "
+            f"{counted(number, 'segment')}"
+            for name in self.of
+            for first, last, rows, number in self.ranges(name)
         ]
         rows = sum(segment.rows for segment, _ in self.removed)
         size = sum(segment.bytes for segment, _ in self.removed)
@@ -50,10 +58,10 @@ class RetentionOutcome:
         told.append(f"{would} {segments} ({counted(rows, 'row')}, {size:,} bytes); {self.left:,} bytes stay")
         return told
 
-    def ranges(self) -> list[tuple[int, int, int, int]]:
-        """Return the removed stretches without a break: first and last number, rows, segments of each."""
+    def ranges(self, name: str = "") -> list[tuple[int, int, int, int]]:
+        """Return the removed stretches of a folder without a break: first and last number, rows, segments of each."""
         found: list[tuple[int, int, int, int]] = []
-        for segment, _ in sorted(self.removed, key=lambda each: each[0].from_seq):
+        for segment, _ in sorted(self.of[name], key=lambda each: each[0].from_seq):
             if found and segment.from_seq <= found[-1][1] + 1:
                 first, last, rows, number = found.pop()
                 found.append((first, max(last, segment.to_seq), rows + segment.rows, number + 1))
@@ -77,53 +85,62 @@ def run(
     """
     if keep is None and keep_bytes is None:
         raise MisuseError("--keep or --keep-bytes: one of them must say what stays")
-    record = RecordFolder(path)
+    records = record_folders(path)
     moment = now or datetime.now(UTC)
-    with record.locked():
+    with ExitStack() as locks:
+        for record in records:
+            locks.enter_context(record.locked())
+            if not dry_run:
+                record.settle("retention")
+                _finish(record)
+        there = {record.name: record.segments() for record in records}
+        going = chosen(there, moment, keep, keep_bytes)
+        outcome = RetentionOutcome(
+            going,
+            sum(each.bytes for segments in there.values() for each in segments)
+            - sum(each.bytes for each, _ in (one for some in going.values() for one in some)),
+        )
         if not dry_run:
-            record.settle("retention")
-            _finish(record)
-        segments = record.segments()
-        outcome = RetentionOutcome(chosen(segments, moment, keep, keep_bytes))
-        going = {segment.place for segment, _ in outcome.removed}
-        outcome.left = sum(segment.bytes for segment in segments if segment.place not in going)
-        if dry_run:
-            return outcome
-        together = 1 if record.local is not None and not record.is_table else TOGETHER
-        for at in range(0, len(outcome.removed), together):
-            going_now = outcome.removed[at : at + together]
-            record.storage.append(REMOVED, "\n".join(_line(segment, why, moment) for segment, why in going_now))
-            record.settle("retention")
-            _drop(
-                record, [name for each, _ in going_now for name in each.replaces], [each.place for each, _ in going_now]
-            )
-        if outcome.removed:
-            _empty(record, moment)
+            for record in records:
+                if going[record.name]:
+                    _remove(record, going[record.name], moment)
     return outcome
 
 
+def _remove(record: RecordFolder, going: Sequence[tuple[Segment, str]], now: datetime) -> None:
+    """Remove segments of a folder, after they were written down."""
+    together = 1 if record.local is not None and not record.is_table else TOGETHER
+    for at in range(0, len(going), together):
+        going_now = going[at : at + together]
+        record.storage.append(REMOVED, "\n".join(_line(segment, why, now) for segment, why in going_now))
+        record.settle("retention")
+        _drop(record, [name for each, _ in going_now for name in each.replaces], [each.place for each, _ in going_now])
+    _empty(record, now)
+
+
 def chosen(
-    segments: Sequence[Segment], now: datetime, keep: timedelta | None, keep_bytes: int | None
-) -> list[tuple[Segment, str]]:
-    """Return the segments to remove, oldest first, each with the reason."""
-    replaced = {name for segment in segments for name in segment.replaces}
-    live = sorted((each for each in segments if each.place not in replaced), key=lambda each: (each.last, each.to_seq))
-    newest = max((each.to_seq for each in segments), default=0)
+    folders: Mapping[str, Sequence[Segment]], now: datetime, keep: timedelta | None, keep_bytes: int | None
+) -> dict[str, list[tuple[Segment, str]]]:
+    """Return the segments to remove from each folder of a record, the oldest first, each with the reason."""
+    found: dict[str, list[tuple[Segment, str]]] = {name: [] for name in folders}
+    live: list[tuple[str, Segment]] = []
+    sizes: dict[tuple[str, str], int] = {}
+    for name, segments in folders.items():
+        replaced = {place for segment in segments for place in segment.replaces}
+        newest = max((each.to_seq for each in segments), default=0)
+        live += [(name, each) for each in segments if each.place not in replaced and each.to_seq != newest]
+        sizes |= {(name, each.place): each.bytes for each in segments}
     # What is replaced takes room too, until it goes.
-    room = sum(segment.bytes for segment in segments)
-    sizes = {segment.place: segment.bytes for segment in segments}
-    found: list[tuple[Segment, str]] = []
-    for segment in live:
-        if segment.to_seq == newest:
-            continue
+    room = sum(sizes.values())
+    for name, segment in sorted(live, key=lambda each: (each[1].last, each[1].to_seq)):
         if keep is not None and segment.last < now - keep:
             why = AGE
         elif keep_bytes is not None and room > keep_bytes:
             why = BYTES
         else:
             continue
-        room -= segment.bytes + sum(sizes.get(name, 0) for name in segment.replaces)
-        found.append((segment, why))
+        room -= segment.bytes + sum(sizes.get((name, place), 0) for place in segment.replaces)
+        found[name].append((segment, why))
     return found
 
 
@@ -133,7 +150,20 @@ def _drop(record: RecordFolder, replaced: Sequence[str], places: Sequence[str]) 
 
 
 def _line(segment: Segment, why: str, now: datetime) -> str:
-    kept = ("segment", "run_id", "runs", "rows", "from_seq", "to_seq", "first_ts", "last_ts", "kinds", "sha256", "gaps")
+    kept = (
+        "segment",
+        "run_id",
+        "runs",
+        "rows",
+        "from_seq",
+        "to_seq",
+        "first_ts",
+        "last_ts",
+        "kinds",
+        "sha256",
+        "gaps",
+        "erased",
+    )
     told = {name: segment.said[name] for name in kept if name in segment.said}
     told["segment"] = segment.place
     more = {"replaces": list(segment.replaces)} if segment.replaces else {}

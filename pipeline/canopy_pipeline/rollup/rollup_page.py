@@ -27,6 +27,8 @@ TOPICS: Final = 25
 FRACTIONS: Final = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999}
 MIN_SECONDS: Final = 1.0
 """Seconds that a rate is taken over at least: one message alone has no rate."""
+LATENCY_UNITS: Final = (("s", 1_000_000), ("ms", 1_000), ("µs", 1))
+"""Of a chart, by its greatest latency; with their microseconds."""
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 
@@ -76,6 +78,7 @@ def page(shown: PageRows, totals: Totals, coverage: Coverage, seconds: list[Piec
     made = Page("Traffic", "What was published, by topic and time. canopy pipeline rollup")
     coverage.show(made)
     over, unit = (seconds, "second") if seconds else _over_time(shown.minutes, shown.hours, totals)
+    over = with_empty(over, SECONDS[unit])
     span = max((totals.last_us - totals.first_us) / 1e6, 1.0)
     made.figures(
         {
@@ -153,6 +156,16 @@ def _pieces(rows: DataFrame, by: str, timed: bool) -> list[Piece]:
     return [Piece(row, found.get(row[by], Counter())) for row in counted.orderBy(by).collect()]
 
 
+def with_empty(over: list[Piece], seconds: int) -> list[Piece]:
+    """Return pieces of time together with those between them that had no message."""
+    there = {each.row["start"]: each for each in over}
+    empty = {"messages": 0, "bytes": 0, "retained": 0, "size_min": None, "size_max": None}
+    return [
+        there.get(start) or Piece({"start": start, **empty}, Counter())
+        for start in range(min(there, default=0), max(there, default=-1) + 1, seconds)
+    ]
+
+
 def covered(over: list[Piece], seconds: int, totals: Totals) -> list[float]:
     """Return the seconds of each piece in which messages can have come, at least 1.
 
@@ -180,8 +193,8 @@ def _course(
 def _rates(over: list[Piece], seconds: list[float], unit: str) -> list[Chart]:
     """Messages and bytes: on one pair of axes the one line hides the other, since they go alike."""
     about = (
-        f"Averages over each {unit} that had messages; of the first and the last {unit}, over the time from the first "
-        "message and to the last one."
+        f"Averages over each {unit}; of the first and the last {unit}, over the time from the first message and to the "
+        "last one."
     )
     made = []
     for name, title, colour in (("messages", "Messages", BLUE), ("bytes", "Payload bytes", VIOLET)):
@@ -212,13 +225,18 @@ def _percentiles(over: list[Piece]) -> Chart:
         (name, [each.percentile(fraction) for each in over], colour)
         for (name, fraction), colour in zip(FRACTIONS.items(), (BLUE, GREEN, AMBER, RED), strict=True)
     ]
-    return _course("percentiles", "Latency", about, over, lines, "µs", powers=True)
+    greatest = max((value for _, values, _ in lines for value in values if value is not None), default=0.0)
+    unit, factor = next((name, each) for name, each in LATENCY_UNITS if greatest >= each or each == 1)
+    shown = [
+        (name, [None if each is None else each / factor for each in values], colour) for name, values, colour in lines
+    ]
+    return _course("percentiles", "Latency", about, over, shown, unit, powers=True)
 
 
 def _sizes(over: list[Piece]) -> Chart:
     lines: list[tuple[str, list[float | None], str]] = [
         ("greatest", [each.row["size_max"] for each in over], RED),
-        ("mean", [each.row["bytes"] / each.row["messages"] for each in over], BLUE),
+        ("mean", [each.row["bytes"] / each.row["messages"] if each.row["messages"] else None for each in over], BLUE),
         ("least", [each.row["size_min"] for each in over], GREEN),
     ]
     return _course("sizes", "Sizes", "Payload bytes.", over, lines, "bytes")

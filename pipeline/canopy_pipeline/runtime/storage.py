@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -317,6 +317,13 @@ class Local(Storage):
     def move(self, place: str, to: str) -> None:
         self._make_folder(to)
         os.replace(self.local / place, self.local / to)
+
+    def link(self, places: Sequence[str], folder: str) -> None:
+        """Give files a second name each, the same one in another folder of the same disk."""
+        (self.local / folder).mkdir(parents=True, exist_ok=True)
+        for place in places:
+            os.link(self.local / place, self.local / folder / place.rpartition("/")[2])
+        _sync(self.local / folder)
 
     def remove(self, place: str) -> None:
         target = self.local / place

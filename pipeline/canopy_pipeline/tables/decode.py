@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.tables.births import Births
 from canopy_pipeline.tables.payloads.bad_payload import (
     AHEAD,
@@ -25,6 +26,7 @@ from canopy_pipeline.tables.payloads.bad_payload import (
     TOO_LARGE,
     BadPayloadError,
 )
+from canopy_pipeline.tables.payloads.confluent import Decoder, FramedDecoder
 from canopy_pipeline.tables.plans import DEAD, DEAD_LETTERS, SEQ, TS, Plan
 
 TOPICS: Final = 100_000
@@ -37,17 +39,6 @@ PART_BYTES: Final = 2 << 20
 """Bytes of payloads that are rows at the same time: of Sparkplug's smallest metrics that is half a million rows."""
 _DAY: Final = 86_400_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Decoder(Protocol):
-    """Reads payloads of one format."""
-
-    def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
-        """The values of the columns, row by row.
-
-        Raises:
-            BadPayloadError: there is no row in it.
-        """
 
 
 def decoder(plan: Plan, births: Births) -> Decoder:
@@ -64,9 +55,15 @@ def decoder(plan: Plan, births: Births) -> Decoder:
         return plain.TextDecoder()
     if plan.format == "number":
         return plain.NumberDecoder(plan)
+    if plan.format == "avro":
+        return avro.AvroDecoder(plan)
     if plan.format == "json":
-        return json_text.JsonDecoder(plan)
-    return avro.AvroDecoder(plan) if plan.format == "avro" else protobuf.ProtobufDecoder(plan)
+        made: Decoder = json_text.JsonDecoder(plan)
+        return made if plan.framing == "none" else FramedDecoder(made, "JSON", plan.registry)
+    made = protobuf.ProtobufDecoder(plan)
+    if plan.framing == "none":
+        return made
+    return FramedDecoder(made, "PROTOBUF", plan.registry, protobuf.place(plan.schema, plan.message))
 
 
 class Batches:
@@ -142,6 +139,9 @@ class _Table:
                 rows = rows_of(payload, topic, seq)
                 # All rows of a payload or none: each is checked before one is kept.
                 times = [at if time is None else _moment(each[time], at, plan) for each in rows]
+            except PipelineError:
+                # Of the registry: no fault of this payload.
+                raise
             # Whatever a decoder did not foresee: one payload stops no other.
             except Exception as error:
                 bad = error if isinstance(error, BadPayloadError) else BadPayloadError(MALFORMED, repr(error))

@@ -16,6 +16,7 @@ from canopy_mqtt.words import counted
 from canopy_pipeline.tables.mapping import RESERVED
 from canopy_pipeline.tables.patterns import NAME
 from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
+from canopy_pipeline.tables.payloads.confluent import split
 from canopy_pipeline.tables.payloads.json_text import JsonReader
 from canopy_pipeline.tables.plans import KEPT, Plan
 
@@ -49,7 +50,7 @@ class Inferred:
             self.bad += 1
             return self.wanted
         try:
-            found = self._reader.read(payload)
+            found = self._reader.read(payload if self.plan.framing == "none" else split(payload)[1])
         except BadPayloadError:
             found = None
         if not isinstance(found, dict):

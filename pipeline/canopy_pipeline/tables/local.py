@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from canopy_pipeline.errors import DamagedError, GoneError
+from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.segments import check_columns
 from canopy_pipeline.runtime.storage import File, Storage
 from canopy_pipeline.tables.births import Births
@@ -37,19 +38,21 @@ def stage(
     plans: Sequence[Plan],
     births: Births,
     staging: str,
+    fresh: Numbers | None = None,
 ) -> Staged:
-    """Write the rows of the publishes with numbers above `after`, up to `to`, into the folder `staging` of `place`.
+    """Write the rows of the publishes with numbers above `after`, up to `to`, into the folder `staging` of `place`;
+    count those that are `fresh`, or all of them, as read.
 
     Raises:
         DamagedError: a segment is not what was written.
     """
-    buffer = _Buffer(place, staging)
+    buffer = Buffer(place, staging)
     batches = Batches(plans, births)
     sparkplug = any(plan.format == "sparkplug" for plan in plans)
     for batch in publishes(recorded, files, after, to):
-        buffer.staged.read += batch.num_rows
+        buffer.staged.read += batch.num_rows if fresh is None else fresh.mask(batch.column(SEQ)).true_count
         if sparkplug:
-            _born(batch, births)
+            born(batch, births)
         for table, rows in batches.tables(batch):
             buffer.take(table, rows)
     buffer.flush()
@@ -108,7 +111,8 @@ def _in_order(files: Sequence[File]) -> list[File]:
     return sorted(files, key=first)
 
 
-def _born(batch: Any, births: Births) -> None:
+def born(batch: Any, births: Births) -> None:
+    """Note the births of Sparkplug in a batch of publishes."""
     said = pc.match_like(batch.column("topic").cast(pa.string()), "spBv1.0/%BIRTH/%")
     found = batch.filter(said)
     columns = (found.column(name).to_pylist() for name in ("topic", "payload", SEQ))
@@ -116,7 +120,7 @@ def _born(batch: Any, births: Births) -> None:
         births.take(topic, payload, seq)
 
 
-class _Buffer:
+class Buffer:
     """Rows that wait to be written, by table and day."""
 
     def __init__(self, place: Storage, staging: str) -> None:

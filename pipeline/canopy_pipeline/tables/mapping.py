@@ -5,17 +5,16 @@ Promises: a mistake is one line with the file, the key and what to do. Files tha
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import tomllib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -25,6 +24,7 @@ from canopy_pipeline.tables.patterns import NAME, pattern
 from canopy_pipeline.tables.payloads import sparkplug
 from canopy_pipeline.tables.payloads.sparkplug_message import payload_class
 from canopy_pipeline.tables.plans import DATE, DEAD_LETTERS, EVENT_TIME, ITEM, KEPT, SEQ, TS, Column, Limits, Plan
+from canopy_pipeline.tables.registry import Registry
 
 EXTRA: Final = "which Canopy's extra `tables` brings: in a clone run `make setup` or pip install '.[tables]'"
 RESERVED: Final = frozenset({SEQ, TS, EVENT_TIME, ITEM, DATE})
@@ -109,6 +109,7 @@ class NumberModel(TableModel):
 class JsonModel(ColumnsModel):
     format: Literal["json"]
     pinned: str | None = None
+    framing: Literal["none", "confluent"] = "none"
 
 
 class AvroModel(ColumnsModel):
@@ -122,6 +123,7 @@ class ProtobufModel(ColumnsModel):
     format: Literal["protobuf"]
     descriptor: str
     message: str
+    framing: Literal["none", "confluent"] = "none"
 
 
 class SparkplugModel(TableModel):
@@ -129,8 +131,26 @@ class SparkplugModel(TableModel):
     fixed = sparkplug.COLUMNS
 
 
+class RegistryModel(_Strict):
+    """The schema registry that knows the numbers of `framing = "confluent"`."""
+
+    url: str
+    user: str = ""
+    password_file: str | None = None
+    timeout: str = "10s"
+
+    @field_validator("url")
+    @classmethod
+    def _is_url(cls, text: str) -> str:
+        found = urlsplit(text)
+        if found.scheme not in ("http", "https") or not found.hostname or found.username or found.query:
+            raise ValueError("must be http://HOST:PORT or https://…, and the user stands in registry.user")
+        return text
+
+
 class MappingModel(_Strict):
     limits: LimitsModel = LimitsModel.model_validate({})
+    registry: RegistryModel | None = None
     tables: dict[
         str,
         Annotated[
@@ -151,11 +171,6 @@ class Mapping:
     open: dict[str, Path]
     """Tables whose columns are not known yet, and the file for them."""
 
-    def fingerprint(self) -> str:
-        """Return the identity of the tables: tables begun with another mapping are not continued."""
-        told = [repr(replace(plan, limits=Limits())) for plan in self.plans]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
-
 
 def load(path: str) -> Mapping:
     """Read a mapping and the files that it names.
@@ -166,14 +181,29 @@ def load(path: str) -> Mapping:
     file = Path(path)
     model = MappingModel.model_validate(_parsed(file, MappingModel))
     limits = Limits(**model.limits.model_dump())
+    registry = None if model.registry is None else _registry(file, model)
     plans, unpinned = [], {}
     for name, table in model.tables.items():
-        loader = _Loader(file, name, limits)
+        loader = _Loader(file, name, limits, registry)
         plan, missing = loader.plan(table)
         plans.append(plan)
         if missing is not None:
             unpinned[name] = missing
     return Mapping(file, tuple(plans), unpinned)
+
+
+def _registry(file: Path, model: MappingModel) -> Registry:
+    said = model.registry
+    assert said is not None
+    if not any(getattr(table, "framing", "none") == "confluent" for table in model.tables.values()):
+        raise MisuseError(f'{file}: registry: has no effect: no table has framing = "confluent"')
+    password = ""
+    if said.password_file is not None:
+        password = _content(file.parent / said.password_file, f"{file}: registry.password_file").decode().strip()
+    try:
+        return Registry(said.url, said.user, password, seconds(said.timeout, "registry.timeout"))
+    except MisuseError as error:
+        raise MisuseError(f"{file}: {error}") from error
 
 
 def _parsed(file: Path, model: type[BaseModel]) -> Any:
@@ -205,7 +235,8 @@ def _line(file: Path, error: Any, model: type[BaseModel]) -> str:
     if len(place) > 2 and place[0] == "tables" and place[2] in formats:
         chosen: type[BaseModel] = _FORMATS[formats.index(str(place.pop(2)))]
     else:
-        chosen = LimitsModel if place and place[0] == "limits" else model
+        sections: dict[object, type[BaseModel]] = {"limits": LimitsModel, "registry": RegistryModel}
+        chosen = sections.get(place[0], model) if place else model
     if len(place) > 3 and place[-3] == "columns":
         chosen = ColumnModel
     key = ".".join(str(each) for each in place)
@@ -238,10 +269,11 @@ _FORMATS: Final[Sequence[type[TableModel]]] = (
 
 
 class _Loader:
-    def __init__(self, file: Path, name: str, limits: Limits) -> None:
+    def __init__(self, file: Path, name: str, limits: Limits, registry: Registry | None) -> None:
         self.file = file
         self.name = name
         self.limits = limits
+        self.registry = registry
 
     def _wrong(self, key: str, said: str) -> MisuseError:
         return MisuseError(f"{self.file}: tables.{self.name}{key and f'.{key}'}: {said}")
@@ -254,7 +286,7 @@ class _Loader:
         if not _NAMED.fullmatch(self.name) or self.name == DEAD_LETTERS:
             raise self._wrong("", "use lower-case letters, digits and _ for its name, and not dead_letters")
         missing: Path | None = None
-        schema, message, framing = b"", "", "none"
+        schema, message, framing = b"", "", getattr(table, "framing", "none")
         schemas: tuple[tuple[int, bytes], ...] = ()
         columns = table.fixed or tuple(each.column(name) for name, each in table.columns.items())
         if isinstance(table, JsonModel):
@@ -263,7 +295,6 @@ class _Loader:
             schemas = self._schemas(table)
             # A table's schema stays while others come: by default it is the one with the lowest number.
             schema = schemas[0][1] if table.schema_file is None else self._beside("schema", table.schema_file)
-            framing = table.framing
             columns = self._described("schema", columns, lambda: _avro_columns(schema))
         elif isinstance(table, ProtobufModel):
             schema, message = self._beside("descriptor", table.descriptor), table.message
@@ -273,7 +304,7 @@ class _Loader:
         plan = Plan(
             self.name, pattern(table.filter), table.format, columns, tuple(dict.fromkeys(table.keep)), table.event_time,
             self._span("late", table.late), self._span("ahead", table.ahead), schema, schemas, message, framing,
-            self.limits,
+            self.registry if framing == "confluent" else None, self.limits,
         )  # fmt: skip
         if missing is None:
             self._check(plan)
@@ -293,9 +324,12 @@ class _Loader:
             if table.schema_file is None:
                 raise self._wrong("schema", "is missing; give it")
             return ()
-        if not table.schemas:
+        if self.registry is not None and not table.schemas and table.schema_file is None:
+            raise self._wrong("schema", "is missing: the registry has those of payloads; give that of the table")
+        if self.registry is None and not table.schemas:
             raise self._wrong(
-                "schemas", "is missing: payloads name the schema that they were written with; give { NUMBER = FILE }"
+                "schemas",
+                "is missing: payloads name the schema that they were written with; set { NUMBER = FILE } or [registry]",
             )
         found = {}
         for number, file in table.schemas.items():

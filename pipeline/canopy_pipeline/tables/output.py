@@ -1,8 +1,9 @@
 """The output folder: its published files, the commit of a batch, and the progress through the record.
 
-Promises: a batch is in force exactly once, from its commit on, also after a crash. What was written for it and not
-committed is removed by the next start; what was committed and not moved is moved by it. One process at a time writes to
-a folder of this machine.
+Promises: tables are those of one stream and keep what stands in them, whatever mapping comes (`evolution`). A batch is
+in force exactly once, from its commit on, also after a crash; so are the columns of a table, from the first commit that
+has rows of them on. What was written for a batch and not committed is removed by the next start; what was committed and
+not moved is moved by it. One process at a time writes to a folder of this machine.
 """
 
 from __future__ import annotations
@@ -10,22 +11,28 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.outputs import SUMMARY
 from canopy_pipeline.record.coverage import Coverage, Finding
 from canopy_pipeline.record.locks import alone_with
+from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Storage
-from canopy_pipeline.tables.staged import Staged
+from canopy_pipeline.tables.evolution import evolved, newest, schema
+from canopy_pipeline.tables.plans import Plan
+from canopy_pipeline.tables.staged import Batch, Remade, Staged
 
 IDENTITY: Final = "_tables.json"
 COMMITS: Final = "_commits"
 STAGING: Final = "_staging-"
 LOCK: Final = "_lock"
+FORMAT: Final = 3
+"""Of the identity and the commits."""
 
 
 @dataclass
@@ -48,24 +55,21 @@ class Progress:
 class Sink(Protocol):
     """A sink makes the files of a committed batch part of its tables; a second call changes nothing."""
 
-    def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
-        """`files`: table, day, place of each; `about` says which batch it is."""
+    def publish(self, batch: Batch) -> None:
+        """The tables get the columns that they lack first."""
 
+    def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
+        """Yield the rows that a commit which makes these numbers again replaces, as record batches: they may be more
+        than those. `folders`: those of the table."""
 
-class ParquetSink:
-    """Folders of Parquet: TABLE/date=2026-11-21/part-000000000001-00000.parquet."""
+    def views(self, out: Output) -> dict[str, str]:
+        """Return SQL for the readers of the tables, by the names of the files."""
 
-    def __init__(self, place: Storage) -> None:
-        self.place = place
+    def stale(self, out: Output) -> list[str]:
+        """Return the folders that no view names any more."""
 
-    def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
-        del about
-        folders = {staged.rpartition("/")[0] for _, _, staged in files}
-        there = {f"{folder}/{name}" for folder in folders for name in self.place.names(folder)}
-        for number, (table, day, staged) in enumerate(files):
-            # One that is not there any more was moved before the machine stopped.
-            if staged in there:
-                self.place.move(staged, f"{table}/{day}/part-{version:012d}-{number:05d}.parquet")
+    def forget(self, table: str) -> list[str]:
+        """Remove what a table no longer has from its history. Return lines for what is not reached."""
 
 
 class Output:
@@ -73,34 +77,67 @@ class Output:
         self.output = output
         self.place = place
         self.done = Progress()
+        self.kept: dict[str, Any] = {}
+        """The tables that have rows, and their versions, as `evolution` has them: those of the last commit."""
+        self.tables: dict[str, Any] = {}
+        """The same with what the mapping makes of them, which counts from the first rows on."""
 
-    def belongs(self, about: dict[str, Any]) -> str:
-        """Check that the folder has these tables, and return their identity.
+    def identity(self) -> dict[str, Any]:
+        """Return what the folder says of its tables, which are `tables` from then on.
 
         Raises:
-            MisuseError: these tables are of another mapping, or in another format.
+            FileNotFoundError: it has no tables.
+            PipelineError: they cannot be read.
+        """
+        text = self.place.text(IDENTITY)
+        try:
+            found = dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
+        if found.get("format") != FORMAT:
+            raise PipelineError(f"{self.output}: these tables were made by an earlier Canopy; give another --output")
+        last = self._last()
+        self.kept = self.tables = last["tables"] if last else {}
+        return found
+
+    def belongs(self, about: dict[str, Any], plans: Sequence[Plan]) -> str:
+        """Check that the folder has these tables, or may have them from now on; return their identity.
+
+        Raises:
+            MisuseError: they are in another format, or `plans` do not keep what stands in them.
         """
         try:
-            text = self.place.text(IDENTITY)
+            found = self.identity()
         except FileNotFoundError:
             # A hidden file may be what a killed run left of this one.
             if [name for name in self.place.names("") if not name.startswith((STAGING, LOCK, "."))]:
                 raise MisuseError(
                     f"--output {self.output}: something else is there; give a folder of its own"
                 ) from None
-            identity = {"format": 1, "stream": uuid.uuid4().hex, **about}
-            self.place.write(IDENTITY, f"{json.dumps(identity)}\n".encode())
-            return str(identity["stream"])
-        try:
-            found = dict(json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
-        for name, value in about.items():
-            if found.get(name) != value:
-                raise MisuseError(
-                    f"--output {self.output}: these tables were begun with another {name}; give another folder"
-                )
-        return str(found["stream"])
+            self.tables = evolved({}, plans)
+            return self._keep({"format": FORMAT, "stream": uuid.uuid4().hex, **about})
+        self.tables = evolved(self.kept, plans)
+        other = [name for name, value in about.items() if found.get(name) != value]
+        if not other:
+            return str(found["stream"])
+        if self.place.names(COMMITS):
+            raise MisuseError(
+                f"--output {self.output}: these tables were begun with another {other[0]}; give another folder"
+            )
+        # Nothing is in them yet: what a run was given that failed does not bind the next one.
+        return self._keep({"format": FORMAT, "stream": found["stream"], **about})
+
+    def _keep(self, identity: dict[str, Any]) -> str:
+        self.place.write(IDENTITY, f"{json.dumps(identity)}\n".encode())
+        return str(identity["stream"])
+
+    def folders(self) -> dict[str, str]:
+        """Return the folder of each table that new rows go to, as Parquet has them."""
+        return {name: newest(said)[0] for name, said in self.tables.items()}
+
+    def schemas(self) -> dict[str, Any]:
+        """Return the columns of each table."""
+        return {name: schema(newest(said)[1]) for name, said in self.tables.items()}
 
     def load(self, sink: Sink) -> None:
         """Load the progress of the tables; publish a batch that was committed and not published.
@@ -108,13 +145,8 @@ class Output:
         Raises:
             PipelineError: no commit can be read, and rows are in the tables.
         """
-        names = sorted(self.place.names(COMMITS), reverse=True)
-        for name in names:
-            try:
-                said = json.loads(self.place.text(f"{COMMITS}/{name}"))
-            except ValueError:
-                # On some storages the last may be half written.
-                continue
+        said = self._last()
+        if said is not None:
             lost = said["lost"]
             self.done = Progress(
                 int(said["version"]), int(said["through"]), int(said["read"]), Counter(said["rows"]),
@@ -126,21 +158,35 @@ class Output:
                 ),
                 [(int(first), int(last)) for first, last in said.get("unread", ())],
             )  # fmt: skip
+            self.kept = said["tables"]
             self._publish(sink, said)
-            break
-        else:
-            # The first may be half written: nothing is in the tables then.
-            if any(name.endswith(".json") and name != f"{1:012d}.json" for name in names):
-                raise PipelineError(f"{self.output}/{COMMITS}: no commit can be read; give another --output")
+        # The first may be half written: nothing is in the tables then.
+        elif any(name.endswith(".json") and name != f"{1:012d}.json" for name in self.place.names(COMMITS)):
+            raise PipelineError(f"{self.output}/{COMMITS}: no commit can be read; give another --output")
         self.tidy()
+
+    def _last(self) -> dict[str, Any] | None:
+        """Return the newest commit; None if there is none, or none can be read."""
+        for name in sorted(self.place.names(COMMITS), reverse=True):
+            # On some storages the last may be half written.
+            with suppress(ValueError):
+                return dict(json.loads(self.place.text(f"{COMMITS}/{name}")))
+        return None
 
     def staging(self) -> str:
         """Return a folder for a new batch, under the output."""
         return f"{STAGING}{uuid.uuid4().hex[:8]}"
 
-    def commit(self, sink: Sink, staged: Staged, done: Progress, first: int, last: int) -> None:
-        """Put a batch in force; it is of the numbers `first` to `last`."""
+    def commit(
+        self, sink: Sink, staged: Staged, done: Progress, first: int, last: int, remade: Remade | None = None
+    ) -> list[str]:
+        """Put a batch in force; it is of the numbers `first` to `last`. Return the tables that are in other folders
+        since then."""
         lost = done.lost.summary()
+        # A table without rows in this batch may still be given other columns.
+        after = {name: said for name, said in self.tables.items() if staged.rows[name]}
+        kept = {**self.kept, **(after if remade is None else remade.tables)}
+        changed = [name for name, said in self.kept.items() if said != kept[name]]
         said = {
             "version": done.version,
             "from": first,
@@ -153,18 +199,45 @@ class Output:
             "unread": done.unread,
             "lost": {"events": done.lost.missing, "findings": lost["findings"], "kinds": lost["kinds"]},
             "files": staged.files,
+            "folders": self.folders(),
+            "tables": kept,
+            "remade": None if remade is None else asdict(remade),
         }
         self.place.write(f"{COMMITS}/{done.version:012d}.json", f"{json.dumps(said)}\n".encode())
-        self.done = done
+        self.done, self.kept = done, kept
         self._publish(sink, said)
         # The one before stays, where this one should not be whole.
         self.place.remove(f"{COMMITS}/{done.version - 2:012d}.json")
         self.tidy()
+        return changed
+
+    def forget(self) -> None:
+        """Remove all commits but the last one."""
+        for name in self.place.names(COMMITS)[:-1]:
+            self.place.remove(f"{COMMITS}/{name}")
+
+    def finish(self, sink: Sink, summary: dict[str, Any]) -> None:
+        """Write the views, which name what is in their place then, and the summary; remove folders that no view names
+        any more."""
+        for name, text in sink.views(self).items():
+            self.place.write(name, text.encode())
+        self.place.write(SUMMARY, f"{json.dumps(summary, indent=2)}\n".encode())
+        for name in sink.stale(self):
+            self.place.remove(name)
+
+    def written(self) -> list[str]:
+        """Return the tables that have rows."""
+        return [name for name, rows in self.done.rows.items() if rows]
+
+    def where(self) -> str:
+        """Return the address of the folder."""
+        return self.output.rstrip("/") if self.place.local is None else str(self.place.local)
 
     def _publish(self, sink: Sink, said: dict[str, Any]) -> None:
         files = [(str(table), str(day), str(place)) for table, day, place in said["files"]]
         about = {"canopy.from_seq": str(said["from"]), "canopy.to_seq": str(said.get("to", said["through"]))}
-        sink.publish(int(said["version"]), files, about)
+        remade = None if said["remade"] is None else Remade(**said["remade"])
+        sink.publish(Batch(int(said["version"]), files, said["folders"], about, remade))
 
     def tidy(self) -> None:
         """Remove staged files: of an earlier run, or of a batch that is published."""

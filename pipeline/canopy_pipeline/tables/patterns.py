@@ -6,9 +6,11 @@ Promises: a pattern matches what the MQTT filter with `+` in place of the names 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
+
+from canopy_mqtt.core.codec.reason_codes import ProtocolError
+from canopy_mqtt.core.codec.topic_names import validate_filter
 
 NAME: Final = r"[a-z_][a-z0-9_]{0,62}"
 """The names of tables and columns: SQL takes them without quotes, whatever it does with capitals."""
@@ -46,29 +48,22 @@ def pattern(text: str) -> Pattern:
     Raises:
         ValueError: it is none; the message says why.
     """
-    if not text or "\0" in text or text.startswith("$share/"):
-        raise ValueError("not a topic filter, such as site/{site}/device/{device}/+")
-    levels: list[str] = []
+    if text.startswith("$share/"):
+        raise ValueError("a shared subscription; leave $share/NAME/ out")
+    levels = text.split("/")
     names: dict[str, int] = {}
-    for at, (level, last) in enumerate(_levels(text)):
+    for at, level in enumerate(levels):
         found = _NAMED.fullmatch(level)
         if found is not None:
             if found[1] in names:
                 raise ValueError(f"the level {found[1]} has its name twice")
             names[found[1]] = at
-            levels.append("+")
+            levels[at] = "+"
         elif "{" in level or "}" in level:
             raise ValueError(f"the level {level}: use lower-case letters, digits and _ for a name in braces")
-        elif level == "#" and last:
-            break
-        elif "#" in level or ("+" in level and level != "+"):
-            raise ValueError(f"the level {level}: + and # stand alone in a level, # in the last")
-        else:
-            levels.append(level)
-    return Pattern(text, tuple(levels), text.rpartition("/")[2] == "#", tuple(names), tuple(names.values()))
-
-
-def _levels(text: str) -> Iterator[tuple[str, bool]]:
-    parts = text.split("/")
-    for at, part in enumerate(parts):
-        yield part, at == len(parts) - 1
+    try:
+        validate_filter("/".join(levels))
+    except ProtocolError as error:
+        raise ValueError(f"{error}; give one such as site/{{site}}/device/{{device}}/+") from error
+    tail = levels[-1] == "#"
+    return Pattern(text, tuple(levels[:-1] if tail else levels), tail, tuple(names), tuple(names.values()))

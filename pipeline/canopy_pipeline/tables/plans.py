@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from canopy_pipeline.tables.patterns import Pattern
+from canopy_pipeline.tables.registry import Registry
 
 DEAD_LETTERS: Final = "dead_letters"
 DATE: Final = "date"
@@ -103,10 +104,11 @@ class Plan:
     """Microseconds that the time of an event may lie before the record's time, and after it."""
     schema: bytes = b""
     """Avro's schema, or Protobuf's descriptors."""
-    schemas: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
-    """Avro's schemas that payloads name, by their numbers. More may come: they are no part of what the tables are."""
+    schemas: tuple[tuple[int, bytes], ...] = ()
+    """Avro's schemas that payloads name, by their numbers."""
     message: str = ""
     framing: str = "none"
+    registry: Registry | None = None
     limits: Limits = field(default_factory=Limits)
 
     @property

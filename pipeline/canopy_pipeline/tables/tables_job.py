@@ -6,7 +6,6 @@ on for ever; both are the same, and either goes on where the other stopped.
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections import Counter
@@ -14,27 +13,25 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from canopy_mqtt.words import counted
+from canopy_pipeline import job_metrics
 from canopy_pipeline.errors import GoneError, MisuseError, UnreadError
-from canopy_pipeline.outputs import SUMMARY, begin, check
+from canopy_pipeline.outputs import begin, check
 from canopy_pipeline.record.coverage import LISTED, Coverage
+from canopy_pipeline.record.number_set import Numbers
+from canopy_pipeline.record.parts import the_only
 from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.record.unread import Unread, UnreadPart, named
-from canopy_pipeline.runtime.storage import File, Local, Storage, local_path, storage
+from canopy_pipeline.runtime.storage import File, Local, Storage, storage
+from canopy_pipeline.tables.backfill import Range, births_before, replaced
 from canopy_pipeline.tables.births import Births, newest
 from canopy_pipeline.tables.infer import Inferred
 from canopy_pipeline.tables.local import publishes, stage
 from canopy_pipeline.tables.mapping import Mapping, load
-from canopy_pipeline.tables.output import Output, ParquetSink, Progress, Sink, alone
+from canopy_pipeline.tables.output import Output, Progress, Sink, alone
 from canopy_pipeline.tables.payloads.bad_payload import LATE
-from canopy_pipeline.tables.plans import Plan
-from canopy_pipeline.tables.sinks.delta import DeltaSink
-from canopy_pipeline.tables.sinks.iceberg import IcebergSink
-from canopy_pipeline.tables.staged import Staged
-from canopy_pipeline.tables.views import iceberg_views, views
+from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, sink_of
+from canopy_pipeline.tables.staged import Remade, Staged
 
-PARQUET: Final = "parquet"
-DELTA: Final = "delta"
-ICEBERG: Final = "iceberg"
 BATCH: Final = 1_000_000
 """Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
 
@@ -50,6 +47,8 @@ class TablesOptions:
     catalog: str = "default"
     namespace: str = "canopy"
     """Of Iceberg's tables: a catalog by its name in pyiceberg's configuration."""
+    replace: Range | None = None
+    """The part of the tables that is made again; None: go on where the last run ended."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,12 @@ class TablesOutcome:
 
     output: str
     done: Progress
-    plans: tuple[Plan, ...]
+    tables: tuple[str, ...]
     coverage: Coverage
 
     @property
     def rows(self) -> dict[str, int]:
-        return {plan.name: self.done.rows[plan.name] for plan in self.plans}
+        return {name: self.done.rows[name] for name in self.tables}
 
     @property
     def late(self) -> dict[str, int]:
@@ -80,7 +79,6 @@ class TablesOutcome:
             "rows": self.rows,
             "dead_letters": dead,
             "late": self.late,
-            "coverage": self.coverage.summary(),
         }
 
     def lines(self) -> list[str]:
@@ -117,34 +115,21 @@ def run(
     recorded, place = storage(None, source), storage(None, output)
     if not recorded.exists():
         raise MisuseError(f"--input {source}: no such folder")
+    why = f"give each a stream of its own: --input {source.rstrip('/')}/w0 --output {output.rstrip('/')}/w0, and so on"
+    source = the_only(None, source, why)
+    recorded = storage(None, source)
     check([source], output)
     with alone(output, place.local):
         found = _pinned(load(mapping), Unread(source, recorded, chosen.skip_corrupt), say)
         out = Output(output, place)
-        about = {"mapping": found.fingerprint(), "table_format": chosen.format}
+        about = {"table_format": chosen.format}
         if chosen.format == ICEBERG:
             about |= {"catalog": chosen.catalog, "namespace": chosen.namespace}
-        identity = out.belongs(about)
-        begin(place)
-        job = _Job(
-            found,
-            out,
-            recorded,
-            source,
-            _sink(chosen, out, identity, found),
-            chosen,
-        )
-        return job.go(say)
-
-
-def _sink(options: TablesOptions, out: Output, identity: str, mapping: Mapping) -> Sink:
-    if options.format == PARQUET:
-        return ParquetSink(out.place)
-    if options.format == ICEBERG:
-        return IcebergSink(out.place, identity, mapping.plans, options.catalog, options.namespace)
-    if not isinstance(out.place, Local):
-        raise MisuseError("--format delta: --output must be a folder of this machine")
-    return DeltaSink(out.place, identity, mapping.plans)
+        try:
+            identity = out.belongs(about, found.plans)
+        except MisuseError as error:
+            raise MisuseError(f"--mapping {mapping}: {error}" if str(error).startswith("tables.") else error) from error
+        return _Job(found, out, recorded, source, sink_of(out, about, identity), chosen).go(say)
 
 
 def _pinned(mapping: Mapping, unread: Unread, say: Say) -> Mapping:
@@ -196,8 +181,15 @@ class _Job:
         self.unread = Unread(source, recorded, options.skip_corrupt)
 
     def go(self, say: Say) -> TablesOutcome:
-        """Batch after batch; until there is no more, or for ever."""
+        """Batch after batch; until there is no more, or for ever. Or a part of the tables again."""
         self.out.load(self.sink)
+        if self.sink.stale(self.out):
+            # Killed in the midst of it.
+            self._finish()
+        if self.options.replace is not None:
+            self._replace(self.options.replace, say)
+            return self._finish()
+        begin(self.out.place)
         try:
             while True:
                 begun = time.monotonic()
@@ -207,12 +199,49 @@ class _Job:
                 if self.options.every is None:
                     break
                 self._finish()
+                job_metrics.write()
                 time.sleep(max(0.0, begun + self.options.every - time.monotonic()))
         except KeyboardInterrupt:
             say("stopped")
             # What was committed and not moved yet is moved now.
             self.out.load(self.sink)
         return self._finish()
+
+    def _replace(self, wanted: Range, say: Say) -> None:
+        """Make the rows of a range again, in place of those that the tables have."""
+        done, limits = self.out.done, self.plans[0].limits
+        first, last = wanted.numbers(self.recorded, done.through)
+        look, known = self.unread.again(first, last)
+        never = Numbers(done.unread)
+        gone = Numbers([(first, last)]).without(known).without(never)
+        if gone or not known:
+            lines = named([each for each in look.findings if gone.overlaps(each.from_seq or 0, each.to_seq or last)])
+            if not self.options.allow_gaps or not known:
+                raise UnreadError(self._refused(lines, gone or never, bool(known)))
+            for line in [*lines, f"{_these(gone)} stay as they are: the record no longer has their events"]:
+                say(line)
+        begin(self.out.place)
+        births = Births(limits)
+        if any(plan.items for plan in self.plans):
+            before, _ = self.unread.again(1, first - 1) if first > 1 else (look, known)
+            births = births_before(self.recorded, before.files, first, done, limits)
+        staging = self.out.staging()
+        staged = stage(self.recorded, self.out.place, look.files, first - 1, last, self.plans, births, staging, never)
+        births.settle()
+        now = self._added(staged)
+        now.births = newest(done.births, births.state())
+        now.lost, now.unread = done.lost, Numbers(done.unread).without(known).stretches
+        for stretch in known:
+            now.lost = now.lost.without(*stretch)
+        now, remade, removed = replaced(self.out, self.sink, staged, known, now, staging)
+        self._commit(staged, now, first, last, say, remade)
+        made = counted(staged.rows.total(), "row")
+        say(f"batch {now.version}: numbers {first:,} to {last:,} again: {made} in place of {removed.total():,}")
+
+    def _refused(self, lines: list[str], gone: Numbers, some: bool) -> str:
+        why = f"{_these(gone)} cannot be made again: the record does not have their events. Nothing was written"
+        others = "; --allow-gaps makes the others again, and leaves these as they are"
+        return "\n".join([*lines, f"{why}. Put the segments back{others if some else ''}"])
 
     def _returned(self, say: Say) -> None:
         """Read events that were missing when their numbers were read, and that are there now."""
@@ -234,7 +263,7 @@ class _Job:
                 for part in ((begin, min(end, first - 1)), (max(begin, last + 1), end))
                 if part[0] <= part[1]
             ]
-            self.out.commit(self.sink, staged, now, first, last)
+            self._commit(staged, now, first, last, say)
             read = counted(staged.read, "publish", "publishes")
             say(f"batch {now.version}: {read}, numbers {first:,} to {last:,} that were missing")
 
@@ -248,6 +277,23 @@ class _Job:
         rows.update(staged.rows)
         dead.update(staged.dead)
         return replace(done, version=done.version + 1, read=done.read + staged.read, rows=rows, dead=dead)
+
+    def _commit(
+        self, staged: Staged, now: Progress, first: int, last: int, say: Say, remade: Remade | None = None
+    ) -> None:
+        changed = self.out.commit(self.sink, staged, now, first, last, remade)
+        if self.options.format != PARQUET:
+            return
+        for name in changed:
+            folders = [*self.out.kept[name]["versions"]]
+            say(
+                (
+                    f"{name}: its columns have changed, and its rows from number {first:,} on are in {folders[-1]}"
+                    if remade is None
+                    else f"{name}: its rows are in {' and '.join(folders)} now"
+                )
+                + ": readers that keep a view of it (DuckDB's files, Trino) need the new one of views.*.sql"
+            )
 
     def _batch(self, say: Say) -> bool:
         """Read new events, up to a batch; return True if there were any."""
@@ -276,7 +322,7 @@ class _Job:
         now = self._added(staged)
         now.through, now.births, now.lost = look.to, births.state(), lost
         now.unread = [*done.unread, *look.unread][-LISTED:]
-        self.out.commit(self.sink, staged, now, done.through + 1, look.to)
+        self._commit(staged, now, done.through + 1, look.to, say)
         say(f"batch {now.version}: {counted(staged.read, 'publish', 'publishes')}, up to number {look.to:,}")
         return True
 
@@ -294,15 +340,18 @@ class _Job:
 
     def _finish(self) -> TablesOutcome:
         coverage = self.unread.coverage(self.out.done.lost, self.out.done.through)
-        outcome = TablesOutcome(self.out.output, self.out.done, self.plans, coverage)
-        place = local_path(self.out.output)
-        written = [name for name, rows in self.out.done.rows.items() if rows]
-        where = self.out.output.rstrip("/") if place is None else str(place.absolute())
-        if isinstance(self.sink, IcebergSink):
-            made = iceberg_views(self.plans, {name: self.sink.at(name) for name in written})
-        else:
-            made = views(self.plans, where, self.options.format == DELTA, written)
-        for name, text in made.items():
-            self.out.place.write(name, text.encode())
-        self.out.place.write(SUMMARY, f"{json.dumps(outcome.summary(), indent=2)}\n".encode())
+        outcome = TablesOutcome(self.out.output, self.out.done, tuple(plan.name for plan in self.plans), coverage)
+        self.out.finish(self.sink, {**outcome.summary(), "coverage": coverage.summary()})
+        job_metrics.note("tables_through", outcome.done.through)
+        for name, rows in outcome.rows.items():
+            job_metrics.note("tables_rows", rows, table=name)
+        for (name, reason), count in outcome.done.dead.items():
+            job_metrics.note("tables_dead_letters", count, table=name, reason=reason)
         return outcome
+
+
+def _these(numbers: Numbers) -> str:
+    """The rows of some numbers, for people."""
+    stretches = [f"{first:,} to {last:,}" if first < last else f"{first:,}" for first, last in numbers]
+    more = f" and {len(stretches) - 3:,} more stretches" if len(stretches) > 3 else ""
+    return f"the rows of numbers {', '.join(stretches[:3])}{more}"

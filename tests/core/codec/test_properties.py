@@ -79,9 +79,7 @@ def read(section: bytes, place: int) -> Properties:
 
 
 def scan(section: bytes, place: int) -> ForwardScan:
-    result = ForwardScan()
-    result.run(b"!" + section + b"!", 1, 1 + len(section), place)
-    return result
+    return ForwardScan(b"!" + section + b"!", 1, 1 + len(section), place)
 
 
 def number(identifier: int, value: int) -> bytes:

@@ -193,9 +193,9 @@ def test_a_shared_message_passes_to_another_member(place: Place) -> None:
 
 def test_the_brokers_own_topics_are_not_told_of(place: Place) -> None:
     router = place.network.router
-    router.retain(Message(b"$SYS/broker/uptime", b"1", 0, True, b"", 0.0, ""))
-    router.retain(Message(b"$SYS/broker/uptime", b"", 0, True, b"", 0.0, ""))
-    router.retain(Message(b"$SYSTEM", b"1", 0, True, b"", 0.0, ""))
+    router.retained_store.retain(Message(b"$SYS/broker/uptime", b"1", 0, True, b"", 0.0, ""))
+    router.retained_store.retain(Message(b"$SYS/broker/uptime", b"", 0, True, b"", 0.0, ""))
+    router.retained_store.retain(Message(b"$SYSTEM", b"1", 0, True, b"", 0.0, ""))
     assert place.notes.take() == [("retained", b"$SYSTEM", b"1")]
 
 

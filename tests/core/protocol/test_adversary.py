@@ -60,7 +60,7 @@ def test_retained_streams_do_not_pile_up_behind_a_shut_window(between: bytes) ->
     client.receive(wire.subscribe(1, [("q", 1)]), 1.0)
     for number in range(3):
         router.publish(Message(b"q", b"%d" % number, 1, False, b"", 0.0, ""), None)
-    router.retain(Message(b"r", b"x", 0, True, b"", 0.0, ""))
+    router.retained_store.retain(Message(b"r", b"x", 0, True, b"", 0.0, ""))
     for _ in range(100):
         client.receive(between + wire.subscribe(1, [("#", 1)]), 1.0)
         client.send_buffer.take_batch(1 << 20, 1.0)

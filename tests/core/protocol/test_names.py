@@ -12,6 +12,7 @@ from canopy_mqtt.core.codec.topic_names import has_control, scan_filter
 from canopy_mqtt.core.queues.message import Message
 from tests.core.harness import Network, limits
 from tests.support.runs import for_each
+from tests.support.tries import filters_of
 
 CONTROLS = ("\x01", "\t", "\n", "\x1b", "\x1f", "\x7f", "\x80", "\x9f")
 PLAIN = (" ", "~", "\xa0", "é", "\u200b", "\ufeff", "\ue000", "😀")
@@ -70,7 +71,7 @@ class TestRefused:
         )
         network.settle()
         assert client.end == 0x81
-        assert list(network.router.trie.filters()) == []
+        assert list(filters_of(network.router.trie)) == []
 
     @for_each("sign", CONTROLS)
     def test_share_names(self, sign: str) -> None:

@@ -109,7 +109,8 @@ class TestGrant:
     ) -> None:
         limits = Limits()
         limits.subscriber_policies = allowed
-        granted = grant(options, limits, QueueTerms(0, 0.0, live_messages, 0, 0, 0), base)
+        limits.live_messages = live_messages
+        granted = grant(options, limits, QueueTerms(limits), base)
         if not allowed:
             assert (granted.policy, granted.max_age, granted.depth) == (base.policy, base.max_age, base.depth)
             return

@@ -128,7 +128,8 @@ def test_a_subscriptions_terms(rules: list[Plain], client_id: str, user: str | N
     """Beginning with the client's; then the rules about subscriptions that are its own and cover the filter."""
     given_limits = Limits()
     given_limits.rules = tuple(rule.made() for rule in rules)
-    terms = QueueTerms(DISCONNECT, 4.0, 1, 2, 3, 4)
+    given_limits.queue_policy, given_limits.queue_max_age = DISCONNECT, 4.0
+    terms = QueueTerms(given_limits)
     expected: dict[str, float] = {"policy": DISCONNECT, "max_age": 4.0, "depth": 0}
     for rule in rules:
         if rule.topic_filter and covers(rule.topic_filter, topic_filter) and rule.matches(client_id, user):

@@ -232,11 +232,11 @@ def test_a_delayed_zero_does_not_follow_the_one() -> None:
     client = bridge(network)
     network.router.wills._pressed = True
     client.cut()
-    assert network.router.wills.waiting == 1
+    assert len(network.router.wills.line) == 1
     client.connect(clean=False, will=will())
     client.publish(STATE, b"1", 1, retain=True)
     network.advance(1.0)
-    assert network.router.wills.waiting == 0
+    assert len(network.router.wills.line) == 0
     assert operator.payloads()[-1] == b"1"
     assert told(network) == b"1"
 

@@ -395,6 +395,6 @@ def test_wills_for_very_many_come_one_after_another() -> None:
         network.now += 0.01
         router.tick(network.now)
         assert len(router.fanout._broadcasts) <= 1
-        if not router.fanout.broadcasting and not router.wills.waiting:
+        if not router.fanout.broadcasting and not router.wills.line:
             break
     assert {session.queued() for session in receivers} == {4}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 
 from canopy_mqtt.core.jobs import RETAIN_WORK
 from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.node_messages import Mark, NodeMessage
-from canopy_mqtt.core.routing.nodes import ALL_CLEARED, ALL_RETAINED, NodeSession
+from canopy_mqtt.core.routing.nodes import ALL_CLEARED, ALL_RETAINED, NODES, NodeSession
 from canopy_mqtt.core.routing.retained import RetainedMessage
 from canopy_mqtt.core.routing.router import Router
 from tests.core.harness import Client, Network, limits
@@ -73,7 +76,7 @@ def test_it_is_forgotten_after_a_day() -> None:
     client.publish("t", b"x", retain=True)
     client.publish("t", b"", retain=True)
     assert (cleared(router), len(router.retained)) == (["t"], 0)
-    assert router.retained_store.shares.of("c") == router.retained_bytes > 0
+    assert router.retained_store.shares.of("c") == router.retained_store.bytes > 0
     forget(router, network.now + DAY - 1.0)
     assert cleared(router) == ["t"]
     forget(router, network.now + DAY + 1.0)
@@ -112,7 +115,7 @@ def test_empty_messages_take_no_more_room_than_others(bounds: dict[str, int]) ->
     for number in range(200):
         client.publish(f"{number}/" + "long" * 100, b"", qos=1, retain=True)
     assert 0 < len(cleared(router)) <= 20
-    assert router.retained_bytes <= bounds.get("max_retained_bytes", 60_000)
+    assert router.retained_store.bytes <= bounds.get("max_retained_bytes", 60_000)
     check_accounts(router)
     kept = 5
     for number in range(kept):
@@ -176,7 +179,7 @@ def test_what_the_broker_itself_has_cleared_takes_no_room_from_clients() -> None
     network = node(max_retained_messages=10)
     router = network.router
     for number in range(50):
-        router.retain(Message(b"own/%d" % number, b"", 1, True, b"", 0.0, ""))
+        router.retained_store.retain(Message(b"own/%d" % number, b"", 1, True, b"", 0.0, ""))
     assert len(cleared(router)) == 10
     client = network.client("c")
     for number in range(8):
@@ -217,7 +220,7 @@ def test_accounts_are_exact_whatever_is_set_and_cleared(steps: list[tuple[str, s
         message = Message(topic.encode(), b"x" * size * 100, qos, True, b"", 0.0, publisher)
         if publisher == LINK:
             message = NodeMessage(message, Mark(0, int((network.now + ahead) * 1e6), ahead == 5))
-        router.retain(message)
+        router.retained_store.retain(message)
         check_sums(router)
     forget(router, network.now + 2 * DAY)
     assert store.cleared.node_count == 0
@@ -249,7 +252,7 @@ def test_an_older_message_of_a_node_does_not_undo_a_clearing_and_a_newer_one_doe
     now = int(network.now * 1e6)
     for ahead, expected in ((-1_000_000, None), (1_000_000, b"x")):
         message = Message(b"t", b"x", 1, True, b"", 0.0, LINK)
-        assert router.retain(NodeMessage(message, Mark(0, now + ahead, False))) is (expected is not None)
+        assert router.retained_store.retain(NodeMessage(message, Mark(0, now + ahead, False))) is (expected is not None)
         found = router.retained.get("t")
         assert (None if found is None else found.payload()) == expected  # type: ignore[attr-defined]
 
@@ -259,11 +262,11 @@ def test_nothing_older_comes_back_after_a_message_that_has_expired() -> None:
     network = node()
     router = network.router
     client = network.client("c")
-    router.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
+    router.retained_store.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
     now = int(network.now * 1e6)
     forget(router, network.now + 61.0)
     assert (len(router.retained), cleared(router)) == (0, ["t"])
-    assert router.retained_store.shares.of("c") == router.retained_bytes > 0
+    assert router.retained_store.shares.of("c") == router.retained_store.bytes > 0
     check_accounts(router)
     assert not retained_from_node(router, b"older", now - 1_000_000)
     assert retained_from_node(router, b"newer", now + 1_000_000)
@@ -274,7 +277,7 @@ def test_nothing_older_comes_back_after_a_message_that_has_expired() -> None:
 
 def test_what_expires_leaves_nothing_where_no_other_node_keeps_it() -> None:
     network = Network()
-    network.router.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
+    network.router.retained_store.retain(Message(b"t", b"on", 1, True, b"", network.now + 60.0, "c"))
     forget(network.router, network.now + 61.0)
     assert is_empty(network.router)
 
@@ -300,7 +303,9 @@ def test_nothing_older_comes_back_after_a_message_of_a_node_that_had_no_room(kno
 
 def retained_from_node(router: Router, payload: bytes, at: int) -> bool:
     """Whether a message that another node retained at a time, in microseconds, is retained here as well."""
-    return router.retain(NodeMessage(Message(b"t", payload, 1, True, b"", 0.0, LINK), Mark(0, at, False)))
+    return router.retained_store.retain(
+        NodeMessage(Message(b"t", payload, 1, True, b"", 0.0, LINK), Mark(0, at, False))
+    )
 
 
 def test_the_stream_of_all_is_no_subscription_to_all() -> None:
@@ -309,7 +314,7 @@ def test_the_stream_of_all_is_no_subscription_to_all() -> None:
     network.client("c").publish("t", b"x", retain=True)
     session = NodeSession(NODE, router.counters)
     session.bound(Limits())
-    session.stream_all(router.retained, router.retained_store.cleared)
+    session.stream_all(router.retained, router.retained_store.cleared, router.sessions)
     # What an UNSUBSCRIBE does.
     session.stop_stream("#")
     assert session.streams is not None
@@ -327,3 +332,56 @@ def test_a_message_that_does_not_fit_anyway_costs_its_client_no_clearing(bounds:
     assert router.retained.get("large") is None
     assert "gone" in cleared(router)
     check_accounts(router)
+
+
+@pytest.mark.parametrize("for_all", [False, True])
+def test_what_an_upstream_has_no_more_other_workers_clear_if_its_link_is_for_all(for_all: bool) -> None:
+    network = node()
+    router = network.router
+    router.retained_store.for_all_workers = for_all
+    session = NodeSession(NODE, router.counters)
+    router.adopt(session)
+    router.retained_store.retain(Message(b"t", b"x", 1, True, b"", 0.0, "$upstream/up"))
+    router.retained_store.drop("t")
+    assert router.retained.get("t") is None
+    sent = [delivery.message.payload() for delivery in session.queue.waiting()]
+    assert sent == ([b"x", b""] if for_all else [b"x"])
+    assert cleared(router) == (["t"] if for_all else [])
+
+
+def retained_of(router: Router, publisher: str, topic: str, at: int) -> None:
+    """Retain what another node, or a client of this one, has retained at a time in microseconds."""
+    message: Message = Message(topic.encode(), b"x", 1, True, b"", 0.0, publisher)
+    assert router.retained_store.retain(
+        NodeMessage(message, Mark(0, at, False)) if publisher.startswith("$") else message
+    )
+
+
+@pytest.mark.parametrize("relays", [True, False])
+def test_a_node_that_has_lost_all_gets_of_other_nodes_what_these_do_not_send(relays: bool) -> None:
+    """`relays`: no store brings back what a node had retained."""
+    network = node()
+    router = network.router
+    router.limits.relays_retained = relays
+    # It knows what time it is.
+    network.client("client")
+    sessions = {name: NodeSession(NODES + name, router.counters) for name in ("b", "c", "d")}
+    for session in sessions.values():
+        session.bound(router.limits)
+        router.adopt(session)
+    # One is connected, and has not been for long; another one is away.
+    sessions["c"].send_buffer = SendBuffer(router.peers.touched, router.counters, 0, 0)
+    began = sessions["c"]._began
+    retained_of(router, "client", "own", 0)
+    retained_of(router, LINK, "lost", began)
+    retained_of(router, "$upstream/$node/c", "sent by c", began)
+    retained_of(router, "$upstream/$node/c", "lost by c", began - 1)
+    retained_of(router, "$upstream/$node/d", "of d", began)
+    joining = sessions["b"]
+    joining.stream_all(router.retained, router.retained_store.cleared, router.sessions)
+    crossing = {
+        each.topic
+        for each in router.retained.matching("#")
+        if joining.adapt_retained(Delivery(cast(Message, each.value), 1, True, (), None))
+    }
+    assert crossing == ({"own", "lost", "lost by c", "of d"} if relays else {"own"})

@@ -80,8 +80,8 @@ def test_links_are_excepted() -> None:
     link.session.link_peer = "downstream"
     for number in range(200):
         link.publish(f"t/{number}", b"x", retain=True)
-        router.retain(Message(b"up/%d" % number, b"x", 0, True, b"", 0.0, "$upstream/cloud"))
-        router.retain(Message(b"own/%d" % number, b"x", 0, True, b"", 0.0, ""))
+        router.retained_store.retain(Message(b"up/%d" % number, b"x", 0, True, b"", 0.0, "$upstream/cloud"))
+        router.retained_store.retain(Message(b"own/%d" % number, b"x", 0, True, b"", 0.0, ""))
     assert len(kept(router)) == 600
     assert router.retained_store.shares.of("link") == 0
 
@@ -97,14 +97,14 @@ def test_the_account_is_exact(steps: list[tuple[str, str, int]]) -> None:
     for client_id, topic, size in steps:
         if topic.startswith("$") and client_id:
             continue
-        router.retain(Message(topic.encode(), b"x" * (size * 100), 0, True, b"", 0.0, client_id))
+        router.retained_store.retain(Message(topic.encode(), b"x" * (size * 100), 0, True, b"", 0.0, client_id))
         taken = [router.retained_store.shares.of(each) for each in clients]
         assert all(0 <= each <= 2_000 for each in taken)
-        assert sum(taken) <= router.retained_bytes
+        assert sum(taken) <= router.retained_store.bytes
     for topic in kept(router):
         router.retained_store.drop(topic)
     assert [router.retained_store.shares.of(each) for each in clients] == [0, 0]
-    assert router.retained_bytes == 0
+    assert router.retained_store.bytes == 0
 
 
 @pytest.mark.crowd
@@ -125,11 +125,13 @@ def test_it_counts_for_what_it_takes(levels: int, length: int, payload: int) -> 
         before = tracemalloc.get_traced_memory()[0]
         for encoded, content in messages:
             # Bytes of their own, as they are cut out of a read.
-            router.retain(Message(bytes(bytearray(encoded)), bytes(bytearray(content)), 0, True, b"", 0.0, "p"))
+            router.retained_store.retain(
+                Message(bytes(bytearray(encoded)), bytes(bytearray(content)), 0, True, b"", 0.0, "p")
+            )
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    counted = router.retained_bytes
+    counted = router.retained_store.bytes
     # Interpreted objects have dictionaries. What the allocator rounds up, tracemalloc does not see.
     most = 5 * counted if isinstance(Message.payload, FunctionType) else counted
     assert 0.6 * counted < taken + 40 * count <= most
@@ -146,10 +148,10 @@ def test_a_long_topic_counts_as_often_as_it_is_kept(name: str, each: int) -> Non
     size = each + 2 * NODE_BYTES + RETAINED_BYTES + 12
     # An account alone may hold 16 times what is free.
     assert len(router.retained) == (16 * 1_000_000 - size) // (17 * size) + 1
-    assert len(router.retained) * each < router.retained_bytes <= 1_000_000
+    assert len(router.retained) * each < router.retained_store.bytes <= 1_000_000
     for number in range(100):
         client.publish(f"{number}/{name}", b"", retain=True)
-    assert (router.retained_bytes, router.retained_store.shares.of("long")) == (0, 0)
+    assert (router.retained_store.bytes, router.retained_store.shares.of("long")) == (0, 0)
 
 
 def test_its_properties_count() -> None:
@@ -161,12 +163,12 @@ def test_the_time_of_one_that_expires_counts() -> None:
     """It stands among the deadlines under its topic, and is given back with the message."""
     router = Network().router
     for expires_at in (0.0, 5_000.0, 0.0, 6_000.0, 7_000.0):
-        router.retain(Message(b"a/topic", b"x", 0, True, b"", expires_at, "p"))
+        router.retained_store.retain(Message(b"a/topic", b"x", 0, True, b"", expires_at, "p"))
         plain = NODE_BYTES * 2 + kept_bytes(Message(b"a/topic", b"x", 0, True, b"", 0.0, "p"), "a/topic")
-        assert router.retained_bytes == plain + (EXPIRY_BYTES + 7 if expires_at else 0)
-        assert router.retained_store.shares.of("p") == router.retained_bytes
-    router.retain(Message(b"a/topic", b"", 0, True, b"", 0.0, "p"))
-    assert (router.retained_bytes, router.retained_store.shares.of("p")) == (0, 0)
+        assert router.retained_store.bytes == plain + (EXPIRY_BYTES + 7 if expires_at else 0)
+        assert router.retained_store.shares.of("p") == router.retained_store.bytes
+    router.retained_store.retain(Message(b"a/topic", b"", 0, True, b"", 0.0, "p"))
+    assert (router.retained_store.bytes, router.retained_store.shares.of("p")) == (0, 0)
 
 
 def test_the_brokers_own_topics_take_no_room() -> None:
@@ -175,18 +177,18 @@ def test_the_brokers_own_topics_take_no_room() -> None:
     router = network.router
     publisher = network.client("p")
     for number in range(50):
-        assert router.retain(Message(b"$SYS/broker/%d/x" % number, b"1" * 100, 0, True, b"", 0.0, ""))
-    assert router.retain(Message(b"$SYS", b"1", 0, True, b"", 0.0, ""))
-    assert (len(router.retained), router.retained_bytes) == (51, 0)
+        assert router.retained_store.retain(Message(b"$SYS/broker/%d/x" % number, b"1" * 100, 0, True, b"", 0.0, ""))
+    assert router.retained_store.retain(Message(b"$SYS", b"1", 0, True, b"", 0.0, ""))
+    assert (len(router.retained), router.retained_store.bytes) == (51, 0)
     for topic in ("a", "b", "c"):
         publisher.publish(topic, b"x", retain=True)
     assert router.retained.get("b") is not None
     assert router.retained.get("c") is None
     assert router.counters.retained_refused == 1
-    assert router.retained_bytes == 2 * (NODE_BYTES + RETAINED_BYTES + 3 + 1)
+    assert router.retained_store.bytes == 2 * (NODE_BYTES + RETAINED_BYTES + 3 + 1)
     for number in range(50):
-        assert router.retain(Message(b"$SYS/broker/%d/x" % number, b"2" * 100, 0, True, b"", 0.0, ""))
+        assert router.retained_store.retain(Message(b"$SYS/broker/%d/x" % number, b"2" * 100, 0, True, b"", 0.0, ""))
     assert router.counters.retained_refused == 1
     for name in (b"$SYS", *(b"$SYS/broker/%d/x" % number for number in range(50)), b"a", b"b"):
-        router.retain(Message(name, b"", 0, True, b"", 0.0, ""))
-    assert (len(router.retained), router.retained_bytes, router.retained_store.system_count) == (0, 0, 0)
+        router.retained_store.retain(Message(name, b"", 0, True, b"", 0.0, ""))
+    assert (len(router.retained), router.retained_store.bytes, router.retained_store.system_count) == (0, 0, 0)

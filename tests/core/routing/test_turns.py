@@ -18,6 +18,7 @@ from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.subscription_table import DROPS, DROPS_AT_ONCE, DROPS_PAID
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.subscription import Subscription
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.restored import restore
 from tests.support.runs import examples
@@ -108,7 +109,7 @@ def test_many_retained_messages_expire() -> None:
     network = Network()
     router = network.router
     for number in range(5_000):
-        router.retain(Message(b"r/%d" % number, b"x", 0, True, b"", network.now + 10.0, "p"))
+        router.retained_store.retain(Message(b"r/%d" % number, b"x", 0, True, b"", network.now + 10.0, "p"))
     network.now += 10.0
     assert router.tick(network.now)
     assert 0 < len(router.retained) < 5_000
@@ -117,7 +118,7 @@ def test_many_retained_messages_expire() -> None:
     assert late.payloads() == []
     assert ticks(network) >= 5_000 * DUE_WORK // STEP_WORK
     assert len(router.retained) == 0
-    assert router.retained_bytes == 0
+    assert router.retained_store.bytes == 0
 
 
 def test_many_sessions_expire() -> None:
@@ -422,9 +423,9 @@ class Names(Recorder):
     def __init__(self) -> None:
         self.there = 0
 
-    def subscribed(self, client_id: str, topic_filter: str, *options: object) -> None:
-        del client_id, options
-        self.there += topic_filter == "x"
+    def subscribed(self, subscription: Subscription, snapshot: bool) -> None:
+        del snapshot
+        self.there += subscription.topic_filter == "x"
 
     def unsubscribed(self, client_id: str, topic_filter: str, ended: bool) -> None:
         del client_id, ended

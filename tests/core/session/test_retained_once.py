@@ -130,6 +130,6 @@ def test_what_is_retained_and_not_published_comes_from_the_stream() -> None:
     client = _subscribed(network, Request("r/#", 2))
     for number in (598, 599):
         node = network.router.retained.get(f"r/{number}")
-        network.router.retain(node)  # type: ignore[arg-type]
+        network.router.retained_store.retain(node)  # type: ignore[arg-type]
     came = _all(client)
     assert came[b"old 598"] == came[b"old 599"] == 1

@@ -12,7 +12,6 @@ from canopy_mqtt.core.topics.match_cache import (
     MAX_EXTENDED,
     MAX_TOPIC,
     MAX_WALKED,
-    MAX_WIDE,
     NODE_WEIGHT,
     MatchCache,
 )
@@ -254,7 +253,7 @@ def test_a_new_filter_costs_no_more_than_so_much(new: str) -> None:
         cache.store(topic.encode())
     assert len(cache) == 5_000
     weight = cache.weight
-    for count in range(1, 2 * MAX_WIDE):
+    for count in range(1, 32):
         before = cache.walked, cache.extended
         entry = insert(cache, new)
         assert cache.walked - before[0] <= 2 * MAX_WALKED
@@ -271,10 +270,10 @@ def test_a_new_filter_costs_no_more_than_so_much(new: str) -> None:
         assert names(cache.route(topic.encode())) == naive.matching({"device/#", new}, topic)
 
 
-@for_each("wide", [1, 2, MAX_WIDE, MAX_WIDE + 1, 2 * MAX_WIDE])
+@for_each("wide", [1, 2, 3, 20])
 @for_each("count", [MAX_EXTENDED - 8, MAX_EXTENDED * 2])
 def test_wide_filters_are_found_by_the_routes_themselves(count: int, wide: int) -> None:
-    """Whether a route was extended, compared with the last ones, or matched again: it holds what matches, once each."""
+    """Whether a route was extended or matched again: it holds what matches, once each."""
     cache = make(5_000)
     others = ["t/x", "u/y", "v"]
     topics = [f"t/{n}" for n in range(count)] + others

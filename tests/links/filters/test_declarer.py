@@ -115,6 +115,21 @@ def test_what_an_earlier_program_left_goes_behind_what_takes_its_place() -> None
     assert [packet[0] >> 4 for packet in declarer.packets([])] == [SUBSCRIBE, UNSUBSCRIBE]
 
 
+@pytest.mark.parametrize("answered", [0, 1, 2, 3])
+def test_a_filter_that_comes_and_goes_while_its_unsubscribe_is_on_its_way(answered: int) -> None:
+    declarer, upstream = opened(["a"])
+    upstream.go_through(declarer)
+    declarer.withdraw("a")
+    upstream.take(declarer.packets([]))
+    steps = [declarer.declare, declarer.withdraw, declarer.declare]
+    for at, step in enumerate(steps):
+        if at == answered:
+            upstream.answer(declarer)
+        step("a")
+    upstream.go_through(declarer)
+    assert list(upstream.table) == list(declarer.held) == ["a"]
+
+
 def test_what_there_was_no_room_for_is_tried_when_something_goes() -> None:
     upstream = Upstream()
     upstream.no_room_above = 1
@@ -241,6 +256,11 @@ class DeclarerMachine(RuleBasedStateMachine):
         else:
             self.wanted.add(topic_filter)
             self.declarer.declare(topic_filter)
+
+    @rule(times=st.integers(2, 3))
+    def flicker(self, times: int) -> None:
+        for _ in range(times):
+            self.change("a/b")
 
     @precondition(lambda self: self.declarer.connected)
     @rule(lost=st.booleans())

@@ -640,3 +640,13 @@ def test_what_is_wrong_is_one_line(
     assert line in said[0]
     assert "Traceback" not in done.output
     assert not (tmp_path / "y.parquet").exists()
+
+
+def test_the_record_of_several_workers_is_replayed_by_its_folders(tmp_path: Path) -> None:
+    for number in range(2):
+        story = Story(f"0000000{number}")
+        story.publish("p", f"t/{number}")
+        story.write(tmp_path / f"w{number}")
+    with pytest.raises(CaptureError, match=r"record of several workers: give one of its folders, such as .*/w1"):
+        about(tmp_path)
+    assert [topic for topic, *_ in recorded_in(tmp_path / "w1")] == ["t/1"]

@@ -80,7 +80,7 @@ async def test_where_nothing_is_missing_the_next_figures_do() -> None:
         await asyncio.sleep(0)
         await figures.publish("uptime", "2 seconds")
         assert await waiting
-    assert "was not waited for" in reconcile([Deliveries()], (1, {}), None).why
+    assert "did not wait" in reconcile([Deliveries()], (1, {}), None).why
 
 
 def test_what_the_broker_does_not_say_is_not_made_up() -> None:

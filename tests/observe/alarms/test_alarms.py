@@ -134,7 +134,7 @@ async def test_room_is_short(broker: Broker, looks: Looks) -> None:
     """The alarm names the room, and the account that holds most of it."""
     broker.router.limits.max_retained_messages = 10
     for number in range(9):
-        broker.router.retain(Message(b"t/%d" % number, b"x", 0, True, b"", 0.0, "p"))
+        broker.router.retained_store.retain(Message(b"t/%d" % number, b"x", 0, True, b"", 0.0, "p"))
     account = broker.router.accounts.named("user alice")
     broker.router.accounts.rooms[RETAINED].change(account, 8)
     for _ in range(3):

@@ -61,7 +61,7 @@ def traces(router: Router) -> dict[str, Any]:
         "load": (load.messages, load.bytes, load.inflight, len(load.unreported), len(load.overflowed)),
         "dropped": list(router.counters.dropped),
         "denied": (router.counters.denied_publishes, router.counters.oversized, router.counters.retained_refused),
-        "retained": (len(router.retained), router.retained_bytes),
+        "retained": (len(router.retained), router.retained_store.bytes),
         "groups": groups,
         "queues": queues,
     }

@@ -38,6 +38,17 @@ def test_who_gets_it_by_which_filters_and_how() -> None:
     assert answer.unknown
 
 
+def test_receivers_that_are_left_out_take_no_place_on_a_page() -> None:
+    network = Network()
+    for name in ("link-w1", "link-w2", "sensor-7"):
+        network.client(name).subscribe("a")
+    explainer = Explainer(network.router)
+    explainer.leaves_out = "link-"
+    answer, _ = run(explainer.answer(Question("a"), network.now, "", 1))
+    assert [each.client_id for each in answer.receivers] == ["sensor-7"]
+    assert answer.cursor is None
+
+
 def test_a_client_that_has_no_matching_subscription_is_told_why_not() -> None:
     network = Network()
     network.client("a").subscribe("x/1")

@@ -148,5 +148,5 @@ def test_what_sapccs_exporter_of_mosquitto_reads_is_there() -> None:
 
 def test_nothing_that_a_client_chooses_is_a_label() -> None:
     labels = {label for figure in FIGURES if figure.exported for label in figure.labels}
-    assert labels == {"qos", "cause", "reason", "name", "hook", "alarm", "room", "node", "version", "python"}
+    assert labels == {"qos", "cause", "reason", "name", "hook", "alarm", "room", "node", "version", "python", "worker"}
     assert {figure.kind for figure in FIGURES if "place" in figure.labels} == {Kind.TEXT}

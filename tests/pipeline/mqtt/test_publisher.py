@@ -194,7 +194,7 @@ def test_a_row_as_a_message() -> None:
     ("changed", "told"),
     [
         ({"topic": None}, "column 'topic' has None: it is null"),
-        ({"topic": "a/#"}, "column 'topic' has 'a/#': a topic name has no wildcard"),
+        ({"topic": "a/#"}, "column 'topic' has 'a/#': topic name holds a wildcard"),
         ({"qos": 3}, r"column 'qos' has 3 \(topic 'a'\): it is 0, 1 or 2"),
         ({"message_expiry": -1}, "column 'message_expiry' has -1"),
     ],

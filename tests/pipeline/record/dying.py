@@ -2,8 +2,8 @@
 
 `python -m tests.pipeline.record.dying JOB WHOLE COPIES` leaves COPIES/0, COPIES/1, … (killed before its first change,
 before its second, …; the last is of a job that lived), and prints what the changes were. A change is what Python tells
-audit hooks of (a file opened to be written, named, removed), and the beginning and the end of a commit of the Delta
-table.
+audit hooks of (a file opened to be written, named, removed), and the beginning and the end of a commit to a table of
+Delta Lake.
 """
 
 from __future__ import annotations
@@ -19,21 +19,50 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import deltalake
 import pyarrow.parquet  # noqa: F401  # the children need it, and would each import it
+from typer.testing import CliRunner
 
 from canopy_mqtt.delta import table as tables
 from canopy_mqtt.record.files.delta_follower import DeltaFollower
+from canopy_pipeline.cli import app
 from canopy_pipeline.compact import compact_job as compact
+from canopy_pipeline.compact import erase_job as erase
 from canopy_pipeline.retention import retention_job as retention
+from canopy_pipeline.tables import tables_job
+from canopy_pipeline.tables.backfill import Range
+from canopy_pipeline.tables.sinks.sink_of import DELTA, PARQUET
 from tests.pipeline.folder import NOW
 
 HOUR: Final = timedelta(hours=1)
+
+
+def payload_tables(folder: Path, format_: str, again: Range | None = None) -> object:
+    """`canopy pipeline tables` over a folder of a record, a mapping and their tables."""
+    options = tables_job.TablesOptions(format_, batch=1, replace=again)
+    return tables_job.run(str(folder / "record"), str(folder / "out"), str(folder / "maps/tables.toml"), options)
+
+
+def erased(folder: Path) -> None:
+    """`canopy pipeline compact --erase-client` over a record and the tables that were made of it."""
+    done = CliRunner().invoke(
+        app, ["compact", "--input", str(folder / "record"), "--erase-client", "q", "--tables", str(folder / "out")]
+    )
+    assert done.exit_code == 0, done.output
+
+
 JOBS: Final[dict[str, Callable[[Path], object]]] = {
     "compact": lambda folder: compact.run(str(folder), HOUR, 1 << 20, timedelta(0), now=NOW),
+    "erase": lambda folder: erase.run(str(folder), erase.Chosen(("a/1",), ("q",)), now=NOW),
+    "erase-tables": erased,
     "retention": lambda folder: retention.run(str(folder), HOUR * 5, now=NOW),
     "follow": lambda folder: DeltaFollower(folder).follow(None),
+    "tables": lambda folder: payload_tables(folder, PARQUET),
+    "tables-delta": lambda folder: payload_tables(folder, DELTA),
+    "backfill": lambda folder: payload_tables(folder, PARQUET, Range(5, 12)),
+    "backfill-delta": lambda folder: payload_tables(folder, DELTA, Range(5, 12)),
 }
-CHANGES: Final = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir"})
+CHANGES: Final = frozenset({"os.link", "os.rename", "os.remove", "os.rmdir", "os.mkdir"})
 
 
 def killed(job: str, folder: Path, step: int) -> list[str]:
@@ -50,15 +79,20 @@ def killed(job: str, folder: Path, step: int) -> list[str]:
         if (event in CHANGES or written) and str(arguments[0]).startswith(f"{folder}/"):
             change(f"{event} {Path(str(arguments[0])).relative_to(folder)}")
 
-    commit: Any = tables.Table._commit
+    def commits(holder: Any, name: str) -> None:
+        commit = getattr(holder, name)
 
-    def committed(*arguments: Any, **options: Any) -> Any:
-        change("before commit")
-        done = commit(*arguments, **options)
-        change("after commit")
-        return done
+        def committed(*arguments: Any, **options: Any) -> Any:
+            change("before commit")
+            done = commit(*arguments, **options)
+            change("after commit")
+            return done
 
-    tables.Table._commit = committed  # type: ignore[method-assign]
+        setattr(holder, name, committed)
+
+    commits(tables.Table, "_commit")
+    commits(deltalake, "write_deltalake")
+    commits(deltalake.table.TableAlterer, "add_columns")
     sys.addaudithook(heard)
     JOBS[job](folder)
     return made

@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from canopy_mqtt.pages import Page
 from canopy_pipeline.cli import app
 from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.record.events_schema import CONNECT, GAP, PUBLISH
 from canopy_pipeline.report import report_job
-from canopy_pipeline.report.picture import STEPS, Picture, _every
+from canopy_pipeline.report.picture import STEPS, Picture, _every, _messages
 from tests.pipeline.recorded import Story, write_segment
 
 Made = Callable[[], report_job.JobResult]
@@ -140,6 +141,18 @@ def test_the_headline_says_what_was_lost_by_whom_and_what_is_missing(tmp_path: P
         about = json.loads((out / name / "summary.json").read_text())["coverage"]
         assert (about["complete"], about["kinds"], about["missing_events"]) == (False, {"missing": 1}, 3)
         assert gone.name in (out / name / "index.html").read_text()
+
+
+def test_time_of_which_the_recorder_lost_events_is_shaded_and_not_a_time_without_messages() -> None:
+    shown = Picture(
+        start=1_000,
+        step=1,
+        pieces=7,
+        counts={(PUBLISH, None): {0: 5, 5: 7}, (GAP, "queue-full"): {4: 90, 5: 1}, (CONNECT, None): {1: 1}},
+    )
+    chart = _messages(shown)
+    assert [(each.begin, each.end) for each in chart.stages] == [(1_002, 1_005), (1_005, 1_006)]
+    assert chart.series[0].values == [5, 0, None, None, None, 7, 0]
 
 
 def test_pieces_of_time_are_told_in_their_unit() -> None:

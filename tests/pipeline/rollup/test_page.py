@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 from pyspark.sql import Row
 
-from canopy_pipeline.rollup.rollup_page import Piece, Totals, _rates, covered
+from canopy_pipeline.rollup.latency import highest, lowest
+from canopy_pipeline.rollup.rollup_page import Piece, Totals, _percentiles, _rates, _sizes, covered, with_empty
 from tests.support.runs import for_each
 
 MINUTE = 1_800_000_000
@@ -17,7 +18,7 @@ MINUTE = 1_800_000_000
 def pieces(*messages: int) -> list[Piece]:
     """A minute after the other, with so many messages of 100 bytes."""
     return [
-        Piece(Row(start=MINUTE + 60 * at, messages=count, bytes=100 * count), Counter())
+        Piece(Row(start=MINUTE + 60 * at, messages=count, bytes=100 * count, size_min=90, size_max=110), Counter())
         for at, count in enumerate(messages)
     ]
 
@@ -47,3 +48,24 @@ def test_a_steady_rate_is_a_level_line() -> None:
     messages, sizes = _rates(over, covered(over, 60, totals(50, 70)), "minute")
     assert messages.series[0].values == pytest.approx([240, 240])
     assert sizes.series[0].values == pytest.approx([24_000, 24_000])
+
+
+def test_a_minute_without_messages_is_none_and_no_line_goes_over_it() -> None:
+    first, _, last = pieces(60, 0, 120)
+    over = with_empty([first, last], 60)
+    messages, _ = _rates(over, covered(over, 60, totals(0, 180)), "minute")
+    assert messages.series[0].values == [1, 0, 2]
+    assert [each.values[1] for each in (*_sizes(over).series, *_percentiles(over).series)] == [None] * 7
+    assert with_empty([], 60) == []
+
+
+@for_each(
+    ("micros", "unit"),
+    [(900, "µs"), (2_000, "ms"), (19_400_000, "s")],
+)
+def test_latencies_are_in_the_unit_of_the_greatest(micros: int, unit: str) -> None:
+    number = next(each for each in range(1_000) if lowest(each) <= micros <= highest(each))
+    over = [Piece(Row(start=MINUTE), Counter({number: 5}))]
+    chart = _percentiles(over)
+    assert chart.unit == unit
+    assert chart.series[0].values == pytest.approx([micros / {"µs": 1, "ms": 1e3, "s": 1e6}[unit]], rel=0.06)

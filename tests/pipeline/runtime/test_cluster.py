@@ -73,8 +73,6 @@ def test_two_workers_write_and_read_mqtt(tmp_path: Path) -> None:
                 *("--conf", "spark.ui.enabled=false"),
                 *("--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0"),
                 *("--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=120s", "--conf", "spark.cores.max=2"),
-                # Few rows: to compile the plans would cost more than it saves.
-                *("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
                 *(job, f"mqtt://127.0.0.1:{port}"),
             ],
             env=installed(tmp_path),

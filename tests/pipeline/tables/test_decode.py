@@ -7,7 +7,6 @@ import json
 import struct
 import tracemalloc
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from canopy_pipeline.tables.payloads.column_values import value
 from canopy_pipeline.tables.payloads.plain import NumberDecoder
 from canopy_pipeline.tables.payloads.protobuf import ProtobufDecoder
 from canopy_pipeline.tables.plans import DEAD_LETTERS, NEEDED, Column, Limits, Plan
-from tests.pipeline.recorded import BEGIN, Story
+from tests.pipeline.recorded import Story
 from tests.pipeline.tables.fleet import mapping, power, pump, sparkplug, valve
 from tests.support.runs import examples, for_each
 
@@ -415,36 +414,3 @@ def test_a_payload_is_decoded_by_the_schema_that_it_names(tmp_path: Path, named:
     )
     assert [(row["tank"], row["pct"], row["unit"]) for row in found["valves"]] == [("a", 40, "l"), ("b", 50, "%")]
     assert [(row["seq"], row["reason"]) for row in found[DEAD_LETTERS]] == [(3, "malformed"), (4, "no-schema")]
-
-
-def test_a_schema_may_be_added_to_tables_that_were_begun(tmp_path: Path) -> None:
-    (tmp_path / "v1.avsc").write_text(json.dumps({"type": "record", "name": "A", "fields": []}))
-    prints = set()
-    for schemas in ('{ 1 = "v1.avsc" }', '{ 1 = "v1.avsc", 2 = "v1.avsc" }'):
-        (tmp_path / "map.toml").write_text(
-            f'[tables.a]\nfilter = "a"\nformat = "avro"\nframing = "confluent"\nschemas = {schemas}\n'
-        )
-        prints.add(load(str(tmp_path / "map.toml")).fingerprint())
-    assert len(prints) == 1
-
-
-def test_the_state_of_a_sparkplug_host_is_no_data(batches: Batches) -> None:
-    """Every host application sends it, and `spBv1.0/#` matches it."""
-    told = Story()
-    told.publish("host", "spBv1.0/STATE/scada", b'{"online": true, "timestamp": 1795276800000}', retain=True)
-    told.publish("host", "spBv1.0/STATE/scada/more", b"{}")
-    schema = pa.schema([SCHEMA.field(name) for name in NEEDED])
-    [batch] = pa.Table.from_pylist(
-        [{name: event.get(name) for name in NEEDED} for event in told.events], schema=schema
-    ).to_batches()
-    found = {name: rows.to_pylist() for name, rows in batches.decode(batch).items()}
-    assert [(row["seq"], row["reason"]) for row in found.get(DEAD_LETTERS, [])] == [(2, "malformed")]
-    assert "metrics" not in found
-
-
-def test_what_is_good_becomes_the_row_that_it_says(batches: Batches) -> None:
-    [row] = decode(batches, "metrics", metric(float_value=21.3, datatype=9, timestamp=1_795_276_800_123))["metrics"]
-    assert (row["metric"], row["value_float"], row["value_int"]) == ("m", 21.3, None)
-    assert row["metric_time"] == datetime.fromisoformat("2026-11-21T16:00:00.123Z")
-    [row] = decode(batches, "power", power(3, at=BEGIN.isoformat(), phase=2.0))["power"]
-    assert (row["watts"], row["phase"], row["event_time"], row["site"]) == (3.0, 2, BEGIN, "a")

@@ -18,13 +18,14 @@ TABLE = '[tables.t]\nfilter = "a/{b}"\n'
 JSON = TABLE + 'format = "json"\n'
 
 CONFLUENT = TABLE + 'format = "avro"\nframing = "confluent"\n'
+REGISTRY = '[registry]\nurl = "http://127.0.0.1:8081"\n'
 MISTAKES = {
     "": "tables: is missing; give it",
     TABLE: "tables.t: lacks format; one of text, number, json, avro, protobuf, sparkplug",
     TABLE + 'format = "xml"': "tables.t: format 'xml' is not known; one of text,",
     '[tables.t]\nformat = "text"': "tables.t.filter: is missing; give it",
     TABLE + 'format = "text"\nfliter = "x"': "tables.t.fliter: is not known; did you mean filter?",
-    '[tables.t]\nfilter = "a/#/b"\nformat = "text"': "tables.t.filter: the level #: + and # stand alone",
+    '[tables.t]\nfilter = "a/#/b"\nformat = "text"': "tables.t.filter: topic filter holds # before its end",
     '[tables.t]\nfilter = "{a}/{a}"\nformat = "text"': "tables.t.filter: the level a has its name twice",
     '[tables.t]\nfilter = "{A b}"\nformat = "text"': "tables.t.filter: the level {A b}: use lower-case letters",
     JSON: "tables.t.columns: missing; set them, or pinned = FILE",
@@ -45,6 +46,12 @@ MISTAKES = {
     CONFLUENT + 'schema = "valve.avsc"': "tables.t.schemas: is missing: payloads name the schema",
     CONFLUENT + 'schemas = { x = "valve.avsc" }': "tables.t.schemas.x: must be the number of a schema in the registry",
     CONFLUENT + 'schemas = { 1 = "none.avsc" }': "tables.t.schemas.1: ",
+    REGISTRY + CONFLUENT: "tables.t.schema: is missing: the registry has those of payloads; give that of the table",
+    REGISTRY + JSON + 'columns.x = "int64"': 'registry: has no effect: no table has framing = "confluent"',
+    '[registry]\nurl = "registry:8081"\n' + CONFLUENT: "registry.url: must be http://HOST:PORT or https://",
+    REGISTRY + 'pasword_file = "x"\n' + CONFLUENT: "registry.pasword_file: is not known; did you mean password_file?",
+    REGISTRY + 'password_file = "none"\n' + CONFLUENT: "registry.password_file: ",
+    REGISTRY + 'timeout = "soon"\n' + CONFLUENT: "registry.timeout soon: must be a number and a unit",
     TABLE + 'format = "avro"\nschema = "valve.avsc"\nschemas = { 1 = "valve.avsc" }': "tables.t.schemas: only",
     TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pumpe"': "no message plant.Pumpe in the",
     TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pump"\ncolumns.x = "int64"': "no field x",
@@ -108,6 +115,6 @@ def test_a_mapping_without_avro_and_protobuf_needs_neither(tmp_path: Path, monke
 def test_a_byte_order_mark_means_nothing(tmp_path: Path) -> None:
     """Editors of Windows write it in front of UTF-8."""
     file = mapping(tmp_path, JSON + 'columns.x = "int64"')
-    plain = load(str(file)).fingerprint()
+    plain = load(str(file)).plans
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
-    assert load(str(file)).fingerprint() == plain
+    assert load(str(file)).plans == plain

@@ -20,11 +20,11 @@ from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.errors import MisuseError, PipelineError, UnreadError
 from canopy_pipeline.runtime.storage import Local
 from canopy_pipeline.tables import local
-from canopy_pipeline.tables.tables_job import DELTA, TablesOptions, TablesOutcome, run
+from canopy_pipeline.tables.sinks.sink_of import DELTA
+from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
 from tests.pipeline.folder import NOW
 from tests.pipeline.recorded import Story
-from tests.pipeline.tables.fleet import MAPPING, mapping, power, story
-from tests.support.runs import LONG
+from tests.pipeline.tables.fleet import mapping, power, story
 
 NONE = timedelta(0)
 TABLES = ("power", "notes", "temperature", "valves", "pumps", "metrics")
@@ -127,59 +127,6 @@ def test_a_run_goes_on_where_the_last_one_ended_and_after_compaction(plant: Path
     assert rows(plant / "out", "metrics", "metric") == [("speed",)] * 6
 
 
-class Broken(Exception):
-    """The machine went down."""
-
-
-def dying(monkeypatch: pytest.MonkeyPatch, steps: int) -> list[str]:
-    """The machine goes down after so many changes of the output."""
-    made: list[str] = []
-    commit = deltalake.write_deltalake
-
-    def committed(*arguments: Any, **options: Any) -> None:
-        if len(made) == steps:
-            raise Broken
-        made.append("commit")
-        commit(*arguments, **options)
-
-    monkeypatch.setattr(deltalake, "write_deltalake", committed)
-    for name in ("publish", "move", "remove"):
-        change = getattr(Local, name)
-
-        def step(self: Local, *arguments: Any, change: Any = change, name: str = name) -> None:
-            if len(made) == steps:
-                raise Broken
-            made.append(f"{name} {arguments[0]}")
-            change(self, *arguments)
-
-        monkeypatch.setattr(Local, name, step)
-    return made
-
-
-def test_killed_at_every_step_each_row_is_there_once(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mapping(plant / "maps", MAPPING.partition("[tables.temperature]")[0])
-    options = TablesOptions(batch=13)
-    whole = tables(plant, "whole", options)
-    assert whole.done.version == 3
-    expected = numbers(plant / "whole")
-    assert expected == {"power": [2, 10, 18], "notes": [4, 12, 20], "dead_letters": [3, 11, 19]}
-    steps = 0
-    while True:
-        with monkeypatch.context() as patch:
-            made = dying(patch, steps)
-            with suppress(Broken):
-                tables(plant, "out", options)
-            if len(made) < steps:
-                break
-        assert tables(plant, "out", options).done.rows == whole.done.rows
-        assert numbers(plant / "out") == expected
-        assert not list((plant / "out").glob("_staging-*"))
-        shutil.rmtree(plant / "out")
-        # `make test` tries every fifth.
-        steps += 1 if LONG else 5
-    assert steps > 20
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_what_is_committed_and_not_moved_outlives_ctrl_c_and_errors(
     plant: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
@@ -220,18 +167,8 @@ def test_a_damaged_identity_is_a_line(plant: Path) -> None:
         tables(plant)
 
 
-def test_a_delta_table_gets_each_batch_once(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = TablesOptions(DELTA, batch=8)
-    steps = 0
-    while True:
-        with monkeypatch.context() as patch:
-            made = dying(patch, steps)
-            with suppress(Broken):
-                tables(plant, "out", options)
-            if len(made) < steps:
-                break
-        steps += 1
-    # Died at each step of one output, and went on.
+def test_the_commits_of_a_delta_table_say_what_they_stand_for(plant: Path) -> None:
+    tables(plant, "out", TablesOptions(DELTA, batch=8))
     table = deltalake.DeltaTable(plant / "out/power")
     found = table.to_pyarrow_table().sort_by("seq")
     assert found.column("seq").to_pylist() == [2, 10, 18]
@@ -253,12 +190,7 @@ def test_numbers_that_are_missing_are_named_and_stop_a_run_that_had_begun(plant:
     assert tables(plant, options=TablesOptions(allow_gaps=True)).coverage.missing == 13
 
 
-def test_output_and_mapping_belong_together(plant: Path) -> None:
-    tables(plant)
-    text = (plant / "maps/tables.toml").read_text()
-    mapping(plant / "maps", text.replace('columns.phase = "int32"', 'columns.phase = "int64"'))
-    with pytest.raises(MisuseError, match="begun with another mapping"):
-        tables(plant)
+def test_another_folder_that_is_not_empty_is_refused(plant: Path) -> None:
     (plant / "other").mkdir()
     (plant / "other/file").touch()
     with pytest.raises(MisuseError, match="something else is there"):

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from canopy_mqtt.command.record_verify import app
-from canopy_mqtt.command.record_verify import check as verify
+from canopy_mqtt.command.record_verify import check_part as verify
 from canopy_mqtt.record.files.drafts import Draft, recover
 from canopy_mqtt.record.files.folder import ENDED, RUNNING, Folder, noted
 from canopy_mqtt.record.files.segment import Segment

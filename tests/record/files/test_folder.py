@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from canopy_mqtt.command.record_verify import check as verify
+from canopy_mqtt.command.record_verify import check_part as verify
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.record.files.folder import ENDED, GAVE_UP, Folder, RecorderError, mend, segments
 from tests.record.scenes import HOUR, RUN_ID, STATE, Tape, manifest_of, messages, stored

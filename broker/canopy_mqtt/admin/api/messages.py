@@ -160,7 +160,7 @@ async def clear(call: Call) -> None:
     message = _retained_at(call)
     broker = call.broker
     broker.log.warning("retained message cleared by an operator", topic=call.path["topic"], by=call.caller.name)
-    broker.router.retain(Message(message.topic, b"", 0, True, b"", 0.0, ""))
+    broker.router.retained_store.retain(Message(message.topic, b"", 0, True, b"", 0.0, ""))
     broker.after_batch()
 
 

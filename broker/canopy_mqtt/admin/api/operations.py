@@ -131,8 +131,6 @@ def _drained(call: Call) -> Drained:
 @ROUTES.add("GET", f"{BASE}/upstreams")
 async def upstreams(call: Call) -> Upstreams:
     """The links to upstream brokers."""
-    links = call.broker.links
-    found = [] if links is None else list(links.links.values())
     return Upstreams(
         data=[
             Upstream(
@@ -141,7 +139,7 @@ async def upstreams(call: Call) -> Upstreams:
                 trouble=link.trouble,
                 figures={name: str(value) for name, value in status(link)},
             )
-            for link in found
+            for link in call.broker.figures.upstreams.values()
         ]
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.paging import Meta, Page
-from canopy_mqtt.admin.routing import BASE, Call, Routes, with_security_headers
+from canopy_mqtt.admin.routing import BASE, MISSING, Call, Routes, with_security_headers
 from canopy_mqtt.observe.trace import as_json, as_text, pcapng
 from canopy_mqtt.observe.trace.entries import Entry, Kind, State, Trace
 from canopy_mqtt.observe.trace.traces import TraceError, TraceExists
@@ -157,13 +157,20 @@ async def remove(call: Call) -> None:
 async def download(call: Call) -> web.StreamResponse:
     """The packets of a trace so far."""
     trace = _named(call)
+    return await send(call, trace.name, list(trace.entries))
+
+
+async def send(call: Call, name: str, entries: Sequence[Entry], missing: Sequence[str] = ()) -> web.StreamResponse:
+    """Answer with these entries of a trace. `missing`: the workers whose entries are not among them."""
     form: Form = call.query.format
     ending = "txt" if form == "text" else form
     response = _response(form)
-    response.headers["Content-Disposition"] = f'attachment; filename="{trace.name}.{ending}"'
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}.{ending}"'
+    if missing:
+        response.headers[MISSING] = ", ".join(missing)
     await response.prepare(call.request)
     if call.request.method != "HEAD":
-        await _write(response, FORMS[form](list(trace.entries)))
+        await _write(response, FORMS[form](entries))
     await response.write_eof()
     return response
 
@@ -171,12 +178,16 @@ async def download(call: Call) -> web.StreamResponse:
 @ROUTES.add("GET", LIVE, role="operator", query=WantedLive, streams=True)
 async def follow(call: Call) -> web.StreamResponse:
     """The packets of a trace and new ones, until it ends or the client closes the connection."""
-    trace = _named(call)
+    return await send_live(call, _along(call, _named(call)))
+
+
+async def send_live(call: Call, batches: AsyncIterator[list[Entry]]) -> web.StreamResponse:
+    """Answer with these entries of a trace, each batch as soon as it comes."""
     form: Form = call.query.format
     response = _response(form)
     await response.prepare(call.request)
     if call.request.method != "HEAD":
-        async for entries in _along(call, trace):
+        async for entries in batches:
             await _write(response, FORMS[form](entries))
     await response.write_eof()
     return response

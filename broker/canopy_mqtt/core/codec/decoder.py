@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec import packets, properties, reason_codes
-from canopy_mqtt.core.codec.framing import Frames, topic_end
+from canopy_mqtt.core.codec.framing import Frames
 from canopy_mqtt.core.codec.packets import (
     Ack,
     Auth,
@@ -177,7 +177,6 @@ class Decoder(Frames):
         # In one packet, and in a will; 0: any number.
         self.max_user_properties = max_user_properties
         self.server: bool = server
-        self._forward_scan: ForwardScan | None = None  # from the first properties on that are handed on
         # Of the CONNECT, as soon as it is known: also of one that is malformed further on.
         self.client_id: str = ""
 
@@ -207,20 +206,14 @@ class Decoder(Frames):
         Raises:
             MalformedPacket, ProtocolViolation, TopicAliasInvalid: as the section says.
         """
-        data = self.buffer
-        position: i64 = self.body
-        end: i64 = self.end
-        header: i64 = self.header
-        version: i64 = self.version
-        if version == 0:
+        if self.version == 0:
             raise ProtocolViolation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
+        reader = Reader(self.buffer, self.body, self.end)
+        header: i64 = self.header
         qos: i64 = header >> 1 & 3
-        if position + 2 > end:
-            raise MalformedPacket("a field runs past the end of the packet")
-        stop: i64 = topic_end(data, position)
-        if stop > end:
-            raise MalformedPacket("a field runs past the end of the packet")
-        topic = data[position + 2 : stop]  # [MQTT-3.3.2-1]
+        retain = header & 1 == 1
+        dup = header & 8 == 8
+        topic = reader.binary()  # [MQTT-3.3.2-1]
         utf8(topic)
         if (
             43 in topic or 35 in topic
@@ -228,41 +221,20 @@ class Decoder(Frames):
             raise MalformedPacket("a topic name with a wildcard")
         packet_id: i64 = 0
         if qos > 0:  # [MQTT-2.2.1-2]
-            if stop + 2 > end:
-                raise MalformedPacket("a field runs past the end of the packet")
-            packet_id = data[stop] << 8 | data[stop + 1]
-            stop += 2
-            if packet_id == 0:  # [MQTT-2.2.1-3] [MQTT-2.2.1-4] [MQTT3-2.3.1-1]
-                raise ProtocolViolation("a packet identifier of 0")
-        elif header & 8:  # [MQTT-3.3.1-2]
+            packet_id = self._packet_id(reader)
+        elif dup:  # [MQTT-3.3.1-2]
             raise MalformedPacket("DUP in a PUBLISH with QoS 0")
-        if version < 5:
+        if self.version < 5:
             if not topic:  # [MQTT3-4.7.3-1]
                 raise MalformedPacket("an empty topic name")
-            return Publish(topic, data[stop:end], qos, header & 1 == 1, header & 8 == 8, packet_id)
-        if stop >= end:
-            raise MalformedPacket("a field runs past the end of the packet")
-        length: i64 = data[stop]
-        if length == 0:
-            if not topic:  # [MQTT-4.7.3-1]
-                raise ProtocolViolation("an empty topic name without a topic alias")
-            return Publish(topic, data[stop + 1 : end], qos, header & 1 == 1, header & 8 == 8, packet_id)
-        section = stop + 1
-        if length >= 128:
-            reader = Reader(data, stop, end)
-            length = reader.varint()
-            section = reader.position
-        stop = section + length
-        if stop > end:
-            raise MalformedPacket("the properties run past the end of the packet")
-        scan = self._scan()
-        scan.run(data, section, stop, packets.PUBLISH)
+            return Publish(topic, reader.data[reader.position : reader.end], qos, retain, dup, packet_id)
+        scan = self._scan(reader, packets.PUBLISH)
         if not topic and scan.topic_alias == 0:  # [MQTT-4.7.3-1]
             raise ProtocolViolation("an empty topic name without a topic alias")
         if self.server and scan.subscription_ids:  # [MQTT-3.3.4-6]
             raise ProtocolViolation("a subscription identifier in a PUBLISH from a client")
         return Publish(
-            topic, data[stop:end], qos, header & 1 == 1, header & 8 == 8, packet_id,
+            topic, reader.data[reader.position : reader.end], qos, retain, dup, packet_id,
             scan.forward, scan.topic_alias, scan.message_expiry, scan.subscription_ids, scan.request,
         )  # fmt: skip
 
@@ -377,14 +349,16 @@ class Decoder(Frames):
             user_name=user_name, password=password, properties=section, bridge=bridge,
         )  # fmt: skip
 
-    def _scan(self) -> ForwardScan:
-        """The scan of this connection's publishes and wills; most clients never need it."""
-        scan = self._forward_scan
-        if scan is None:
-            scan = ForwardScan()
-            scan.most = self.max_user_properties
-            self._forward_scan = scan
-        return scan
+    def _scan(self, reader: Reader, place: int) -> ForwardScan:
+        """The properties of a PUBLISH or a will (`place`): the reader is left behind them."""
+        length = reader.varint()
+        start = reader.position
+        stop = start + length
+        if stop > reader.end:
+            whose = "will properties" if place == properties.WILL else "properties"
+            raise MalformedPacket(f"the {whose} run past the end of the packet")
+        reader.position = stop
+        return ForwardScan(reader.data, start, stop, place, self.max_user_properties)
 
     def _will(self, reader: Reader, qos: int, retain: bool) -> Will:
         """Sections 3.1.3.2 to 3.1.3.4."""
@@ -392,13 +366,7 @@ class Decoder(Frames):
         expiry = -1
         forward = b""
         if self.version >= 5:
-            length = reader.varint()
-            stop = reader.position + length
-            if stop > reader.end:
-                raise MalformedPacket("the will properties run past the end of the packet")
-            scan = self._scan()
-            scan.run(reader.data, reader.position, stop, properties.WILL)
-            reader.position = stop
+            scan = self._scan(reader, properties.WILL)
             delay = scan.will_delay
             expiry = scan.message_expiry
             forward = scan.forward

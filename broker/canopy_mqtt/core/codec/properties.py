@@ -321,23 +321,15 @@ def _collect(section: PropertyReader, most: int) -> Properties:
 class ForwardScan:
     """Reads the properties of a PUBLISH or a Will without building a `Properties`.
 
-    After `run`, `forward` holds the encoded properties to pass on, in their order [MQTT-3.3.2-18]. The others concern
+    `forward` holds the encoded properties to pass on, in their order [MQTT-3.3.2-18]. The others concern
     this hop alone: `topic_alias` (0: none), `message_expiry` (s, -1: none), `will_delay` (s, 0: none) and
-    `subscription_ids`. `request` is True if there is a Response Topic. One object can run any number of times.
+    `subscription_ids`. `request` is True if there is a Response Topic.
     """
 
-    def __init__(self) -> None:
-        # The allowed number of user properties and subscription identifiers; 0: any.
-        self.most: i64 = 0
-        self.forward: bytes = b""
-        self.topic_alias: int = 0
-        self.message_expiry: int = -1
-        self.will_delay: int = 0
-        self.subscription_ids: tuple[int, ...] = ()
-        self.request: bool = False
-
-    def run(self, data: bytes, start: int, stop: int, place: int) -> None:
+    def __init__(self, data: bytes, start: int, stop: int, place: int, most: i64 = 0) -> None:
         """Validate and sort out `data[start:stop]`, a section without its length. `place`: PUBLISH or `WILL`.
+
+        `most`: the allowed number of user properties and subscription identifiers; 0: any.
 
         Raises:
             MalformedPacket: it cannot be parsed, a property does not belong here, or the response topic is no name.
@@ -345,17 +337,17 @@ class ForwardScan:
             TopicAliasInvalid: a topic alias of 0.
             Refused: more than `most` user properties.
         """
-        self.topic_alias = 0
-        self.message_expiry = -1
-        self.will_delay = 0
-        self.subscription_ids = ()
-        self.request = False
+        self.forward: bytes = b""
+        self.topic_alias: int = 0
+        self.message_expiry: int = -1
+        self.will_delay: int = 0
+        self.subscription_ids: tuple[int, ...] = ()
+        self.request: bool = False
         section = PropertyReader(data, start, stop, place)
         kept: list[bytes] = []
         subscription_ids: list[int] = []
         run_start: i64 = start
         repeated: i64 = 0
-        most: i64 = self.most
         while section.next():
             identifier: i64 = section.identifier
             wire_type: i64 = section.wire_type
@@ -390,13 +382,9 @@ class ForwardScan:
             if before > run_start:
                 kept.append(data[run_start:before])
             run_start = section.position
-        if subscription_ids:
-            self.subscription_ids = tuple(subscription_ids)
-        if not kept:
-            self.forward = data[run_start:stop]
-        else:
-            kept.append(data[run_start:stop])
-            self.forward = b"".join(kept)
+        self.subscription_ids = tuple(subscription_ids)
+        kept.append(data[run_start:stop])
+        self.forward = b"".join(kept)
 
 
 def encode_one(identifier: int, value: int) -> bytes:

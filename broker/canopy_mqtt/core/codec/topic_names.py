@@ -83,20 +83,12 @@ def validate_filter(topic_filter: str, max_levels: int = 0) -> None:
         raise _bad_filter(f"is longer than {MAX_BYTES:,} bytes")  # [MQTT-4.7.3-3]
     if max_levels > 0 and level_count(topic_filter) > max_levels:
         raise Refused(f"topic filter has more than {max_levels} levels", reason_codes.TOPIC_FILTER_INVALID)
-    hash_sign = topic_filter.find("#")
-    if hash_sign >= 0:
-        # One, at the very end, alone in its level [MQTT-4.7.1-1].
-        if hash_sign != len(topic_filter) - 1:
-            raise _bad_filter("holds # before its end")
-        if hash_sign > 0 and topic_filter[hash_sign - 1] != "/":
-            raise _bad_filter("holds # beside other characters of a level")
-    plus = topic_filter.find("+")
-    if plus >= 0:
-        last = len(topic_filter) - 1
-        while plus >= 0:
-            if (plus > 0 and topic_filter[plus - 1] != "/") or (plus < last and topic_filter[plus + 1] != "/"):
-                raise _bad_filter("holds + beside other characters of a level")  # [MQTT-4.7.1-2]
-            plus = topic_filter.find("+", plus + 1)
+    if "#" in topic_filter[:-1]:
+        raise _bad_filter("holds # before its end")  # [MQTT-4.7.1-1]
+    for level in topic_filter.split("/"):
+        for sign in "#+":
+            if sign in level and len(level) > 1:  # [MQTT-4.7.1-1] [MQTT-4.7.1-2]
+                raise _bad_filter(f"holds {sign} beside other characters of a level")
 
 
 def scan_filter(raw: bytes, start: i64, stop: i64) -> int:
@@ -183,48 +175,28 @@ def matches(topic_filter: str, topic: str) -> bool:
 
     One pair at a time: for many filters there is the trie, for many topics the retained tree.
     """
-    if topic_filter == topic:
-        return True
-    # [MQTT-4.7.2-1]: a leading wildcard sees no topic that begins with $.
-    if topic.startswith("$") and topic_filter.startswith(("+", "#")):
-        return False
-    return levels_match(topic_filter.split("/"), 0, topic.split("/"), 0)
+    return topic_filter == topic or levels_match(topic_filter.split("/"), topic.split("/"))
 
 
-def levels_match(filter_levels: list[str], at: int, topic_levels: list[str], depth: int) -> bool:
-    """Match the filter's levels from `at` on with the topic's from `depth` on; the `$` rule is the caller's."""
-    end = len(topic_levels)
-    for index in range(at, len(filter_levels)):
-        level = filter_levels[index]
+def levels_match(filter_levels: list[str], levels: list[str]) -> bool:
+    """Match a filter with a topic name, level by level; or with a filter, of which each topic has to match."""
+    if levels[0].startswith("$") and filter_levels[0] in ("+", "#"):
+        return False  # [MQTT-4.7.2-1]
+    end = len(levels)
+    for at, level in enumerate(filter_levels):
         if level == "#":
             return True  # the level before it is matched too: "a/#" matches "a" (section 4.7.1.2)
-        if depth >= end:
+        if at >= end or levels[at] == "#" or (level != "+" and level != levels[at]):
             return False
-        if level != "+" and level != topic_levels[depth]:
-            return False
-        depth += 1
-    return depth == end
+    return len(filter_levels) == end
 
 
 def covers(wide: str, topic_filter: str) -> bool:
     """Return whether `wide` matches each topic that `topic_filter` matches. Both are valid, without `$share/name/`."""
-    if topic_filter.startswith("$") and not wide.startswith("$"):
-        return False  # [MQTT-4.7.2-1]
-    if wide.startswith("$") and not topic_filter.startswith("$"):
-        return False
     if wide == "+/#":
         # Every topic name has a first level.
-        return True
-    levels = wide.split("/")
-    asked = topic_filter.split("/")
-    for at, level in enumerate(levels):
-        if level == "#":
-            return True
-        if at >= len(asked) or asked[at] == "#":
-            return False
-        if level != "+" and level != asked[at]:
-            return False
-    return len(levels) == len(asked)
+        wide = "#"
+    return levels_match(wide.split("/"), topic_filter.split("/"))
 
 
 def intersect(one: str, other: str) -> str | None:

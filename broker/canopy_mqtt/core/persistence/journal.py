@@ -229,6 +229,14 @@ class MessageRecord:
         # Of a retained message: the name of the account that holds it (`core.accounts`).
         self.account = ""
 
+    def message(self, now: float) -> Message:
+        """Return the message. `now`: the caller's monotonic clock, above 0, from which the record counts.
+
+        What has expired does so now: the clock may not reach back that far.
+        """
+        expires_at = 0.0 if self.expires_in is None else now + max(self.expires_in, 0.0)
+        return Message(self.topic, self.payload, self.qos, self.retain, self.properties, expires_at, self.publisher)
+
 
 class SubscriptionRecord:
     """A subscription (`topics.subscription`) with the QoS that was granted; `streaming`: see `Journal.subscribed`."""
@@ -268,12 +276,10 @@ class DeliveryRecord:
         self.attempts = 0
 
     def queued(self, now: float) -> Delivery:
-        """The delivery that waits. `now`: the caller's monotonic clock, above 0, from which the record counts."""
+        """The delivery that waits; `now`: see `MessageRecord.message`."""
         kept = self.message
         assert kept is not None
-        expires_at = 0.0 if kept.expires_in is None else now + max(kept.expires_in, 0.0)
-        message = Message(kept.topic, kept.payload, kept.qos, kept.retain, kept.properties, expires_at, kept.publisher)
-        return Delivery(message, self.qos, self.retain, self.identifiers, None)
+        return Delivery(kept.message(now), self.qos, self.retain, self.identifiers, None)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -84,7 +84,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     saved.retained.reverse()
     while saved.retained:
         kept = saved.retained.pop()
-        message = _new_message(kept, now)
+        message = kept.message(now)
         router.retained_store.restored(message, router.accounts.named(kept.account))
         if steps.over():
             yield
@@ -124,7 +124,7 @@ def refill(router: Router, session: Session, record: SessionRecord, now: float) 
 
 
 class _Dropped(Journal):
-    """The journal of a queue while it is filled again: what comes in was told of long ago, what has to go was not."""
+    """The journal of a session while it is filled again: what comes in was told of long ago, what has to go was not."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__()
@@ -138,20 +138,13 @@ def _message(record: MessageRecord, messages: dict[MessageRecord, Message], now:
     """The message of a record: one object, however many deliveries share it."""
     message = messages.get(record)
     if message is None:
-        message = messages[record] = _new_message(record, now)
+        message = messages[record] = record.message(now)
     return message
 
 
 def _gone_for(record: SessionRecord) -> float:
     """Seconds for which the client has been away; 0.0: it was connected."""
     return 0.0 if record.disconnected_for is None else record.disconnected_for
-
-
-def _new_message(record: MessageRecord, now: float) -> Message:
-    expires_at = 0.0 if record.expires_in is None else _time(record.expires_in, now)
-    return Message(
-        record.topic, record.payload, record.qos, record.retain, record.properties, expires_at, record.publisher
-    )
 
 
 def _time(remaining: float, now: float) -> float:
@@ -162,7 +155,11 @@ def _time(remaining: float, now: float) -> float:
 def _session(
     router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float, steps: _Steps
 ) -> Iterator[None]:
-    session = _made(router, record)
+    session = new_session(record.client_id, router.limits, router.counters, record.principal)
+    session.expiry_interval = record.expiry_interval
+    session.account.retained = router.retained_store.shares.of(record.client_id)
+    router.queue_limits.apply(session)
+    router.session_table.add(session)
     yield from _fill(router, session, record, messages, now, steps)
     journal = router.journal
     gone_for = record.disconnected_for
@@ -170,7 +167,12 @@ def _session(
         gone_for = 0.0
         if journal is not None:
             journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
-    _times(router, session, record, gone_for, now)
+    if session.expiry_interval != NEVER:
+        session.expires_at = _time(session.expiry_interval - gone_for, now)
+    if record.will is not None:
+        _will(router, session, record.will, now)
+    router.session_table.count(session)
+    router.schedule(session)
 
 
 def _share_queue(
@@ -193,25 +195,6 @@ def _share_queue(
     router.share_queues.settle(queue)
 
 
-def _made(router: Router, record: SessionRecord) -> Session:
-    session = new_session(record.client_id, router.limits, router.counters, record.principal)
-    session.expiry_interval = record.expiry_interval
-    session.account.retained = router.retained_store.shares.of(record.client_id)
-    router.queue_limits.apply(session)
-    router.session_table.add(session)
-    return session
-
-
-def _times(router: Router, session: Session, record: SessionRecord, gone_for: float, now: float) -> None:
-    """Its expiry and its will, and the accounts of it."""
-    if session.expiry_interval != NEVER:
-        session.expires_at = _time(session.expiry_interval - gone_for, now)
-    if record.will is not None:
-        _will(router, session, record.will, now)
-    router.session_table.count(session)
-    router.schedule(session)
-
-
 def _fill(
     router: Router,
     session: Session,
@@ -229,7 +212,7 @@ def _fill(
         session.received_qos2 = set(record.received)
     journal = router.journal
     if journal is not None:
-        session.queue.journal = _Dropped(journal)
+        session.keep_in(_Dropped(journal))
     pages = deque(record.pages)
     for kept in record.deliveries:
         _pages_before(session, pages, kept.number, journal)
@@ -297,7 +280,8 @@ def _subscribe_one(router: Router, session: Session, kept: SubscriptionRecord) -
     subscription = Subscription(session, kept.request.topic_filter)
     subscription.agree(kept.request, kept.identifier, router.limits.max_qos)
     router.table.add(session, subscription, group_name, topic_filter)
-    router.table.tell(subscription, True)
+    if router.tap is not None:
+        router.tap.subscribed(subscription, True)
     if not session.internal and (kept.options is not None or router.limits.rules):
         # By what is allowed now.
         terms = router.queue_limits.subscription_terms(session, topic_filter, kept.options)

@@ -65,9 +65,8 @@ class PublisherHold:
         self._sent: i64 = sent
         # When the broker was last through with what it had sent, or began to read from it again.
         self._through_at = now
-        # The queue that it waits for, if it does: of a connection, or of a session.
-        self._live: SendBuffer | None = None
-        self._kept: MessageQueue | None = None
+        # The queues that it waits for, if it does: of a connection, and of a session; and the recorder's.
+        self._queues: list[SendBuffer | MessageQueue] = []
         self._record: Crowded | None = None
 
     def meet(self, totals: QueueTotals, session: Session | None, size: i64, more: i64, sent: i64, now: float) -> bool:
@@ -86,25 +85,24 @@ class PublisherHold:
         passed = now - self._met_at
         self._met_at = now
         self._pass(now)
-        live = totals.crowded_live
-        kept = totals.crowded_session
+        queues: list[SendBuffer | MessageQueue] = []
+        if totals.crowded_live is not None:
+            queues.append(totals.crowded_live)
+        if totals.crowded_session is not None:
+            queues.append(totals.crowded_session)
         if more == 0 or passed >= FLIGHT:
             self._through_at = now
-        fills = self._fills(live, kept, passed, size, sent)
+        fills = self._fills(queues, passed, size, sent)
         if session is not None and not fills and now - self._through_at < BEHIND:
             return False
         if (more == 0 and passed >= FLIGHT) or self._left <= 0.0:
             return False
         if session is not None:
             send_buffer = session.send_buffer
-            if session.window.inflight.count > 0 or send_buffer is None:
+            if session.in_flight_messages() > 0 or send_buffer is None:
                 return False
-            if live is send_buffer:
-                live = None
-            if kept is session.queue:
-                kept = None
-        self._live = live
-        self._kept = kept
+            queues = [each for each in queues if each is not send_buffer and each is not session.made_queue]
+        self._queues = queues
         totals.crowded_live = None
         totals.crowded_session = None
         if self.on:
@@ -117,12 +115,7 @@ class PublisherHold:
         record = self._record
         if record is not None and not record.crowded(now):
             self._record = None
-        live = self._live
-        if live is not None and (self._left <= 0.0 or not live.crowded(now)):
-            self._live = None
-        kept = self._kept
-        if kept is not None and (self._left <= 0.0 or not kept.crowded(now)):
-            self._kept = None
+        self._queues = [each for each in self._queues if self._left > 0.0 and each.crowded(now)]
         # What has gathered while it was held is no flight.
         self._through_at = now
         return now + STEP if self.on else 0.0
@@ -130,17 +123,16 @@ class PublisherHold:
     @property
     def on(self) -> bool:
         """True while it is held."""
-        return self._live is not None or self._kept is not None or self._record is not None
+        return len(self._queues) > 0 or self._record is not None
 
-    def _fills(self, live: SendBuffer | None, kept: MessageQueue | None, passed: float, size: i64, sent: i64) -> bool:
+    def _fills(self, queues: list[SendBuffer | MessageQueue], passed: float, size: i64, sent: i64) -> bool:
         """Return whether this publisher fills the queues, by its messages and their bytes since it last met one."""
         messages: i64 = 0
         room: i64 = 0
-        if live is not None:
-            messages, room = live.max_messages, live.max_bytes
-        if kept is not None:
-            messages = kept.max_messages if live is None else min(messages, kept.max_messages)
-            room = kept.own_max_bytes if live is None else min(room, kept.own_max_bytes)
+        for each in queues:
+            bound = each.own_max_bytes if isinstance(each, MessageQueue) else each.max_bytes
+            messages = each.max_messages if messages == 0 else min(messages, each.max_messages)
+            room = bound if room == 0 else min(room, bound)
         # A sixteenth of the messages that may wait in a second, or at once; and three eighths of their bytes at once.
         most = float(messages >> 4)
         most_bytes = float((room >> 3) * 3)
@@ -155,7 +147,7 @@ class PublisherHold:
         """Count the time that has passed, in which it was held or not."""
         passed = now - self._at
         self._at = now
-        self._left += -passed if self._live is not None or self._kept is not None else passed * RECOVERY
+        self._left += -passed if self._queues else passed * RECOVERY
         if self._left > self._most:
             self._left = self._most
 

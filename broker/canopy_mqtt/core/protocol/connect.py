@@ -8,7 +8,6 @@ accepted or its connection has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.causes import REFUSED
@@ -31,7 +30,7 @@ from canopy_mqtt.core.codec.properties import (
 )
 from canopy_mqtt.core.codec.reason_codes import MalformedPacket, ProtocolViolation, Refused
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, has_control, is_system, validate_topic
-from canopy_mqtt.core.hooks import LATER, AccessControl, Origin, Ticket
+from canopy_mqtt.core.hooks import LATER, Origin, Ticket
 from canopy_mqtt.core.jobs import CONNECT_WORK
 from canopy_mqtt.core.ledger import ACCESS_CONTROL, MOUNT, WILL
 from canopy_mqtt.core.limits import Limits
@@ -141,68 +140,23 @@ def _ask(protocol: ServerProtocol, connect: Connect, proved: Principal | None, n
     if access_control is None:
         admit(protocol, reason_codes.SUCCESS, now)
         return
-    question = AdmitQuestion(proved, protocol.answer_later)
-    protocol.question = question
+    ticket = Ticket(protocol.answer_later, proved)
+    protocol.ticket = ticket
     protocol.state = phases.follow(protocol.state, ADMITTING)
-    answer = question.ask(access_control, connect, protocol.origin)
+    answer = ticket.ask(access_control, connect, protocol.origin)
     # Opening the session may have ended this connection.
     if answer != LATER and protocol.state != CLOSED:
         admit(protocol, answer, now)
-
-
-class AdmitQuestion:
-    """Asks access control about one CONNECT and takes its answer, which may come later, by a `Ticket`."""
-
-    def __init__(self, proved: Principal | None, told: Callable[[int], None] | None) -> None:
-        """`proved`: who the client is by its authentication method; `told` hears of a late answer."""
-        self._proved = proved
-        self._told = told
-        self._ticket: Ticket | None = None
-        self._asking = False  # it may answer by the ticket before it returns
-        self._early_answer = LATER
-
-    def ask(self, access_control: AccessControl, connect: Connect, origin: Origin) -> int:
-        """Return the reason code for a CONNECT, or LATER."""
-        ticket = Ticket(self._decided, self._proved)
-        self._ticket = ticket
-        self._asking = True
-        try:
-            answer = access_control.admit(connect, origin, ticket)
-        finally:
-            self._asking = False
-        return self._early_answer if answer == LATER else answer
-
-    def _decided(self, reason_code: int) -> None:
-        """Take the answer of `Ticket.answer`."""
-        if self._asking:
-            self._early_answer = reason_code
-        elif self._told is not None:
-            self._told(reason_code)
-
-    @property
-    def principal(self) -> Principal | None:
-        """The client, as access control has named it; None: as its CONNECT does."""
-        return None if self._ticket is None else self._ticket.principal
-
-    @property
-    def detail(self) -> str:
-        """The reason of a refusal, for the log."""
-        return "" if self._ticket is None else self._ticket.detail
-
-    def discard(self) -> None:
-        """Take no answer any more: the client is in, or its connection has ended."""
-        self._ticket = None
-        self._told = None
 
 
 def forget(protocol: ServerProtocol) -> None:
     """Forget what was needed until the client is in, or until its connection has ended."""
     protocol.connect = None
     protocol.answer_later = None
-    question = protocol.question
-    if question is not None:
-        protocol.question = None
-        question.discard()
+    ticket = protocol.ticket
+    if ticket is not None:
+        protocol.ticket = None
+        ticket.discard()
 
 
 def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
@@ -283,11 +237,11 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
 def _identify(protocol: ServerProtocol, connect: Connect, now: float) -> Principal:
     """Find out who the client is. Raises Refused: it may not come in."""
     router = protocol.router
-    question = protocol.question
+    ticket = protocol.ticket
     authentication = protocol.authentication
     found: Principal | None = None
-    if question is not None:
-        found = question.principal
+    if ticket is not None:
+        found = ticket.principal
     elif authentication is not None:
         found = authentication.principal
     principal = identity.principal_of(connect, found, protocol.origin, protocol.client_id)
@@ -352,7 +306,7 @@ def _open_session(
     if present:
         identity.become(session, principal, router)
     if isinstance(session, NodeSession):
-        session.stream_all(router.retained, router.retained_store.cleared)
+        session.stream_all(router.retained, router.retained_store.cleared, router.sessions)
     session.link_peer = link_peer(connect)
     session.is_link = identity.is_link(client_id, principal.user_name, limits)
     router.queue_limits.apply(session)
@@ -487,6 +441,7 @@ def link_peer(connect: Connect) -> str:
 _CROWDED: Final[dict[int, str]] = {
     reason_codes.QUOTA_EXCEEDED: "too many connections from this address",
     reason_codes.CONNECTION_RATE_EXCEEDED: "too many new connections",
+    reason_codes.SERVER_BUSY: "the broker has no room for another connection",
 }
 """The text for a client whose connection is one too many."""
 
@@ -494,10 +449,13 @@ _CROWDED: Final[dict[int, str]] = {
 def _check(connect: Connect, refused: int, host: str, router: Router, now: float) -> None:
     """Check a CONNECT against load, admission and settings [MQTT-3.1.4-2]. Raises Refused.
 
-    `refused` is the reason code of a connection that is one too many of its address, or 0. A client of such an address
+    `refused` is the reason code of a connection that is one too many, or 0. A client of an address that has too many
     may come in place of its own old connection: that may well be dead, and would keep it out until that is noticed.
     """
-    check_load(router, now)
+    limit = router.limits.max_loop_lag
+    if limit > 0.0 and router.counters.load.lag_at(now) > limit:
+        # Before anything is done for it.
+        raise Refused("the broker is overloaded", reason_codes.SERVER_BUSY)
     check_ban(connect.client_id, connect.user_name, host, router, now)
     if refused != 0:
         earlier = router.sessions.get(connect.client_id)
@@ -537,7 +495,9 @@ def _check_settings(connect: Connect, router: Router) -> None:
     elif router.keeps is not None and not router.keeps(client_id):
         raise Refused("the sessions of this client identifier are elsewhere", reason_codes.SERVER_UNAVAILABLE)
     user_name = connect.user_name
-    if user_name is None and not limits.allow_anonymous and not _asks_later(connect, router):
+    # Access control or a method will say who the client is: then its CONNECT need not.
+    asked = router.access_control is not None or AUTHENTICATION_METHOD in connect.properties.strings
+    if user_name is None and not limits.allow_anonymous and not asked:
         # A health check has to hear that no client could come in, rather than that it may not.
         check_room(router)
         raise Refused("a user name is needed", reason_codes.NOT_AUTHORIZED)
@@ -570,33 +530,6 @@ def check_levels(will: Will, limits: Limits) -> None:
     """Check the topic of a will against the limit of levels. Raises Refused."""
     if 0 < limits.max_topic_levels <= will.topic.count("/"):
         raise Refused("the will's topic has too many levels", reason_codes.TOPIC_NAME_INVALID)
-
-
-def _asks_later(connect: Connect, router: Router) -> bool:
-    """Return whether access control or a method will say who the client is: then its CONNECT need not."""
-    return router.access_control is not None or AUTHENTICATION_METHOD in connect.properties.strings
-
-
-def check_principal(connect: Connect, principal: Principal, router: Router) -> None:
-    """Check what a CONNECT asks for against who the client has turned out to be. Raises Refused."""
-    limits = router.limits
-    if principal.user_name is None and not limits.allow_anonymous:
-        check_room(router)
-        raise Refused("a user name is needed", reason_codes.NOT_AUTHORIZED)
-    will = connect.will
-    if will is None or announced(will):
-        return  # of those below $SYS only such a one is left (`leave_will_out`)
-    if identity.is_reserved(
-        will.topic.encode(), identity.is_link(principal.client_id, principal.user_name, limits), router
-    ):
-        raise Refused("a will to a topic that is the broker's own", reason_codes.NOT_AUTHORIZED)
-
-
-def check_load(router: Router, now: float) -> None:
-    """Refuse a client that comes while the event loop lags, before anything is done for it. Raises Refused."""
-    limit = router.limits.max_loop_lag
-    if limit > 0.0 and router.counters.load.lag_at(now) > limit:
-        raise Refused("the broker is overloaded", reason_codes.SERVER_BUSY)
 
 
 def check_session(connect: Connect, client_id: str, principal: Principal, router: Router, now: float) -> None:
@@ -665,14 +598,22 @@ def check_client(connect: Connect, principal: Principal, router: Router) -> None
     Raises:
         Refused: its will or its user do not allow it.
     """
-    mount = principal.mount
-    if mount and connect.will is not None:
-        connect.will = identity.mounted_will(connect.will, mount)
-        check_levels(connect.will, router.limits)
-    check_principal(connect, principal, router)
+    limits = router.limits
     will = connect.will
-    rule = "" if will is None else _rule_against(will, principal, router)
-    if will is not None and rule:
+    if principal.mount and will is not None:
+        connect.will = will = identity.mounted_will(will, principal.mount)
+        check_levels(will, limits)
+    if principal.user_name is None and not limits.allow_anonymous:
+        check_room(router)
+        raise Refused("a user name is needed", reason_codes.NOT_AUTHORIZED)
+    if will is None:
+        return
+    link = identity.is_link(principal.client_id, principal.user_name, limits)
+    # Of the wills below $SYS only those of bridges are left (`leave_will_out`).
+    if not announced(will) and identity.is_reserved(will.topic.encode(), link, router):
+        raise Refused("a will to a topic that is the broker's own", reason_codes.NOT_AUTHORIZED)
+    rule = _rule_against(will, principal, router)
+    if rule:
         router.counters.denied_publishes += 1
         raise Refused(  # section 5.4.2
             "not authorized to publish to the will's topic",

@@ -29,7 +29,7 @@ from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.encoder import PINGRESP
 from canopy_mqtt.core.codec.packets import Auth, Connect, Disconnect
 from canopy_mqtt.core.codec.reason_codes import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
-from canopy_mqtt.core.hooks import Origin
+from canopy_mqtt.core.hooks import Origin, Ticket
 from canopy_mqtt.core.jobs import HELD_WORK, PACKET_WORK, TURN_WORK
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol import acknowledge, connect, control_packets, phases, publish, subscribe
@@ -90,9 +90,9 @@ class ServerProtocol(Peer):
         self.requests: WaitingRequests | None = None
         self.publish_limit: PublishLimit | None = publish_limit(router.limits)
         self.hold: PublisherHold | None = None  # once it was too fast for a subscriber
-        # The SUBSCRIBE or UNSUBSCRIBE, or the check of a resumed session, that goes on.
-        self.filter_packet: subscribe.FilterPacket | None = None
-        self.review: subscribe.SubscriptionReview | None = None
+        # The SUBSCRIBE or UNSUBSCRIBE, or the check of a resumed session, that goes on. Nothing behind it is acted on
+        # before it is done.
+        self.filter_job: subscribe.FilterPacket | subscribe.SubscriptionReview | None = None
         self.messages_received: i64 = 0
         # What all clients had sent when the present turn began.
         self._received_before: i64 = 0
@@ -121,12 +121,10 @@ class ServerProtocol(Peer):
         self.connect: Connect | None = None
         # What another node of the cluster is told in CONNACK; None: it is a client.
         self.node: list[tuple[str, str]] | None = None
-        self.question: connect.AdmitQuestion | None = None
+        self.ticket: Ticket | None = None
         self.authentication: Authentication | None = None
         self.v5 = False
         self.accepted = False
-        self.filters_busy = False  # nothing behind a SUBSCRIBE or UNSUBSCRIBE is acted on before it is done
-        self.resumes = False  # the review is of a session that goes on; else its client has authenticated again
         self.unfinished = False  # a turn ended before the read was through: the shell calls `go_on`
         self.hurried = False  # because a subscriber has fallen behind: a little later, then
         self.renewed = False  # the client has authenticated again; the shell's to reset
@@ -225,8 +223,7 @@ class ServerProtocol(Peer):
             self.authentication = None
             self.allowed_as = None
             self.earlier_qos2 = None
-            if self.filters_busy:
-                subscribe.end_packet(self)
+            self.filter_job = None
             if self.send_buffer.held is not None or self.requests is not None:
                 acknowledge.end(self)
             if self.aliases is not None:
@@ -303,10 +300,10 @@ class ServerProtocol(Peer):
             # Not a packet more once the connection is over, also of a read that a refused CONNECT began [MQTT-3.1.4-6].
             while not self.unfinished and self.state != CLOSED and self.state != ADMITTING:
                 # At the end of a read there is nothing to yield with, but the client may have to be held.
-                more = decoder.end < len(decoder.buffer) or self.filters_busy
+                more = decoder.end < len(decoder.buffer) or self.filter_job is not None
                 if (more or load.crowds != self._crowds) and self.should_yield(now):
                     self.unfinished = True
-                elif self.filters_busy:
+                elif self.filter_job is not None:
                     subscribe.step(self, now)
                 elif decoder.next_frame():
                     budget.used += PACKET_WORK
@@ -363,7 +360,7 @@ class ServerProtocol(Peer):
         ):
             decoder = self.decoder
             # A packet that has not come whole is no reason for another turn.
-            if decoder.end < len(decoder.buffer) or self.filters_busy:
+            if decoder.end < len(decoder.buffer) or self.filter_job is not None:
                 self.hurried = counters.backed_up != self._backed_up
                 return True
         return False
@@ -449,6 +446,6 @@ class ServerProtocol(Peer):
         self.final_packet = control_packets.refusal(version, error.reason_code, text, self.send_buffer.max_packet)
         if isinstance(error, Refused) and error.detail:
             text = error.detail[:MAX_TEXT]
-        elif self.question is not None:
-            text = self.question.detail[:MAX_TEXT] or text
+        elif self.ticket is not None:
+            text = self.ticket.detail[:MAX_TEXT] or text
         self.end(REFUSED if isinstance(error, Refused) else PROTOCOL_ERROR, now, text)

@@ -65,8 +65,7 @@ def resume(protocol: ServerProtocol, now: float) -> None:
     """Go on with a session (`Session.resume`), once it is known which subscriptions its client may still have."""
     session = protocol.session
     assert session is not None
-    protocol.resumes = True
-    if _begin_review(protocol, session):
+    if _begin_review(protocol, session, True):
         # Nothing that is published meanwhile comes before what was in flight.
         session.window.begin_resend(protocol.send_buffer, session.version)
     else:
@@ -78,25 +77,16 @@ def renewed(protocol: ServerProtocol) -> None:
     (0x87)."""
     session = protocol.session
     assert session is not None
-    protocol.resumes = False
-    _begin_review(protocol, session)
+    _begin_review(protocol, session, False)
 
 
-def _begin_review(protocol: ServerProtocol, session: Session) -> bool:
+def _begin_review(protocol: ServerProtocol, session: Session, resumes: bool) -> bool:
     """Begin to check the subscriptions of a session. Return False if there is nothing to check."""
     access_control = protocol.router.access_control
     if session.internal or (access_control is None and not session.others_terms):
         return False
-    protocol.review = SubscriptionReview(session, access_control, protocol.router)
-    protocol.filters_busy = True
+    protocol.filter_job = SubscriptionReview(session, access_control, protocol.router, resumes)
     return True
-
-
-def end_packet(protocol: ServerProtocol) -> None:
-    """Forget a packet or a review: it is done, or the connection is over."""
-    protocol.filter_packet = None
-    protocol.review = None
-    protocol.filters_busy = False
 
 
 def step(protocol: ServerProtocol, now: float) -> None:
@@ -107,24 +97,18 @@ def step(protocol: ServerProtocol, now: float) -> None:
     session = protocol.session
     assert session is not None
     budget = protocol.router.budget
-    review = protocol.review
-    if review is not None:
-        if review.step(budget):
-            end_packet(protocol)
-            if protocol.resumes:
-                session.go_on(now)
-            elif review.ended > 0:
-                raise ProtocolError("a subscription is not allowed any more", reason_codes.NOT_AUTHORIZED)
-        return
-    packet = protocol.filter_packet
+    packet = protocol.filter_job
     if packet is None:
-        packet = FilterPacket(protocol.decoder.filters(), session, protocol.router)
-        protocol.filter_packet = packet
-        protocol.filters_busy = True
+        protocol.filter_job = packet = FilterPacket(protocol.decoder.filters(), session, protocol.router)
     if not packet.step(budget):
         return
-    protocol.filter_packet = None
-    protocol.filters_busy = False
+    protocol.filter_job = None
+    if isinstance(packet, SubscriptionReview):
+        if packet.resumes:
+            session.go_on(now)
+        elif packet.ended > 0:
+            raise ProtocolError("a subscription is not allowed any more", reason_codes.NOT_AUTHORIZED)
+        return
     listener = protocol.router.table.listener
     if not packet.awaited or listener is None:
         packet.answer(protocol)
@@ -452,13 +436,6 @@ class FilterPacket(Job):
         return properties
 
 
-def _lower(session: Session, subscription: Subscription, qos: int, router: Router) -> None:
-    """Give a subscription a lower QoS: no more is allowed by now."""
-    subscription.grant(qos)
-    router.table.touch(subscription)
-    session.keep_subscription(subscription)
-
-
 class SubscriptionReview(Job):
     """Checks a resumed session's subscriptions: forbidden ones end, others may continue with a lower QoS.
 
@@ -466,7 +443,11 @@ class SubscriptionReview(Job):
     session was another user's, they get the queues that the rules have for this one.
     """
 
-    def __init__(self, session: Session, access_control: AccessControl | None, router: Router) -> None:
+    def __init__(
+        self, session: Session, access_control: AccessControl | None, router: Router, resumes: bool = False
+    ) -> None:
+        """`resumes`: its client has connected again; else it has authenticated again, or the rules have changed."""
+        self.resumes = resumes
         self._session = session
         self._access_control = access_control
         self._router = router
@@ -511,4 +492,6 @@ class SubscriptionReview(Job):
             router.unsubscribe(session, name)
         elif granted < i64(subscription.qos):
             router.budget.used += FILTER_WORK + TOLD_WORK
-            _lower(session, subscription, granted, router)
+            subscription.grant(granted)
+            router.table.touch(subscription)
+            session.keep_subscription(subscription)

@@ -17,6 +17,7 @@ from canopy_mqtt.core.queues.message import Message
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.queues.queue_terms import MessageTerms, Place
+    from canopy_mqtt.core.queues.requests import LinkAnswer
     from canopy_mqtt.core.topics.subscription import SharedGroup
 
 # States of a Delivery.
@@ -50,18 +51,8 @@ _EMPTY: Final[list[Delivery | None]] = []
 
 
 LOST: Final = -1
-"""In place of a reason code: no acknowledgement can come any more."""
-
-
-class Settled:
-    """Hears once what became of a delivery."""
-
-    def settled(self, code: i64) -> None:
-        """Take the reason code with which the client acknowledged it.
-
-        `LOST`: it was dropped, expired, or went to another, or its connection ended.
-        """
-        raise NotImplementedError
+"""In place of a reason code: no acknowledgement can come any more. The delivery was dropped, expired, or went to
+another, or its connection ended."""
 
 
 class Delivery:
@@ -85,7 +76,7 @@ class Delivery:
         # Where terms of their own hold for its message: whose account it is on, since when (s) it waits, and whether.
         self.message_terms: MessageTerms | None = None
         self.place: Place | None = None
-        self.on_settled: Settled | None = None  # who is told what became of it, until that is known
+        self.on_settled: LinkAnswer | None = None  # who is told what became of it, until that is known
         self.since = 0.0
         # Its place in the order of what is in flight (`InFlight`).
         self.turn: i64 = 0

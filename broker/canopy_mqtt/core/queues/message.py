@@ -261,25 +261,18 @@ class MessageCopy(Message):
         self.held = message.held
 
 
-class _Encoded:
-    """Very many identifiers, as they stand in a packet: each copy of each message to one client has the same ones."""
-
-    def __init__(self, identifiers: tuple[int, ...], section: bytes) -> None:
-        self.identifiers = identifiers
-        self.section = section
-
-
-_last: list[_Encoded] = []
+_last: list[tuple[tuple[int, ...], bytes]] = []
+"""Very many identifiers, and how they stand in a packet: each copy of each message to one client has the same ones."""
 
 
 def _identifier_section(identifiers: tuple[int, ...]) -> bytes:
     """The properties that subscription identifiers are."""
     many = len(identifiers) >= MANY_IDENTIFIERS
-    if many and _last and _last[0].identifiers is identifiers:
-        return _last[0].section
+    if many and _last and _last[0][0] is identifiers:
+        return _last[0][1]
     section = b"".join([IDENTIFIER_PREFIX + varint(identifier) for identifier in identifiers])
     if many:
-        _last[:] = [_Encoded(identifiers, section)]
+        _last[:] = [(identifiers, section)]
     return section
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from canopy_mqtt.core.accounts import Account
-from canopy_mqtt.core.counters import Counters, QueueTotals, bound
+from canopy_mqtt.core.counters import UNLIMITED, Counters, QueueTotals, bound
 from canopy_mqtt.core.hooks import NEVER_MADE, Permissions
 from canopy_mqtt.core.ledger import (
     ACCEPTED,
@@ -50,17 +50,17 @@ GAPS: Final = 64
 
 
 class MessageQueue:
-    """One client's queue in its session. `messages` and `bytes`: what waits; a limit of 0: unlimited.
+    """One client's queue in its session. `messages` and `bytes`: what waits. It is unlimited until `limit` is called.
 
     Of it some may be on disk alone (`disk`): behind the first `_ahead` of `pending`, and before the rest.
     `send_buffer`, where a method takes it, is that of the client's connection; None: it is offline.
     """
 
-    def __init__(self, ledger: Ledger, counters: Counters, max_messages: int, max_bytes: int) -> None:
+    def __init__(self, ledger: Ledger, counters: Counters) -> None:
         """`ledger`: where losses are written down."""
-        self.max_messages: i64 = bound(max_messages)
-        self.max_bytes: i64 = bound(max_bytes)  # what holds now: `ClientAccount.fit` may set it below the queue's own
-        self.own_max_bytes: i64 = self.max_bytes
+        self.max_messages: i64 = UNLIMITED
+        self.max_bytes: i64 = UNLIMITED  # what holds now: `ClientAccount.fit` may set it below the queue's own
+        self.own_max_bytes: i64 = UNLIMITED
         self.policy: i64 = DROP_NEWEST
         # What is still to be asked about what waits; None: the rules were not looked at for the client that it is now.
         self.review: Review | None = None
@@ -127,11 +127,11 @@ class MessageQueue:
                     elif quota <= 0 and delivery.qos > 0:
                         # The client reads, perhaps, but it does not acknowledge.
                         cause = NO_QUOTA
-                return self.drop(cause)
+                return self._ledger.lost(cause, 1)
         if self.pages is not None and self._is_for_disk(delivery, size, self.pages):
             if self._begin_disk(self.pages).add(delivery, self.journal, self.policy == DROP_OLDEST):
                 return ACCEPTED
-            return self.drop(GLOBAL)
+            return self._ledger.lost(GLOBAL, 1)
         load = self.load
         # `QueueTotals.has_room`, spelled out: this is asked for every message that waits.
         if (
@@ -139,7 +139,7 @@ class MessageQueue:
             and not load.has_room(1, size)
             and not load.admits(1, size, self.messages, self.bytes)
         ):
-            return self.drop(GLOBAL)
+            return self._ledger.lost(GLOBAL, 1)
         pending = self.pending
         if pending is None:
             pending = deque()
@@ -385,12 +385,8 @@ class MessageQueue:
     def take_shared(self, some: list[Delivery]) -> None:
         """Take out some of `waiting`, which others get."""
         self.take_out(some)
-        load = self.load
         for delivery in some:
-            load.messages -= 1
-            load.bytes -= delivery.message.size
-            if delivery.message_terms is not None:
-                delivery.message_terms.leave(delivery)
+            self.forget(delivery)
 
     def take_out(self, some: list[Delivery]) -> None:
         """Take out some of `waiting`; what else has an account of them, such as the broker's sum, still has."""
@@ -485,16 +481,16 @@ class MessageQueue:
             size -= delivery.message.size
             count += 1
             self.pop_first(delivery)
-            self._forget(delivery)
+            self.forget(delivery)
         if count > 0:
             self._ledger.lost(cause, count)
 
     def give_up(self, delivery: Delivery, cause: int) -> None:
         """One that is out of the queue is dropped."""
-        self._forget(delivery)
-        self.drop(cause)
+        self.forget(delivery)
+        self._ledger.lost(cause, 1)
 
-    def _forget(self, delivery: Delivery) -> None:
+    def forget(self, delivery: Delivery) -> None:
         """Take one that is out of the queue out of the broker's sum and all other accounts."""
         self.load.messages -= 1
         self.load.bytes -= delivery.message.size
@@ -606,7 +602,7 @@ class MessageQueue:
             if oldest is None:
                 if message_terms.policy == DISCONNECT and send_buffer is not None:
                     send_buffer.overflow()
-                return self.drop(FULL_MESSAGES)
+                return self._ledger.lost(FULL_MESSAGES, 1)
             self.shed_one(oldest, FULL_MESSAGES, send_buffer)
         return GO_ON
 
@@ -631,13 +627,13 @@ class MessageQueue:
         else:
             fits = self.bytes + grown <= self.max_bytes or self.messages == 1
         if not fits:
-            return self.drop(FULL_BYTES)
+            return self._ledger.lost(FULL_BYTES, 1)
         if grown > 0 and not load.has_room(0, grown):
             relieved = load.relieve(0, grown)
             if not waiting.waits:
                 return GO_ON
             if not relieved:
-                return self.drop(GLOBAL)
+                return self._ledger.lost(GLOBAL, 1)
         if waiting.live:
             assert send_buffer is not None
             send_buffer.replace(grown)
@@ -645,7 +641,7 @@ class MessageQueue:
             self.bytes += grown
             self.owner.queued += grown
             load.bytes += grown
-            self.drop(REPLACED)
+            self._ledger.lost(REPLACED, 1)
         waiting.settle()
         waiting.message = message
         waiting.qos = qos
@@ -656,11 +652,6 @@ class MessageQueue:
         if self.journal is not None and not waiting.live:
             self.journal.renewed(self.client_id, waiting)
         return ACCEPTED
-
-    def drop(self, cause: int) -> int:
-        """Count a message that does not come to wait here, or no more. Returns the cause."""
-        self._ledger.lost(cause, 1)
-        return cause
 
 
 HIGHEST: Final = 2
@@ -688,7 +679,7 @@ class Review:
         """The QoS with which the first that waits may be sent, at most; below 0: not at all. Asks once about each."""
         if self.left <= 0 or permissions is None or not permissions.filters or delivery is self._allowed:
             return HIGHEST
-        most = permissions.receive_qos(self._principal, delivery.message.topic.decode())
+        most = permissions.asked.receive_qos(self._principal, delivery.message.topic.decode())
         if most >= 0:
             self._allowed = delivery
         return most
@@ -813,6 +804,7 @@ class DiskQueue:
         journal.fetch(self._ledger.client_id, self._fetch)
 
     def try_again(self) -> None:
+        """Let the writer of the connection look at the queue."""
         send_buffer = self._send_buffer
         if send_buffer is not None and not send_buffer.closed:
             send_buffer.schedule_flush()
@@ -846,9 +838,7 @@ class DiskQueue:
             load.bytes -= size
             self._ledger.lost(GLOBAL, messages)
         self._end_if_empty()
-        send_buffer = self._send_buffer
-        if send_buffer is not None and not send_buffer.closed:
-            send_buffer.schedule_flush()
+        self.try_again()
 
     # -- dropping ------------------------------------------------------------------------------------------------------
 

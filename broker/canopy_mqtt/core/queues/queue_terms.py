@@ -69,21 +69,14 @@ SHORT_AGE: Final = MAX_DELAY_MS / 1_000
 class QueueTerms:
     """The terms of one client's queues. `max_age` in seconds; 0 is unlimited for all but `policy`."""
 
-    def __init__(
-        self,
-        policy: int,
-        max_age: float,
-        live_messages: int,
-        live_bytes: int,
-        session_messages: int,
-        session_bytes: int,
-    ) -> None:
-        self.policy = policy
-        self.max_age = max_age
-        self.live_messages = live_messages
-        self.live_bytes = live_bytes
-        self.session_messages = session_messages
-        self.session_bytes = session_bytes
+    def __init__(self, limits: Limits) -> None:
+        """Begin with what the settings say for all clients."""
+        self.policy = limits.queue_policy
+        self.max_age = limits.queue_max_age
+        self.live_messages = limits.live_messages
+        self.live_bytes = limits.live_bytes
+        self.session_messages = limits.session_messages
+        self.session_bytes = limits.session_bytes
 
 
 class QueueRule:
@@ -317,14 +310,7 @@ def max_client_bytes(limits: Limits, terms: QueueTerms) -> int:
 
 def queue_terms(limits: Limits, client_id: str, user_name: str | None) -> QueueTerms:
     """Return the terms of the queues of one client."""
-    terms = QueueTerms(
-        limits.queue_policy,
-        limits.queue_max_age,
-        limits.live_messages,
-        limits.live_bytes,
-        limits.session_messages,
-        limits.session_bytes,
-    )
+    terms = QueueTerms(limits)
     for rule in limits.rules:
         if not rule.topic_filter and rule.applies_to(client_id, user_name):
             terms.policy = _either(rule.policy, terms.policy)

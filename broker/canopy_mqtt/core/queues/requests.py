@@ -9,7 +9,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from canopy_mqtt.core.codec.reason_codes import NO_MATCHING_SUBSCRIBERS
-from canopy_mqtt.core.queues.delivery import LOST, Settled
+from canopy_mqtt.core.queues.delivery import LOST
 from canopy_mqtt.core.queues.message import Message, MessageCopy
 
 
@@ -64,7 +64,7 @@ class AskedLink:
         return LinkAnswer(request, self)
 
 
-class LinkAnswer(Settled):
+class LinkAnswer:
     """Tells a request what one link has said of it."""
 
     def __init__(self, request: Request, link: AskedLink) -> None:
@@ -89,7 +89,7 @@ class Request:
       as all have said that. Only 0x10 says that none was.
     - No request waits for a link that says nothing for `limits.answer_timeout` seconds, nor for one that is gone: a
       lost delivery (dropped, expired, given to another, its connection ended) counts as reached, since it may have
-      been. A link that was waited for in vain is not asked again before it has acknowledged (`AskedLink`).
+      been.
     - Bounded: a request is referred to by its deliveries, which are bounded by their queues, and by the publisher's
       connection, which may have no more of them than its Receive Maximum. It refers to that connection until it has
       answered.

@@ -163,8 +163,7 @@ class SendBuffer:
         ):
             cause = self._make_room(1, size, size)
             if cause != ACCEPTED:
-                self._count_dropped(cause, 1)
-                return cause
+                return self._count_dropped(cause, 1)
         load.messages += 1
         load.bytes += size
         self._append(frame, 1, size)
@@ -212,15 +211,12 @@ class SendBuffer:
         if shared is not None:
             return self.offer(shared)
         self.offered += 1
-        cause = self.refusal(delivery.message, 0, delivery.identifiers)
-        if cause != ACCEPTED:
-            self._count_dropped(cause, 1)
-            return cause
         size: i64 = delivery.message.size
-        cause = self._make_room(1, size, 0)
+        cause = self.refusal(delivery.message, 0, delivery.identifiers)
+        if cause == ACCEPTED:
+            cause = self._make_room(1, size, 0)
         if cause != ACCEPTED:
-            self._count_dropped(cause, 1)
-            return cause
+            return self._count_dropped(cause, 1)
         delivery.live = True
         self.deferred += 1
         load = self._load
@@ -835,14 +831,14 @@ class SendBuffer:
         """Return the messages dropped here, over all causes."""
         return 0 if self.dropped is None else sum(self.dropped)
 
-    def _count_dropped(self, cause: int, count: i64) -> None:
-        """Count messages that were offered here as dropped, for `cause`."""
+    def _count_dropped(self, cause: int, count: i64) -> int:
+        """Count messages that were offered here as dropped, for `cause`; return the cause."""
         self.dropped = add_loss(self.dropped, cause, count)
         ledger = self.ledger
         if ledger is not None:
-            ledger.lost(cause, count)
-        else:
-            self._counters.dropped[cause] += count
+            return ledger.lost(cause, count)
+        self._counters.dropped[cause] += count
+        return cause
 
 
 def ended_publishes(packet: bytes) -> i64:

@@ -33,6 +33,7 @@ from canopy_mqtt.core.queues.held import HeldDeliveries, send_promise
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.message_queue import MessageQueue
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
 from canopy_mqtt.core.topics.subscription import SharedGroup
 
 ACK_RUN: Final = 1_024
@@ -40,8 +41,6 @@ ACK_RUN: Final = 1_024
 
 TURN: Final = 1_024
 """Messages that one call looks at, to send them or to drop them."""
-
-NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
 
 COMMIT: Final = 16
 """Messages in the buffer beyond which one with terms of its own goes on waiting: what is in flight is neither replaced
@@ -147,8 +146,7 @@ class SendWindow:
                 elif asked and permissions is not None and permissions.bars(principal, delivery.message.topic):
                     self._give_up(delivery, NOT_AUTHORIZED)
                 else:
-                    self.quota -= 1
-                    delivery.counted = True
+                    self._take_quota(delivery)
                     self.push(delivery, send_buffer)
             resend.popleft()
         if not resend:
@@ -206,9 +204,7 @@ class SendWindow:
 
     def send_now(self, message: Message, qos: i64, send_buffer: SendBuffer) -> None:
         """Send a new message that no store keeps: see `room`."""
-        delivery = self._put_new(message, qos)
-        self._account(1, message.size)
-        send_buffer.push(delivery)
+        send_buffer.push(self._put_new(message, qos))
 
     def send_run(self, messages: list[Message], qos: i64, frames: bytearray, at: i64, send_buffer: SendBuffer) -> None:
         """The same for several of one size, at most 255, that came in frames of one length and layout: see `room`.
@@ -216,34 +212,20 @@ class SendWindow:
         `frames` are those, which this client can be sent as they are but for their packet identifiers; the first one's
         is at `at`.
         """
-        count: i64 = len(messages)
-        size: i64 = 0
-        deliveries: list[Delivery] = []
-        for message in messages:
-            deliveries.append(self._put_new(message, qos))
-            size += message.size
-        self._account(count, size)
+        before: i64 = self.bytes
+        deliveries = [self._put_new(message, qos) for message in messages]
         write_identifiers(deliveries, frames, at)
-        send_buffer.push_run(DeliveryRun(deliveries, bytes(frames)), size)
+        send_buffer.push_run(DeliveryRun(deliveries, bytes(frames)), self.bytes - before)
 
     def _put_new(self, message: Message, qos: i64) -> Delivery:
-        inflight = self.inflight
+        """Put a new message in flight, for which there is room."""
         delivery = Delivery(message, qos, False, NO_IDENTIFIERS, None)
-        delivery.packet_id = i32(inflight.next_id())
-        delivery.state = SENT
-        delivery.counted = True
-        inflight.add(delivery)
-        return delivery
-
-    def _account(self, count: i64, size: i64) -> None:
-        """Count new messages in flight, of `size` bytes in all."""
+        self.put(delivery)
+        self._take_quota(delivery)
         load = self._load
-        self.quota -= count
-        self.bytes += size
-        load.inflight += count
-        load.inflight_bytes += size
-        load.messages += count
-        load.bytes += size
+        load.messages += 1
+        load.bytes += message.size
+        return delivery
 
     def send(self, delivery: Delivery, send_buffer: SendBuffer, source: Commits | None = None) -> bool:
         """Put a delivery in flight. False when every packet identifier is in use, or too many bytes are.
@@ -252,25 +234,25 @@ class SendWindow:
         callers come here only while there is some [MQTT-4.9.0-2]. Its place in the broker's sum is theirs to hold.
         `source`: see `push`.
         """
-        size: i64 = delivery.message.size
-        if self.inflight.count > 0 and (
-            self.bytes + size > self.max_bytes
-            or not (self._load.in_flight_room(size) or self._load.is_little(self.inflight.count + 1, self.bytes + size))
-        ):
+        if not self._has_room(delivery.message.size) or not self.put(delivery):
             return False
-        if not self.put(delivery):
-            return False
-        self.quota -= 1
-        delivery.counted = True
+        self._take_quota(delivery)
         self.push(delivery, send_buffer, source)
         return True
 
     def takes(self, size: i64) -> bool:
         """Return whether `send` would put a new message of this size in flight now, and nothing goes before it."""
-        count: i64 = self.inflight.count
-        if self.quota <= 0 or self.resend is not None or count >= self.inflight.largest_id:
-            return False
+        return (
+            self.quota > 0
+            and self.resend is None
+            and self.inflight.count < self.inflight.largest_id
+            and self._has_room(size)
+        )
+
+    def _has_room(self, size: i64) -> bool:
+        """Return whether the bounds in bytes let a message of this size be in flight; a single one always may be."""
         load = self._load
+        count: i64 = self.inflight.count
         return count == 0 or (
             self.bytes + size <= self.max_bytes
             and (load.in_flight_room(size) or load.is_little(count + 1, self.bytes + size))
@@ -485,17 +467,14 @@ class SendWindow:
         if delivery.on_settled is not None and kind != PUBCOMP:
             delivery.settle(reason_code)
         if kind == PUBREC and reason_code < 0x80:
-            self._release(delivery)
+            if self.journal is not None and delivery.state != RELEASED:
+                self.journal.released(self._client_id, delivery)
+            delivery.state = RELEASED
+            # Of one that was to be sent again on this connection the client had the PUBLISH already.
+            self._take_quota(delivery)
             return False
         self.finish(delivery)
         return True
-
-    def _release(self, delivery: Delivery) -> None:
-        if self.journal is not None and delivery.state != RELEASED:
-            self.journal.released(self._client_id, delivery)
-        delivery.state = RELEASED
-        # Of one that was to be sent again on this connection the client had the PUBLISH already.
-        self._take_quota(delivery)
 
 
 def _awaits(delivery: Delivery, kind: i64) -> bool:

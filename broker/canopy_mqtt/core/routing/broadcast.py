@@ -128,7 +128,7 @@ class Broadcast:
             recipient = others
         qos: int = message.qos if message.qos < recipient.qos else recipient.qos
         if verdicts is not None:
-            qos = verdicts.lowered_qos(session, qos)
+            qos = min(qos, verdicts.find(session))
         retain = message.retain and recipient.retain_as_published
         session.deliver(message, qos, retain, subscription_identifiers(recipient), None, recipient.message_terms)
         return True

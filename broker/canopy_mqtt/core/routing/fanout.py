@@ -227,7 +227,7 @@ class Fanout(Job):
             else:
                 answers += _answer_weight(answer)
             if self._telling is not None:
-                self._tell(answer, session, qos, retain, None)
+                self._tell(answer, session.client_id, qos, retain, None)
         for group in route.groups:
             member = self.choose(group, message, route.verdicts)
             if member is None:
@@ -241,15 +241,15 @@ class Fanout(Job):
             return REFUSED_BY_ALL
         return count
 
-    def _tell(self, answer: int, session: Session, qos: int, retain: bool, shared: str | None) -> None:
-        """Record how a session answered to the message that is being routed."""
+    def _tell(self, answer: int, client_id: str, qos: int, retain: bool, shared: str | None) -> None:
+        """Record how a session, or the queue of a group, answered to the message that is being routed."""
         tap = self._telling
         if tap is None:
             return
         if answer == ACCEPTED:
-            tap.delivered(session.client_id, qos, retain, shared)
+            tap.delivered(client_id, qos, retain, shared)
         else:
-            tap.refused(session.client_id, answer, shared)
+            tap.refused(client_id, answer, shared)
 
     # -- frames as they came -------------------------------------------------------------------------------------------
 
@@ -422,8 +422,22 @@ class Fanout(Job):
                 self._cache.charge(route, route.references + verdicts.references() - held)
         return chosen
 
-    def deliver_to(self, group: SharedGroup, message: Message) -> int:
-        """Deliver a message that is for one share group alone: see `deliver`."""
+    def forward_to(self, group: SharedGroup, message: Message) -> int:
+        """Record a message that is for one share group alone, if a recorder wants it, and deliver it: see `forward`."""
+        tap = self.tap
+        if tap is None:
+            return self._deliver_to(group, message)
+        route = self.route(message.topic)
+        if not (self.new_route(message.topic) if route is None else route).tapped:
+            return self._deliver_to(group, message)
+        tap.message(message, self._load.now)
+        self._telling = tap if tap.deliveries else None
+        try:
+            return self._deliver_to(group, message)
+        finally:
+            self._telling = None
+
+    def _deliver_to(self, group: SharedGroup, message: Message) -> int:
         verdicts = self.verdicts(message.topic)
         member = self.choose(group, message, verdicts)
         if member is None:
@@ -442,24 +456,16 @@ class Fanout(Job):
             answer = queues.add(group, member, message)
             if answer != UNQUEUED:
                 if self._telling is not None:
-                    self._tell_queued(answer, group, message)
+                    name = group.full_name
+                    self._tell(answer, name, min(message.qos, group.highest_qos), False, name)
                 return answer
         qos, session = share_qos(message, member, verdicts), member.session
         retain = message.retain and member.retain_as_published
         answer = session.deliver(message, qos, retain, subscription_identifiers(member), group, member.message_terms)
         if self._telling is not None:
-            self._tell(answer, session, qos, retain, member.topic_filter)
+            # That of a worker says how many members it has.
+            self._tell(answer, session.client_id, qos, retain, group.full_name)
         return answer
-
-    def _tell_queued(self, answer: int, group: SharedGroup, message: Message) -> None:
-        """Record how the queue of a group answered."""
-        tap, name = self._telling, group.full_name
-        if tap is None:
-            return
-        if answer == ACCEPTED:
-            tap.delivered(name, min(message.qos, group.highest_qos), False, name)
-        else:
-            tap.refused(name, answer, name)
 
     def _count_barred(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> None:
         """Count a delivery as refused to the member whose turn it is: access control allows it to none of them."""
@@ -479,7 +485,7 @@ def _answer_weight(answer: int) -> i64:
 def share_qos(message: Message, member: Recipient, verdicts: Verdicts | None) -> int:
     """Return the QoS with which a member of a share group is sent a message; `verdicts` None: as it was granted."""
     qos = message.qos if message.qos < member.qos else member.qos
-    return qos if verdicts is None else verdicts.lowered_qos(member.session, qos)
+    return qos if verdicts is None else min(qos, verdicts.find(member.session))
 
 
 def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> Subscription | None:
@@ -508,7 +514,7 @@ def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> 
         other = _next(group, verdicts)
         if other is not None and fits(message, other):
             return other
-    other = group.next_away() if verdicts is None else verdicts.permitted(group, group.away).next_member(verdicts)
+    other = group.next_member(True) if verdicts is None else verdicts.permitted(group, group.away).next_member(verdicts)
     return member if other is None else other
 
 

@@ -8,7 +8,7 @@ messages of a topic is newer is said by the time at which the publisher's node r
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec.topic_names import is_system, is_within
 from canopy_mqtt.core.counters import Counters
@@ -24,6 +24,9 @@ from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
 from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
 from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 NODES: Final = "$node/"
 """The client identifiers of other nodes begin so; a client's may not."""
@@ -90,6 +93,10 @@ class NodeSession(Session):
         self._presence = b""
         self._takes_frames = False
         self._relays_retained = False
+        # When this session began, in microseconds since 1970; and all sessions, by client identifier.
+        load = counters.load
+        self._began: i64 = int((load.now + load.epoch) * 1e6)
+        self._sessions: dict[str, Session] = {}
         # What is retained and cleared here, once the node has been connected, and how much had been dropped when it was
         # last begun to be sent.
         self._retained: RetainedTree | None = None
@@ -171,9 +178,9 @@ class NodeSession(Session):
             delivery.message = from_group(delivery.message)
             delivery.qos = delivery.message.qos
 
-    def stream_all(self, retained: RetainedTree, cleared: RetainedTree) -> None:
-        """Begin to send all retained messages, and which topics were cleared."""
-        self._retained, self._cleared = retained, cleared
+    def stream_all(self, retained: RetainedTree, cleared: RetainedTree, sessions: dict[str, Session]) -> None:
+        """Begin to send all retained messages, and which topics were cleared. `sessions`: those of the router."""
+        self._retained, self._cleared, self._sessions = retained, cleared, sessions
         self._dropped = self.ledger.in_all()
         self._stream(ALL_RETAINED, retained)
         self._stream(ALL_CLEARED, cleared)
@@ -183,7 +190,7 @@ class NodeSession(Session):
         retained is sent again, behind what waits."""
         retained, cleared = self._retained, self._cleared
         if retained is not None and cleared is not None and self.ledger.in_all() != self._dropped:
-            self.stream_all(retained, cleared)
+            self.stream_all(retained, cleared, self._sessions)
         return super().fill(now)
 
     def _stream(self, name: str, tree: RetainedTree) -> None:
@@ -199,13 +206,14 @@ class NodeSession(Session):
     def adapt_retained(self, delivery: Delivery) -> bool:
         """Mark a retained message of this node's own, or a clearing; False: it does not cross.
 
-        Where no store brings back to a node what it had retained, those of other nodes cross, too.
+        Where no store brings back to a node what it had retained, its own cross, too, and those of nodes that cannot
+        send theirs.
         """
         message = delivery.message
-        relayed = self._relays_retained and message.publisher.startswith(NODE_LINKS)
+        at = message.at if isinstance(message, TimedMessage) else 0
+        relayed = self._relays_retained and message.publisher.startswith(NODE_LINKS) and self._lacks(message, at)
         if is_system(message.topic) or not (relayed or crosses(message, self._presence)):
             return False
-        at = message.at if isinstance(message, TimedMessage) else 0
         delivery.message = MessageCopy(message, marked(message.properties, delivery.qos, at))
         if not message.payload():
             # When a clearing is forgotten is said by its time.
@@ -213,6 +221,18 @@ class NodeSession(Session):
         # As what waits before it: with a store, one of QoS 1 would overtake those of QoS 2, which wait for the commit.
         delivery.qos = _between_nodes(delivery.qos)
         return True
+
+    def _lacks(self, message: Message, at: i64) -> bool:
+        """Return whether no other node sends the node a message of a node, retained at that time.
+
+        Its own it has lost. Another one has lost what is older than its session here, and sends what is not while it is
+        connected.
+        """
+        source = message.publisher[len(UPLINKS) :]
+        if source == self.client_id:
+            return True
+        session = self._sessions.get(source)
+        return not isinstance(session, NodeSession) or session.send_buffer is None or at < session._began
 
 
 def _between_nodes(qos: int) -> int:

@@ -19,7 +19,6 @@ from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.route import (
     NO_GROUPS,
-    NO_IDENTIFIERS,
     NO_RECIPIENTS,
     Changes,
     MergedRecipient,
@@ -74,8 +73,7 @@ def merge(parts: list[Subscription]) -> Recipient:
             found.append(part.identifier)  # [MQTT-3.3.4-4]
         if first.message_terms is not None and (part.message_terms is None or part.topic_filter < first.topic_filter):
             first = part
-    made = MergedRecipient(first.session, qos, no_local, as_published)
-    made.set_terms(tuple(found) if found else NO_IDENTIFIERS, first.message_terms)
+    made = MergedRecipient(first.session, qos, no_local, as_published, tuple(found), first.message_terms)
     if no_local and others:
         # The subscriptions with No Local do not count for the session's own messages; the others still do.
         made.others = merge(others)
@@ -84,8 +82,10 @@ def merge(parts: list[Subscription]) -> Recipient:
 
 def lowered(recipient: Recipient, qos: int) -> Recipient:
     """Return a copy of a recipient with a lower QoS: access control allows no more."""
-    made = MergedRecipient(recipient.session, qos, recipient.no_local, recipient.retain_as_published)
-    made.set_terms(subscription_identifiers(recipient), recipient.message_terms)
+    identifiers, terms = subscription_identifiers(recipient), recipient.message_terms
+    made = MergedRecipient(
+        recipient.session, qos, recipient.no_local, recipient.retain_as_published, identifiers, terms
+    )
     others = recipient.others if isinstance(recipient, MergedRecipient) else None
     made.others = others if others is None or others.qos <= qos else lowered(others, qos)
     return made
@@ -360,10 +360,6 @@ class Verdicts:
                 self._known[principal] = verdict
         return verdict >= 0
 
-    def lowered_qos(self, session: Session, qos: int) -> int:
-        """Return the QoS with which a session that may have a message is sent it, of the QoS that it would be."""
-        return min(qos, self.find(session))
-
     def permitted(self, group: SharedGroup, turns: Turns) -> Permitted:
         """Return the members of a share group that may have it: of the connected ones, or of the others (`turns`)."""
         found = self._permitted.get(turns)
@@ -401,7 +397,7 @@ class Verdicts:
 
     def _ask(self, principal: Principal) -> int:
         self.asked += 1
-        return self._permissions.receive_qos(principal, self.topic)
+        return self._permissions.asked.receive_qos(principal, self.topic)
 
 
 MAX_EXPLORED: Final = 16

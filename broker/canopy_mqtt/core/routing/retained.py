@@ -89,6 +89,8 @@ class RetainedStore:
         # the accounts of those who cleared them, and are in the store; no subscriber or list sees them. They give way
         # to whatever else their accounts retain.
         self.cleared = RetainedTree()
+        # True if the links to other brokers here are for the clients of all workers.
+        self.for_all_workers = False
         # What each client takes of them, and each account.
         self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions, accounts)
 
@@ -413,9 +415,13 @@ class RetainedStore:
         self._deadlines.cancel(topic)
 
     def drop(self, topic: str) -> None:
-        """Keep the retained message of a topic no longer, and tell no client."""
+        """Keep the retained message of a topic no longer, and tell no client. Other workers clear the topic, too."""
         message = cast("Message | None", self.tree.get(topic))
-        if message is not None:
+        if message is None:
+            return
+        if self.for_all_workers and self._is_shared(message):
+            self.retain(Message(message.topic, b"", message.qos, True, b"", 0.0, message.publisher))
+        else:
             self._clear(topic, message)
 
     def expire(self, topic: str, now: float) -> None:
@@ -669,28 +675,20 @@ def _without_payload(message: Message, expires_at: float) -> Message:
     return Message(message.topic, b"", message.qos, True, b"", expires_at, message.publisher)
 
 
-class Chunk:
-    """A few messages, with gaps where some have gone."""
-
-    def __init__(self) -> None:
-        self.messages: list[RetainedMessage | None] = []
-        self.count: i64 = 0
-
-
 class ByAge:
     """The messages of one account that may give way, the oldest first.
 
-    They stand in chunks, so that each takes eight bytes and a share of its chunk.
+    They stand in chunks, with gaps where some have gone, so that each takes eight bytes and a share of its chunk.
     """
 
     def __init__(self) -> None:
-        self._chunks: OrderedDict[int, Chunk] = OrderedDict()
+        self._chunks: OrderedDict[int, list[RetainedMessage | None]] = OrderedDict()
         # The number of the last chunk.
         self._last: i64 = 0
         self.bytes: i64 = 0
 
     def __len__(self) -> int:
-        return sum([int(chunk.count) for chunk in self._chunks.values()])
+        return sum([len(chunk) - chunk.count(None) for chunk in self._chunks.values()])
 
     def __bool__(self) -> bool:
         return len(self._chunks) > 0
@@ -698,30 +696,28 @@ class ByAge:
     def add(self, message: RetainedMessage) -> None:
         """The youngest message."""
         chunk = self._chunks.get(self._last)
-        if chunk is None or len(chunk.messages) >= CHUNK:
+        if chunk is None or len(chunk) >= CHUNK:
             self._last += 1
-            chunk = Chunk()
+            chunk = []
             self._chunks[self._last] = chunk
-        message.place = self._last * CHUNK + len(chunk.messages)
-        chunk.messages.append(message)
-        chunk.count += 1
+        message.place = self._last * CHUNK + len(chunk)
+        chunk.append(message)
         self.bytes += message.charge
 
     def remove(self, message: RetainedMessage) -> None:
         """A message that was added is retained no longer."""
         number = message.place // CHUNK
         chunk = self._chunks[number]
-        chunk.messages[message.place % CHUNK] = None
-        chunk.count -= 1
+        chunk[message.place % CHUNK] = None
         self.bytes -= message.charge
         message.place = -1
-        if chunk.count == 0:
+        if chunk.count(None) == len(chunk):
             del self._chunks[number]
 
     def oldest(self, but: Message | None) -> RetainedMessage | None:
         """The message that was set first, but for one; None: there is no other."""
         for chunk in self._chunks.values():
-            for message in chunk.messages:
+            for message in chunk:
                 if message is not None and message is not but:
                     return message
         return None

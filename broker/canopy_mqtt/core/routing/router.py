@@ -23,7 +23,6 @@ from canopy_mqtt.core.hooks import (
     AuthMethod,
     BanHook,
     EventListener,
-    MessageHook,
     Permissions,
     PublishSampler,
     Recorder,
@@ -136,15 +135,6 @@ class Router:
         self.permissions = self.fanout.permissions = self._load.permissions = made
 
     @property
-    def message_hook(self) -> MessageHook | None:
-        """The hook that is asked about each client's message, if any. Set before the first client."""
-        return self._load.message_hook
-
-    @message_hook.setter
-    def message_hook(self, hook: MessageHook | None) -> None:
-        self._load.message_hook = hook
-
-    @property
     def journal(self) -> Journal | None:
         """The journal that is told what to store. Set before the first session, or never."""
         return self._load.journal
@@ -172,7 +162,7 @@ class Router:
             session.update_fast_path()
             if tap is not None:
                 for subscription in session.subscriptions.values():
-                    self.table.tell(subscription, True)
+                    tap.subscribed(subscription, True)
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
@@ -222,15 +212,6 @@ class Router:
             return self.publish(RequestMessage(message, request), origin)
         finally:
             request.routing = False
-
-    def retain(self, message: Message) -> bool:
-        """Set a retained message, or clear its topic: see `RetainedStore.retain`."""
-        return self.retained_store.retain(message)
-
-    @property
-    def retained_bytes(self) -> int:
-        """Bytes of retained messages that count against the limit."""
-        return self.retained_store.bytes
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
@@ -289,7 +270,7 @@ class Router:
         if self.event_listener is not None:
             self.event_listener.subscribed(session.client_id, name, subscription.qos)
         if self.tap is not None:
-            self.table.tell(subscription, False)
+            self.tap.subscribed(subscription, False)
 
     def unsubscribe(self, session: Session, name: str) -> bool:
         """Remove a subscription; False if there is none [MQTT-3.10.4-1].

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from canopy_mqtt.core.codec.topic_names import parse_shared
 from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.subscription import GroupHome, SharedGroup, Subscription
+from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
@@ -27,14 +27,27 @@ _LEVELS: Final = 5
 """Levels of a members filter before the filter of the group."""
 
 
-class ShareHome(GroupHome):
-    """The home of one group. It is told by the listener of the table of subscriptions."""
+class ShareHome:
+    """The worker where a share group lives, if that is another one. `node`: its client identifier.
+
+    The listener of the table of subscriptions tells it.
+    """
 
     def __init__(self, table: SubscriptionTable, node: str) -> None:
-        super().__init__(node)
+        self.node = node
+        # The filter that is subscribed to there for the members here; empty: there are none.
+        self.told = ""
+        # Whether no connected member here had room when the last message came.
+        self.busy = False
         self._table = table
 
+    def set_busy(self, group: SharedGroup, busy: bool) -> None:
+        """Tell the home whether no member has room."""
+        self.busy = busy
+        self.changed(group)
+
     def changed(self, group: SharedGroup) -> None:
+        """Tell the home what members there are now."""
         before, told = self.told, ""
         count = group.connected.count
         if group.size > 0:

@@ -34,10 +34,11 @@ from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.fanout import UNQUEUED, fits, share_qos, takes_at_once
 from canopy_mqtt.core.routing.node_messages import GroupMessage
 from canopy_mqtt.core.routing.nodes import NodeSession
-from canopy_mqtt.core.session.retained_stream import RetainedStreams, Source
+from canopy_mqtt.core.routing.share_homes import ShareHome
+from canopy_mqtt.core.session.retained_stream import RetainedStreams
 from canopy_mqtt.core.session.session import ClientAccount, Session
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS, Recipient, subscription_identifiers
-from canopy_mqtt.core.topics.subscription import GroupHome, SharedGroup, Subscription
+from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.limits import Limits
@@ -118,10 +119,6 @@ class ShareQueue(Session):
         super().shed(messages, size, cause)
         self._queues.has_shed(self)
 
-    def shed_one(self, delivery: Delivery, cause: int) -> None:
-        super().shed_one(delivery, cause)
-        self._queues.has_shed(self)
-
     def shed_stale(self, message_terms: MessageTerms, now: float, most: i64) -> i64:
         count = super().shed_stale(message_terms, now, most)
         self._queues.has_shed(self)
@@ -135,14 +132,18 @@ class ShareQueue(Session):
         return made
 
 
-class ShareSource(Source):
-    """Takes for one connected session from the queues of its share groups, from each in turn."""
+class ShareSource:
+    """Takes for one connected session from the queues of its share groups, from each in turn.
+
+    It comes behind all else that waits for the client.
+    """
 
     def __init__(self, queues: ShareQueues) -> None:
         self.members: OrderedDict[Subscription, None] = OrderedDict()
         self._queues = queues
 
     def fill(self, session: Session, send_buffer: SendBuffer, now: float) -> bool:
+        """Send as much as there is room for. True: there is more, and only the bound of a turn has ended this one."""
         members = self.members
         left: i64 = TURN
         while members:
@@ -168,9 +169,6 @@ class ShareSource(Source):
                 return False
             members.move_to_end(member)
         return False
-
-    def is_over(self) -> bool:
-        return not self.members
 
 
 class ShareQueues:
@@ -256,12 +254,12 @@ class ShareQueues:
         if group is None or not group.has_member():
             Ledger(name, self.counters).lost(SESSION_ENDED, 1)
             return 0
-        count = self._router.fanout.deliver_to(group, message)
+        count = self._router.fanout.forward_to(group, message)
         if group.home is not None and not group.home.busy:
             self._see_room(group, group.home)
         return count
 
-    def _see_room(self, group: SharedGroup, home: GroupHome) -> None:
+    def _see_room(self, group: SharedGroup, home: ShareHome) -> None:
         """Tell the home of a group if no member here has room; the first that has says so (`ShareSource`)."""
         members = [member for member in group.connected.slots if member is not None]
         if any(takes_at_once(member.session) for member in members):
@@ -271,7 +269,7 @@ class ShareQueues:
             self.attach(member)
 
     def send_home(self, message: Message, name: str, home: str) -> int:
-        """Send a message that no member here can take to the worker where its group lives (`GroupHome.node`)."""
+        """Send a message that no member here can take to the worker where its group lives (`ShareHome.node`)."""
         node = self._router.sessions.get(home)
         if not isinstance(node, NodeSession):
             Ledger(name, self.counters).lost(SESSION_ENDED, 1)
@@ -380,7 +378,7 @@ class ShareQueues:
             if terms is not None and terms.policy == LATEST:
                 waiting = terms.of_topic(message.topic)
                 if message.topic in topics or (waiting is not None and waiting.order > delivery.order):
-                    queue.drop(REPLACED)  # by what came later
+                    queue.ledger.lost(REPLACED, 1)  # by what came later
                     continue
                 topics.add(message.topic)
                 if waiting is not None:
@@ -403,7 +401,7 @@ class ShareQueues:
             return
         streams = session.streams = session.streams or RetainedStreams()
         source = streams.source
-        if not isinstance(source, ShareSource):
+        if source is None:
             source = streams.source = ShareSource(self)
         source.members[member] = None
         send_buffer.schedule_flush()
@@ -497,15 +495,8 @@ class ShareQueues:
     def _take(self, queue: ShareQueue, delivery: Delivery) -> None:
         """Take the first message out of a queue, for another session to have it."""
         queue.queue.pop_first(delivery)
-        load = self._load
-        load.messages -= 1
-        load.bytes -= delivery.message.size
-        if delivery.message_terms is not None:
-            delivery.message_terms.leave(delivery)
+        queue.queue.forget(delivery)
         queue.offered -= 1
-        delivery.settle()
-        if queue.journal is not None:
-            queue.journal.finished(queue.client_id, delivery)
         self.settle(queue)
 
     def _drop(self, queue: ShareQueue, delivery: Delivery, cause: int) -> None:

@@ -69,6 +69,8 @@ class SubscriptionTable(Job):
         # Says at which other worker a share group lives, by its full name: the client identifier of that one, empty
         # for here. None: all live here.
         self.home_of: Callable[[str], str] | None = None
+        # True if the links to other brokers here are for the clients of all workers.
+        self.for_all_workers = False
         # How many go in one call.
         self.drops: i64 = DROPS
         self._totals = totals
@@ -144,14 +146,19 @@ class SubscriptionTable(Job):
         self._budget.used += walked + nodes + OUTDATED_WORK * (cache.outdated - outdated)
         session.subscriptions[subscription.topic_filter] = subscription
         self._account(subscription, entry.cost, 1)
-        if self.listener is not None and _is_asked_for(subscription, group, topic_filter):
-            self.listener.wanted(topic_filter)
+        if self.listener is not None:
+            if _is_asked_for(subscription, group, topic_filter):
+                self.listener.wanted(topic_filter)
+            elif self.for_all_workers and _is_of_worker(subscription):
+                self.listener.node_wanted(topic_filter)
 
-    def asked_for(self, session: Session, told: set[str]) -> list[str]:
+    def asked_for(self, session: Session, told: set[str], upstream: bool = False) -> list[str]:
         """Return the filters that other brokers are asked for because of a session, but those in `told`.
 
         `told`: by which other workers are told of members. A group has one for all its members; new ones are added.
+        `upstream`: an upstream broker is asked, and no node.
         """
+        for_workers = upstream and self.for_all_workers
         found: list[str] = []
         for subscription in session.subscriptions.values():
             group, entry = subscription.group, subscription.entry
@@ -161,6 +168,8 @@ class SubscriptionTable(Job):
                     found.append(group.home.told)
             elif entry is not None and _is_asked_for(subscription, group, entry.topic_filter):
                 found.append(entry.topic_filter)
+            elif for_workers and _is_of_worker(subscription):
+                found.append(subscription.topic_filter)
         return found
 
     def _find_home(self, group: SharedGroup) -> None:
@@ -210,23 +219,12 @@ class SubscriptionTable(Job):
         self.cache.discard(entry, subscription)
         if group is not None and group.queue is not None and self.share_queues is not None:
             self.share_queues.left(group, subscription.session)
-        if self.listener is not None and _is_asked_for(subscription, group, topic_filter):
-            self.listener.unwanted(topic_filter)
+        if self.listener is not None:
+            if _is_asked_for(subscription, group, topic_filter):
+                self.listener.unwanted(topic_filter)
+            elif self.for_all_workers and _is_of_worker(subscription):
+                self.listener.node_unwanted(topic_filter)
         return held - self.trie.bytes
-
-    def tell(self, subscription: Subscription, snapshot: bool) -> None:
-        """Record a subscription: a new one, or (`snapshot`) one that was there before."""
-        tap = self.tap
-        if tap is not None:
-            tap.subscribed(
-                subscription.session.client_id,
-                subscription.topic_filter,
-                subscription.qos,
-                subscription.no_local,
-                subscription.retain_as_published,
-                subscription.identifier,
-                snapshot,
-            )
 
     # -- the ends of sessions ------------------------------------------------------------------------------------------
 
@@ -317,3 +315,8 @@ def _is_asked_for(subscription: Subscription, group: SharedGroup | None, topic_f
         return group is not None and subscription.topic_filter.startswith(NODES)
     # No other node sends what nodes say to each other.
     return not topic_filter.startswith(NODES)
+
+
+def _is_of_worker(subscription: Subscription) -> bool:
+    """Return whether another worker asks by a subscription for what its clients want."""
+    return subscription.session.client_id.startswith(NODES) and not subscription.topic_filter.startswith(NODES)

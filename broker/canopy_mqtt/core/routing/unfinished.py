@@ -199,12 +199,12 @@ class Unfinished(Job):
         verdicts = self._fanout.verdicts(message.topic)
         if session.ended:
             session.offered += 1
-            session.drop(cause)
+            session.ledger.lost(cause, 1)
         elif verdicts is not None and not verdicts.may(session):
             session.offered += 1
-            session.drop(NOT_AUTHORIZED)
+            session.ledger.lost(NOT_AUTHORIZED, 1)
         else:
-            qos = delivery.qos if verdicts is None else verdicts.lowered_qos(session, delivery.qos)
+            qos = delivery.qos if verdicts is None else min(int(delivery.qos), verdicts.find(session))
             self._totals.kept_place = delivery.order
             group = delivery.group
             session.deliver(message, qos, delivery.retain, delivery.identifiers, group, delivery.message_terms)

@@ -67,13 +67,8 @@ class WillQueue(Job):
         # How often queues had become half full when the present turn began.
         self._half_full: i64 = 0
         self._backed_up: i64 = 0
-        # Those that wait, in their order.
+        # Those that wait for their turn, in their order.
         self.line: dict[LoneWill, None] = {}
-
-    @property
-    def waiting(self) -> int:
-        """Return how many wait for their turn."""
-        return len(self.line)
 
     def begin_turn(self) -> None:
         """Note that the writers have had their turns."""
@@ -256,15 +251,4 @@ class WillQueue(Job):
         """Remember that a will was refused: its client is not there to be told."""
         if session is not None:
             topic = message.topic.decode()
-            counters = self._counters
-            counters.refusals.note(
-                session.ledger,
-                principal,
-                WILL,
-                topic,
-                reason_code,
-                counters.load.now,
-                why,
-                message.qos,
-                message.retain,
-            )
+            session.refused(WILL, topic, reason_code, why, message.qos, message.retain, 1, principal)

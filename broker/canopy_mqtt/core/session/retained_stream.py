@@ -24,6 +24,7 @@ from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree, TopicNode
 
 if TYPE_CHECKING:
+    from canopy_mqtt.core.routing.share_queues import ShareSource
     from canopy_mqtt.core.session.session import Session
 
 STEP: Final = 256
@@ -87,24 +88,11 @@ def _epochs(permissions: Permissions | None) -> i64:
     return permissions.epochs if permissions.steady else NEVER
 
 
-class Source:
-    """Has messages that a session takes once nothing else waits for its client: of share groups
-    (`routing.share_queues`)."""
-
-    def fill(self, session: Session, send_buffer: SendBuffer, now: float) -> bool:
-        """Send as much as there is room for. True: there is more, and only the bound of a turn has ended this one."""
-        raise NotImplementedError
-
-    def is_over(self) -> bool:
-        """Return whether nothing can come from it any more."""
-        raise NotImplementedError
-
-
 class RetainedStreams:
     """The streams of one session, in the order of their subscriptions: never more than it has."""
 
     def __init__(self) -> None:
-        self.source: Source | None = None  # what comes behind them
+        self.source: ShareSource | None = None  # what comes behind them: from the queues of share groups
         # Linked, unlike a plain dict: the first of it is found at once however many were taken from the front.
         self.streams: OrderedDict[str, RetainedStream] = OrderedDict()
         # Messages, and other work, that this turn has left.
@@ -169,7 +157,7 @@ class RetainedStreams:
                 continue
             if permissions is not None:
                 self.left -= permissions.source.ask_work // ASK_PART
-                most = permissions.receive_qos(session.principal, message.topic.decode())
+                most = permissions.asked.receive_qos(session.principal, message.topic.decode())
                 if most < 0:
                     session.ledger.barred(session.principal, message.topic, True)
                     continue
@@ -204,12 +192,12 @@ class RetainedStreams:
             if cause != EXCLUDED:
                 session.offered += 1
                 if cause != ACCEPTED:
-                    session.drop(cause)
+                    session.ledger.lost(cause, 1)
         if streams:
             return True
         source = self.source
         more = source is not None and source.fill(session, send_buffer, now)
-        if source is None or source.is_over():
+        if source is None or not source.members:
             self.source = None
             session.streams = None
         return more

@@ -102,13 +102,13 @@ class Session:
         """The messages that wait."""
         queue = self.made_queue
         if queue is None:
-            queue = MessageQueue(self.ledger, self._counters, 0, 0)
+            queue = MessageQueue(self.ledger, self._counters)
             queue.limit(self.policy, self._max_messages, self._max_bytes)
             queue.owner = self.account.owner
             self.made_queue = queue
             self.account.queue = queue
             self.account.fit()
-            self._keep_queue(queue)
+            self.keep_in(self.journal)
         return queue
 
     @property
@@ -123,7 +123,7 @@ class Session:
             self.made_window = window
             self.account.window = window
             self.account.fit()
-            self._keep_window(window)
+            self.keep_in(self.journal)
         return window
 
     @property
@@ -161,21 +161,14 @@ class Session:
     def keep_in(self, journal: Journal | None) -> None:
         """Report changes of this session to a journal from now on; None: it is not stored."""
         self.journal = journal
-        if self.made_queue is not None:
-            self._keep_queue(self.made_queue)
-        if self.made_window is not None:
-            self._keep_window(self.made_window)
-
-    def _keep_queue(self, queue: MessageQueue) -> None:
-        journal = self.journal
-        queue.journal = journal
-        # A link looks for messages that wait before their turn comes.
-        queue.pages = None if journal is None or self.upstream else journal.pages
-
-    def _keep_window(self, window: SendWindow) -> None:
-        journal = self.journal
-        window.journal = journal
-        window.commits = None if journal is None else journal.commits
+        queue, window = self.made_queue, self.made_window
+        if queue is not None:
+            queue.journal = journal
+            # A link looks for messages that wait before their turn comes.
+            queue.pages = None if journal is None or self.upstream else journal.pages
+        if window is not None:
+            window.journal = journal
+            window.commits = None if journal is None else journal.commits
 
     def limit(
         self,
@@ -302,7 +295,7 @@ class Session:
             cause = send_buffer.refusal(message, qos, identifiers)
             if cause != ACCEPTED:
                 # The message will never fit, however long it waits: nothing makes room for it.
-                return self._missed(message, self.drop(cause))
+                return self._missed(message, self.ledger.lost(cause, 1))
         if message_terms is not None:
             if queue is None:
                 queue = self.queue
@@ -343,7 +336,7 @@ class Session:
                     and not self.totals.has_room(1, size)
                     and not self.totals.admits(1, size, send_buffer.messages + count, send_buffer.bytes + window.bytes)
                 ):
-                    return self._missed(message, self.drop(GLOBAL))
+                    return self._missed(message, self.ledger.lost(GLOBAL, 1))
                 if window.send_new(delivery, send_buffer):
                     if self.asked_link is not None:
                         self._ask(delivery)
@@ -420,11 +413,6 @@ class Session:
     def shed(self, messages: i64, size: i64, cause: int) -> None:
         """Drop the oldest queued messages until this many messages and bytes are gone, or none is left."""
         self.queue.shed(messages, size, cause)
-        self.update_fast_path()
-
-    def shed_one(self, delivery: Delivery, cause: int) -> None:
-        """Drop one queued message, here or in the send buffer, at any position."""
-        self.queue.shed_one(delivery, cause, self.send_buffer)
         self.update_fast_path()
 
     def shed_stale(self, message_terms: MessageTerms, now: float, most: i64) -> i64:
@@ -562,12 +550,12 @@ class Session:
         """Remove some of `shareable`, so that other members can get them."""
         waiting: list[Delivery] = []
         for delivery in some:
-            if delivery.state == QUEUED:
-                waiting.append(delivery)
-            else:
-                self.window.take(delivery)
             if delivery.attempts == 0 or delivery.state == QUEUED:
                 self.offered -= 1
+            if delivery.state == QUEUED:
+                waiting.append(delivery)
+                continue
+            self.window.take(delivery)
             delivery.settle()
             if self.journal is not None:
                 self.journal.finished(self.client_id, delivery)
@@ -643,16 +631,15 @@ class Session:
         qos: int = 0,
         retain: bool = False,
         count: int = 1,
+        principal: Principal | None = None,
     ) -> None:
-        """Remember that something of its client was refused, of which 3.1.1 may have no way to tell it (`Refusals`)."""
-        self._counters.refusals.note(
-            self.ledger, self.principal, kind, topic, reason_code, self.totals.now, why, qos, retain, count
-        )
+        """Remember that something of its client was refused, of which 3.1.1 may have no way to tell it (`Refusals`).
 
-    def drop(self, cause: int) -> int:
-        """Count an offered message as dropped. Returns the cause."""
-        self.ledger.lost(cause, 1)
-        return cause
+        `principal`: who its client was then; None: who it is now.
+        """
+        self._counters.refusals.note(
+            self.ledger, principal or self.principal, kind, topic, reason_code, self.totals.now, why, qos, retain, count
+        )
 
     def stand_in(self, counters: Counters) -> Session:
         """Return an empty session with the terms of this one, to which a message can be delivered in its place."""

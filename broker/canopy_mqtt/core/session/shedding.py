@@ -53,7 +53,7 @@ class GlobalLimiter:
     A queue gives nothing while a fuller one has more to give; a live queue of a single piece gives nothing, and
     in-flight messages are not touched. What waits in the sessions of an account below its fair share gives nothing: the
     share is what all queues hold, divided by the number of accounts with messages in sessions; all live queues count as
-    one more. All clients with little waiting together may have a sixteenth beyond the bound (`is_little`).
+    one more.
     """
 
     def __init__(self, sessions: dict[str, Session], load: QueueTotals) -> None:

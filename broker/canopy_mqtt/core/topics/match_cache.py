@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from canopy_mqtt.core.codec.topic_names import has_control, is_within, matches
+from canopy_mqtt.core.codec.topic_names import has_control, is_within
 from canopy_mqtt.core.topics.route import Changes, Route
 from canopy_mqtt.core.topics.subscription import FilterEntry, Subscription
 from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree
@@ -36,13 +36,9 @@ STEP: Final = 16
 
 # A new filter is added to no more than about this number of routes, found in about this number of steps (levels looked
 # at): less than half a millisecond compiled. A client can send 10,000 such filters in one read. A filter beyond these
-# bounds is wide: each route compares its topic with it when it is next looked up (0.3 us).
+# bounds is wide: each route is matched by the trie again when it is next looked up (0.5 us).
 MAX_EXTENDED: Final = 1024
 MAX_WALKED: Final = 4096
-
-# Wide filters that the cache remembers for routes that were not looked up since. A route that lacks an earlier one is
-# matched by the trie again.
-MAX_WIDE: Final = 16
 
 # References (to filters, and to recipients) that all routes together may hold. Without this bound, 10,000
 # topics that 4,000 subscribers of "#" see would hold 40 million.
@@ -61,8 +57,8 @@ class MatchCache:
       filter change the entry's version and never touch the cache. A filter that is new to the trie is added to the
       routes of the topics it matches, and no others are looked at: a tree of the cached topics leads to them, so that
       the cost follows what matches and not the size of the cache. A wide one, which matches more than `MAX_EXTENDED` of
-      them or makes the search longer than `MAX_WALKED`, is added to the others when they are next looked up: a new
-      filter costs no more than that, whatever is remembered, and no route is forgotten for it.
+      them or makes the search longer than `MAX_WALKED`, comes to the others when they are next looked up; no route is
+      forgotten for it.
     - A look-up leaves no trace of a filter that has left: its entry leaves the route, and what was computed with it
       goes too. This costs one comparison while no client subscribes or unsubscribes. The same filter coming back is
       a new filter with a new entry.
@@ -95,16 +91,13 @@ class MatchCache:
         self.evicted: int = 0  # to make room
         self.extended: i64 = 0  # because of a new filter
         self.walked: i64 = 0  # levels looked at to find them
-        self.outdated: i64 = 0  # to be compared with a wide filter at the next look-up
+        self.outdated: i64 = 0  # to be matched again at the next look-up, because of a wide filter
         self.turned_away: int = 0  # by the doorkeeper of the full cache, those admitted at random counted with them
         self.routes: dict[bytes, Route] = {}  # as they stand, by topic: see `renew`
         self._index = RetainedTree()
         self._clock: list[Route | None] = []
         self._free: list[int] = []  # places on the clock that dropped routes left
         self._hand: int = 0
-        # Wide filters by their number, and the number of the last one that was left out for a newer one.
-        self._wide: dict[i64, FilterEntry] = {}
-        self._wide_lost: i64 = 0
         self._doorkeeper = bytearray(min(max(max_topics, 1) * DOORKEEPER_PLACES, MAX_DOORKEEPER_BYTES))
 
     def __len__(self) -> int:
@@ -159,7 +152,10 @@ class MatchCache:
     def renew(self, route: Route) -> None:
         """Set the entries of a route to those that match now, and its version to the sum of theirs."""
         if route.wide_seen != self.changes.wide:
-            self._compare(route)
+            # The route lacks a wide filter. What has left goes first, so that the version does not go back.
+            route.sweep()
+            route.entries = self.trie.match(str(route.topic, "utf-8"))
+            route.wide_seen = self.changes.wide
         # Each entry's version only grows, so that an equal sum means that nothing changed. A new filter's entry comes
         # in with version 0 and no subscriber, and so changes nothing by itself.
         version: i64 = route.past
@@ -222,10 +218,6 @@ class MatchCache:
         entry.discard(subscription)
         if entry.only is None and entry.many is None:
             self.trie.remove(entry)
-            if self._wide:
-                for number, wide in list(self._wide.items()):
-                    if wide is entry:
-                        del self._wide[number]
 
     def touch(self, entry: FilterEntry, subscription: Subscription) -> None:
         """Count a change of a subscription's options in place."""
@@ -242,7 +234,6 @@ class MatchCache:
         self._clock = []
         self._free = []
         self._hand = 0
-        self._wide = {}
         self.weight = 0
         self.changes.forget()
 
@@ -318,7 +309,13 @@ class MatchCache:
         found: i64 = 0
         while not cursor.done:
             if found >= MAX_EXTENDED or cursor.steps >= MAX_WALKED:
-                self._put_off(entry)
+                # The filter is wide.
+                changes = self.changes
+                changes.count += 1
+                if changes.kept:
+                    changes.remember(None, None)
+                changes.wide += 1
+                self.outdated += len(self.routes)
                 break
             for node in cursor.take(STEP):
                 route = node.value
@@ -337,31 +334,3 @@ class MatchCache:
         self.walked += cursor.steps
         while self.weight > self.max_weight:
             self._evict(None)
-
-    def _put_off(self, entry: FilterEntry) -> None:
-        """Compare each route with the entry of a wide filter when it is next looked up."""
-        wide = self._wide
-        if len(wide) >= MAX_WIDE:
-            oldest = next(iter(wide))
-            del wide[oldest]
-            self._wide_lost = oldest
-        changes = self.changes
-        changes.count += 1
-        if changes.kept:
-            changes.remember(None, None)
-        changes.wide += 1
-        self.outdated += len(self.routes)
-        wide[changes.wide] = entry
-
-    def _compare(self, route: Route) -> None:
-        """Add the wide filters that a route lacks and that match its topic."""
-        name = str(route.topic, "utf-8")
-        if route.wide_seen < self._wide_lost:
-            route.sweep()
-            # The rest is among these, so that the version does not go back.
-            route.entries = self.trie.match(name)
-        else:
-            for number, entry in self._wide.items():
-                if number > route.wide_seen and matches(entry.topic_filter, name) and entry not in route.entries:
-                    route.entries.append(entry)
-        route.wide_seen = self.changes.wide

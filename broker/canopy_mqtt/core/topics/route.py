@@ -57,17 +57,21 @@ class MergedRecipient(Recipient):
     `identifier` is 0: `identifiers` has all of them [MQTT-3.3.4-4].
     """
 
-    def __init__(self, session: Session, qos: u8, no_local: bool, retain_as_published: bool) -> None:
+    def __init__(
+        self,
+        session: Session,
+        qos: u8,
+        no_local: bool,
+        retain_as_published: bool,
+        identifiers: tuple[int, ...],
+        message_terms: MessageTerms | None,
+    ) -> None:
         super().__init__(session, 0, qos, no_local, retain_as_published)
-        self.identifiers: tuple[int, ...] = NO_IDENTIFIERS
-        # What the session's own messages go by: its subscriptions without No Local. None: there is none.
-        self.others: Recipient | None = None
-
-    def set_terms(self, identifiers: tuple[int, ...], message_terms: MessageTerms | None) -> None:
-        """Set the identifiers, and the terms on which messages wait."""
         self.identifiers = identifiers
         self.message_terms = message_terms
         self.plain = message_terms is None and len(identifiers) == 0
+        # What the session's own messages go by: its subscriptions without No Local. None: there is none.
+        self.others: Recipient | None = None
 
 
 NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
@@ -94,7 +98,7 @@ class Changes:
 
     def __init__(self) -> None:
         self.count: i64 = 0
-        # New filters that routes are compared with when they are next looked up: the number of the last one.
+        # How many new filters were so wide that routes are matched again when they are next looked up.
         self.wide: i64 = 0
         self.kept = False
         # The changes after the first `_begin`: where, and whose subscription; None: nothing that a recipient shows.
@@ -174,7 +178,7 @@ class Route(Retainable):
         # The sum of the entries' versions when they were last found to be those that match: as long as it stands still,
         # no entry changed.
         self.version: i64 = 0
-        self.wide_seen: i64 = changes.wide  # the number of the last wide filter that the topic was compared with
+        self.wide_seen: i64 = changes.wide  # how many wide filters there had been when it was last matched
         # What its topic weighs, here and in the tree that finds it, and the references held; see `MatchCache.charge`.
         self.name_weight: i64 = 1 + max(len(topic) - SHORT_NAME_BYTES, 0) // NAME_BYTES
         self.weight: i64 = self.name_weight + len(entries)

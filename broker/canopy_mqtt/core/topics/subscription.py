@@ -15,6 +15,7 @@ from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.core.topics.route import Recipient
 
 if TYPE_CHECKING:
+    from canopy_mqtt.core.routing.share_homes import ShareHome
     from canopy_mqtt.core.routing.share_queues import ShareQueue
     from canopy_mqtt.core.session.session import Session
 
@@ -195,26 +196,6 @@ class Turns:
         self.generation += 1
 
 
-class GroupHome:
-    """The worker where a share group lives, if that is another one. `node`: the client identifier of that one."""
-
-    def __init__(self, node: str) -> None:
-        self.node = node
-        # The filter that is subscribed to there for the members here; empty: there are none.
-        self.told = ""
-        # Whether no connected member here had room when the last message came.
-        self.busy = False
-
-    def set_busy(self, group: SharedGroup, busy: bool) -> None:
-        """Tell the home whether no member has room."""
-        self.busy = busy
-        self.changed(group)
-
-    def changed(self, group: SharedGroup) -> None:
-        """Tell the home what members there are now."""
-        raise NotImplementedError
-
-
 class SharedGroup:
     """The members of one share name at one topic filter (section 4.8.2): each message goes to one of them.
 
@@ -236,7 +217,7 @@ class SharedGroup:
         # What waits for the member that connects first (`routing.share_queues`); None: nothing does.
         self.queue: ShareQueue | None = None
         # The worker where it lives; None: here. If it is not None, no message comes here by its topic.
-        self.home: GroupHome | None = None
+        self.home: ShareHome | None = None
 
     @property
     def full_name(self) -> str:
@@ -260,13 +241,14 @@ class SharedGroup:
         """Count the members, with those whose sessions are over and that no search has come upon yet."""
         return self.connected.count + self.away.count
 
-    def next_member(self) -> Subscription | None:
+    def next_member(self, away: bool = False) -> Subscription | None:
         """Return whose turn it is, in rotation: among those who are connected, or, with none of them, among the others.
 
-        None for an empty group. Who passes over a member that cannot take a message now asks again (`Fanout.choose`).
+        `away`: among the others in any case. None for an empty group. A caller that passes over a member which cannot
+        take a message now asks again (`Fanout.choose`).
         """
         while True:
-            turns = self.connected if self.connected.count > 0 else self.away
+            turns = self.away if away or self.connected.count == 0 else self.connected
             member = turns.current()
             if member is None:
                 return None
@@ -281,16 +263,6 @@ class SharedGroup:
         if member.served > 0:
             member.served = 0
             (self.connected if member.present else self.away).cursor += 1
-
-    def next_away(self) -> Subscription | None:
-        """Return whose turn it is of those whose clients are away."""
-        while True:
-            member = self.away.current()
-            if member is None:
-                return None
-            if self.in_place(member):
-                self.away.cursor += 1
-                return member
 
     def has_connected(self) -> bool:
         """Return whether a member is there whose client is connected."""

@@ -140,17 +140,12 @@ class RetainedTree:
         self.root = TopicNode("", 0, False)
         self.youngest: i64 = 0  # the number of the node that was created last, for a walk that begins later (`walk`)
         self.published: i64 = 0  # the number of the last publish that set a value (`TopicNode.published`)
+        self.node_count: int = 0  # levels; 0 when it has no topics
         self._values: int = 0
-        self._nodes: int = 0
 
     def __len__(self) -> int:
         """Return how many topics have a value."""
         return self._values
-
-    @property
-    def node_count(self) -> int:
-        """Return how many levels the tree holds; 0 when it has no topics."""
-        return self._nodes
 
     def missing(self, topic: str) -> int:
         """Return how many levels `set` would add for a topic."""
@@ -196,7 +191,7 @@ class RetainedTree:
             child = node.child(level)
             if child is None:
                 self.youngest += 1
-                self._nodes += 1
+                self.node_count += 1
                 child = TopicNode(level, self.youngest, node is root and level.startswith("$"))
                 node.insert(child)
             node = child
@@ -231,7 +226,7 @@ class RetainedTree:
         while path and node.is_bare():
             parent = path.pop()
             parent.remove(node)
-            self._nodes -= 1
+            self.node_count -= 1
             node = parent
         return previous
 
@@ -263,12 +258,9 @@ class RetainedTree:
             at = end + 1
         return node.value is not None
 
-    def walk(self, topic_filter: str, youngest: i64 = -1) -> RetainedCursor:
-        """A cursor over the topics that match a well-formed filter, in no particular order.
-
-        With `youngest`, the walk passes over what was created after that node, as if it had begun then.
-        """
-        return RetainedCursor(self, topic_filter, self.youngest if youngest < 0 else youngest)
+    def walk(self, topic_filter: str) -> RetainedCursor:
+        """A cursor over the topics that match a well-formed filter, in no particular order."""
+        return RetainedCursor(self, topic_filter, self.youngest)
 
     def matching(self, topic_filter: str) -> list[TopicNode]:
         """All nodes that match a filter, at once. For short answers; a client's subscription wants `walk`."""
@@ -293,7 +285,8 @@ class Frame:
 class RetainedCursor:
     """A search in progress. It holds no lock and needs no closing: drop it when it is no longer needed.
 
-    `reserved`: a leading wildcard sees topics that begin with `$`, too.
+    `youngest`: it passes over what was created after that node, as if it had begun then. `reserved`: a leading wildcard
+    sees topics that begin with `$`, too.
     """
 
     def __init__(self, tree: RetainedTree, topic_filter: str, youngest: i64, reserved: bool = False) -> None:

@@ -338,26 +338,6 @@ class NodeTrie:
         self.probes += visited
         return found
 
-    def filters(self) -> list[str]:
-        """Return all filters, in no order. Costs what it returns: for the admin API and for tests."""
-        names = list(self._exact)
-        stack = [self._root]
-        while stack:
-            node = stack.pop()
-            if node.hash is not None:
-                names.append(node.hash.topic_filter)
-            if node.entry is not None:
-                names.append(node.entry.topic_filter)
-            if node.plus is not None:
-                stack.append(node.plus)
-            if node.children is not None:
-                for child in node.children.values():
-                    if isinstance(child, FilterEntry):
-                        names.append(child.topic_filter)
-                    else:
-                        stack.append(child)
-        return names
-
     def __len__(self) -> int:
         """Return how many filters there are."""
         return self.count

@@ -188,9 +188,6 @@ class CompactTrie:
             self._match_prefixes(topic, found)
         return found
 
-    def filters(self) -> list[str]:
-        return list(self._filters)
-
     def __len__(self) -> int:
         return self.count
 
@@ -198,31 +195,23 @@ class CompactTrie:
 
     def _add_segments(self, topic_filter: str) -> None:
         shapes = self._shapes
-        prefixes: list[str] = []
-        steps: list[int] = []
-        _cut(topic_filter, prefixes, steps)
-        for index in range(len(prefixes)):
-            prefix = prefixes[index]
+        for prefix, shape in _cut(topic_filter):
             known = shapes.get(prefix)
             if known is None:
-                known = Shapes(steps[index])
+                known = Shapes(shape)
                 shapes[prefix] = known
                 self.nodes += 1
                 self.bytes += PREFIX_BYTES + text_bytes(prefix)
             before = known.kinds
-            known.add(steps[index])
+            known.add(shape)
             self.bytes += (known.kinds - before) * SHAPE_BYTES
 
     def _discard_segments(self, topic_filter: str) -> None:
         shapes = self._shapes
-        prefixes: list[str] = []
-        steps: list[int] = []
-        _cut(topic_filter, prefixes, steps)
-        for index in range(len(prefixes)):
-            prefix = prefixes[index]
+        for prefix, shape in _cut(topic_filter):
             known = shapes[prefix]
             before = known.kinds
-            if known.discard(steps[index]):
+            if known.discard(shape):
                 del shapes[prefix]
                 self.nodes -= 1
                 self.bytes -= PREFIX_BYTES + text_bytes(prefix)
@@ -389,8 +378,9 @@ class CompactTrie:
         self.probes += probes
 
 
-def _cut(topic_filter: str, prefixes: list[str], steps: list[int]) -> None:
+def _cut(topic_filter: str) -> list[tuple[str, int]]:
     """The prefixes of a wildcard filter, from "" on, each ending with "/", and the shape that follows each."""
+    found: list[tuple[str, int]] = []
     literals = 0
     begin = 0
     prefix = ""
@@ -401,24 +391,20 @@ def _cut(topic_filter: str, prefixes: list[str], steps: list[int]) -> None:
         if end - begin == 1:
             sign = topic_filter[begin:end]
             if sign == "#":
-                prefixes.append(prefix)
-                steps.append(literals * KINDS + HASH)
-                return
+                found.append((prefix, literals * KINDS + HASH))
+                return found
             if sign == "+":
-                prefixes.append(prefix)
+                found.append((prefix, literals * KINDS + (PLUS_LAST if at < 0 else PLUS_ON)))
                 if at < 0:
-                    steps.append(literals * KINDS + PLUS_LAST)
-                    return
-                steps.append(literals * KINDS + PLUS_ON)
+                    return found
                 begin = at + 1
                 prefix = topic_filter[:begin]
                 literals = 0
                 continue
         literals += 1
         if at < 0:
-            prefixes.append(prefix)
-            steps.append(literals * KINDS + ENDS)
-            return
+            found.append((prefix, literals * KINDS + ENDS))
+            return found
         begin = at + 1
 
 

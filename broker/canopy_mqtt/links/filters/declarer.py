@@ -104,8 +104,9 @@ class Declarer(UpstreamSubscriptions):
         # What is to be sent: True to subscribe.
         self._due: dict[str, bool] = {}
         self._waiting: dict[int, Unanswered] = {}
-        # How many SUBSCRIBEs for a filter wait for their SUBACK.
+        # How many SUBSCRIBEs for a filter wait for their SUBACK, and UNSUBSCRIBEs for their UNSUBACK.
         self._asked: dict[str, int] = {}
+        self._leaving: dict[str, int] = {}
         # False before the first connection: the upstream's session may be one from before this program's start, and
         # hold filters that are not known here.
         self.knows_held = False
@@ -133,9 +134,9 @@ class Declarer(UpstreamSubscriptions):
             self.wanted[topic_filter] = None
             if topic_filter not in self.held:
                 self._lack(topic_filter)
-        if self._due.pop(topic_filter, True) or topic_filter in self._unsure:
+        still_there = topic_filter in self.held and topic_filter not in self._leaving
+        if self._due.pop(topic_filter, True) or topic_filter in self._unsure or not still_there:
             self._due[topic_filter] = True
-        # Else it is still there.
 
     def withdraw(self, topic_filter: str) -> None:
         if self._gathered is not None:
@@ -194,6 +195,7 @@ class Declarer(UpstreamSubscriptions):
         uncertain = list(self._waiting.values())
         self._waiting.clear()
         self._asked.clear()
+        self._leaving.clear()
         self.refused.clear()
         self.knows_held = True
         if not session_present:
@@ -227,6 +229,7 @@ class Declarer(UpstreamSubscriptions):
         """Forget what was held and ask for everything, since the upstream, or its session, is another one."""
         self._waiting.clear()
         self._asked.clear()
+        self._leaving.clear()
         self._unsure.clear()
         self.held.clear()
         self._table = create("nodes")
@@ -317,6 +320,8 @@ class Declarer(UpstreamSubscriptions):
             del self._due[topic_filter]
         self._waiting[packet_id] = Unanswered(subscribes, chosen)
         if not subscribes:
+            for topic_filter in chosen:
+                self._leaving[topic_filter] = self._leaving.get(topic_filter, 0) + 1
             return encode(Unsubscribe(packet_id, chosen), self._version)
         identifier = 0
         if self._identifies:
@@ -354,8 +359,7 @@ class Declarer(UpstreamSubscriptions):
             name = "SUBACK" if request.subscribes else "UNSUBACK"
             raise ProtocolViolation(f"{name} with {codes} reason codes for {filters} topic filters")
         del self._waiting[packet_id]
-        if request.subscribes:
-            self._heard(request)
+        self._heard(request)
         bad: list[tuple[str, int]] = []
         for at, topic_filter in enumerate(request.topic_filters):
             code = reason_codes[at] if reason_codes else 0
@@ -382,16 +386,16 @@ class Declarer(UpstreamSubscriptions):
         return bad
 
     def _heard(self, request: Unanswered) -> None:
-        """Count a SUBSCRIBE no more, since its SUBACK has come."""
-        answered = self.answered
+        """Count a packet no more, since its SUBACK or UNSUBACK has come."""
+        counts = self._asked if request.subscribes else self._leaving
         for topic_filter in request.topic_filters:
-            left = self._asked[topic_filter] - 1
+            left = counts[topic_filter] - 1
             if left > 0:
-                self._asked[topic_filter] = left
+                counts[topic_filter] = left
             else:
-                del self._asked[topic_filter]
-            if answered is not None:
-                answered.append(topic_filter)
+                del counts[topic_filter]
+            if request.subscribes and self.answered is not None:
+                self.answered.append(topic_filter)
 
     def withdrawn(self, packet_id: int) -> list[str]:
         """Return the filters of the UNSUBACK with this packet identifier: call it before `acknowledged`."""

@@ -150,7 +150,7 @@ class Replays:
             # The same, for a longer or shorter time.
             name = message.topic.decode()
             if cast("Message | None", self._router.retained.get(name)) is expected:
-                self._router.retain(message)
+                self._router.retained_store.retain(message)
         return True
 
     def _goes_up(self, topic: bytes, remote: bytes) -> bool:

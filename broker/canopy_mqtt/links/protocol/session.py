@@ -74,6 +74,8 @@ class UplinkSession(Session):
         self.plain_text = False
         self.max_qos = 2
         self.retain_available = True
+        # It takes what clients of other workers publish: all their links to other brokers are here.
+        self.for_all_workers = False
         # True while no other link of this broker can bring a message that may not go up.
         self.alone = True
         # Messages that were not sent up: they have been there, came too far, or have no name there.
@@ -130,7 +132,7 @@ class UplinkSession(Session):
             return EXCLUDED
         if self.trial.bars(adapted.topic, self.totals.now):
             self.offered += 1
-            return self.drop(REFUSED)
+            return self.ledger.lost(REFUSED, 1)
         answer = super().deliver(
             adapted, min(qos, self.max_qos), retain and self.retain_available, (), group, message_terms
         )
@@ -146,7 +148,7 @@ class UplinkSession(Session):
             return False
         if self.trial.bars(adapted.topic, self.totals.now):
             self.offered += 1
-            self.drop(REFUSED)
+            self.ledger.lost(REFUSED, 1)
             return False
         delivery.message = adapted
         delivery.qos = min(delivery.qos, self.max_qos)
@@ -183,10 +185,11 @@ class UplinkSession(Session):
         message.
 
         Without a path a loop could not be detected, should both lead to the same broker. What another node of the
-        cluster has sent does not go up: it may have come down a link there that carries no path.
+        cluster has sent does not go up: it may have come down a link there that carries no path. Other workers have no
+        links.
         """
         if link.startswith(NODE_LINKS):
-            return False
+            return self.for_all_workers
         source = self._sessions.get(link)
         return not self.plain_text and not (isinstance(source, UplinkSession) and source.plain_text)
 
@@ -241,11 +244,12 @@ class UplinkSession(Session):
             size = delivery.message.size + HEADROOM
             if send_buffer.refusal(delivery.message, delivery.qos, delivery.identifiers) != ACCEPTED:
                 if delivery.state == QUEUED:
-                    self.shed_one(delivery, TOO_LARGE)
+                    self.queue.shed_one(delivery, TOO_LARGE, send_buffer)
+                    self.update_fast_path()
                     continue
                 self.window.finish(delivery)
                 if delivery.attempts == 0:
-                    self.drop(TOO_LARGE)
+                    self.ledger.lost(TOO_LARGE, 1)
                 continue
             if not send_buffer.has_room(size) or (delivery.state == QUEUED and not self._fly(delivery)):
                 return False
@@ -352,7 +356,8 @@ class UplinkSession(Session):
         if self.queue.pending is not None:
             for each in list(self.queue.pending):
                 if each.state != DROPPED and each.message.topic == topic:
-                    self.shed_one(each, REFUSED)
+                    self.queue.shed_one(each, REFUSED, self.send_buffer)
+            self.update_fast_path()
 
     def _refuse(self, delivery: Delivery) -> None:
         self.window.finish(delivery)
@@ -360,7 +365,7 @@ class UplinkSession(Session):
         if delivery.attempts > 0:
             # It counted as delivered when it was written.
             self.delivered -= 1
-        self.drop(REFUSED)
+        self.ledger.lost(REFUSED, 1)
 
     def begin_anew(self, retained: RetainedTree) -> None:
         """The upstream has no session of ours: what is in flight goes as if for the first time, and what is retained.
@@ -396,7 +401,7 @@ class UplinkSession(Session):
                     continue
                 self.window.finish(delivery)
                 if delivery.attempts == 0:
-                    self.drop(TOO_LARGE)
+                    self.ledger.lost(TOO_LARGE, 1)
         for delivery in self.queue.waiting():
             delivery.retain = delivery.retain and self.retain_available
             if delivery.qos > most:

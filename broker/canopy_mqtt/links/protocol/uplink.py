@@ -425,7 +425,7 @@ class Uplink(Peer):
             self.final_packet = encode(Disconnect(reason_codes.SUCCESS), self.version)
             self.end(reason_codes.IMPLEMENTATION_SPECIFIC_ERROR, wrong)
             return
-        if self._downlink.peer_id == self.session.broker_id:
+        if self._downlink.peer_id == self.session.broker_id and not self.session.node:
             self.final_packet = encode(Disconnect(reason_codes.SUCCESS), self.version)
             self.end(
                 reason_codes.IMPLEMENTATION_SPECIFIC_ERROR, "the upstream is this broker itself, or has its broker_id"

@@ -90,18 +90,24 @@ class Admission:
         """True if one more connection has to be turned away, since there are too many in all."""
         return 0 < self._in_all <= self.open
 
-    def arrive(self, host: str, now: float, own: Admission | None = None) -> int:
+    def arrive(
+        self, host: str, now: float, own: Admission | None = None, code: int = reason_codes.SUCCESS, rated: bool = True
+    ) -> int:
         """Count a new connection, `own`: with its listener.
+
+        `code`: that with which another process has refused it. Not `rated`: it was counted against the rates before.
 
         Returns 0 if it is accepted: it counts until `leave`. TURNED_AWAY: close it, it does not count. Else the reason
         code for its CONNACK (0x97 too many of this address, 0x9F too many a second): it counts as refused, until
         `readmit`, or until `leave_refused` and `refused_gone`.
         """
-        code = TURNED_AWAY
-        if not self.full:
-            code = own.check(host, now) if own is not None else reason_codes.SUCCESS
+        if self.full:
+            code = TURNED_AWAY
+        else:
+            if code == reason_codes.SUCCESS and own is not None:
+                code = own.check(host, now, rated)
             if code == reason_codes.SUCCESS:
-                code = self.check(host, now)
+                code = self.check(host, now, rated)
             if code != reason_codes.SUCCESS and self.refused >= UNACCEPTED_ROOM:
                 code = TURNED_AWAY
         if code == TURNED_AWAY:
@@ -111,18 +117,16 @@ class Admission:
             self.open += 1
             self.refused += 1
             return code
-        self._count(host)
-        if own is not None:
-            own._count(host)
+        self.count(host, own)
         return code
 
-    def check(self, host: str, now: float) -> int:
+    def check(self, host: str, now: float, rated: bool = True) -> int:
         """Return the reason code for the CONNACK of a new connection, 0 to accept it."""
-        if self._rates is not None and host and not self._rates.take(network(host), now):
+        if rated and self._rates is not None and host and not self._rates.take(network(host), now):
             return reason_codes.CONNECTION_RATE_EXCEEDED
         if not self.has_place(host):
             return reason_codes.QUOTA_EXCEEDED
-        if self._rate is not None and not self._rate.try_take(now):
+        if rated and self._rate is not None and not self._rate.try_take(now):
             return reason_codes.CONNECTION_RATE_EXCEEDED
         return reason_codes.SUCCESS
 
@@ -139,7 +143,7 @@ class Admission:
         self.refused -= 1
         self._add(host)
         if own is not None:
-            own._count(host)
+            own.count(host)
         return True
 
     def leave(self, host: str, own: Admission | None = None) -> None:
@@ -160,9 +164,12 @@ class Admission:
     def refused_gone(self) -> None:
         self.refused -= 1
 
-    def _count(self, host: str) -> None:
+    def count(self, host: str, own: Admission | None = None) -> None:
+        """Count a connection from here on, whatever the limits say."""
         self.open += 1
         self._add(host)
+        if own is not None:
+            own.count(host)
 
     def _add(self, host: str) -> None:
         if self._most_of_one > 0 and host:
@@ -204,6 +211,13 @@ class ListenerTerms:
         origin.max_delay = self.max_delay
         origin.door = self.door
         return origin
+
+
+def of_listener(most: int, most_of_one: int, rate_of_one: float) -> Admission | None:
+    """Return the admission control of a listener; None where no limit asks for it."""
+    if most > 0 or most_of_one > 0 or rate_of_one > 0.0:
+        return Admission(most, most_of_one, rate_of_one=rate_of_one)
+    return None
 
 
 def _bucket(rate: float) -> TokenBucket | None:

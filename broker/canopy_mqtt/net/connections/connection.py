@@ -57,6 +57,10 @@ class Connection(Endpoint):
         self.table = table
         self.terms = terms
         self.loop = rounds.loop
+        # Of a connection that another process has accepted, and counts: its number there, 0: none; and the reason code
+        # with which it is to be refused.
+        self.number: i64 = 0
+        self.answered = 0
         # When it was made, and when its protocol ended (s, loop time); 0.0: not yet.
         self.opened_at = self.ended_at = 0.0
         # The peer: of the socket, unless a proxy has named it before.

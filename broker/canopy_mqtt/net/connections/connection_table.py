@@ -99,6 +99,22 @@ class ConnectionObserver:
         raise NotImplementedError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ConnectionCounter:
+    """Tells another process, which accepts connections and counts them (`Connection.number`), what becomes of them.
+
+    Its methods must not raise.
+    """
+
+    def ended(self, connection: Connection) -> None:
+        """Called when the protocol of a connection is over."""
+        raise NotImplementedError
+
+    def readmitted(self, connection: Connection) -> None:
+        """Called for one that was to be refused, and is accepted in place of another one of its address."""
+        raise NotImplementedError
+
+
 class ConnectionTable:
     """Connections with a socket, accepted or not."""
 
@@ -131,6 +147,8 @@ class ConnectionTable:
         self.reporting = True
         # While a trace runs.
         self.observer: ConnectionObserver | None = None
+        # Where another process counts them.
+        self.counter: ConnectionCounter | None = None
         # True when no client may join any more; when no other node may; and called when the last connection has left.
         self.closed = False
         self.door_closed = False
@@ -169,7 +187,9 @@ class ConnectionTable:
     def _admit(self, connection: Connection, admission: Admission) -> bool:
         """Count a connection against the limits; its protocol gets the reason code for the answer to its CONNECT."""
         self._make_room(admission)
-        answer = admission.arrive(connection.origin.host, connection.opened_at, connection.terms.admission)
+        answer = admission.arrive(
+            connection.origin.host, connection.opened_at, connection.terms.admission, connection.answered
+        )
         if answer == reason_codes.CONNECTION_RATE_EXCEEDED and connection.terms.tls:
             # A handshake costs more than all else: closing is cheaper than a reason code.
             admission.leave_refused()
@@ -196,6 +216,13 @@ class ConnectionTable:
             admission.turned_away += 1
             next(iter(self._unaccepted)).end(ABORT, causes.CONNECTION_LOST)
 
+    def end_unaccepted(self, most: int) -> None:
+        """Close the connections that have waited for longest to be accepted, beyond as many as this."""
+        for connection in list(self._unaccepted)[: max(0, len(self._unaccepted) - most)]:
+            if self._admission is not None:
+                self._admission.turned_away += 1
+            connection.end_later(ABORT, causes.CONNECTION_LOST)
+
     def _make_room_at_door(self, connection: Connection) -> None:
         """Count a connection at the listener for other nodes until it is accepted, or its socket is closed.
 
@@ -213,6 +240,8 @@ class ConnectionTable:
         if admission is None or not admission.readmit(connection.origin.host, connection.terms.admission):
             return False
         connection.protocol.refused = 0
+        if self.counter is not None and connection.number > 0:
+            self.counter.readmitted(connection)
         return True
 
     def opened(self, connection: Connection) -> bool:
@@ -244,6 +273,8 @@ class ConnectionTable:
         protocol = connection.protocol
         cause = protocol.close_cause
         self.ends[cause] = self.ends.get(cause, 0) + 1
+        if self.counter is not None and connection.number > 0:
+            self.counter.ended(connection)
         admission = self._admission
         if admission is not None and connection.terms.door is None:
             self._unaccepted.pop(connection, None)

@@ -34,6 +34,15 @@ def begin(connection: Connection) -> None:
         rounds.wheel.add(connection, connection.opened_at + rounds.connect_timeout)
 
 
+def end_by(connection: Connection, until: float) -> None:
+    """Let the time for a CONNECT end by then (s, loop time): the connection has waited elsewhere before. 0.0: it has
+    not."""
+    timeout = connection.rounds.connect_timeout
+    if timeout > 0.0 and 0.0 < until < connection.opened_at + timeout:
+        connection.opened_at = until - timeout
+        begin(connection)
+
+
 def accepted(connection: Connection) -> None:
     """Start the time limits of a client that was accepted."""
     _watch_silence(connection)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from canopy_mqtt import certificates, sockets
-from canopy_mqtt.net.connections.admission import Admission, ListenerTerms
+from canopy_mqtt.net.connections.admission import ListenerTerms, of_listener
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.connection_log import HANDSHAKE, PROXY, ConnectionLog
 from canopy_mqtt.net.connections.connection_table import ConnectionTable
@@ -86,13 +86,9 @@ class Listener:
         # With the real port, once it is open.
         self.endpoint: Endpoint = settings.endpoint
         # None: no limit asks for it.
-        self.admission: Admission | None = None
-        if settings.max_connections or settings.max_connections_per_address or settings.max_connect_rate:
-            self.admission = Admission(
-                settings.max_connections,
-                settings.max_connections_per_address,
-                rate_of_one=settings.max_connect_rate,
-            )
+        self.admission = of_listener(
+            settings.max_connections, settings.max_connections_per_address, settings.max_connect_rate
+        )
         self.terms = ListenerTerms(
             self.name,
             self.endpoint.tls,

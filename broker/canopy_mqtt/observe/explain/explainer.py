@@ -117,6 +117,8 @@ class Explainer:
         self._router = router
         self._turn = turn
         self._steps = 0
+        self.leaves_out = ""
+        """Client identifiers that begin so are no receivers; empty: none is left out."""
         # Many questions at once would have many turns in each round of the event loop.
         self.one_by_one = asyncio.Lock()
 
@@ -222,6 +224,8 @@ class Explainer:
             subscriptions = list(entry.subscriptions)
             for at in range(0, len(subscriptions), SUBSCRIBER_STEPS):
                 names = {each.session.client_id for each in subscriptions[at : at + SUBSCRIBER_STEPS]}
+                if self.leaves_out:
+                    names = {name for name in names if not name.startswith(self.leaves_out)}
                 found = nsmallest(limit + 1, {name for name in names if name > after}.union(found))
                 await self._step(SUBSCRIBER_STEPS)
             await self._step()

@@ -8,7 +8,8 @@ from typing import Final
 
 from canopy_mqtt.guards.hook_guards import HOOKS
 from canopy_mqtt.histogram import Histogram
-from canopy_mqtt.observe.figures.figure import Figure, Kind, Sample, Topic, Value, one
+from canopy_mqtt.observe.figures.figure import Figure, Kind, Topic, one
+from canopy_mqtt.observe.figures.merging import Merge, Sample, Value, added, alike, by_worker, greatest, least
 from canopy_mqtt.observe.figures.sources import Reading
 from canopy_mqtt.version import __version__
 
@@ -60,7 +61,7 @@ def _store(name: str, kind: Kind, topic: str, text: str, unit: str = "") -> Figu
 
 
 STORE: Final = (
-    Figure("store_failing", GAUGE, "1 while the store cannot be written, else 0", _store_failing),
+    Figure("store_failing", GAUGE, "1 while the store cannot be written, else 0", _store_failing, merge=greatest),
     Figure("store_commit", Kind.HISTOGRAM, "From a change to its commit", _commit_times, "seconds"),
     Figure(
         "store_slowest_commit",
@@ -68,6 +69,7 @@ STORE: Final = (
         "Seconds from a change to its commit, the maximum since the last interval",
         _slowest_commit,
         topics=(Topic("store/latency"),),
+        merge=greatest,
     ),
     _store("store_state", TEXT, "state", "`written`, or why the store cannot be written"),
     _store("store_path", TEXT, "path", "The store's folder"),
@@ -93,11 +95,19 @@ def _other_of_store(reading: Reading) -> Iterator[Sample]:
 # -- the recorder ------------------------------------------------------------------------------------------------------
 
 
-def _recorder(name: str, kind: Kind, topic: str, text: str, read: Callable[[Reading], Value], unit: str = "") -> Figure:
+def _recorder(
+    name: str,
+    kind: Kind,
+    topic: str,
+    text: str,
+    read: Callable[[Reading], Value],
+    unit: str = "",
+    merge: Merge = added,
+) -> Figure:
     def samples(reading: Reading) -> list[Sample]:
         return [] if reading.recorder is None else [((), read(reading))]
 
-    return Figure(name, kind, text, samples, unit, topics=(Topic(f"recorder/{topic}"),) if topic else ())
+    return Figure(name, kind, text, samples, unit, topics=(Topic(f"recorder/{topic}"),) if topic else (), merge=merge)
 
 
 def _recorder_state(reading: Reading) -> Value:
@@ -121,7 +131,12 @@ def _of_recorder(name: str) -> Callable[[Reading], Value]:
 
 RECORDER: Final = (
     _recorder(
-        "recorder_failing", GAUGE, "", "1 if the recorder has stopped because of an error, else 0", _recorder_failing
+        "recorder_failing",
+        GAUGE,
+        "",
+        "1 if the recorder has stopped because of an error, else 0",
+        _recorder_failing,
+        merge=greatest,
     ),
     _recorder("recorder_state", TEXT, "state", "`recording`, or why not", _recorder_state),
     _recorder("recorder_segments", COUNTER, "segments", "Finished segments", _of_recorder("segments")),
@@ -135,8 +150,7 @@ RECORDER: Final = (
 
 
 def _up(reading: Reading) -> Iterator[Sample]:
-    links = reading.sources.links
-    for name, link in () if links is None else links.links.items():
+    for name, link in reading.sources.upstreams.items():
         yield (name,), int(link.connected)
 
 
@@ -185,7 +199,7 @@ UPSTREAM: Final = (
 # -- nodes of a cluster ------------------------------------------------------------------------------------------------
 
 
-def _node(name: str, kind: Kind, field: str, text: str, unit: str = "") -> Figure:
+def _node(name: str, kind: Kind, field: str, text: str, unit: str = "", merge: Merge = added) -> Figure:
     """Make a figure about each other node of the cluster."""
 
     def samples(reading: Reading) -> Iterator[Sample]:
@@ -194,11 +208,11 @@ def _node(name: str, kind: Kind, field: str, text: str, unit: str = "") -> Figur
             yield (node.name,), int(getattr(node, field))
 
     topics = (Topic(f"cluster/{{node}}/{field.replace('_', ' ')}"),)
-    return Figure(f"cluster_link_{name}", kind, text, samples, unit=unit, labels=("node",), topics=topics)
+    return Figure(f"cluster_link_{name}", kind, text, samples, unit, ("node",), topics, merge=merge)
 
 
 CLUSTER: Final = (
-    _node("up", GAUGE, "up", "1 while the link to another node is up, else 0"),
+    _node("up", GAUGE, "up", "1 while the link to another node is up, else 0", merge=least),
     _node("waiting", GAUGE, "waiting_bytes", "What waits here for another node", "bytes"),
     _node("dropped", COUNTER, "dropped", "Messages for another node that were dropped here"),
 )
@@ -232,7 +246,7 @@ def _process(name: str, kind: Kind, text: str, read: Callable[[Reading], Value],
         value = read(reading)
         return [((), value)] if value else []
 
-    return Figure(f"process_{name}", kind, text, samples, unit, process=True)
+    return Figure(f"process_{name}", kind, text, samples, unit, process=True, merge=by_worker)
 
 
 PROCESS: Final = (
@@ -245,6 +259,7 @@ PROCESS: Final = (
         "bytes",
         topics=(Topic("heap/current"),),
         process=True,
+        merge=by_worker,
     ),
     Figure(
         "process_resident_memory_max",
@@ -254,11 +269,54 @@ PROCESS: Final = (
         "bytes",
         topics=(Topic("heap/maximum"),),
         process=True,
+        merge=by_worker,
     ),
     _process("virtual_memory", GAUGE, "Addresses", lambda reading: reading.process.memory()[1], "bytes"),
     _process("start_time", GAUGE, "When it began, since 1970", lambda reading: reading.process.started, "seconds"),
     _process("open_fds", GAUGE, "Open files and sockets", lambda reading: reading.process.files()),
     _process("max_fds", GAUGE, "Files and sockets that may be open", lambda reading: reading.process.most_files()),
+)
+
+
+# -- several workers (`canopy_mqtt.workers`) ---------------------------------------------------------------------------
+
+
+def _of_supervisor(reading: Reading) -> Iterator[Sample]:
+    """Yield nothing: it is the supervisor that knows."""
+    del reading
+    yield from ()
+
+
+def _up_here(reading: Reading) -> Iterator[Sample]:
+    if reading.sources.worker:
+        yield (reading.sources.worker,), 1
+
+
+WORKERS: Final = (
+    Figure(
+        "worker_up",
+        GAUGE,
+        "1 where a worker answers, else 0: then its part is missing in all other figures",
+        _up_here,
+        labels=("worker",),
+        topics=(Topic("workers/{worker}/up"),),
+    ),
+    Figure(
+        "worker_restarts",
+        COUNTER,
+        "How often a worker was started again",
+        _of_supervisor,
+        labels=("worker",),
+        topics=(Topic("workers/{worker}/restarts"),),
+    ),
+    Figure(
+        "worker_waiting",
+        GAUGE,
+        "Connections of clients that a worker has not taken yet",
+        _of_supervisor,
+        labels=("worker",),
+        topics=(Topic("workers/{worker}/waiting"),),
+    ),
 )
 
 
@@ -280,6 +338,7 @@ BROKER: Final = (
         "The broker and its version",
         one(lambda _: f"canopy {__version__}"),
         topics=(Topic("version"),),
+        merge=alike,
     ),
     Figure(
         "uptime",
@@ -288,14 +347,16 @@ BROKER: Final = (
         one(lambda reading: reading.now - reading.sources.started),
         "seconds",
         topics=(Topic("uptime", _seconds),),
+        merge=greatest,
     ),
-    Figure("build_info", GAUGE, "1; the labels say what runs", _build, labels=("version", "python")),
+    Figure("build_info", GAUGE, "1; the labels say what runs", _build, labels=("version", "python"), merge=alike),
     Figure(
         "python",
         TEXT,
         "The version of Python",
         one(lambda _: sys.version.split()[0]),
         topics=(Topic("process/python"),),
+        merge=alike,
     ),
     Figure("alarms", GAUGE, "Alarms that are raised, by kind", _alarms, labels=("alarm",)),
     Figure(
@@ -311,6 +372,7 @@ BROKER: Final = (
         "Maximum lag of the event loop in seconds since the last interval",
         one(lambda reading: reading.server.lag_monitor.take_worst(reading.now)),
         topics=(Topic("load/lag", lambda value: f"{value:.3f}"),),
+        merge=greatest,
     ),
     Figure(
         "hook_errors",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from canopy_mqtt.observe.figures.figure import Figure, Kind, Sample, Topic, one
+from canopy_mqtt.observe.figures.figure import Figure, Kind, Topic, one
+from canopy_mqtt.observe.figures.merging import Merge, Sample, added, greatest
 from canopy_mqtt.observe.figures.sources import Reading
 
 if TYPE_CHECKING:
@@ -54,6 +56,28 @@ def _top(reading: Reading) -> Iterator[Sample]:
                 yield (of, by), json.dumps(entries)
 
 
+def _top_of_all(found: Mapping[str, list[Sample]]) -> list[Sample]:
+    """Return the lists of several workers as one: values of the same name are added."""
+    values: dict[tuple[str, ...], Counter[str]] = {}
+    for samples in found.values():
+        for labels, text in samples:
+            for entry in json.loads(str(text)):
+                values.setdefault(labels, Counter())[entry["name"]] += entry["value"]
+    return [
+        (labels, json.dumps([{"name": name, "value": round(value, 3)} for name, value in some.most_common(PLACES)]))
+        for labels, some in values.items()
+    ]
+
+
+def _slowest_of_all(found: Mapping[str, list[Sample]]) -> list[Sample]:
+    def delay(text: str) -> Any:
+        return json.loads(text)["delay"]
+
+    most = max(map(len, found.values()), default=0)
+    ranked = sorted((str(text) for samples in found.values() for _, text in samples), key=delay, reverse=True)
+    return [((str(place),), text) for place, text in enumerate(ranked[:most], 1)]
+
+
 def _traces(reading: Reading) -> Iterator[Sample]:
     traces = reading.sources.traces
     if traces is not None:
@@ -80,13 +104,13 @@ def _slow(client: SlowClient) -> str:
     )
 
 
-def _security(name: str, kind: Kind, topic: str, text: str) -> Figure:
+def _security(name: str, kind: Kind, topic: str, text: str, merge: Merge = added) -> Figure:
     """Make a figure that authentication counts; it has no samples if the broker does not authenticate."""
 
     def samples(reading: Reading) -> list[Sample]:
         return [((), reading.security[topic])] if topic in reading.security else []
 
-    return Figure(name, kind, text, samples, topics=(Topic(f"security/{topic}"),))
+    return Figure(name, kind, text, samples, topics=(Topic(f"security/{topic}"),), merge=merge)
 
 
 CLIENTS: Final = (
@@ -172,7 +196,7 @@ CLIENTS: Final = (
         "subscriptions",
         GAUGE,
         "Subscriptions",
-        one(lambda reading: reading.router.subscription_count),
+        one(lambda reading: reading.subscriptions),
         topics=(Topic("subscriptions/count"),),
     ),
     Figure(
@@ -188,6 +212,8 @@ CLIENTS: Final = (
         "Distinct topic filters of the subscriptions",
         one(lambda reading: len(reading.router.trie)),
         topics=(Topic("subscriptions/filters"),),
+        # Each worker has what the others want among its own.
+        merge=greatest,
     ),
     Figure(
         "subscriptions_not_authorized",
@@ -224,8 +250,9 @@ CLIENTS: Final = (
         _slowest,
         labels=("place",),
         topics=(Topic("slow/{place}"),),
+        merge=_slowest_of_all,
     ),
-    Figure("traces", GAUGE, "Traces of packets that run (docs/explain.md)", _traces),
+    Figure("traces", GAUGE, "Traces of packets that run (docs/explain.md)", _traces, merge=greatest),
     Figure("spans_left_out", COUNTER, "Spans of OpenTelemetry for which otel.max_rate had no room", _spans_left_out),
     Figure(
         "top",
@@ -234,6 +261,7 @@ CLIENTS: Final = (
         _top,
         labels=("of", "by"),
         topics=(Topic("top/{of}/{by}"),),
+        merge=_top_of_all,
     ),
     _security("auth_admitted", COUNTER, "admitted", "Clients that authenticators let in"),
     _security("auth_refused", COUNTER, "refused", "Clients that authenticators did not let in"),
@@ -250,7 +278,7 @@ CLIENTS: Final = (
     _security("passwords_waiting", GAUGE, "hashing/waiting", "Passwords that wait to be hashed"),
     _security("passwords_refused", COUNTER, "hashing/refused", "Passwords that found the list of those full"),
     _security("bans", COUNTER, "bans/total", "Bans for guessing"),
-    _security("bans_current", GAUGE, "bans/current", "Bans for guessing that hold now"),
+    _security("bans_current", GAUGE, "bans/current", "Bans for guessing that hold now", greatest),
     _security("bans_refused", COUNTER, "bans/refused", "CONNECTs of the banned"),
     _security("dismissed_sessions", COUNTER, "dismissed/sessions", "Sessions of users who are gone that ended"),
     _security("dismissed_wills", COUNTER, "dismissed/wills", "Wills of users who are gone that were not published"),

@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from canopy_mqtt.histogram import Histogram
+from canopy_mqtt.observe.figures.merging import Merge, Sample, Value, added
 
 if TYPE_CHECKING:
     from canopy_mqtt.observe.figures.sources import Reading
-
-Value: TypeAlias = int | float | str
-Sample: TypeAlias = tuple[tuple[str, ...], Value]
-"""The values of the labels, in their order, and the number."""
 
 
 class Kind(StrEnum):
@@ -65,6 +62,10 @@ class Figure:
     topics: tuple[Topic, ...] = ()
     process: bool = False
     """True for figures of the process: Prometheus knows them by names without `canopy_`."""
+    merge: Merge = added
+    """Makes one figure of those of several workers. Histograms are added."""
+    parts: tuple[str, ...] = ()
+    """The names of the figures that it is the sum of, where the sum of several workers' would not be right."""
 
     @property
     def exported(self) -> bool:

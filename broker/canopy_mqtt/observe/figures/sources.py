@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
+from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.links.status import status
 from canopy_mqtt.observe.figures.process import Process
 from canopy_mqtt.observe.room import RoomUse, rooms
@@ -17,6 +18,7 @@ from canopy_mqtt.observe.room import RoomUse, rooms
 if TYPE_CHECKING:
     from canopy_mqtt.core.counters import Counters, QueueTotals
     from canopy_mqtt.core.routing.router import Router
+    from canopy_mqtt.links.link import UpstreamLink
     from canopy_mqtt.links.manager import LinkManager
     from canopy_mqtt.net.server import Server
     from canopy_mqtt.observe.monitor import Monitor
@@ -71,6 +73,14 @@ class Sources:
         """Returns the figures of HTTP connections, if the broker listens for them."""
         self.traces: Traces | None = None
         """The traces, and the spans."""
+        self.worker = ""
+        """The name of this worker, where there are several."""
+
+    @property
+    def upstreams(self) -> dict[str, UpstreamLink]:
+        """The links to upstream brokers, by name. Of a worker, those to the others are none."""
+        links = {} if self.links is None else self.links.links
+        return {name: link for name, link in links.items() if not name.startswith(NODES)} if self.worker else links
 
     def read(self) -> Reading:
         return Reading(self, self.server.loop.time())
@@ -107,6 +117,12 @@ class Reading:
         links = 0 if self.sources.links is None else self.sources.links.session_count
         return len(self.router.sessions) - links - self.sources.of_program()
 
+    @property
+    def subscriptions(self) -> int:
+        """The number of subscriptions, without those of other nodes."""
+        nodes = [] if self.sources.links is None else self.sources.links.other_nodes()
+        return self.router.subscription_count - sum(node.subscriptions for node in nodes)
+
     @cached_property
     def security(self) -> dict[str, int]:
         """The figures of authentication; empty if the broker does not authenticate."""
@@ -125,8 +141,7 @@ class Reading:
     @cached_property
     def upstream(self) -> dict[str, dict[str, object]]:
         """The figures of each link, by its name."""
-        links = {} if self.sources.links is None else self.sources.links.links
-        return {name: dict(status(link)) for name, link in links.items()}
+        return {name: dict(status(link)) for name, link in self.sources.upstreams.items()}
 
 
 MINUTES: Final = {"1min": 1, "5min": 5, "15min": 15}

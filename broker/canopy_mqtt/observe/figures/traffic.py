@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from canopy_mqtt.core.accounts import FILTERS, RETAINED, RETAINED_SIZE, ROOMS
 from canopy_mqtt.core.ledger import DROP_CAUSES
-from canopy_mqtt.observe.figures.figure import Figure, Kind, Sample, Topic, Value, one
+from canopy_mqtt.observe.figures.figure import Figure, Kind, Topic, one
+from canopy_mqtt.observe.figures.merging import Merge, Sample, Value, added, but_copies, greatest
 from canopy_mqtt.observe.figures.sources import Reading
 from canopy_mqtt.observe.room import RoomUse
 
@@ -34,14 +36,19 @@ def _dropped(reading: Reading) -> Iterator[Sample]:
         yield (name,), reading.counters.dropped[cause]
 
 
-def _room(name: str, kind: Kind, text: str, read: Callable[[RoomUse], int]) -> Figure:
+COPIED: Final = (ROOMS[FILTERS], ROOMS[RETAINED], ROOMS[RETAINED_SIZE])
+"""The rooms of what each of several workers has a copy of."""
+
+
+def _room(name: str, kind: Kind, text: str, read: Callable[[RoomUse], int], merge: Merge = added) -> Figure:
     """Make a figure of the limits that all accounts share (`core.accounts`)."""
 
     def samples(reading: Reading) -> Iterator[Sample]:
         for room in reading.rooms:
             yield (room.name,), read(room)
 
-    return Figure(f"room_{name}", kind, text, samples, labels=("room",), topics=(Topic(f"room/{{room}}/{name}"),))
+    topics = (Topic(f"room/{{room}}/{name}"),)
+    return Figure(f"room_{name}", kind, text, samples, labels=("room",), topics=topics, merge=merge)
 
 
 def totals(reading: Reading) -> dict[str, int]:
@@ -211,14 +218,16 @@ TRAFFIC: Final = (
         "Stored messages: retained ones, and queued ones, once for each client",
         one(lambda reading: int(reading.load.messages) + len(reading.router.retained)),
         topics=(Topic("store/messages/count"), Topic("messages/stored")),
+        parts=("queue_messages", "retained_messages"),
     ),
     Figure(
         "stored",
         GAUGE,
         "Bytes of the stored messages",
-        one(lambda reading: int(reading.load.bytes) + int(reading.router.retained_bytes)),
+        one(lambda reading: int(reading.load.bytes) + int(reading.router.retained_store.bytes)),
         unit="bytes",
         topics=(Topic("store/messages/bytes"),),
+        parts=("queue", "retained"),
     ),
     Figure(
         "retained_messages",
@@ -226,24 +235,33 @@ TRAFFIC: Final = (
         "Retained messages",
         one(lambda reading: len(reading.router.retained)),
         topics=(Topic("retained messages/count"),),
+        merge=greatest,
     ),
     Figure(
         "retained",
         GAUGE,
         "Bytes of retained messages, including overhead",
-        one(lambda reading: int(reading.router.retained_bytes)),
+        one(lambda reading: int(reading.router.retained_store.bytes)),
         unit="bytes",
         topics=(Topic("retained messages/bytes"),),
+        merge=greatest,
     ),
-    _room("held", GAUGE, "What is used of the room: bytes, or a number", lambda room: room.held),
-    _room("bound", GAUGE, "The bound of the room; 0: none", lambda room: room.bound),
+    _room("held", GAUGE, "What is used of the room: bytes, or a number", lambda room: room.held, but_copies(COPIED)),
+    _room("bound", GAUGE, "The bound of the room; 0: none", lambda room: room.bound, but_copies(COPIED)),
     _room(
         "largest",
         GAUGE,
         "What the user or address that holds most holds of the room",
         lambda room: room.largest[0][1] if room.largest else 0,
+        greatest,
     ),
-    _room("accounts", GAUGE, "Users and addresses that hold something of the room", lambda room: room.accounts),
+    _room(
+        "accounts",
+        GAUGE,
+        "Users and addresses that hold something of the room",
+        lambda room: room.accounts,
+        but_copies(COPIED),
+    ),
     _room("refusals", COUNTER, "How often a user or address was refused some of the room", lambda room: room.refused),
     _room(
         "evictions",

@@ -108,8 +108,8 @@ class Rule:
     def applies_to(self, principal: Principal, levels: list[str]) -> bool:
         """Return True if the rule applies to a topic name, split into levels."""
         if not self.templated:
-            return _matches(self.levels, levels)
-        return any(_matches(each, levels) for each in self.filled(principal))
+            return levels_match(self.levels, levels)
+        return any(levels_match(each, levels) for each in self.filled(principal))
 
     def covers(self, principal: Principal, topic_filter: str) -> bool:
         """Return True if the rule covers all topics of a filter."""
@@ -154,10 +154,3 @@ class Rule:
         if at_start and filled.startswith("$") and not level.startswith("$"):
             return None if self.allow else "+"
         return filled
-
-
-def _matches(filter_levels: list[str], levels: list[str]) -> bool:
-    first = levels[0]
-    if first.startswith("$") and filter_levels[0] in ("+", "#"):
-        return False  # [MQTT-4.7.2-1]
-    return levels_match(filter_levels, 0, levels, 0)

@@ -288,9 +288,8 @@ def _text(data: bytes) -> str:
 
 def _properties(data: bytes) -> ForwardScan:
     """The properties of a PUBLISH, with their length before them."""
-    scan = ForwardScan()
     if not data:
-        return scan
+        return ForwardScan(b"", 0, 0, PUBLISH)
     length = at = 0
     while True:
         if at == len(data) or at == 4:
@@ -302,10 +301,9 @@ def _properties(data: bytes) -> ForwardScan:
     if at + length != len(data):
         raise Damaged("properties have another length than they say")
     try:
-        scan.run(data, at, len(data), PUBLISH)
+        return ForwardScan(data, at, len(data), PUBLISH)
     except ProtocolError as error:
         raise Damaged(f"properties cannot be: {error}") from error
-    return scan
 
 
 def _delivery(qos: int, retain: bool, identifiers: tuple[int, ...]) -> dict[str, Any]:

@@ -120,8 +120,7 @@ def _filter(text: str) -> str:
 
 
 def _properties(data: bytes) -> str:
-    scan = ForwardScan()
-    scan.run(data, 0, len(data), PUBLISH)
+    scan = ForwardScan(data, 0, len(data), PUBLISH)
     # What concerned one hop alone is not kept.
     return "" if scan.forward == data else "are not those of a message that is kept"
 

@@ -80,6 +80,8 @@ def _obstacle(fault: Fault, driver: Driver, nodes: int) -> str:
         return "its store is a database server" if driver.database else "it has no store"
     if fault in (*DISK_FAULTS, Fault.CLOCK) and static(driver.program):
         return f"{driver.program} is linked statically"
+    if fault is Fault.CLOCK and driver.workers:
+        return "libfaketime does not survive a process that is killed while others use its clock"
     if fault in DISK_FAULTS:
         return compiler_missing()
     return clock_missing() if fault is Fault.CLOCK else ""

@@ -20,6 +20,7 @@ _SQL: Final = {
     "min": "min",
     "max": "max",
     "max_by": "arg_max",
+    "bit_xor": "bit_xor",
     "sum": "sum",
     "count_distinct": "count(DISTINCT {0})",
     "collect_list": "list({0}) FILTER ({0} IS NOT NULL)",
@@ -180,6 +181,18 @@ def array_join(given: Any, by: str) -> Column:
 
 def array_compact(given: Any) -> Column:
     return filter(given, lambda each: each.isNotNull())
+
+
+def xxhash64(*given: Any) -> Column:
+    """A hash of 63 bits, which is DuckDB's own: to be compared with others of the same job alone."""
+    return Column(f"CAST(hash({', '.join(column(each).sql for each in given)}) >> 1 AS BIGINT)")
+
+
+def aggregate(given: Any, start: Column, merge: Callable[[Column, Column], Column]) -> Column:
+    number = next(_numbers)
+    whole, each = f"whole{number}", f"each{number}"
+    merged = merge(Column(whole), Column(each)).sql
+    return Column(f"list_reduce({column(given).sql}, lambda {whole}, {each}: {merged}, {start.sql})")
 
 
 def transform(given: Any, to: Callable[..., Column]) -> Column:

@@ -1,7 +1,8 @@
 """Payloads in Avro's binary encoding: a record of a schema that is given.
 
 In Confluent's framing a payload names the schema that it was written with; a value is read by that one, and becomes the
-record of the table's schema by Avro's rules. A payload of a schema that the mapping does not have is refused.
+record of the table's schema by Avro's rules. A payload of a schema that neither the mapping nor the registry has is
+refused.
 
 Promises: a mapping is refused whose schema has a type that is part of itself, or an array whose items take no bytes: a
 few bytes could ask for any depth, or for any number of items.
@@ -16,10 +17,11 @@ from typing import Any, Final
 
 from canopy_pipeline.tables.payloads.bad_payload import MALFORMED, NO_SCHEMA, BadPayloadError
 from canopy_pipeline.tables.payloads.column_values import fields
+from canopy_pipeline.tables.payloads.confluent import HEAD, Schemas, split
 from canopy_pipeline.tables.plans import Column, Plan
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
-_HEADS: Final = {"none": 0, "single-object": 10, "confluent": 5}
+_HEADS: Final = {"none": 0, "single-object": 10, "confluent": HEAD}
 _PRIMITIVES: Final[Mapping[str, str]] = {
     "boolean": "boolean",
     "int": "int32",
@@ -55,24 +57,20 @@ class AvroDecoder:
             canonical = fastavro.schema.to_parsing_canonical_form(parsed)
             mark = fastavro.schema.fingerprint(canonical, "CRC-64-AVRO")
             self.head = SINGLE_OBJECT + bytes.fromhex(mark)
-        elif plan.framing == "confluent":
-            self.head = b"\0"
         self.schema = fastavro.parse_schema(parsed)
-        self.writers = {number: fastavro.parse_schema(json.loads(text)) for number, text in plan.schemas}
+        self._schemas = Schemas("AVRO", dict(plan.schemas), plan.registry)
+        self._writers: dict[int, Any] = {}
         _bounded(fastavro.read.LOGICAL_READERS)
         self._read = fastavro.schemaless_reader
 
     def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
         del topic, seq
         skipped = _HEADS[self.framing]
-        if len(payload) < skipped or not payload.startswith(self.head):
-            raise BadPayloadError(MALFORMED, f"does not begin as {self.framing} Avro of this schema does")
         writer, reader = self.schema, None
         if self.framing == "confluent":
-            number = int.from_bytes(payload[1:skipped], "big")
-            if number not in self.writers:
-                raise BadPayloadError(NO_SCHEMA, f"of schema {number}, which is not in the mapping's schemas")
-            writer, reader = self.writers[number], self.schema
+            writer, reader = self._writer(split(payload)[0]), self.schema
+        elif len(payload) < skipped or not payload.startswith(self.head):
+            raise BadPayloadError(MALFORMED, f"does not begin as {self.framing} Avro of this schema does")
         stream = io.BytesIO(payload)
         stream.seek(skipped)
         try:
@@ -84,6 +82,20 @@ class AvroDecoder:
         if left:
             raise BadPayloadError(MALFORMED, f"{left:,} bytes are left over")
         return [fields(found, self.columns)]
+
+    def _writer(self, number: int) -> Any:
+        """Return the schema that a payload was written with, parsed."""
+        found = self._writers.get(number)
+        if found is None:
+            import fastavro
+
+            text = self._schemas.text(number)
+            try:
+                columns(text.encode())
+            except ValueError as error:
+                raise BadPayloadError(NO_SCHEMA, f"of schema {number}: {error}") from error
+            found = self._writers[number] = fastavro.parse_schema(json.loads(text))
+        return found
 
 
 def _bounded(readers: dict[str, Any]) -> None:

@@ -53,6 +53,18 @@ def columns(text: bytes, message: str) -> tuple[Column, ...]:
     return tuple(Column(each.name, _type(each), (each.name,)) for each in _descriptor(text, message).fields)
 
 
+def place(text: bytes, message: str) -> tuple[int, ...]:
+    """Return the place of a message in its file, from the outermost one on."""
+    found: Any = _descriptor(text, message)
+    places: list[int] = []
+    while found is not None:
+        outer = found.containing_type
+        beside = found.file.message_types_by_name.values() if outer is None else outer.nested_types
+        places.insert(0, [each.full_name for each in beside].index(found.full_name))
+        found = outer
+    return tuple(places)
+
+
 def check(text: bytes, message: str, path: tuple[str, ...]) -> None:
     """Refuse a path that the message does not have.
 

@@ -1,1 +1,1 @@
-"""The commit of a batch to tables that are no folders of Parquet: Delta and Iceberg."""
+"""The commit of a batch to the tables: to folders of Parquet, to Delta Lake, to Iceberg."""

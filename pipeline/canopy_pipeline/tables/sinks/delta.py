@@ -1,25 +1,46 @@
 """Tables as Delta Lake has them: each batch one commit of each table.
 
 Promises: a batch is in a table once: its commit carries the number of the batch as a transaction of Delta's, and one
-that is there already is not made again. The commit's metadata say which sequence numbers it stands for.
+that is there already is not made again. The commit's metadata say which sequence numbers it stands for. New columns are
+one commit of metadata; a column of int32 that becomes int64 is one commit that writes the table anew, since Delta's
+writer widens no type. Columns that somebody else added stay, and are null in new rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Local
-from canopy_pipeline.tables.plans import DATE, DEAD, DEAD_LETTERS, Plan
-from canopy_pipeline.tables.staged import rows
+from canopy_pipeline.tables.evolution import newest
+from canopy_pipeline.tables.plans import DATE, SEQ
+from canopy_pipeline.tables.staged import Batch, among, filled, rows
+from canopy_pipeline.tables.views import views
+
+if TYPE_CHECKING:
+    from canopy_pipeline.tables.output import Output
+
+_DELTA: Final = {
+    "bool": "boolean", "int8": "byte", "int32": "integer", "int64": "long", "double": "double", "string": "string",
+    "binary": "binary", "timestamp[us, tz=UTC]": "timestamp",
+}  # fmt: skip
+"""Arrow's types in Delta Lake."""
 
 
 class DeltaSink:
     """Tables of Delta Lake in a folder of this machine."""
 
-    def __init__(self, place: Local, stream: str, plans: Sequence[Plan]) -> None:
+    def __init__(self, place: Local, stream: str, schemas: Mapping[str, Any]) -> None:
+        """`schemas`: the columns of each table.
+
+        Raises:
+            MisuseError: deltalake is not there; a table has another layout.
+        """
         try:
             import deltalake
         except ModuleNotFoundError as error:
@@ -29,23 +50,108 @@ class DeltaSink:
         self._lake = deltalake
         self._place = place
         self._stream = f"canopy-tables-{stream}"
-        self._schemas = {plan.name: plan.arrow for plan in plans} | {DEAD_LETTERS: DEAD}
+        self._schemas = schemas
+        # Before anything is written or committed.
+        for name, wanted in schemas.items():
+            if deltalake.DeltaTable.is_deltatable(str(place.local / name)):
+                self._check(deltalake.DeltaTable(place.local / name), place.local / name, wanted)
 
-    def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
-        """A commit for each table that the batch has rows of."""
-        lake = self._lake
-        for name in dict.fromkeys(table for table, _, _ in files):
-            schema = self._schemas[name]
-            table = lake.DeltaTable.create(self._place.local / name, schema, mode="ignore", partition_by=[DATE])
-            if (table.transaction_version(self._stream) or 0) >= version:
-                continue
-            mine = [(day.partition("=")[2], place) for owner, day, place in files if owner == name]
-            lake.write_deltalake(
-                table,
-                pa.RecordBatchReader.from_batches(schema, rows(self._place, mine, schema)),
-                mode="append",
-                commit_properties=lake.CommitProperties(
-                    custom_metadata={**about, "canopy.batch": str(version)},
-                    app_transactions=[lake.Transaction(self._stream, version)],
-                ),
-            )
+    @staticmethod
+    def _check(table: Any, place: Path, wanted: Any) -> None:
+        """Refuse a table that somebody gave another layout."""
+        there = {each.name: getattr(each.type, "type", str(each.type)) for each in table.schema().fields}
+        for each in wanted:
+            kind = _DELTA[str(each.type)]
+            found = there.get(each.name, kind if each.nullable else "not there")
+            if found != kind and {found, kind} != {"integer", "long"}:
+                raise MisuseError(
+                    f"{place}: its column {each.name} is {found}, and {kind} by the mapping; change it back, or give "
+                    "another --output"
+                )
+
+    def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
+        """Yield the rows from the first to the last of these numbers."""
+        del folders
+        if self._lake.DeltaTable.is_deltatable(str(self._place.local / table)):
+            import pyarrow.dataset as ds
+
+            wanted = (ds.field(SEQ) >= numbers.first) & (ds.field(SEQ) <= numbers.last)
+            yield from self._lake.DeltaTable(self._place.local / table).to_pyarrow_dataset().to_batches(filter=wanted)
+
+    def views(self, out: Output) -> dict[str, str]:
+        versions = {name: {name: newest(said)[1]} for name, said in out.kept.items()}
+        return views(out.schemas(), out.where(), True, out.written(), versions)
+
+    def stale(self, out: Output) -> list[str]:
+        """Return nothing: each table has one folder."""
+        del out
+        return []
+
+    def forget(self, table: str) -> list[str]:
+        """Vacuum a table, so that no earlier version can be read any more."""
+        place = self._place.local / table
+        if not self._lake.DeltaTable.is_deltatable(str(place)):
+            return []
+        try:
+            self._lake.DeltaTable(place).vacuum(0, dry_run=False, enforce_retention_duration=False)
+        except self._lake.exceptions.DeltaError as error:
+            return [f"{place}: earlier versions ({str(error).partition(chr(10))[0]}); vacuum the table"]
+        return [f"{place}/_delta_log: least and greatest values of files of before, until Delta removes these entries"]
+
+    def _widen(self, table: Any, wanted: Any) -> None:
+        """Add the columns that a table lacks, and widen those that are narrower. One that is wider already stays so."""
+        there = pa.schema(table.schema().to_arrow())
+        kinds = {each.name: each.type for each in there}
+        wider = {each.name for each in wanted if each.type == pa.int64() and kinds.get(each.name) == pa.int32()}
+        new = [each for each in wanted if each.name not in kinds]
+        if wider:
+            fields = [each.with_type(pa.int64()) if each.name in wider else each for each in there]
+            self._rewrite(table, pa.schema([*fields, *new]))
+        elif new:
+            kind = self._lake.schema.PrimitiveType
+            table.alter.add_columns([self._lake.Field(each.name, kind(_DELTA[str(each.type)])) for each in new])
+
+    def _rewrite(self, table: Any, schema: Any) -> None:
+        batches = (filled(each, schema) for each in table.to_pyarrow_dataset().to_batches())
+        self._lake.write_deltalake(
+            table,
+            pa.RecordBatchReader.from_batches(schema, batches),
+            mode="overwrite",
+            schema_mode="overwrite",
+            partition_by=[DATE],
+        )
+
+    def publish(self, batch: Batch) -> None:
+        """A commit for each table that the batch has rows of, after one for its columns if they have changed.
+
+        Raises:
+            PipelineError: Delta does not take it; the next run does it again.
+        """
+        for name, files in batch.of_tables():
+            try:
+                self._commit(name, files, batch)
+            except (self._lake.exceptions.DeltaError, pa.ArrowException) as error:
+                # Its other lines may be the rows.
+                why = str(error).partition("\n")[0]
+                raise PipelineError(
+                    f"{self._place.local / name}: {why}; what is not in the table yet comes with the next run"
+                ) from error
+
+    def _commit(self, name: str, files: list[tuple[str, str]], batch: Batch) -> None:
+        lake, wanted, remade = self._lake, self._schemas[name], batch.remade
+        table = lake.DeltaTable.create(self._place.local / name, wanted, mode="ignore", partition_by=[DATE])
+        if (table.transaction_version(self._stream) or 0) >= batch.version:
+            return
+        self._widen(table, wanted)
+        table.update_incremental()
+        schema = pa.schema(table.schema().to_arrow())
+        lake.write_deltalake(
+            table,
+            pa.RecordBatchReader.from_batches(schema, rows(self._place, files, schema)),
+            mode="append" if remade is None else "overwrite",
+            predicate=None if remade is None else among(remade.first, remade.last),
+            commit_properties=lake.CommitProperties(
+                custom_metadata={**batch.about, "canopy.batch": str(batch.version)},
+                app_transactions=[lake.Transaction(self._stream, batch.version)],
+            ),
+        )

@@ -17,7 +17,8 @@ from pyiceberg.utils.config import Config
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.runtime.storage import Local
 from canopy_pipeline.tables.sinks import iceberg
-from canopy_pipeline.tables.tables_job import ICEBERG, TablesOptions, TablesOutcome, run
+from canopy_pipeline.tables.sinks.sink_of import ICEBERG
+from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
 from tests.pipeline.recorded import Story
 from tests.pipeline.tables.fleet import MAPPING, mapping, power, story
 

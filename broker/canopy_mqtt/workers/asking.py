@@ -1,0 +1,181 @@
+"""What workers ask each other and their supervisor, over Unix sockets in a folder of the broker's user alone.
+
+Owns the socket at which one process answers. Promises: a question waits no longer than its patience; who did not answer
+in that time is not asked again for `SILENT` seconds, so that one process that hangs holds up no line of requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from canopy_mqtt.store.division import name_of
+
+LENGTH: Final = struct.Struct("!I")
+
+PATIENCE: Final = 5.0
+"""Seconds that an answer may take."""
+
+SILENT: Final = 5.0
+"""Seconds for which a process that did not answer in time is not asked."""
+
+SUPERVISOR: Final = "supervisor"
+
+Answers: TypeAlias = Mapping[str, Callable[..., Awaitable[Any]]]
+"""What a process answers, by the name of the question."""
+
+
+class Away(Exception):
+    """A process does not answer. Its name is the only argument."""
+
+
+class Heard(NamedTuple):
+    """What the workers have answered."""
+
+    found: dict[str, Any]
+    """By the name of the worker, in their order."""
+    missing: list[str]
+    """Workers that have not answered."""
+
+
+def socket_of(folder: Path, name: str) -> Path:
+    """Return the socket at which a process answers."""
+    return folder / f"{name}.ask"
+
+
+def _framed(what: object) -> bytes:
+    body = pickle.dumps(what)
+    return LENGTH.pack(len(body)) + body
+
+
+async def _next(reader: asyncio.StreamReader) -> Any:
+    """Read an object, made by another process of the same program."""
+    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    return pickle.loads(await reader.readexactly(length))
+
+
+class Answering:
+    """The socket at which a process answers."""
+
+    def __init__(self, folder: Path, name: str, answers: Answers, broke: Callable[[str, Exception], None]) -> None:
+        """`broke` is called with the faults of answers; the process that asks takes them for no answer."""
+        self._path = socket_of(folder, name)
+        self._answers = answers
+        self._broke = broke
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, self._path)
+
+    async def renew(self) -> None:
+        """Open the socket again if its file is gone: programs that clean up remove old ones."""
+        if self._server is not None and not await asyncio.to_thread(self._path.exists):
+            self._server.close()
+            await self.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._path.unlink, missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            what, given = await _next(reader)
+            found = await self._answers[what](*given)
+            writer.write(_framed(found))
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            # Who asked has given up.
+            pass
+        except Exception as error:
+            self._broke("workers", error)
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+
+class Asking:
+    """Asks the processes of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # Until when those who did not answer are not asked, in seconds of the loop's clock.
+        self._silent: dict[str, float] = {}
+
+    async def ask(self, name: str, what: str, *given: object, patience: float = PATIENCE) -> Any:
+        """Ask a process. Raises Away."""
+        loop = asyncio.get_running_loop()
+        if self._silent.get(name, 0.0) > loop.time():
+            raise Away(name)
+        try:
+            async with asyncio.timeout(patience):
+                reader, writer = await asyncio.open_unix_connection(socket_of(self._folder, name))
+                try:
+                    writer.write(_framed((what, given)))
+                    return await _next(reader)
+                finally:
+                    writer.close()
+        except TimeoutError:
+            self._silent[name] = loop.time() + SILENT
+            raise Away(name) from None
+        except (OSError, asyncio.IncompleteReadError):
+            raise Away(name) from None
+
+
+class Siblings(Asking):
+    """This worker and the others."""
+
+    def __init__(self, folder: Path, number: int, count: int) -> None:
+        super().__init__(folder)
+        self.number = number
+        self.name = name_of(number)
+        self.names = [name_of(each) for each in range(count)]
+        self.answers: dict[str, Callable[..., Awaitable[Any]]] = {}
+        """What this worker answers, by the name of the question."""
+        self._answering: Answering | None = None
+
+    async def start(self, folder: Path, broke: Callable[[str, Exception], None]) -> None:
+        """Answer the others. Raises OSError."""
+        self._answering = Answering(folder, self.name, self.answers, broke)
+        await self._answering.start()
+
+    async def renew(self) -> None:
+        if self._answering is not None:
+            with contextlib.suppress(OSError):
+                await self._answering.renew()
+
+    async def stop(self) -> None:
+        if self._answering is not None:
+            await self._answering.stop()
+
+    async def ask(self, name: str, what: str, *given: object, patience: float = PATIENCE) -> Any:
+        """Ask a process, which may be this one. Raises Away."""
+        if name == self.name:
+            return await self.answers[what](*given)
+        return await super().ask(name, what, *given, patience=patience)
+
+    async def ask_all(self, what: str, *given: object) -> Heard:
+        """Ask all workers at the same time."""
+        answers = await asyncio.gather(*(self.ask(name, what, *given) for name in self.names), return_exceptions=True)
+        heard = Heard({}, [])
+        for name, answer in zip(self.names, answers, strict=True):
+            if isinstance(answer, Away):
+                heard.missing.append(name)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                heard.found[name] = answer
+        return heard

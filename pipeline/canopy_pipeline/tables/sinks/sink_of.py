@@ -1,0 +1,31 @@
+"""The sink of an output folder, by the format of its tables."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.runtime.storage import Local
+from canopy_pipeline.tables.output import Output, Sink
+from canopy_pipeline.tables.sinks.delta import DeltaSink
+from canopy_pipeline.tables.sinks.iceberg import IcebergSink
+from canopy_pipeline.tables.sinks.parquet import ParquetSink
+
+PARQUET: Final = "parquet"
+DELTA: Final = "delta"
+ICEBERG: Final = "iceberg"
+
+
+def sink_of(out: Output, about: dict[str, Any], stream: str) -> Sink:
+    """Return the sink of tables that have the identity `about`.
+
+    Raises:
+        MisuseError: the format needs what is not there.
+    """
+    if about["table_format"] == PARQUET:
+        return ParquetSink(out.place, out.tables)
+    if about["table_format"] == ICEBERG:
+        return IcebergSink(out.place, stream, out.schemas(), about["catalog"], about["namespace"])
+    if not isinstance(out.place, Local):
+        raise MisuseError("--format delta: --output must be a folder of this machine")
+    return DeltaSink(out.place, stream, out.schemas())

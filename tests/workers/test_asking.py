@@ -1,0 +1,109 @@
+"""Questions between processes: answered, or known to be not, in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from canopy_mqtt.workers import asking
+from canopy_mqtt.workers.asking import Answering, Asking, Away, Siblings
+
+Start = Callable[..., Awaitable[Answering]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path, stack: AsyncExitStack) -> Start:
+    async def started(name: str, broke: Callable[[str, Exception], None], **answers: Any) -> Answering:
+        made = Answering(tmp_path, name, answers, broke)
+        await made.start()
+        stack.push_async_callback(made.stop)
+        return made
+
+    return started
+
+
+def never(place: str, error: Exception) -> None:
+    raise AssertionError(place) from error
+
+
+async def test_an_answer_comes_whole(start: Start, tmp_path: Path) -> None:
+    async def double(text: str) -> str:
+        return text * 2
+
+    await start("w1", never, double=double)
+    assert await Asking(tmp_path).ask("w1", "double", "x" * 500_000) == "x" * 1_000_000
+
+
+async def test_who_is_not_there_is_away(tmp_path: Path) -> None:
+    with pytest.raises(Away, match="w1"):
+        await Asking(tmp_path).ask("w1", "anything")
+
+
+async def test_an_answer_that_fails_is_a_fault_there_and_none_here(start: Start, tmp_path: Path) -> None:
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    faults: list[str] = []
+    await start("w1", lambda _, error: faults.append(str(error)), fail=fail)
+    with pytest.raises(Away):
+        await Asking(tmp_path).ask("w1", "fail")
+    assert faults == ["broken"]
+
+
+async def test_who_hangs_is_waited_for_once(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as hung:
+        hung.bind(str(tmp_path / "w1.ask"))
+        hung.listen()
+        siblings = Asking(tmp_path)
+        with pytest.raises(Away):
+            await siblings.ask("w1", "anything", patience=0.01)
+        # Not asked again: this patience would not end.
+        with pytest.raises(Away):
+            await asyncio.wait_for(siblings.ask("w1", "anything", patience=3_600.0), 30.0)
+
+
+async def test_who_hung_is_asked_again_later(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "SILENT", 0.0)
+    wake = asyncio.Event()
+
+    async def wait() -> str:
+        await wake.wait()
+        return "here"
+
+    await start("w1", never, wait=wait)
+    siblings = Asking(tmp_path)
+    with pytest.raises(Away):
+        await siblings.ask("w1", "wait", patience=0.01)
+    wake.set()
+    assert await siblings.ask("w1", "wait") == "here"
+
+
+async def test_all_are_asked_and_the_missing_are_named(start: Start, tmp_path: Path) -> None:
+    async def number() -> int:
+        return 2
+
+    async def own() -> int:
+        return 0
+
+    siblings = Siblings(tmp_path, 0, 3)
+    siblings.answers["number"] = own
+    await start("w2", never, number=number)
+    assert await siblings.ask_all("number") == ({"w0": 0, "w2": 2}, ["w1"])
+
+
+async def test_a_socket_whose_file_was_removed_is_opened_again(start: Start, tmp_path: Path) -> None:
+    async def yes() -> bool:
+        return True
+
+    answering = await start("w1", never, yes=yes)
+    (tmp_path / "w1.ask").unlink()
+    await answering.renew()
+    assert await Asking(tmp_path).ask("w1", "yes")
+    assert stat.S_ISSOCK((tmp_path / "w1.ask").stat().st_mode)

@@ -1,0 +1,171 @@
+"""Limits on what all workers keep together: parts that follow what is used, and are never more than there is."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+
+from canopy_mqtt import Broker
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.workers.parts import TOTALS, UNLIMITED, Parts
+from canopy_mqtt.workers.totals import Totals
+from tests.e2e.wire import SESSION_EXPIRY, Peer
+
+SESSIONS = TOTALS.index(("session", "max_sessions"))
+
+
+class Workers:
+    """Workers that use something, as far as their parts allow, and whose channels are as slow as chance has it."""
+
+    def __init__(self, count: int, limit: int, store: str = "") -> None:
+        settings = Settings(workers={"count": count}, session={"max_sessions": limit}, store={"path": store})
+        self.limit = limit
+        self.used = [0] * count
+        self.parts = [limit] * count
+        self.to_them: list[deque[list[int]]] = [deque() for _ in range(count)]
+        self.kept = Parts(settings, lambda worker, _, parts: self.to_them[worker].append(parts))
+        for worker in range(count):
+            self.round(worker)
+
+    def answer(self, worker: int) -> None:
+        parts = self.to_them[worker].popleft()
+        if parts:
+            self.parts[worker] = parts[SESSIONS]
+        self.kept.uses(worker, [self.used[worker]] * len(TOTALS))
+
+    def round(self, worker: int) -> None:
+        self.kept.tell(worker)
+        if self.to_them[worker]:
+            self.answer(worker)
+
+    def rounds(self, count: int) -> None:
+        for _ in range(count):
+            for worker in range(len(self.used)):
+                self.round(worker)
+
+    def take(self, worker: int, wanted: int) -> int:
+        """Use more, as far as there is room. Returns how much."""
+        found = max(0, min(wanted, self.parts[worker] - self.used[worker]))
+        self.used[worker] += found
+        return found
+
+
+@pytest.mark.parametrize(("limit", "rounds"), [(1, 20), (10, 30), (1_000, 12), (1 << 30, 12)])
+def test_one_worker_can_have_all(limit: int, rounds: int) -> None:
+    """To one per cent, within twelve rounds, which are three seconds. Of a small limit the last pieces take longer."""
+    workers = Workers(4, limit)
+    for _ in range(rounds):
+        workers.rounds(1)
+        workers.take(2, limit)
+    assert workers.used[2] >= limit * 0.99
+    workers.rounds(4)
+    workers.used[2] = 0
+    for _ in range(rounds):
+        workers.rounds(1)
+        workers.take(0, limit)
+    assert limit * 0.99 <= workers.used[0] <= limit
+
+
+def test_the_last_piece_is_found_by_whoever_needs_it() -> None:
+    workers = Workers(3, 7)
+    for worker in (0, 1, 2, 0, 1, 2, 1):
+        for _ in range(12):
+            if workers.take(worker, 1):
+                break
+            workers.rounds(1)
+        else:
+            pytest.fail("there was room")
+    workers.rounds(3)
+    assert [workers.take(worker, 1) for worker in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_all_together_never_have_more_than_there_is(seed: int) -> None:
+    """A worker that stands still keeps its part; one that ended has none."""
+    chance = random.Random(seed)
+    workers = Workers(3, chance.choice([3, 100, 10_000]))
+    workers.rounds(3)
+    for _ in range(2_000):
+        worker, what = chance.randrange(3), chance.random()
+        if what < 0.3:
+            workers.kept.tell(worker)
+        elif what < 0.5 and workers.to_them[worker]:
+            workers.answer(worker)
+        elif what < 0.8:
+            workers.take(worker, chance.randrange(1, workers.limit))
+        elif what < 0.98:
+            workers.used[worker] -= chance.randrange(0, workers.used[worker] + 1)
+        else:
+            workers.to_them[worker].clear()
+            workers.used[worker] = 0
+            workers.kept.gone(worker)
+            # It comes back with the settings' limit, and has no client before it is told.
+            workers.parts[worker] = 0
+            workers.round(worker)
+        assert sum(workers.used) <= workers.limit
+
+
+def test_what_a_store_has_kept_comes_back_with_its_worker() -> None:
+    workers = Workers(2, 100, "store")
+    workers.rounds(3)
+    assert workers.take(0, 40) == 40
+    workers.rounds(2)
+    workers.kept.gone(0)
+    for _ in range(20):
+        workers.round(1)
+        workers.take(1, 100)
+    assert workers.used[1] <= 60
+
+
+def test_a_worker_that_starts_again_finds_room_for_what_it_has() -> None:
+    workers = Workers(2, 100)
+    workers.rounds(3)
+    workers.take(0, 40)
+    workers.kept.gone(0)
+    workers.rounds(2)
+    assert workers.parts[0] > workers.used[0]
+
+
+def test_another_limit_holds() -> None:
+    workers = Workers(2, 100)
+    workers.kept.change(Settings(workers={"count": 2}, session={"max_sessions": 10}))
+    workers.rounds(3)
+    assert sum(workers.parts) <= 10
+    workers.kept.change(Settings(workers={"count": 2}, session={"max_sessions": 0}))
+    workers.rounds(3)
+    assert workers.parts == [UNLIMITED, UNLIMITED]
+
+
+async def test_a_broker_keeps_to_its_parts() -> None:
+    """Also after a reload."""
+    settings = Settings(listen=("mqtt://127.0.0.1:0",), session={"max_sessions": 100})
+    async with Broker(settings) as broker:
+        totals = Totals(broker)
+        parts = dict.fromkeys(TOTALS, 1 << 20) | {TOTALS[SESSIONS]: 2}
+        before = totals.take(list(parts.values()))[SESSIONS]
+        broker.apply_limits(settings)
+        totals.limit()
+        for number in range(2 - before):
+            peer = await Peer.join(broker.ports[0], f"c{number}", ("q", 1), clean=False, props=((SESSION_EXPIRY, 100),))
+            peer.abort()
+        with pytest.raises(AssertionError, match="151"):
+            await Peer.join(broker.ports[0], "more")
+        used = totals.take(list(parts.values()))
+        assert used[SESSIONS] == 2
+        assert used[TOTALS.index(("session", "max_bytes"))] > 0
+
+
+async def test_what_is_used_is_counted() -> None:
+    settings = Settings(listen=("mqtt://127.0.0.1:0",))
+    async with Broker(settings) as broker:
+        totals = Totals(broker)
+        peer = await Peer.join(broker.ports[0], "away", ("q", 1), clean=False, props=((SESSION_EXPIRY, 100),))
+        await peer.disconnect()
+        sender = await Peer.join(broker.ports[0], "sender")
+        await sender.publish("q", b"x" * 1_000, qos=1)
+        used = dict(zip(TOTALS, totals.take([]), strict=True))
+        sender.abort()
+    assert used[("queue", "total_messages")] == 1
+    assert used[("queue", "total_bytes")] > 1_000

@@ -1,0 +1,61 @@
+"""The settings of each worker: how many connections it may have, and what is not for several workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from canopy_mqtt.settings import Settings
+from canopy_mqtt.workers import plan
+from canopy_mqtt.workers.plan import Plan, unusable
+
+TLS = {"url": "mqtts://127.0.0.1:0", "tls": {"certificate": "c", "key": "k"}}
+
+
+def settings(tls: bool = False, **limits: Any) -> Settings:
+    tables = (TLS if tls else {"url": "mqtt://127.0.0.1:0", "max_connections": 9, "max_connect_rate": 2.0},)
+    return Settings(workers={"count": 4}, limits=limits, listener=tables)
+
+
+@pytest.mark.parametrize(
+    ("fit", "tls", "wanted", "most"),
+    [
+        (9_000, False, 0, 9_000),
+        (9_000, True, 0, 3_000),
+        (9_000, False, 500, 500),
+        (9_000, False, 20_000, 9_000),
+        (9_000, True, 8_000, 3_000),
+        (0, False, 20_000, 20_000),
+    ],
+)
+def test_a_worker_has_no_more_connections_than_file_descriptors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fit: int, tls: bool, wanted: int, most: int
+) -> None:
+    monkeypatch.setattr(plan, "connections_that_fit", lambda: fit)
+    made = Plan(settings(tls, max_connections=wanted), tmp_path, False).settings(1)
+    assert made.limits.max_connections == most
+
+
+def test_what_is_counted_before_is_not_counted_again(tmp_path: Path) -> None:
+    wanted = settings(max_connections_per_address=3, max_connect_rate=5.0)
+    made = Plan(wanted, tmp_path, False).settings(0)
+    assert (made.limits.max_connections_per_address, made.limits.max_connect_rate) == (0, 0.0)
+    (listener,) = made.listeners
+    assert (listener.max_connections, listener.max_connect_rate) == (0, 0.0)
+
+
+def test_each_worker_needs_file_descriptors_for_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def too_few(connections: int) -> str:
+        asked.append(connections)
+        return f"{connections} are too many"
+
+    monkeypatch.setattr(plan, "too_few_descriptors", too_few)
+    (line,) = unusable(settings(max_connections=4_001))
+    assert line == "each of 4 workers serves its part of them: 1001 are too many"
+    (line,) = unusable(settings(True, max_connections=4_000))
+    assert line.endswith("a connection with TLS takes up to 3 file descriptors: 3000 are too many")
+    assert asked == [1_001, 3_000]

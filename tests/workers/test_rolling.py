@@ -1,0 +1,80 @@
+"""SIGUSR2: all workers are restarted, one after the other, with the settings that were read last."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tests.e2e import wire
+from tests.support.waiting import until
+from tests.workers.crew import Crew, runs
+
+
+def roll(crew: Crew) -> None:
+    crew.daemon.process.send_signal(signal.SIGUSR2)
+
+
+async def test_one_after_the_other_ends_and_serves_again(stack: AsyncExitStack, tmp_path: Path) -> None:
+    crew = Crew(stack, 3)
+    await crew.start("--set", f"store.path={tmp_path / 'store'}")
+    names = [next(crew.names(worker)) for worker in range(3)]
+    peers = [await crew.stay(name) for name in names]
+    for peer in peers:
+        await peer.subscribe(("a", 1))
+    before = crew.pids
+    roll(crew)
+    # In the middle of it.
+    await crew.line("worker serves again", worker="w0")
+    roll(crew)
+    await crew.line("workers are restarted")
+    assert len(crew.told("rolling restart goes on already")) == 1
+    assert not set(before.values()) & set(crew.pids.values())
+    assert not any(map(runs, before.values()))
+    told = [line for line in map(str, crew.daemon.lines) if '"worker ended"' in line or '"worker serves again"' in line]
+    assert [("ended" in line, f'"w{number // 2}"' in line) for number, line in enumerate(told)] == [
+        (True, True), (False, True),
+    ] * 3  # fmt: skip
+    assert all(line["level"] == "info" for line in crew.told("worker ended"))
+    for name, peer in zip(names, peers, strict=True):
+        # It was told to go, and finds its session.
+        assert (await peer.expect(wire.DISCONNECT)).code == 0x8B
+        back = await crew.stay(name, present=True)
+        await back.publish("a", name.encode(), qos=1)
+
+
+async def test_settings_that_take_a_restart_come_into_force(stack: AsyncExitStack, tmp_path: Path) -> None:
+    config = tmp_path / "canopy.toml"
+    config.write_text("")
+    crew = Crew(stack, 2)
+    await crew.start("--config", str(config))
+    record = tmp_path / "record"
+    config.write_text(f'[recorder]\ndirectory = "{record}"\n')
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    await until(lambda: any("recorder.directory" in line["detail"] for line in crew.told("setting takes a restart")))
+    assert not await asyncio.to_thread(record.exists)
+    roll(crew)
+    await crew.line("workers are restarted")
+    assert {line["worker"] for line in crew.told("recording")} == {"w0", "w1"}
+
+
+async def test_a_worker_that_does_not_start_ends_it_and_has_its_settings_from_before(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    config = tmp_path / "canopy.toml"
+    config.write_text("")
+    crew = Crew(stack, 2)
+    await crew.start("--config", str(config))
+    other = crew.pids["w1"]
+    (tmp_path / "file").write_text("")
+    config.write_text(f'[recorder]\ndirectory = "{tmp_path / "file"}"\nrequired = true\n')
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    await until(lambda: len(crew.told("settings reloaded")) == 2)
+    roll(crew)
+    line = await crew.line("rolling restart stopped", worker="w0")
+    assert "recorder.required" in line["reason"]
+    await crew.line("worker serves again", worker="w0")
+    await crew.join(next(crew.names(0)))
+    assert crew.pids["w1"] == other
+    assert crew.told("workers are restarted") == []

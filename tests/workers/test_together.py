@@ -1,0 +1,105 @@
+"""Limits that hold for all workers together, in a broker with workers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from itertools import islice
+from pathlib import Path
+
+from canopy_mqtt.security.passwords.hashes import make
+from tests.e2e import wire
+from tests.e2e.wire import SESSION_EXPIRY, Peer
+from tests.support.waiting import until
+from tests.workers.crew import Crew
+
+BUSY, QUOTA = 0x89, 0x97
+
+
+async def come(crew: Crew, count: int, prefix: str) -> tuple[list[Peer], list[int]]:
+    """Clients that come at once: those that got in, and the codes of the others."""
+    peers = [await crew.knock(f"{prefix}-{number}") for number in range(count)]
+    answers = await asyncio.gather(*(peer.expect(wire.CONNACK) for peer in peers))
+    inside = [peer for peer, answer in zip(peers, answers, strict=True) if not answer.code]
+    return inside, [answer.code for answer in answers if answer.code]
+
+
+async def leave(crew: Crew, peers: list[Peer], prefix: str) -> None:
+    for peer in peers:
+        await peer.disconnect()
+    await until(
+        lambda: sum(line["client_id"].startswith(prefix) for line in crew.told("client disconnected")) >= len(peers)
+    )
+
+
+async def test_as_many_clients_get_in_as_may(stack: AsyncExitStack) -> None:
+    """And as many others when they have left; what a killed worker had is free."""
+    crew = Crew(stack, 3)
+    await crew.start("--set", "limits.max_connections=30", "--set", "log.level=info")
+    for prefix in ("a", "b"):
+        inside, refused = await come(crew, 50, prefix)
+        assert len(inside) == 30
+        assert refused == [BUSY] * 20
+        await leave(crew, inside, prefix)
+    inside, _ = await come(crew, 30, "c")
+    await crew.kill(1)
+    await crew.line("worker serves again", worker="w1")
+    others, _ = await come(crew, 50, "d")
+    lost = [peer for peer in inside if peer.reader.at_eof()]
+    assert lost
+    assert len(others) == len(lost)
+
+
+async def test_an_address_has_its_limit_at_all_workers(stack: AsyncExitStack) -> None:
+    """A client that replaces its own connection is let in."""
+    crew = Crew(stack, 3)
+    await crew.start("--set", "limits.max_connections_per_address=4", "--set", "log.level=info")
+    inside, refused = await come(crew, 6, "a")
+    assert len(inside) == 4
+    assert refused == [QUOTA] * 2
+    again = await crew.join("a-0")
+    _, refused = await come(crew, 2, "b")
+    assert refused == [QUOTA] * 2
+    await again.disconnect()
+    await crew.line("client disconnected", client_id="a-0", cause="client-disconnect")
+    inside, refused = await come(crew, 2, "c")
+    assert len(inside) == 1
+
+
+async def test_all_workers_keep_as_many_sessions_as_may_be(stack: AsyncExitStack) -> None:
+    """One worker may have them all, since the others need none; then none of them begins another one."""
+    crew = Crew(stack, 3)
+    await crew.start("--set", "session.max_sessions=6")
+
+    async def begin(client_id: str) -> int:
+        peer = await crew.knock(client_id, clean=False, props=((SESSION_EXPIRY, 100),))
+        code = (await peer.expect(wire.CONNACK)).code
+        if not code:
+            # Else it would make room for others.
+            await peer.subscribe("a/b")
+            await peer.disconnect()
+        peer.abort()
+        return code
+
+    for name in islice(crew.names(1), 6):
+        while await begin(name):
+            pass
+    for worker in range(3):
+        assert await begin(next(crew.names(worker, "other"))) == QUOTA
+
+
+async def test_clients_that_are_not_accepted_keep_none_out(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """They wait for the answer to a wrong password, and have all places, at another worker than the client's."""
+    users = tmp_path / "users"
+    users.write_text(f"u:{make(b'right', 'pbkdf2-sha512', 1)}\n")
+    crew = Crew(stack, 3)
+    table = f'authenticator=[{{type = "password-file", path = "{users}"}}]'
+    await crew.start("--set", table, "--set", "limits.max_connections=6", "--set", "security.failure_delay=50")
+    guessers = [await crew.knock(name, user="u", password=b"wrong") for name in islice(crew.names(0), 6)]
+    name = next(crew.names(1))
+    codes = []
+    while 0 not in codes:
+        peer = await crew.knock(name, user="u", password=b"right")
+        codes.append((await peer.expect(wire.CONNACK)).code)
+    assert set(codes) <= {0, BUSY}
+    assert await guessers[0].closed() == []
