@@ -554,6 +554,9 @@ def _is_sweeper(tx: Transaction) -> bool:
 
 def trim(tx: Transaction) -> Steps[None]:
     """Forget the numbers of all groups but each node's last."""
+    if not _is_sweeper(tx):
+        return
+    yield "trim"
     for (node, grp), _ in tx.scan("progress"):
         if grp < newest(tx, node)[0] or "trim_all" in tx.db.without:
             tx.delete("progress", (node, grp))

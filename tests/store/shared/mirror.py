@@ -67,7 +67,8 @@ STATE: Final = {
 
 
 def instrumented(text: str) -> str:
-    """Return a shipped function with gates, and with the clock of the history."""
+    """Return shipped SQL with gates, which wait as long as the history does, and with its clock."""
+    text = re.sub(r"SET lock_timeout = '\w+' ", "", text)
     text = re.sub(r"-- step: ([a-z ]+)", r"PERFORM gate('\1');", text)
     return text.replace("clock_timestamp()", "test_clock()")
 
@@ -111,7 +112,7 @@ class Mirror(Database):
         self.url, self.name = postgresql.shared().url, postgresql.new_name()
         self.control = await asyncpg.connect(self.url)
         await self.control.execute(f'CREATE SCHEMA "{self.name}"; SET search_path = "{self.name}"; SET jit = off')
-        await self.control.execute("".join((TYPES, TABLES, PARTITIONS, GATE)))
+        await self.control.execute("".join((GATE, TYPES, instrumented(TABLES), PARTITIONS)))
         for text in FUNCTIONS:
             await self.control.execute(change(instrumented(text)))
 
@@ -405,6 +406,7 @@ CALLS: Final[dict[str, Callable[..., Any]]] = {
     "beat": _beat,
     "declare_dead": _declare_dead,
     "feed": _feed,
+    "look": _plain("SELECT o_name, o_incarnation, o_alive, o_orphans FROM look_1()"),
     "write": _write,
     "claim": _claim,
     "content": _content,
@@ -412,7 +414,7 @@ CALLS: Final[dict[str, Callable[..., Any]]] = {
     "expire": _plain("SELECT expire_1(1)"),
     "collect": _plain(f"SELECT collect_1({model.BATCH})"),
     "trim": _plain("SELECT trim_1()"),
-    "change_slot": _plain("SELECT change_slot_1()"),
+    "change_slot": _plain("SELECT change_slot_1(0)"),
     "move": _plain(f"SELECT move_1($1, {model.BATCH})"),
     "empty_deliveries": _plain("SELECT empty_deliveries_1($1)"),
     "empty_messages": _plain("SELECT empty_messages_1($1)"),
@@ -444,6 +446,11 @@ async def _fed(db: Mirror, tx: Transaction, rows: Any) -> Any:
     del tx
     names = {number: name for name, number in db.nodes.items()}
     return {(name, gone, names[node], grp) for _, name, gone, node, grp in rows}
+
+
+async def _looked(db: Mirror, tx: Transaction, rows: Any) -> Any:
+    del db, tx
+    return {tuple(row[:3]) for row in rows}, any(row[3] for row in rows)
 
 
 async def _written(db: Mirror, tx: Transaction, rows: Any) -> Any:
@@ -481,6 +488,7 @@ ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "beat": _single,
     "declare_dead": _single,
     "feed": _fed,
+    "look": _looked,
     "write": _written,
     "claim": _claimed,
     "content": _contents,
@@ -495,6 +503,11 @@ def _as_it_is(tx: Transaction) -> Any:
 def _expect_fed(tx: Transaction) -> Any:
     rows, _ = tx.result
     return {(name, row["gone"], row["node"], row["grp"]) for name, row in rows}
+
+
+def _expect_looked(tx: Transaction) -> Any:
+    nodes, orphans, _ = tx.result
+    return {(name, row["incarnation"], row["alive"]) for name, row in nodes.items()}, orphans
 
 
 def _expect_written(tx: Transaction) -> Any:
@@ -528,6 +541,7 @@ def _expect_reads(tx: Transaction) -> Any:
 
 EXPECTED: Final[dict[str, Callable[[Transaction], Any]]] = {
     "feed": _expect_fed,
+    "look": _expect_looked,
     "write": _expect_written,
     "claim": _expect_claimed,
     "content": _expect_contents,

@@ -172,7 +172,7 @@ async def test_slots_are_written_in_turn_and_emptied(nodes: Nodes) -> None:
     owner = await subscribe(node, "s", "a")
     for number in range(3 * SLOTS):
         await publish(node, b"%d" % number, "a")
-        await nodes.ask("SELECT change_slot_1()")
+        await nodes.ask("SELECT change_slot_1(0)")
         old = (number + SLOTS - 1) % SLOTS
         assert await nodes.ask(f"SELECT empty_deliveries_1({old}::smallint)") == [(True,)]
         assert await nodes.ask(f"SELECT empty_messages_1({old}::smallint)") == [(True,)]
@@ -195,7 +195,7 @@ async def test_the_current_slot_is_not_emptied(nodes: Nodes) -> None:
         assert await nodes.ask(f"SELECT {call}") == [(False,)]
     assert await nodes.ask("SELECT move_1(0::smallint, 10)") == [(0,)]
     for _ in range(2 * SLOTS):
-        await nodes.ask("SELECT change_slot_1()")
+        await nodes.ask("SELECT change_slot_1(0)")
     # The slot that is not empty is not written into again.
     assert await nodes.ask("SELECT current FROM slots") == [(SLOTS - 1,)]
 
@@ -259,6 +259,7 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
         lambda: ("SELECT * FROM content_1($1)", owner.session),
         lambda: ("SELECT * FROM read_1($1, $2, $3, $4)", [owner.session], [0], [10], [key]),
         lambda: ("SELECT * FROM feed_1($1, $2)", [node.node], [node.grp]),
+        lambda: ("SELECT * FROM look_1()",),
         lambda: ("SELECT expire_1(10)",),
         lambda: ("SELECT collect_1(10)",),
         lambda: ("SELECT move_1(2::smallint, 10)",),

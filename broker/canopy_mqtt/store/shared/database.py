@@ -19,12 +19,26 @@ import asyncpg
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.postgresql.database import FAILURES, SYNCHRONOUS, place, remedy
 from canopy_mqtt.store.shared.opening import open_schema
+from canopy_mqtt.store.shared.schema import SLOTS
 
 FIRST_PAUSE: Final = 0.05
 """Seconds before a group is asked again; twice as many each time."""
 WRITE: Final = "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) w"
 MAX_PAUSE: Final = 1.0
 """Seconds between two attempts at most."""
+END_BACKENDS: Final = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = left($1, 63) AND pid <> pg_backend_pid()
+"""
+"""PostgreSQL keeps 63 bytes of a name. A node whose name begins as another's for so long loses connections, and makes
+them again."""
+OLD_SLOTS: Final = f"""
+SELECT slot::smallint FROM slots CROSS JOIN generate_series(0, {SLOTS - 1}) slot
+    WHERE slot NOT IN (current, (current + {SLOTS - 1}) % {SLOTS})
+        AND pg_relation_size(format('delivery_%s', slot)) + pg_relation_size(format('message_%s', slot)) > 0
+"""
+"""The slots that are neither the current one nor the one before, and have something. Their size tells it at once: a
+scan would go over all that was deleted there."""
 
 
 class Over(Exception):
@@ -188,13 +202,15 @@ class ChangedFilter(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """A node as the database knows it. `seen`: its last sign of life, by the clock of the database."""
+    """A node as the database knows it. `seen`: its last sign of life, by the clock of the database; `orphans`: whether
+    sessions are still those of incarnations that are over."""
 
     id: int
     name: str
     incarnation: int
     alive: bool
     seen: datetime
+    orphans: bool
 
 
 class Line:
@@ -248,7 +264,8 @@ class SharedDatabase:
         self.trouble = ""
         """Why the group that is being written is asked again, for people; empty: it is not."""
         self._synchronous = SYNCHRONOUS[synchronous]
-        self._groups, self._claims, self._reads, self._sweeps = (Line(self._connect) for _ in range(4))
+        lines = [Line(self._connect) for _ in range(5)]
+        self._groups, self._claims, self._reads, self._beats, self._sweeps = self._lines = lines
         self._writing: asyncio.Task[Any] | None = None
 
     @property
@@ -263,7 +280,7 @@ class SharedDatabase:
             timeout=self.timeout,
             target_session_attrs=None if "target_session_attrs=" in self.url else "read-write",
             server_settings={
-                "application_name": f"canopy {self.name} {self.node_name}",
+                "application_name": self.backends_of(self.node_name),
                 "default_transaction_isolation": "read committed",
                 "jit": "off",
                 # Statements are about few rows, whatever the numbers of the first ones were.
@@ -305,7 +322,7 @@ class SharedDatabase:
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.wait((self._writing,))
-        for line in (self._groups, self._claims, self._reads, self._sweeps):
+        for line in self._lines:
             line.drop()
 
     # -- groups --------------------------------------------------------------------------------------------------------
@@ -397,22 +414,77 @@ class SharedDatabase:
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
-    async def nodes(self) -> list[Peer]:
-        """Return all nodes, with when each was seen last. Raises FAILURES."""
-        rows = await self._sweeps.fetch(
-            "SELECT id, name, incarnation, alive, at FROM node JOIN beat ON node = id ORDER BY id", seconds=self.timeout
-        )
-        return [Peer(*row) for row in rows]
-
-    async def declare_dead(self, peer: Peer) -> bool:
-        """Declare a node dead, unless it was seen since. Raises FAILURES."""
-        [[dead]] = await self._sweeps.fetch(
-            "SELECT declare_dead_1($1, $2, $3)", peer.id, peer.incarnation, peer.seen, seconds=self.timeout
-        )
-        return bool(dead)
+    def backends_of(self, node: str) -> str:
+        """The name of a node's connections, as an operator sees it in pg_stat_activity."""
+        return f"canopy {self.name} {node}"
 
     async def beat(self) -> None:
         """Show that this node is alive. Raises Over, FAILURES."""
-        [[alive]] = await self._sweeps.fetch("SELECT beat_1($1, $2)", self.node, self.incarnation, seconds=self.timeout)
+        [[alive]] = await self._beats.fetch("SELECT beat_1($1, $2)", self.node, self.incarnation, seconds=self.timeout)
         if not alive:
             raise Over
+
+    async def nodes(self) -> list[Peer]:
+        """Return all nodes. Raises FAILURES."""
+        return [Peer(*row) for row in await self._beats.fetch("SELECT * FROM look_1()", seconds=self.timeout)]
+
+    async def declare_dead(self, peer: Peer) -> bool:
+        """Declare a node dead, unless it was seen since. Where what it had begun stands in the way, that is ended.
+
+        Raises FAILURES; asyncpg.LockNotAvailableError: what stood in the way has been ended just now.
+        """
+        try:
+            [[dead]] = await self._beats.fetch(
+                "SELECT declare_dead_1($1, $2, $3)", peer.id, peer.incarnation, peer.seen, seconds=self.timeout
+            )
+        except asyncpg.LockNotAvailableError:
+            await self._beats.fetch(END_BACKENDS, self.backends_of(peer.name), seconds=self.timeout)
+            raise
+        return bool(dead)
+
+    def ask_again(self) -> None:
+        """End the connection on which a group is being written: its number is asked again over another one."""
+        self._groups.drop()
+
+    # -- what is over --------------------------------------------------------------------------------------------------
+
+    async def _sweep(self, statement: str, *values: object) -> Any:
+        [[value]] = await self._sweeps.fetch(statement, *values, seconds=self.timeout)
+        return value
+
+    async def expire(self, limit: int) -> int:
+        """End sessions whose time is over; return how many. Raises FAILURES, as all that follow."""
+        return int(await self._sweep("SELECT expire_1($1)", limit))
+
+    async def collect(self, limit: int) -> bool:
+        """Delete what a session has left, `limit` deliveries at most. False: there is none."""
+        return bool(await self._sweep("SELECT collect_1($1)", limit))
+
+    async def trim(self) -> None:
+        """Forget the numbers of groups that are not asked for any more."""
+        await self._sweep("SELECT trim_1()")
+
+    async def change_slot(self, age: int) -> None:
+        """Have rows written into the next slot, if the current one has been that for `age` seconds."""
+        await self._sweep("SELECT change_slot_1($1)", age)
+
+    async def old_slots(self) -> list[int]:
+        """Return the slots that are to be emptied."""
+        return [row[0] for row in await self._sweeps.fetch(OLD_SLOTS, seconds=self.timeout)]
+
+    async def move(self, slot: int, limit: int) -> int | None:
+        """Move deliveries out of an old slot; return how many. None: another node does."""
+        moved: int | None = await self._sweep("SELECT move_1($1, $2)", slot, limit)
+        return moved
+
+    async def empty(self, slot: int) -> bool:
+        """Move what is left of an old slot, and give its space back. False: another node does, or rows have come.
+
+        Raises asyncpg.LockNotAvailableError: somebody reads or writes there.
+        """
+        emptied = await self._sweep("SELECT empty_deliveries_1($1)", slot)
+        return bool(emptied and await self._sweep("SELECT empty_messages_1($1)", slot))
+
+    async def clean_long(self) -> None:
+        """Delete messages that have waited long, and that nobody waits for any more."""
+        await self._sweep("SELECT clean_long_1()")

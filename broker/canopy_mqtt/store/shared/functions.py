@@ -62,7 +62,7 @@ END $$;
 
 DECLARE_DEAD: Final = """
 CREATE FUNCTION declare_dead_1(p_node smallint, p_incarnation integer, p_seen timestamptz) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 -- Declare a node dead, unless it has shown a sign of life since p_seen. It waits for the group that is being written.
 DECLARE
     dies boolean;
@@ -75,6 +75,22 @@ BEGIN
     dies := FOUND;
     -- step: commit
     RETURN dies;
+END $$;
+"""
+
+LOOK: Final = f"""
+CREATE FUNCTION look_1()
+RETURNS TABLE (
+    o_id smallint, o_name text, o_incarnation integer, o_alive boolean, o_seen timestamptz, o_orphans boolean
+)
+LANGUAGE plpgsql {PLANS} AS $$
+-- All nodes. o_orphans: whether there are sessions of its incarnations that are over.
+BEGIN
+    RETURN QUERY
+        SELECT n.id, n.name, n.incarnation, n.alive, b.at, EXISTS (
+                SELECT FROM session s WHERE s.node = n.id AND s.incarnation < n.incarnation + (NOT n.alive)::integer
+            )
+            FROM node n JOIN beat b ON b.node = n.id ORDER BY n.id;
 END $$;
 """
 
@@ -529,34 +545,40 @@ CREATE FUNCTION trim_1() RETURNS void
 LANGUAGE plpgsql AS $$
 -- Forget the numbers of all groups but each node's last, which alone may be asked again.
 BEGIN
+    IF NOT is_sweeper() THEN
+        RETURN;
+    END IF;
+    -- step: trim
     DELETE FROM progress p USING node n
         WHERE p.node = n.id AND p.grp < (SELECT max(grp) FROM progress WHERE node = n.id);
     -- step: commit
 END $$;
 
-CREATE FUNCTION change_slot_1() RETURNS void
+CREATE FUNCTION change_slot_1(p_age integer) RETURNS void
 LANGUAGE plpgsql AS $$
--- Have new rows written into the next slot, if it is empty.
+-- Have new rows written into the next slot, if it is empty, and the current one has been that for p_age seconds.
 BEGIN
     IF NOT is_sweeper() THEN
         RETURN;
     END IF;
     -- step: slot
     UPDATE slots SET current = (current + 1) % {SLOTS}, changed = clock_timestamp()
-        WHERE NOT EXISTS (SELECT FROM delivery d WHERE d.slot = (SELECT (current + 1) % {SLOTS} FROM slots))
+        WHERE changed <= clock_timestamp() - p_age * interval '1 second'
+            AND NOT EXISTS (SELECT FROM delivery d WHERE d.slot = (SELECT (current + 1) % {SLOTS} FROM slots))
             AND NOT EXISTS (SELECT FROM message m WHERE m.slot = (SELECT (current + 1) % {SLOTS} FROM slots));
     -- step: commit
 END $$;
 
 CREATE FUNCTION move_1(p_slot smallint, p_limit integer) RETURNS integer
 LANGUAGE plpgsql {PLANS} AS $$
--- Move deliveries of an old slot to the slot {LONG}, p_limit at most, with their messages. Return how many.
+-- Move deliveries of an old slot to the slot {LONG}, p_limit at most, with their messages. Return how many; NULL:
+-- another transaction is the sweeper.
 #variable_conflict use_column
 DECLARE
     keys delivery_key[];
 BEGIN
     IF NOT is_sweeper() THEN
-        RETURN 0;
+        RETURN NULL;
     END IF;
     -- step: rows
     IF p_slot = (SELECT current FROM slots) THEN
@@ -587,9 +609,9 @@ BEGIN
 END $$;
 
 CREATE FUNCTION empty_deliveries_1(p_slot smallint) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
 -- Move what is left of an old slot, and truncate it, under a lock that no writer and no reader passes. It waits for
--- them: the caller sets lock_timeout. Rows are moved by a statement that begins when the lock is there.
+-- them no longer than they can wait for it. Rows are moved by a statement that begins when the lock is there.
 BEGIN
     IF NOT is_sweeper() THEN
         RETURN false;
@@ -615,7 +637,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION empty_messages_1(p_slot smallint) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
 -- Truncate the messages of an old slot without deliveries. In a transaction of its own: writers lock the messages of a
 -- slot first, and its deliveries second. Who had written a message here has committed when the lock is there, and its
 -- deliveries are seen.
@@ -650,6 +672,6 @@ END $$;
 """
 
 FUNCTIONS: Final = (
-    JOIN, BEAT, DECLARE_DEAD, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, EXPIRE, COLLECT, SWEEPERS,
+    JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, EXPIRE, COLLECT, SWEEPERS,
 )  # fmt: skip
 """In the order in which they are made."""
