@@ -6,6 +6,7 @@ import random
 from collections import defaultdict, deque
 from typing import Any, Final
 
+from canopy_mqtt.store.shared.calls import Hello
 from tests.cluster.model.database import Database
 
 FOR_EVER: Final = 1 << 60
@@ -77,7 +78,7 @@ class Network:
             return
         self.link_state[key] = "up"
         for pair in ((a, b), (b, a)):
-            self.links[pair] = deque([("hello",)])
+            self.links[pair] = deque([Hello()])
 
     def link_down(self, a: str, b: str) -> None:
         key = frozenset((a, b))

@@ -11,12 +11,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from canopy_mqtt.store.shared.calls import End
 from tests.cluster.model import functions
 from tests.cluster.model.checks import check
 from tests.cluster.model.clients import Publisher, Subscriber
 from tests.cluster.model.database import Database, Transaction
 from tests.cluster.model.network import FOR_EVER, PARTS, Connection, Network, Violation
-from tests.cluster.model.nodes import Node
+from tests.cluster.model.nodes import Look, Node
 
 STEPS: Final = 900
 """Events before everything is left to come to rest."""
@@ -113,7 +114,7 @@ class World(Network):
     def start(self, node: Node) -> None:
         node.clear()
         node.state = "run"
-        node.join()
+        node.logic.join()
 
     def crash(self, node: Node) -> None:
         node.state = "down"
@@ -160,7 +161,7 @@ class World(Network):
                 continue
             if node.inbox:
                 out.append((6, self.inbox, node))
-            if node.items and node.flight is None and node.incarnation:
+            if node.logic.notes and node.logic.flight is None and node.incarnation:
                 out.append((3, node.close_group))
             if node.retry:
                 out.append((2, self.retry, node))
@@ -227,7 +228,7 @@ class World(Network):
         return out
 
     def end_filter(self, node: Node, name: str) -> None:
-        node.add(kind="endfilter", filter=name)
+        node.logic.note(End(name))
 
     def step(self, tx: Transaction) -> None:
         rng = self.rng
@@ -251,7 +252,7 @@ class World(Network):
         node.retry.pop(0)()
 
     def carry(self, a: str, b: str) -> None:
-        self.nodes[b].receive(self.links[(a, b)].popleft())
+        self.nodes[b].logic.receive(self.links[(a, b)].popleft())
 
     def up(self, connection: Connection) -> None:
         packet = connection.up.popleft()
@@ -263,8 +264,7 @@ class World(Network):
         node = self.nodes[connection.node]
         if packet[0] == "lost":
             self.stray.remove(connection)
-            here = any(each.connection is connection for each in node.sessions.values())
-            if here or connection in node.connections:
+            if node.session_of(connection) is not None or connection in node.connections:
                 node.gone(connection)
         elif connection in node.connections:
             node.packet(connection, packet)
@@ -286,14 +286,14 @@ class World(Network):
         acked = [key for key in self.acked if self.begun[key][1]["topic"] == "r"]
         floor = max([self.order.get(("r", *key), 0) for key in acked], default=0)
 
-        def then(i: Any, out: Any) -> None:
-            del i, out
+        def then(written: Any) -> None:
+            del written
             _, msg = node.copy.get("r", (0, None))
             at = 0 if msg is None else self.order[("r", msg["pub"], msg["n"])]
             if at < floor:
                 raise Violation(f"retained: {node.name} gave commit {at}, acknowledged was {floor}")
 
-        node.add(kind="look", then=then)
+        node.logic.note(Look(), then)
 
     def fault(self) -> None:
         rng = self.rng

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from canopy_mqtt.store.shared.database import Ask, Claimed, Group, Publish, SharedDatabase, Subscribe, Waiting, Written
+from canopy_mqtt.store.shared.calls import Ask, Claimed, Group, Publish, Subscribe, Waiting, Written
+from canopy_mqtt.store.shared.database import SharedDatabase
 
 
 async def claim(node: SharedDatabase, client: str, *, clean: bool = False, expiry: int = 300) -> Claimed:

@@ -11,7 +11,8 @@ import pytest
 
 from canopy_mqtt.store import StoreError
 from canopy_mqtt.store.shared import opening
-from canopy_mqtt.store.shared.database import Group, Line, Over, SharedDatabase
+from canopy_mqtt.store.shared.calls import Group, Over
+from canopy_mqtt.store.shared.database import Line, SharedDatabase
 from canopy_mqtt.store.shared.schema import VERSION
 from tests.store.postgresql.place import Proxy
 from tests.store.postgresql.place import opened as opened_alone

@@ -6,19 +6,20 @@ from typing import Final
 
 import asyncpg
 
-from canopy_mqtt.store.shared.database import (
+from canopy_mqtt.store.shared.calls import (
     ACKNOWLEDGED,
     RELEASED,
     SENT,
-    WRITE,
     Ask,
     Change,
     Completion,
     DeliveryKey,
     Group,
     Owner,
+    Release,
     Subscribe,
 )
+from canopy_mqtt.store.shared.database import WRITE
 from canopy_mqtt.store.shared.schema import LONG, NEVER, SLOTS
 from tests.store.shared.conftest import Nodes
 from tests.store.shared.place import claim, message, publish, subscribe, waiting
@@ -136,7 +137,7 @@ async def test_what_another_node_has_claimed_is_lost(nodes: Nodes) -> None:
             completions=[Completion(owner.session, owner.epoch, 1)],
             subscribes=[Subscribe(owner.session, owner.epoch, "b", 1)],
             changes=[Change(owner.session, owner.epoch, 0, row.id, row.slot, SENT, 5)],
-            releases=[Owner(owner.session, owner.epoch)],
+            releases=[Release(owner.session, owner.epoch)],
         )
     )
     assert written.lost == {Owner(owner.session, owner.epoch)}
@@ -150,7 +151,7 @@ async def test_a_session_expires_after_its_release(nodes: Nodes) -> None:
     owner = await subscribe(node, "s", "a")
     for client, expiry in (("never", NEVER), ("at once", 0), ("later", 300)):
         other = await claim(node, client, expiry=expiry)
-        await node.write(Group(releases=[Owner(other.session, other.epoch)]))
+        await node.write(Group(releases=[Release(other.session, other.epoch)]))
     await publish(node, b"1", "a")
     assert await nodes.ask("SELECT expire_1(10)") == [(1,)]
     left = await nodes.ask("SELECT client_id, expires_at = 'infinity' FROM session ORDER BY 1")
@@ -243,7 +244,7 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
             Change(owner.session, owner.epoch, 0, key.id, 0, SENT, 1),
             Change(owner.session, None, 0, 77, 0, ACKNOWLEDGED),
         ],
-        releases=[Owner(owner.session, owner.epoch)],
+        releases=[Release(owner.session, owner.epoch)],
         reap=10,
     )
 

@@ -9,7 +9,8 @@ import asyncpg
 import pytest
 
 from canopy_mqtt.store.shared import sweeping
-from canopy_mqtt.store.shared.database import ACKNOWLEDGED, Change, Group, Owner, SharedDatabase
+from canopy_mqtt.store.shared.calls import ACKNOWLEDGED, Change, Group, Release
+from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.schema import LONG
 from canopy_mqtt.store.shared.sweeping import CLEAN_SECONDS, MAX_PAUSE, SLOT_SECONDS, TRIM_SECONDS, Sweeper
 from tests.store.shared.conftest import Nodes
@@ -47,7 +48,7 @@ async def test_all_that_a_session_has_goes_with_it(nodes: Nodes, clock: Clock, m
     stays = await subscribe(node, "t", "a")
     for number in range(3):
         await publish(node, b"%d" % number, "a")
-    await node.write(Group(releases=[Owner(each.session, each.epoch) for each in ended]))
+    await node.write(Group(releases=[Release(each.session, each.epoch) for each in ended]))
     sweeper = Sweeper(node, clock)
     await sweeper.turn()
     [[before]] = await nodes.ask("SELECT count(*) FROM session")

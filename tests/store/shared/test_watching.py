@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from canopy_mqtt.store.shared.database import Group, Over, SharedDatabase
+from canopy_mqtt.store.shared.calls import Group, Over
+from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.watching import SECOND, Watch
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.conftest import Nodes

@@ -10,14 +10,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import asyncpg
 
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.postgresql.database import FAILURES, SYNCHRONOUS, place, remedy
+from canopy_mqtt.store.shared.calls import (
+    Ask,
+    ChangedFilter,
+    Claimed,
+    Content,
+    DeliveryKey,
+    Group,
+    Over,
+    Owner,
+    Page,
+    Peer,
+    Subscribe,
+    Waiting,
+    Written,
+)
 from canopy_mqtt.store.shared.opening import open_schema
 from canopy_mqtt.store.shared.schema import SLOTS
 
@@ -39,178 +52,6 @@ SELECT slot::smallint FROM slots CROSS JOIN generate_series(0, {SLOTS - 1}) slot
 """
 """The slots that are neither the current one nor the one before, and have something. Their size tells it at once: a
 scan would go over all that was deleted there."""
-
-
-class Over(Exception):
-    """This incarnation of the node is over: another node declared it dead, or the node has started again."""
-
-
-class Owner(NamedTuple):
-    """A claim of a session."""
-
-    session: int
-    epoch: int
-
-
-class DeliveryKey(NamedTuple):
-    """A delivery. `source`: 0, or the share group it came through."""
-
-    session: int
-    source: int
-    id: int
-
-
-class Publish(NamedTuple):
-    """A message for the sessions behind `filters`. `session`: None for a clean session's; QoS 2 is then not fenced."""
-
-    session: int | None
-    epoch: int | None
-    packet_id: int
-    topic: str
-    payload: bytes
-    qos: int
-    retain: bool
-    properties: bytes | None
-    publisher: str | None
-    expiry: int | None
-    filters: Sequence[int]
-
-
-class Completion(NamedTuple):
-    """PUBREL of a QoS 2 publish."""
-
-    session: int
-    epoch: int
-    packet_id: int
-
-
-class Subscribe(NamedTuple):
-    """A subscription; `qos` None: it ends."""
-
-    session: int
-    epoch: int | None
-    filter: str
-    qos: int | None
-    no_local: bool = False
-    retain_as_published: bool = False
-    retain_handling: int = 0
-    identifier: int = 0
-
-
-SENT: Final = 1
-RELEASED: Final = 2
-ACKNOWLEDGED: Final = 3
-"""States that a `Change` has a delivery come to. One that is acknowledged is deleted."""
-
-
-class Change(NamedTuple):
-    """A delivery in another state. `epoch`: None if it counts whoever has the session; `slot`: where it was read."""
-
-    session: int
-    epoch: int | None
-    source: int
-    id: int
-    slot: int
-    state: int
-    packet_id: int = 0
-
-
-class Waiting(NamedTuple):
-    """A delivery with its message, as it is read. `expiry`: seconds that are left, None: it does not expire."""
-
-    slot: int
-    source: int
-    id: int
-    qos: int
-    state: int
-    packet_id: int
-    retain: bool
-    identifiers: Sequence[int] | None
-    topic: str
-    payload: bytes
-    properties: bytes | None
-    publisher: str | None
-    expiry: int | None
-
-
-@dataclass
-class Group:
-    """The changes that a node writes at once. A session has one change of each filter, packet identifier and
-    delivery."""
-
-    publishes: list[Publish] = field(default_factory=list)
-    completions: list[Completion] = field(default_factory=list)
-    subscribes: list[Subscribe] = field(default_factory=list)
-    ends: list[str] = field(default_factory=list)
-    """Filters that go if no session has them."""
-    changes: list[Change] = field(default_factory=list)
-    releases: list[Owner] = field(default_factory=list)
-    reap: int = 0
-    """Sessions of dead nodes to release, at most."""
-
-
-class Written(NamedTuple):
-    """The answer to a group. `again`: its first answer was lost, and with it `hints`."""
-
-    again: bool
-    rematch: bool
-    """Nothing was written, since there are filters that the node does not know."""
-    news: bool
-    """Filters have changed."""
-    lost: frozenset[Owner]
-    failed: frozenset[DeliveryKey]
-    hints: Sequence[DeliveryKey]
-
-
-class Claimed(NamedTuple):
-    session: int
-    epoch: int
-    present: bool
-
-
-class Content(NamedTuple):
-    """What a claimed session has, but for what is queued. `epoch`: of its last claim; None: it has ended."""
-
-    epoch: int | None
-    subscriptions: Sequence[Subscribe]
-    received: Sequence[int]
-    flying: Sequence[Waiting]
-
-
-class Ask(NamedTuple):
-    """What is read of a session: up to `room` deliveries above `low`, which are not among `known`."""
-
-    session: int
-    low: int
-    room: int
-
-
-class Page(NamedTuple):
-    """What waits for a session. No message up to `final` can appear any more."""
-
-    session: int
-    epoch: int | None
-    final: int
-    more: bool
-    waiting: Sequence[Waiting]
-
-
-class ChangedFilter(NamedTuple):
-    id: int
-    name: str
-    gone: bool
-
-
-class Peer(NamedTuple):
-    """A node as the database knows it. `seen`: its last sign of life, by the clock of the database; `orphans`: whether
-    sessions are still those of incarnations that are over."""
-
-    id: int
-    name: str
-    incarnation: int
-    alive: bool
-    seen: datetime
-    orphans: bool
 
 
 class Line:

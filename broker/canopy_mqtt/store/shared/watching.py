@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 import asyncpg
 
 from canopy_mqtt.store.postgresql.database import FAILURES
-from canopy_mqtt.store.shared.database import Peer, SharedDatabase
+from canopy_mqtt.store.shared.calls import Peer
+from canopy_mqtt.store.shared.database import SharedDatabase
 
 SECOND: Final = 1.0
 """Seconds between two turns."""
