@@ -37,6 +37,7 @@ from canopy_mqtt.store.shared.calls import (
     Release,
     Subscribe,
     Taken,
+    Terms,
     Waiting,
     Written,
 )
@@ -167,6 +168,10 @@ class Holder:
         return sum(1 for source, _ in self.rows if source)
 
     # -- as the logic of the node sees it ------------------------------------------------------------------------------
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(self.connection.clean, self.connection.expiry, "")
 
     @property
     def is_gone(self) -> bool:
@@ -552,7 +557,6 @@ class Node:
 
     def claim(self, client_id: str, client: shipped.Client, back: Callable[[Claimed | None], None]) -> None:
         assert isinstance(client, Holder)
-        connection = client.connection
 
         def claimed(got: Any, error: bool) -> None:
             if error:
@@ -563,7 +567,8 @@ class Node:
                 self.logic._spread([DeliveryKey(sid, 0, number) for sid, number in got["hints"]])
                 back(Claimed(got["sid"], got["epoch"], got["present"]))
 
-        args = (self.name, self.incarnation, client_id, connection.clean, connection.expiry, connection.will)
+        clean, expiry, _ = client.terms
+        args = (self.name, self.incarnation, client_id, clean, expiry, client.connection.will)
         self.call(functions.claim, args, claimed)
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None:
@@ -596,6 +601,9 @@ class Node:
             keys[key.session].add((key.source, key.id))
         args = {ask.session: (ask.low, frozenset(keys[ask.session]), ask.room) for ask in asks}
         self.call(functions.read, (args,), told)
+
+    def due(self) -> None:
+        """The world closes groups when it likes."""
 
     def later(self, call: Callable[[], None]) -> None:
         self.retry.append(call)

@@ -12,6 +12,7 @@ from tests.support import postgresql
 
 if TYPE_CHECKING:
     from canopy_mqtt.store.shared.database import SharedDatabase
+    from tests.store.postgresql.place import Proxy
 
 # Without the extra there is nothing to import.
 collect_ignore_glob = [] if find_spec("asyncpg") else ["test_*.py"]
@@ -41,6 +42,17 @@ class Nodes:
     async def ask(self, statement: str) -> list[tuple[Any, ...]]:
         """Return the rows of a statement, as psql would."""
         return await postgresql.ask(self.url, f'SET search_path = "{self.name}"', then=statement)
+
+
+@pytest.fixture
+async def proxy(nodes: Nodes) -> AsyncIterator[Proxy]:
+    """What loses statements and answers on their way to the database. It ends before the nodes do."""
+    from tests.store.postgresql.place import Proxy
+
+    del nodes
+    made = Proxy()
+    yield made
+    await made.close()
 
 
 @pytest.fixture

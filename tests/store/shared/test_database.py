@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -22,14 +22,6 @@ from tests.support import postgresql
 from tests.support.postgresql import Server
 from tests.support.runs import for_each
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def proxy(nodes: Nodes) -> AsyncIterator[Proxy]:
-    del nodes
-    made = Proxy()
-    yield made
-    await made.close()
 
 
 async def refused(nodes: Nodes, said: str, node: SharedDatabase | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
@@ -34,14 +33,6 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-async def proxy(nodes: Nodes) -> AsyncIterator[Proxy]:
-    del nodes
-    made = Proxy()
-    yield made
-    await made.close()
 
 
 def watch(node: SharedDatabase, clock: Clock) -> Watch:

@@ -290,6 +290,14 @@ class Peer(NamedTuple):
     orphans: bool
 
 
+class Terms(NamedTuple):
+    """What a CONNECT asks for. `expiry`: Session Expiry Interval, seconds; `principal`: whose the session is, JSON."""
+
+    clean: bool
+    expiry: int
+    principal: str
+
+
 class Joined(NamedTuple):
     """An incarnation that has begun. `node`: the number of the node."""
 

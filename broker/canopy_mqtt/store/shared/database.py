@@ -151,7 +151,8 @@ class SharedDatabase:
         return f"{self.place}: {remedy(error)} ({type(error).__name__}{': ' if text else ''}{text})"
 
     async def join(self) -> None:
-        """Begin another incarnation: what an earlier one noted counts no more."""
+        """Begin another incarnation: what an earlier one noted counts no more. Its group is not asked again."""
+        await self._stop_writing()
         statement = "SELECT * FROM join_1($1)"
         [[self.node, self.incarnation, self.grp]] = await self._claims.fetch(
             statement, self.node_name, seconds=self.timeout
@@ -160,11 +161,15 @@ class SharedDatabase:
 
     async def close(self) -> None:
         """End the connections. A group that is being written may be written or not."""
-        if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.wait((self._writing,))
+        await self._stop_writing()
         for line in self._lines:
             line.drop()
+
+    async def _stop_writing(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.cancel()
+            await asyncio.wait((writing,))
 
     # -- groups --------------------------------------------------------------------------------------------------------
 

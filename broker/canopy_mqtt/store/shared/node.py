@@ -36,6 +36,7 @@ from canopy_mqtt.store.shared.calls import (
     Reap,
     Release,
     Taken,
+    Terms,
     Waiting,
     Written,
 )
@@ -50,6 +51,9 @@ REAPED: Final = 500
 
 class Client(Protocol):
     """The broker's side of a session: a connection, and what it has in memory."""
+
+    @property
+    def terms(self) -> Terms: ...
 
     @property
     def is_gone(self) -> bool:
@@ -89,6 +93,9 @@ class Calls(Protocol):
 
     def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
         """Return the filters that changed since the last answer; after `join`, all."""
+
+    def due(self) -> None:
+        """Changes are noted, and no group is being written: close one, now or when more may have come."""
 
     def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
         """Write a group. It is asked again until there is an answer, under one number until it is written."""
@@ -191,6 +198,7 @@ class Node:
             self._joining = False
             self.joined = joined
             self._calls.tell(Hello())
+            self._look_whether_due()
 
         self._feed(fed)
 
@@ -231,6 +239,11 @@ class Node:
     def note(self, what: Noted, then: Callable[[Written], None] | None = None) -> None:
         """Note a change for a group; `then` is told when it is written, unless it is of a session that is lost."""
         self.notes.append(Note(what, then))
+        self._look_whether_due()
+
+    def _look_whether_due(self) -> None:
+        if self.notes and self.flight is None and self.joined is not None:
+            self._calls.due()
 
     def close_group(self, most: int = MOST) -> None:
         """Write what is noted, up to a second change of one thing, and no more than `most`; one group at a time."""
@@ -271,6 +284,7 @@ class Node:
                 self._drop(what.owner)
             elif then is not None:
                 then(written)
+        self._look_whether_due()
 
     def _drop(self, owner: Owner) -> None:
         """Another claim counts."""

@@ -1,0 +1,190 @@
+"""A node of a shared store on an event loop: what its logic asks is asked of the database, and its time passes.
+
+Owns the tasks of a node. Promises: after `close` none of them is left, nor a connection. Answers come on the event
+loop, and none of an incarnation that is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from canopy_mqtt.store.postgresql.database import FAILURES
+from canopy_mqtt.store.shared.calls import (
+    Ask,
+    ChangedFilter,
+    Claimed,
+    Content,
+    DeliveryKey,
+    Group,
+    Joined,
+    Noted,
+    Over,
+    Page,
+    Piece,
+    Written,
+)
+from canopy_mqtt.store.shared.database import SharedDatabase
+from canopy_mqtt.store.shared.node import MOST, Client, Filters, Node
+from canopy_mqtt.store.shared.sweeping import Sweeper
+from canopy_mqtt.store.shared.watching import SECOND, Watch
+
+T = TypeVar("T")
+
+AGAIN: Final = 0.1
+"""Seconds before what had no answer is asked again."""
+SEVERAL: Final = 0.2
+"""The share of groups with more than one change from which on a group waits for more: an idle node does not."""
+LATELY: Final = 20
+"""Groups of which that share is taken, about."""
+
+
+class RunningNode:
+    """A node that runs. Used on one event loop."""
+
+    def __init__(
+        self,
+        database: SharedDatabase,
+        *,
+        filters: Callable[[], Filters],
+        tell: Callable[[Piece], None],
+        linked: Callable[[], bool],
+        ended: Callable[[], None],
+        window: float,
+        dead_after: float,
+    ) -> None:
+        """`tell`: carries what it tells to the nodes that there is a link to, and `linked` says whether these are all;
+        `ended`: ends the connections of durable sessions, and their CONNECTs; `window`: seconds for which a group waits
+        for more changes; `dead_after`: seconds without a sign of life after which a node is dead."""
+        self.database = database
+        self.tell = tell
+        self._linked, self._ended = linked, ended
+        self._window, self._dead_after = window, dead_after
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Of this incarnation."""
+        self._times: list[asyncio.Task[None]] = []
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._closing: asyncio.TimerHandle | None = None
+        self._several = 0.0
+        self.node = Node(self, filters)
+
+    def start(self) -> None:
+        """Begin an incarnation, on the running event loop. The schema is there (`SharedDatabase.open`)."""
+        now = asyncio.get_running_loop().time
+        watch = Watch(self.database, dead_after=self._dead_after, now=now)
+        sweeper = Sweeper(self.database, now)
+        self._times = [asyncio.create_task(self._each_second(watch)), asyncio.create_task(self._sweep(sweeper))]
+        self.node.join()
+
+    async def close(self) -> None:
+        """End the tasks and the connections. A group that is being written may be written or not."""
+        tasks = [*self._times, *self._tasks]
+        self._stop()
+        for task in self._times:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.database.close()
+
+    def _stop(self) -> None:
+        """End what this incarnation waits for, but not who says so."""
+        for task in self._tasks - {asyncio.current_task()}:
+            task.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    async def _each_second(self, watch: Watch) -> None:
+        while True:
+            await asyncio.sleep(SECOND)
+            if self.node.joined is not None:
+                try:
+                    peers = await watch.turn()
+                except Over:
+                    self.node.over()
+                    continue
+                self.node.saw(peers or ())
+            self.node.second(linked=self._linked())
+
+    async def _sweep(self, sweeper: Sweeper) -> None:
+        while True:
+            await asyncio.sleep(SECOND)
+            with suppress(*FAILURES):
+                await sweeper.turn()
+
+    def due(self) -> None:
+        loop = asyncio.get_running_loop()
+        if len(self.node.notes) >= MOST:
+            self._close_group()
+        elif self._closing is None:
+            # Also without a window: what is noted in one turn comes into one group.
+            self._closing = loop.call_later(self._window if self._several >= SEVERAL else 0.0, self._close_group)
+
+    def _close_group(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+        self.node.close_group()
+
+    def later(self, call: Callable[[], None]) -> None:
+        def again() -> None:
+            self._timers.discard(timer)
+            call()
+
+        timer = asyncio.get_running_loop().call_later(AGAIN, again)
+        self._timers.add(timer)
+
+    # -- the database --------------------------------------------------------------------------------------------------
+
+    def _ask(self, call: Coroutine[Any, Any, T], back: Callable[[T], None], failed: Callable[[], None]) -> None:
+        async def ask() -> None:
+            try:
+                answer = await call
+            except Over:
+                self.node.over()
+            except FAILURES:
+                failed()
+            else:
+                back(answer)
+
+        task = asyncio.create_task(ask())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def over(self) -> None:
+        self._stop()
+        self._ended()
+
+    def join(self, back: Callable[[Joined | None], None]) -> None:
+        async def join() -> Joined:
+            await self.database.join()
+            return Joined(self.database.node, self.database.incarnation)
+
+        self._ask(join(), back, lambda: back(None))
+
+    def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
+        self._ask(self.database.feed(), back, lambda: back(None))
+
+    def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
+        self._several += ((len(noted) > 1) - self._several) / LATELY
+        self._ask(self.database.write(Group.of(noted)), back, lambda: None)
+
+    def claim(self, client_id: str, client: Client, back: Callable[[Claimed | None], None]) -> None:
+        clean, expiry, principal = client.terms
+        call = self.database.claim(client_id, clean=clean, expiry=expiry, principal=principal)
+        self._ask(call, back, lambda: back(None))
+
+    def content(self, session: int, back: Callable[[Content | None], None]) -> None:
+        self._ask(self.database.content(session), back, lambda: back(None))
+
+    def read(
+        self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
+    ) -> None:
+        self._ask(self.database.read(asks, known), back, lambda: back(None))
