@@ -307,8 +307,8 @@ def compact(
     for place, number in outcome.merged:
         typer.echo(f"{place}: {counted(number, 'segment')}")
     typer.echo(outcome.line(dry_run))
-    job_metrics.note("merged_segments", sum(number for _, number in outcome.merged))
-    job_metrics.note("removed_segments", outcome.removed)
+    job_metrics.note("merged_segments", 0 if dry_run else sum(number for _, number in outcome.merged))
+    job_metrics.note("removed_segments", 0 if dry_run else outcome.removed)
     close(outcome.coverage, allow_gaps, not outcome.refused)
 
 
@@ -320,9 +320,9 @@ def _erase(
 
     outcome = erase_job.run(folder, erase_job.Chosen(tuple(topics), tuple(clients)), dry_run)
     typer.echo(outcome.line(dry_run))
-    job_metrics.note("erased_events", outcome.events)
-    for output in tables_ if outcome.erased and not dry_run else ():
-        for line in erase(output, outcome.erased, outcome.times, say):
+    job_metrics.note("erased_events", 0 if dry_run else outcome.events)
+    for output in () if dry_run else tables_:
+        for line in erase(output, outcome.erased, outcome.times, outcome.reached, say):
             tell(f"not reached: {line}")
     for line in (*outcome.unreached, erase_job.COPIES):
         tell(f"not reached: {line}")
@@ -351,6 +351,6 @@ def retention(
 
     room = None if keep_bytes is None else size(keep_bytes, "--keep-bytes")
     outcome = retention_job.run(folder, age, room, dry_run)
-    job_metrics.note("removed_segments", len(outcome.removed))
+    job_metrics.note("removed_segments", 0 if dry_run else len(outcome.removed))
     for line in outcome.lines(dry_run):
         typer.echo(line)

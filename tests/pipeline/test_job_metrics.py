@@ -84,6 +84,23 @@ def test_every_job_has_metrics(
     assert read(tmp_path / "job.prom")[f'canopy_job_{metric}{{job="{command[0]}"}}'] > 0
 
 
+@pytest.mark.parametrize(
+    ("command", "metric"),
+    [
+        (["compact"], "merged_segments"),
+        (["compact", "--erase", "a/#"], "erased_events"),
+        (["retention", "--keep", "1d"], "removed_segments"),
+    ],
+)
+def test_a_dry_run_has_changed_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], metric: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "record")
+    CliRunner().invoke(app, [*command, "--dry-run", "--input", "record", "--metrics", "job.prom"])
+    assert read(tmp_path / "job.prom")[f'canopy_job_{metric}{{job="{command[0]}"}}'] == 0
+
+
 def test_a_folder_that_is_not_there_is_a_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["retention", "--input", str(tmp_path), "--metrics", "/no/such/folder/a.prom"])
     assert (done.exit_code, done.stderr) == (2, "canopy: --metrics /no/such/folder/a.prom: its folder is not there\n")

@@ -83,6 +83,16 @@ async def test_one_that_takes_the_place_of_another_of_its_address_counts() -> No
     assert come(made, 1).code == 0
 
 
+async def test_one_that_took_the_place_of_another_and_has_ended_gives_its_place_back() -> None:
+    made = gate(max_connections=2, max_connections_per_address=1)
+    old, new = come(made, 0), come(made, 0)
+    last = come(made, 0)
+    made.report(0, [old.number, new.number], [new.number, last.number], 1)
+    assert come(made, 1).code == QUOTA
+    made.report(0, [last.number], [], 0)
+    assert [come(made, 1, host).placed for host in (HERE, THERE)] == [True, True]
+
+
 async def test_a_rate_is_that_of_all_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     made = gate(max_connect_rate=3.0)
     monkeypatch.setattr(made, "_loop", SimpleNamespace(time=lambda: 100.0))

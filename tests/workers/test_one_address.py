@@ -100,6 +100,17 @@ async def test_metrics_are_those_of_all_workers(crew: Crew, http: Http) -> None:
     assert (await http.get(crew, "/stats"))["clients.connected"] == before + 3
 
 
+async def test_open_connections_are_those_of_clients(stack: AsyncExitStack, http: Http) -> None:
+    crew = Crew(stack, 2)
+    await crew.start(*HTTP)
+    peer = await crew.join("device")
+    assert samples(await http.text(crew, "/metrics"), "canopy_connections") == {"": 1.0}
+    await peer.disconnect()
+    await crew.kill(1)
+    await crew.line("worker serves again", worker="w1")
+    assert samples(await http.text(crew, "/metrics"), "canopy_connections") == {"": 0.0}
+
+
 async def test_retained_messages_count_once(crew: Crew, http: Http) -> None:
     sender = await crew.join(next(crew.names(0, "sender")))
     before = (await http.get(crew, "/stats"))["room.held.retained-messages"]

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from canopy_mqtt.net.connections import time_limits
 from canopy_mqtt.net.connections.ends import OPEN
 from canopy_mqtt.workers import relay
 from canopy_mqtt.workers.first_packet import Opening
@@ -38,6 +39,7 @@ class Tls:
 
 
 FOUND = Arrival(0, ANY, 0, False, b"", b"", until=60.0)
+OPENING = Opening(0, None, 1_000)
 
 
 def unexpected(*given: object) -> None:
@@ -66,26 +68,14 @@ async def test_a_client_that_takes_nothing_is_closed_all_the_same(monkeypatch: p
     await until(lambda: tls.aborted)
 
 
-@pytest.mark.parametrize(
-    ("until_then", "limit", "expected"),
-    [(103.0, 10.0, 93.0), (120.0, 10.0, 100.0), (103.0, 0.0, 100.0), (0.0, 10.0, 100.0)],
-)
-async def test_its_time_for_a_connect_began_when_it_was_accepted(
-    until_then: float, limit: float, expected: float
-) -> None:
-    """`expected`: when the connection counts as opened; it was at 100 s."""
-    checks: list[float] = []
-    wheel = SimpleNamespace(add=lambda _, at: checks.append(at))
-    rounds = SimpleNamespace(connect_timeout=limit, wheel=wheel)
-    connection = SimpleNamespace(state=OPEN, rounds=rounds, opened_at=0.0)
-    upper = SimpleNamespace(connection_made=lambda _: setattr(connection, "opened_at", 100.0))
-    place = Place(0, 2, unexpected, lambda: 0)
-    found = FOUND._replace(until=until_then)
-    Chooser(found, place, cast(Any, connection), cast(Any, upper), Opening(0, None, 1_000)).connection_made(
-        cast(Any, Tls())
-    )
-    assert connection.opened_at == expected
-    assert checks == ([expected + limit] if expected != 100.0 else [])
+def test_its_time_for_a_connect_began_when_it_was_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+    connection = SimpleNamespace(state=OPEN)
+    upper = SimpleNamespace(connection_made=lambda _: said.append("made"))
+    monkeypatch.setattr(time_limits, "end_by", lambda *given: said.append(given))
+    chooser = Chooser(FOUND, Place(0, 2, unexpected, lambda: 0), cast(Any, connection), cast(Any, upper), OPENING)
+    chooser.connection_made(cast(Any, Tls()))
+    assert said == ["made", (connection, FOUND.until)]
 
 
 def test_how_long_a_connection_may_wait_goes_along() -> None:

@@ -7,6 +7,8 @@ import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
+
 from tests.e2e import wire
 from tests.support.waiting import until
 from tests.workers.crew import Crew, runs
@@ -59,6 +61,51 @@ async def test_settings_that_take_a_restart_come_into_force(stack: AsyncExitStac
     assert {line["worker"] for line in crew.told("recording")} == {"w0", "w1"}
 
 
+async def test_an_address_of_http_is_guarded_whatever_address_a_reload_has_written_before_it(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    config, token = tmp_path / "canopy.toml", tmp_path / "token"
+    token.write_text("a-token-that-nobody-guesses\n")
+
+    def listen(*urls: str) -> None:
+        config.write_text(f'[http]\nlisten = {list(urls)}\noperator_token_file = "{token}"\n')
+
+    listen("http://127.0.0.1:0")
+    crew = Crew(stack, 2)
+    await crew.start("--config", str(config))
+    # Who may open a Unix socket need not say who they are.
+    listen(f"http+unix://{tmp_path / 'socket'}", "http://127.0.0.1:0")
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    await until(lambda: len(crew.told("settings reloaded")) == 2)
+    assert any("http.listen" in line["detail"] for line in crew.told("setting takes a restart"))
+    roll(crew)
+    await crew.line("workers are restarted")
+    async with aiohttp.request("GET", crew.daemon.started["http"][0] + "/api/v5/stats") as answer:
+        assert answer.status == 401
+
+
+async def test_a_listener_with_a_name_stays_what_it_is(stack: AsyncExitStack, tmp_path: Path) -> None:
+    config = tmp_path / "canopy.toml"
+
+    def listen(scheme: str) -> None:
+        http = '[http]\nlisten = ["http://127.0.0.1:0"]\n'
+        config.write_text(f'{http}[[listener]]\nname = "main"\nurl = "{scheme}://127.0.0.1:0"\n')
+
+    listen("mqtt")
+    crew = Crew(stack, 2)
+    await crew.start("--config", str(config))
+    listen("ws")
+    async with aiohttp.request("POST", crew.daemon.started["http"][0] + "/api/v5/reload") as answer:
+        assert any('listener "main"' in line for line in (await answer.json())["restart"])
+    roll(crew)
+    await crew.line("workers are restarted")
+    (port,) = {int(url.rpartition(":")[2]) for url in crew.daemon.urls} - {crew.daemon.port}
+    peer = await wire.Peer.open("127.0.0.1", port)
+    stack.callback(peer.abort)
+    await peer.send(wire.connect("device"))
+    assert (await peer.expect(wire.CONNACK)).code == 0
+
+
 async def test_a_worker_that_does_not_start_ends_it_and_has_its_settings_from_before(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
@@ -78,3 +125,38 @@ async def test_a_worker_that_does_not_start_ends_it_and_has_its_settings_from_be
     await crew.join(next(crew.names(0)))
     assert crew.pids["w1"] == other
     assert crew.told("workers are restarted") == []
+
+
+async def test_a_worker_that_does_not_start_keeps_what_reloads_have_changed(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    config = tmp_path / "canopy.toml"
+    config.write_text("")
+    crew = Crew(stack, 2)
+    await crew.start("--config", str(config))
+    (tmp_path / "file").write_text("")
+    members_only = "[mqtt]\nallow_anonymous = false\n"
+    recorder = f'[recorder]\ndirectory = "{tmp_path / "file"}"\nrequired = true\n'
+    config.write_text(members_only)
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    await until(lambda: len(crew.told("settings reloaded")) == 2)
+    config.write_text(members_only + recorder)
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    await until(lambda: len(crew.told("settings reloaded")) == 4)
+    roll(crew)
+    await crew.line("rolling restart stopped", worker="w0")
+    await crew.line("worker serves again", worker="w0")
+    peer = await crew.knock(next(crew.names(0)))
+    assert (await peer.expect(wire.CONNACK)).code == 0x87
+
+
+async def test_behind_a_reload_it_has_what_that_has_read(stack: AsyncExitStack, tmp_path: Path) -> None:
+    config = tmp_path / "canopy.toml"
+    config.write_text("")
+    crew = Crew(stack, 2)
+    await crew.start("--config", str(config))
+    config.write_text(f'[recorder]\ndirectory = "{tmp_path / "record"}"\n')
+    crew.daemon.process.send_signal(signal.SIGHUP)
+    roll(crew)
+    await crew.line("workers are restarted")
+    assert {line["worker"] for line in crew.told("recording")} == {"w0", "w1"}

@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -232,6 +233,16 @@ class _Hangup:
         # What came before the broker had started is not lost.
         self._came = False
         self._asked = asyncio.Event()
+        self._reloads = False
+        # Until the reload is done.
+        self._waiting: list[Callable[[], object]] = []
+
+    def behind(self, call: Callable[[], object]) -> None:
+        """Call something now; or once the reload is done that was asked for before."""
+        if self._reloads or self._asked.is_set():
+            self._waiting.append(call)
+        else:
+            call()
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal, at any point of the main thread."""
@@ -248,12 +259,17 @@ class _Hangup:
             while True:
                 await self._asked.wait()
                 self._asked.clear()
+                self._reloads = True
                 self._supervisor.reloading()
                 outcome = "settings not reloaded"
                 try:
                     outcome = await self._reload(broker)
                 finally:
                     self._supervisor.ready(f"{_status(broker)}; {outcome}")
+                    self._reloads = False
+                waiting, self._waiting = self._waiting, []
+                for call in waiting:
+                    self.behind(call)
         finally:
             self._loop = None
 
@@ -376,7 +392,7 @@ async def _serve(
     gc.set_threshold(*GC_THRESHOLDS)
     await _announce(build_info(), settings, broker, output)
     supervisor.ready(_status(broker))
-    unused.meant = broker.signals
+    unused.meant = {number: partial(hangup.behind, call) for number, call in broker.signals.items()}
     reloading = loop.create_task(hangup.serve(broker))
     broken = loop.create_task(broker.broken())
     try:

@@ -129,7 +129,7 @@ class Record(Sink):
             return
         for entry in self._tap.take(False):
             if entry[0] == PUBLISH:
-                _, _, _, topic, payload, qos, retain, forward, expiry, publisher = entry
+                _, _, _, topic, payload, qos, retain, forward, expiry, publisher, _ = entry
                 self._add(_message(topic, payload, qos, retain, forward, expiry, publisher))
             elif entry[0] == RUN:
                 _, _, _, data, _, v5, publisher = entry

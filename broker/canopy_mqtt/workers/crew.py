@@ -183,6 +183,11 @@ class Crew:
         self._plan = self._plan.with_settings(settings)
         return before
 
+    def use_again(self, before: Settings) -> None:
+        """Have workers that start from now on use former settings, but for what reloads have changed: that stays."""
+        self._settings = before
+        self._plan = self._plan.with_settings(_in_force(before, self._plan.of_all))
+
     def tell(self, *said: object, but: int = -1) -> None:
         """Say something to all workers that run, but for one of them; -1: to all."""
         for slot in self.slots:

@@ -102,14 +102,15 @@ class Gate:
         """Hear what a worker says: which connections have ended, which it was to refuse and has accepted in place of
         others, and how many places it gives back."""
         held = self._of[worker]
-        for number in ended:
-            self._leave(*held.pop(number))
+        # First, since one that was accepted in place of another one may have ended already.
         for number in readmitted:
             listener, host, code = held[number]
             if code != SUCCESS:
                 self._leave(listener, host, code)
                 self._all.count(host, self._listeners[listener])
                 held[number] = (listener, host, SUCCESS)
+        for number in ended:
+            self._leave(*held.pop(number))
         self._places[worker] -= places
 
     def gone(self, worker: int) -> None:

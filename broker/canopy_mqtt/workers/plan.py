@@ -79,7 +79,8 @@ class Plan:
 
     def __init__(self, settings: Settings, folder: Path, people: bool) -> None:
         """`folder`: that of the sockets. `people`: they read the log."""
-        self._settings = settings
+        self.of_all = settings
+        """The settings of which each worker has its own."""
         self._folder = folder
         self._people = people
 
@@ -89,7 +90,7 @@ class Plan:
 
     def settings(self, worker: int) -> Settings:
         """Return the settings of a worker."""
-        settings = self._settings
+        settings = self.of_all
         nodes = tuple(
             ClusterNode(name=name_of(each), address=f"mqtt+unix://{_socket(self._folder, each)}")
             for each in range(settings.workers.count)

@@ -1,8 +1,9 @@
 """A rolling restart: one worker after the other ends in order, and starts again, while the others serve.
 
 Promises: the next one ends once the last one serves again and is linked with the others. If one does not start, the
-restart stops there, and that one starts with the settings from before. New workers are forked from what was imported at
-the start of the broker: a rolling restart brings other settings, and no other version.
+restart stops there, and that one starts with the settings from before, and with what reloads have changed since. New
+workers are forked from what was imported at the start of the broker: a rolling restart brings other settings, and no
+other version.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Roll:
             for slot in crew.slots:
                 why = await self._restart(slot)
                 if why:
-                    crew.use(before)
+                    crew.use_again(before)
                     self._log.error("rolling restart stopped", worker=slot.name, reason=why)
                     return False
         finally:

@@ -23,7 +23,7 @@ from canopy_mqtt.guards.log import Faults
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.observe.figures.catalogue import Found, of_process
 from canopy_mqtt.observe.figures.process import Process
-from canopy_mqtt.settings import Settings
+from canopy_mqtt.settings import Listener, Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.reloadable import COUNTED, with_reloadable
 from canopy_mqtt.sockets import OWN_DESCRIPTORS
@@ -190,17 +190,26 @@ class Supervisor:
 
     async def _restart_workers(self, wanted: Settings) -> None:
         if await self._roll.run(wanted):
-            self.settings = wanted
+            # There may have been a reload meanwhile.
+            self.settings = with_reloadable(wanted, self.settings)
 
     def _as_they_are(self, new: Settings) -> tuple[Settings, list[str]]:
         """Return other settings, but for what takes a restart of the supervisor, and a line for each of these."""
         has, wanted = self.settings, {each.label: each for each in new.listeners}
-        tables = tuple(wanted.pop(each.label, each) for each in has.listeners)
+        tables = tuple(_at_its_address(each, wanted.pop(each.label, each)) for each in has.listeners)
         lines = [f'listener "{label}": to open it takes a restart' for label in wanted]
         gone = {each.label for each in has.listeners} - {each.label for each in new.listeners}
         lines += [f'listener "{label}" stays open; to close it takes a restart' for label in sorted(gone)]
+        lines += [
+            f'listener "{each.label}": another url or proxy takes a restart'
+            for each in new.listeners
+            if each.label not in wanted and each not in tables
+        ]
         if new.workers != has.workers:
             lines.append(f"workers.count: {has.workers.count} stays in force; {new.workers.count} takes a restart")
+        if new.http.listen != has.http.listen:
+            wants = ", ".join(new.http.listen) or "no address"
+            lines.append(f"http.listen: {', '.join(has.http.listen) or 'no address'} stays; {wants} takes a restart")
         limits = new.limits
         if not self._crew.gate.counts:
             kept = {name.partition(".")[2]: getattr(has.limits, name.partition(".")[2]) for name in COUNTED}
@@ -213,6 +222,8 @@ class Supervisor:
             update={
                 "limits": limits,
                 "listener": tables,
+                # Each worker has these sockets, whatever it would listen on.
+                "http": new.http.model_copy(update={"listen": has.http.listen, "socket_mode": has.http.socket_mode}),
                 "workers": has.workers,
                 "store": new.store.model_copy(update={"path": has.store.path}),
                 "federation": new.federation.model_copy(update={"broker_id": has.federation.broker_id}),
@@ -303,6 +314,13 @@ class Supervisor:
                 await self._answering.renew()
             self.log.warning("worker serves again", worker=slot.name, pid=slot.process.pid if slot.process else 0)
             self._roll.told(slot)
+
+
+def _at_its_address(has: Listener, wanted: Listener) -> Listener:
+    """Return other settings of a listener, but for what the supervisor does before a worker has the connection."""
+    if wanted.url != has.url:
+        return has
+    return wanted.model_copy(update={"proxy_protocol": has.proxy_protocol, "proxy_from": has.proxy_from})
 
 
 def _half_of_descriptors() -> int:

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from canopy_mqtt.record.files.row_groups import RowGroups
 from canopy_mqtt.words import counted
 from canopy_pipeline.errors import PipelineError
+from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.coverage import GAP, Coverage
 from canopy_pipeline.record.manifests import erasures, is_merged
 from canopy_pipeline.record.record_folder import (
@@ -154,9 +155,12 @@ def tidy(record: RecordFolder) -> None:
     """Remove the unfinished files of an interrupted run, which no reader looks at."""
     for place in record.unfinished():
         record.storage.remove(place)
+    there = record.files()
+    # Some were moved, and count where they are.
+    moved = choose(record.told(), there, record.storage).origins
     vouched = {segment.place for segment in record.segments()}
-    for place in record.files():
-        if is_merged(place) and place not in vouched:
+    for place in there:
+        if is_merged(place) and place not in vouched and place not in moved:
             record.storage.remove(place)
 
 

@@ -28,7 +28,7 @@ from canopy_mqtt.core.codec.topic_names import matches, validate_filter
 from canopy_mqtt.words import counted
 from canopy_pipeline.compact.compact_job import merged, merged_name, opened, put, tidy
 from canopy_pipeline.errors import MisuseError, PipelineError
-from canopy_pipeline.record.account import at_work
+from canopy_pipeline.record.account import at_work, recorded_gaps
 from canopy_pipeline.record.coverage import GAP, Coverage
 from canopy_pipeline.record.events_schema import ALWAYS, ARRIVE, DELIVER, DROP, ERASED, FORWARD, PUBLISH
 from canopy_pipeline.record.events_schema import GAP as GAP_EVENT
@@ -93,6 +93,8 @@ class EraseOutcome:
     """Messages of other nodes or workers that stay."""
     times: list[pa.RecordBatch] = field(default_factory=list)
     """`seq` and `ts` of these events."""
+    reached: Numbers = field(default_factory=Numbers)
+    """The numbers of all events that were looked at, and those that the recorder lost."""
     unreached: list[str] = field(default_factory=list)
     """Lines: the parts of the record that may still hold such events."""
     coverage: Coverage = field(default_factory=Coverage)
@@ -155,6 +157,8 @@ def _erase(
     record: RecordFolder, segment: Segment, chosen: Chosen, outcome: EraseOutcome, dry_run: bool, now: datetime
 ) -> None:
     file = opened(record, segment)
+    lost = [(first, last) for first, last, _ in recorded_gaps(segment.said)]
+    outcome.reached.extend(sorted([*lost, (segment.from_seq, segment.to_seq)]))
     kinds: Counter[str] = Counter()
     masks = []
     for batch in file.iter_batches(BATCH, columns=CHOSEN_BY):

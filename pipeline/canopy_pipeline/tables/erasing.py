@@ -23,12 +23,13 @@ from canopy_pipeline.tables.output import Output, Sink, alone
 from canopy_pipeline.tables.plans import DEAD_LETTERS, SEQ, TS
 from canopy_pipeline.tables.sinks.sink_of import sink_of
 from canopy_pipeline.tables.staged import Staged
-from canopy_pipeline.tables.tables_job import TablesOutcome
+from canopy_pipeline.tables.tables_job import TablesOutcome, these
 
 
-def erase(output: str, numbers: Numbers, times: Sequence[pa.RecordBatch], say: Say) -> list[str]:
+def erase(output: str, numbers: Numbers, times: Sequence[pa.RecordBatch], reached: Numbers, say: Say) -> list[str]:
     """Take the rows of events with these numbers out of all tables of an output folder, and out of their history.
-    Return lines for the places that this does not reach. `times`: the `seq` and `ts` of these events.
+    Return lines for the places that this does not reach. `times`: the `seq` and `ts` of these events; `reached`: the
+    numbers of all events that were looked at.
 
     Raises:
         MisuseError: there are no tables, or they are of another record.
@@ -45,6 +46,11 @@ def erase(output: str, numbers: Numbers, times: Sequence[pa.RecordBatch], say: S
             return []
         sink = sink_of(out, about, str(about["stream"]))
         out.load(sink)
+        # What these rows are of is not known: the record does not have their events any more, or not for us.
+        left = Numbers([(1, out.done.through)]).without(reached).without(Numbers(out.done.unread))
+        lines = [f"{output}: {these(left)}: their events were not found in the record"] if left else []
+        if not numbers:
+            return lines
         _check(out, sink, numbers, pa.Table.from_batches(times))
         staging, staged, before = out.staging(), Staged(), out.done
         births = [entry for entry in before.births if not numbers.overlaps(int(entry[3]), int(entry[3]))]
@@ -56,7 +62,7 @@ def erase(output: str, numbers: Numbers, times: Sequence[pa.RecordBatch], say: S
         out.forget()
         for table, rows in (+gone).items():
             say(f"{output}/{table}: {counted(rows, 'row')} erased")
-        return [line for table in out.kept for line in sink.forget(table)]
+        return [*lines, *(line for table in out.kept for line in sink.forget(table))]
 
 
 def _check(out: Output, sink: Sink, numbers: Numbers, times: pa.Table) -> None:

@@ -20,6 +20,8 @@ _PAUSES: Final = (1.0, 2.0, None)
 """Seconds after each try that failed; None: it was the last one."""
 _BYTES: Final = 4 << 20
 """Of an answer."""
+_UNKNOWN: Final = range(40400, 40500)
+"""The registry's own codes for what it does not have. A wrong address, or a proxy before it, answers without one."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Registry:
             except (OSError, HTTPException) as error:
                 said = str(error) or type(error).__name__
             else:
-                if status == 404:
+                if status == 404 and _is_unknown(body):
                     return None
                 if status in (401, 403):
                     raise PipelineError(
@@ -92,3 +94,12 @@ class Registry:
             raise PipelineError(
                 f"the registry {self.url} does not say what schema {number} is: is this a schema registry?"
             ) from error
+
+
+def _is_unknown(body: bytes) -> bool:
+    """Return whether it is the registry that says that it has no such schema."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get("error_code") in _UNKNOWN

@@ -218,7 +218,7 @@ class _Job:
             lines = named([each for each in look.findings if gone.overlaps(each.from_seq or 0, each.to_seq or last)])
             if not self.options.allow_gaps or not known:
                 raise UnreadError(self._refused(lines, gone or never, bool(known)))
-            for line in [*lines, f"{_these(gone)} stay as they are: the record no longer has their events"]:
+            for line in [*lines, f"{these(gone)} stay as they are: the record no longer has their events"]:
                 say(line)
         begin(self.out.place)
         births = Births(limits)
@@ -239,7 +239,7 @@ class _Job:
         say(f"batch {now.version}: numbers {first:,} to {last:,} again: {made} in place of {removed.total():,}")
 
     def _refused(self, lines: list[str], gone: Numbers, some: bool) -> str:
-        why = f"{_these(gone)} cannot be made again: the record does not have their events. Nothing was written"
+        why = f"{these(gone)} cannot be made again: the record does not have their events. Nothing was written"
         others = "; --allow-gaps makes the others again, and leaves these as they are"
         return "\n".join([*lines, f"{why}. Put the segments back{others if some else ''}"])
 
@@ -350,8 +350,8 @@ class _Job:
         return outcome
 
 
-def _these(numbers: Numbers) -> str:
-    """The rows of some numbers, for people."""
+def these(numbers: Numbers) -> str:
+    """Return the words for the rows of some numbers."""
     stretches = [f"{first:,} to {last:,}" if first < last else f"{first:,}" for first, last in numbers]
     more = f" and {len(stretches) - 3:,} more stretches" if len(stretches) > 3 else ""
     return f"the rows of numbers {', '.join(stretches[:3])}{more}"

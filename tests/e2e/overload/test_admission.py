@@ -91,6 +91,18 @@ async def test_a_full_address_and_a_dead_connection(scene: SetScene) -> None:
     assert await old.fence() == []
 
 
+async def test_one_that_comes_in_place_of_another_and_leaves_at_once(scene: SetScene) -> None:
+    """It sends its DISCONNECT with its CONNECT; its address has its place again."""
+    broker = (await scene(limits={"max_connections_per_address": 1})).broker
+    old = await join(broker, "device")
+    peer = await Peer.open(HOST, broker.ports[0])
+    at_end.append(peer.abort)
+    await peer.send(wire.connect("device") + wire.disconnect())
+    await peer.closed()
+    assert (await old.closed())[-1].code == 0x8E
+    await join(broker, "another device")
+
+
 @pytest.mark.parametrize("version", [4, 5])
 async def test_new_connections_a_second(scene: SetScene, version: int) -> None:
     """Sooner or later too many have come in too short a time; and sooner or later one may come again."""

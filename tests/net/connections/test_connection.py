@@ -14,6 +14,7 @@ from canopy_mqtt.core.hooks import LATER, AccessControl, Origin
 from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.net.connections import time_limits
 from canopy_mqtt.net.connections.admission import UNACCEPTED_ROOM, Admission
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import CLOSE
@@ -286,6 +287,27 @@ async def test_a_time_that_is_over_names_who_was_late(embed: Embed, says: bytes 
     broker = await embed(access_control, limits={"connect_timeout": 0.01})
     client = Client(broker, "late", says=says)
     await until(lambda: client.connection.protocol.close_text == text)
+
+
+@pytest.mark.parametrize(
+    ("waits", "limit", "earlier"), [(3.0, 10.0, 7.0), (20.0, 10.0, 0.0), (3.0, 0.0, 0.0), (None, 10.0, 0.0)]
+)
+async def test_time_that_it_has_waited_elsewhere_counts(
+    embed: Embed, waits: float | None, limit: float, earlier: float
+) -> None:
+    """`waits`: how long it may still wait for its CONNECT, as those say who had it before; None: nobody had it."""
+    broker = await embed(limits={"connect_timeout": limit})
+    connection = Client(broker, "", says=b"").connection
+    opened = connection.opened_at
+    time_limits.end_by(connection, 0.0 if waits is None else opened + waits)
+    assert connection.opened_at == pytest.approx(opened - earlier)
+
+
+async def test_a_client_that_has_waited_elsewhere_is_late_earlier(embed: Embed) -> None:
+    broker = await embed(limits={"connect_timeout": 60.0})
+    connection = Client(broker, "", says=b"\x10").connection
+    time_limits.end_by(connection, broker.loop.time() + 0.01)
+    await until(lambda: connection.protocol.close_text == "no CONNECT in time")
 
 
 async def test_sockets_that_linger_make_room(embed: Embed) -> None:

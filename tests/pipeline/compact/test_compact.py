@@ -146,6 +146,19 @@ def test_a_run_that_breaks_off_anywhere_leaves_the_same_rows(tmp_path: Path, mon
     assert steps == 14
 
 
+def test_a_merged_segment_that_was_moved_stays(tmp_path: Path) -> None:
+    record(tmp_path)
+    before = seen(tmp_path)
+    compact(tmp_path, remove_after=NONE)
+    merged = min(tmp_path.rglob("merged-*.parquet"))
+    place = tmp_path / "date=2026-01-01/hour=00" / merged.name
+    place.parent.mkdir(parents=True)
+    merged.rename(place)
+    compact(tmp_path)
+    assert place.exists()
+    assert seen(tmp_path) == before
+
+
 @pytest.mark.long
 def test_two_at_once_are_refused_and_spark_reads_what_is_merged(spark: SparkSession, tmp_path: Path) -> None:
     record(tmp_path)

@@ -7,6 +7,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import duckdb
 import pyarrow as pa
@@ -243,14 +244,27 @@ def test_tables_that_were_made_of_the_record_are_reached(
     assert read(tmp_path / "out", format_, columns="seq") == LEFT
 
 
-def test_a_table_of_delta_has_no_earlier_version_any_more(tmp_path: Path) -> None:
+def test_a_table_of_delta_has_no_earlier_version_any_more_nor_what_a_killed_run_left(tmp_path: Path) -> None:
     in_tables(tmp_path, "delta")
+    written = Path(unquote(urlsplit(DeltaTable(tmp_path / "out/power").file_uris()[0]).path))
+    written.with_name("part-00000-left.snappy.parquet").write_bytes(written.read_bytes())
+    DeltaTable(tmp_path / "out/power").create_checkpoint()
     command(tmp_path / "record", "--erase-client", "q", "--tables", str(tmp_path / "out"))
     files = {path.name for path in (tmp_path / "out/power").rglob("*.parquet") if "_delta_log" not in path.parts}
     assert files == {Path(each).name for each in DeltaTable(tmp_path / "out/power").file_uris()}
     with duckdb.connect() as session:
-        query = f"select seq from read_parquet('{tmp_path}/out/power/*/*.parquet') order by 1"
+        query = f"select seq from read_parquet('{tmp_path}/out/power/date=*/*.parquet') order by 1"
         assert session.sql(query).fetchall() == LEFT
+
+
+@pytest.mark.parametrize("client", ["q", "nobody"])
+def test_rows_of_events_that_retention_removed_are_named(tmp_path: Path, client: str) -> None:
+    in_tables(tmp_path, "parquet")
+    retention_job.run(str(tmp_path / "record"), None, 1)
+    (last,) = (each["from_seq"] for each in manifests(tmp_path / "record"))
+    done = command(tmp_path / "record", "--erase-client", client, "--tables", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    assert f"not reached: {tmp_path}/out: the rows of numbers 1 to {last - 1}: their events were" in done.stderr
 
 
 def test_tables_of_another_record_are_refused(tmp_path: Path) -> None:

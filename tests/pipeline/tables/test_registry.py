@@ -74,8 +74,8 @@ class Handler(BaseHTTPRequestHandler):
         found = SCHEMAS.get(number)
         self.send_response(404 if found is None and self.server.status == 200 else self.server.status)
         self.end_headers()
-        if found is not None:
-            self.wfile.write(json.dumps(found).encode())
+        if self.server.status == 200:
+            self.wfile.write(json.dumps(found or {"error_code": 40403, "message": "Schema not found"}).encode())
 
     def log_message(self, *said: object) -> None:
         del said
@@ -190,7 +190,7 @@ def test_the_password_comes_from_its_file(tmp_path: Path, server: Server) -> Non
     assert "pass:word" not in str(refused.value)
 
 
-@for_each("how", ["away", "silent", "broken", "no registry"])
+@for_each("how", ["away", "silent", "broken", "another address", "no registry"])
 def test_a_registry_that_does_not_answer_stops_the_job_in_a_line(tmp_path: Path, server: Server, how: str) -> None:
     """And nothing of the batch is written: the next run reads it."""
     url, said = server.url, "does not answer"
@@ -200,6 +200,8 @@ def test_a_registry_that_does_not_answer_stops_the_job_in_a_line(tmp_path: Path,
         server.silent.clear()
     elif how == "broken":
         server.status = 503
+    elif how == "another address":
+        server.status = 404
     else:
         SCHEMAS[77] = {"error": "what?"}
         said = "is this a schema registry"

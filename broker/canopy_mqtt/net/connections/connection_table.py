@@ -138,6 +138,8 @@ class ConnectionTable:
         self._report_open = opened
         self._report_end = ended
         self.connections: set[Connection] = set()
+        # Those of them that other nodes have made.
+        self.of_nodes = 0
         self.partial = PartialPackets(0)
         # How many connections ended, by cause (`core.causes`).
         self.ends: dict[str, int] = dict.fromkeys(causes.ALL, 0)
@@ -175,6 +177,7 @@ class ConnectionTable:
             admitted = not self.door_closed
             if admitted:
                 self._make_room_at_door(connection)
+            self.of_nodes += 1
         else:
             admitted = not self.closed and (admission is None or self._admit(connection, admission))
         self.connections.add(connection)
@@ -237,6 +240,9 @@ class ConnectionTable:
         # The core has ended the other one, which may have to leave this table first.
         self.rounds.after_batch()
         admission = self._admission
+        if connection.ended_at > 0.0:
+            # Its client has sent DISCONNECT behind its CONNECT: the connection counts no more.
+            return False
         if admission is None or not admission.readmit(connection.origin.host, connection.terms.admission):
             return False
         connection.protocol.refused = 0
@@ -292,6 +298,8 @@ class ConnectionTable:
 
     def left(self, connection: Connection) -> None:
         """Forget a connection whose socket is closed."""
+        if connection.terms.door is not None and connection in self.connections:
+            self.of_nodes -= 1
         self.connections.discard(connection)
         # Else it was turned away.
         if connection.ended_at > 0.0:

@@ -21,6 +21,12 @@ def _most(reading: Reading) -> int:
     return max(reading.connected, reading.sources.most_clients)
 
 
+def _connections(reading: Reading) -> int:
+    """Return the number of open connections; of a worker, without those of the others to it."""
+    table = reading.server.connection_table
+    return len(table.connections) - (table.of_nodes if reading.sources.worker else 0)
+
+
 def _ends(reading: Reading) -> Iterator[Sample]:
     for cause, count in reading.server.connection_table.ends.items():
         yield (cause,), count
@@ -118,7 +124,7 @@ CLIENTS: Final = (
         "connections",
         GAUGE,
         "Open connections, accepted or not",
-        one(lambda reading: len(reading.server.connections)),
+        one(_connections),
         topics=(Topic("connections/open"), Topic("connections/socket/count")),
     ),
     Figure(

@@ -93,7 +93,8 @@ class DeltaSink:
         if not self._lake.DeltaTable.is_deltatable(str(place)):
             return []
         try:
-            self._lake.DeltaTable(place).vacuum(0, dry_run=False, enforce_retention_duration=False)
+            # In full: also what a killed run has written and no version names.
+            self._lake.DeltaTable(place).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
         except self._lake.exceptions.DeltaError as error:
             return [f"{place}: earlier versions ({str(error).partition(chr(10))[0]}); vacuum the table"]
         return [f"{place}/_delta_log: least and greatest values of files of before, until Delta removes these entries"]
