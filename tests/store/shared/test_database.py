@@ -161,6 +161,28 @@ async def test_a_caller_that_is_cancelled_does_not_cancel_its_group(nodes: Nodes
     assert not (await node.write(Group())).again
 
 
+async def test_a_group_is_not_asked_again_in_the_next_incarnation(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await nodes.open("a")
+    owner = await subscribe(node, "s", "a")
+    [known] = await node.feed()
+
+    async def away(*values: object) -> None:
+        raise OSError(f"away: {values[0]}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node._groups, "fetch", away)
+        group = asyncio.ensure_future(node.write(Group(publishes=[message(b"1", [known.id])])))
+        await until(lambda: bool(node.trouble))
+        await node.join()
+    with pytest.raises(asyncio.CancelledError):
+        await group
+    assert node.trouble == ""
+    assert not (await node.write(Group())).again
+    assert await waiting(node, owner.session) == []
+
+
 async def test_a_node_that_is_declared_dead_is_over(nodes: Nodes) -> None:
     first, second = await nodes.open("a"), await nodes.open("b")
     [seen, _] = await second.nodes()

@@ -167,6 +167,7 @@ class SharedDatabase:
 
     async def _stop_writing(self) -> None:
         writing, self._writing = self._writing, None
+        self.trouble = ""
         if writing is not None:
             writing.cancel()
             await asyncio.wait((writing,))
