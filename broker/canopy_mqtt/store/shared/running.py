@@ -104,11 +104,14 @@ class RunningNode:
     async def _each_second(self, watch: Watch) -> None:
         while True:
             await asyncio.sleep(SECOND)
-            if self.node.joined is not None:
+            joined = self.node.joined
+            if joined is not None:
                 try:
                     peers = await watch.turn()
                 except Over:
-                    self.node.over()
+                    # Unless another call found it first, and this was the beat of the incarnation before.
+                    if self.node.joined is joined:
+                        self.node.over()
                     continue
                 self.node.saw(peers or ())
             self.node.second(linked=self._linked())
