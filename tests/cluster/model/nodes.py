@@ -528,9 +528,12 @@ class Node:
 
     def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
         items = [item_of(each, self.without) for each in noted]
+        # As far as the filters were known that the messages were matched with, also when it is asked again.
+        known = self.vectors[0]
 
         def submit() -> None:
-            args = (self.name, self.incarnation, self.grp + 1, items, self.vectors)
+            vector = self.vectors[0] if "vector_now" in self.without else known
+            args = (self.name, self.incarnation, self.grp + 1, items, (vector, self.vectors[1]))
             self.call(functions.write, args, written)
 
         def written(out: Any, error: bool) -> None:

@@ -161,6 +161,25 @@ async def test_a_caller_that_is_cancelled_does_not_cancel_its_group(nodes: Nodes
     assert not (await node.write(Group())).again
 
 
+async def test_a_group_that_is_asked_again_names_the_filters_it_was_matched_with(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filters that were learned meanwhile have it matched again."""
+    node, other = await nodes.open("a"), await nodes.open("b")
+
+    async def away(*values: object) -> None:
+        raise OSError(f"away: {values[0]}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node._groups, "fetch", away)
+        group = asyncio.ensure_future(node.write(Group(publishes=[message(b"1", [])])))
+        await until(lambda: bool(node.trouble))
+        await subscribe(other, "s", "a")
+        assert await node.feed()
+    assert (await group).rematch
+    assert not (await node.write(Group(publishes=[message(b"1", [])]))).rematch
+
+
 async def test_a_group_is_not_asked_again_in_the_next_incarnation(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,20 +174,21 @@ class SharedDatabase:
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
-    async def write(self, group: Group) -> Written:
+    async def write(self, group: Group, vector: dict[int, int] | None = None) -> Written:
         """Write the next group; return when it is written, however long the database is away. One at a time.
 
-        A caller that is cancelled does not cancel the call. Raises Over.
+        `vector`: how far the filters were known that its messages were matched with; None: as they are known now. A
+        caller that is cancelled does not cancel the call. Raises Over.
         """
         assert self._writing is None or self._writing.done(), "one group at a time"
-        self._writing = asyncio.ensure_future(self._write(group))
+        self._writing = asyncio.ensure_future(self._write(group, self.vector if vector is None else vector))
         return await asyncio.shield(self._writing)
 
-    async def _write(self, group: Group) -> Written:
+    async def _write(self, group: Group, vector: dict[int, int]) -> Written:
         grp, pause = self.grp + 1, FIRST_PAUSE
         while True:
             values = (
-                self.node, self.incarnation, grp, list(self.vector), list(self.vector.values()), group.publishes,
+                self.node, self.incarnation, grp, list(vector), list(vector.values()), group.publishes,
                 group.completions, group.subscribes, group.ends, group.changes, group.releases, group.reap,
             )  # fmt: skip
             try:

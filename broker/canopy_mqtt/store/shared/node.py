@@ -98,7 +98,8 @@ class Calls(Protocol):
         """Changes are noted, and no group is being written: close one, now or when more may have come."""
 
     def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
-        """Write a group. It is asked again until there is an answer, under one number until it is written."""
+        """Write a group. It is asked again until there is an answer, under one number until it is written, and with the
+        filters as they were known when it was given: its messages were matched with these."""
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | None], None]) -> None: ...
 

@@ -177,7 +177,8 @@ class RunningNode:
 
     def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
         self._several += ((len(noted) > 1) - self._several) / LATELY
-        self._ask(self.database.write(Group.of(noted)), back, lambda: None)
+        # The filters that the messages were matched with: others may be known when the call begins.
+        self._ask(self.database.write(Group.of(noted), self.database.vector), back, lambda: None)
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | None], None]) -> None:
         clean, expiry, principal = client.terms
