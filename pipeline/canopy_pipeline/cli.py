@@ -316,13 +316,16 @@ def _erase(
     folder: str, topics: list[str], clients: list[str], tables_: list[str], dry_run: bool, allow_gaps: bool
 ) -> None:
     from canopy_pipeline.compact import erase_job
-    from canopy_pipeline.tables.erasing import erase
+    from canopy_pipeline.tables import erasing
 
+    for output in tables_:
+        # Before anything is erased.
+        erasing.check(output)
     outcome = erase_job.run(folder, erase_job.Chosen(tuple(topics), tuple(clients)), dry_run)
     typer.echo(outcome.line(dry_run))
     job_metrics.note("erased_events", 0 if dry_run else outcome.events)
     for output in () if dry_run else tables_:
-        for line in erase(output, outcome.erased, outcome.times, outcome.reached, say):
+        for line in erasing.erase(output, outcome.erased, outcome.times, outcome.reached, say):
             tell(f"not reached: {line}")
     for line in (*outcome.unreached, erase_job.COPIES):
         tell(f"not reached: {line}")

@@ -170,6 +170,11 @@ def recorded(reader: Reader) -> None:
             traffic.write(reader.folder / name, segments=4)
 
 
+def tabled(reader: Reader) -> None:
+    """Payload tables of the record."""
+    reader.script("canopy pipeline tables --input recorded --mapping config/tables/tables.toml --output out/tables")
+
+
 def fleet(reader: Reader) -> None:
     """The record of a plant, for the tables."""
     defaults(reader)
@@ -196,6 +201,7 @@ BEFORE: Final[dict[tuple[str, str], Callable[[Reader], None]]] = {
     ("overload", "mosquitto_sub"): broker,
     ("pipeline", "canopy serve"): recorded,
     ("pipeline-jobs", "canopy pipeline rollup"): recorded,
+    ("pipeline-jobs", "canopy pipeline compact --input recorded --erase"): tabled,
     ("recorder", "canopy serve"): recorded,
     ("security", "canopy passwd --create /etc"): users,
     ("security-tokens", "openssl"): etc,

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import pickle
 import struct
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from canopy_mqtt.store.division import name_of
+from canopy_mqtt.workers.kept_counters import KeptCounters
 
 LENGTH: Final = struct.Struct("!I")
 
@@ -145,6 +147,8 @@ class Siblings(Asking):
         self.names = [name_of(each) for each in range(count)]
         self.answers: dict[str, Callable[..., Awaitable[Any]]] = {}
         """What this worker answers, by the name of the question."""
+        self.counters: defaultdict[str, KeptCounters] = defaultdict(KeptCounters)
+        """What was counted anywhere, by the question for figures that was asked."""
         self._answering: Answering | None = None
 
     async def start(self, folder: Path, broke: Callable[[str, Exception], None]) -> None:

@@ -12,9 +12,10 @@ async def of_all(siblings: Siblings, what: str) -> tuple[list[tuple[Figure, Foun
 
     `what`: the question, to which each answers with what it has, by the names of the figures.
     """
-    found, missing = await siblings.ask_all(what)
+    answered, missing = await siblings.ask_all(what)
+    found = siblings.counters[what].settle(answered, missing)
     for name in missing:
-        found[name] = {"worker_up": [((name,), 0)]}
+        found[name]["worker_up"] = [((name,), 0)]
     try:
         found[SUPERVISOR] = await siblings.ask(SUPERVISOR, "figures")
     except Away:

@@ -84,18 +84,26 @@ class Database:
 
     def start(self) -> None:
         """Start it, and wait until it is ready."""
+        log, deadline = self.folder / "log", time.monotonic() + PATIENCE
+        process = self._begin(log)
+        while "ready" not in self._state():
+            ended = process.poll() is not None
+            if ended and "pre-existing shared memory" in log.read_text()[-1000:] and time.monotonic() < deadline:
+                # A process of a server that was killed is not gone yet.
+                process, ended = self._begin(log), False
+            if ended or time.monotonic() > deadline:
+                raise BrokerFailed(f"PostgreSQL did not start: {log.read_text()[-2000:]}")
+            time.sleep(0.01)
+
+    def _begin(self, log: Path) -> subprocess.Popen[bytes]:
         words = self._command("postgres", "-k", str(self.folder))
         for setting in self._settings:
             words += ["-c", setting]
-        with (self.folder / "log").open("ab") as log:
+        with log.open("ab") as file:
             self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, process_group=0
+                words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=self.folder, process_group=0
             )
-        deadline = time.monotonic() + PATIENCE
-        while "ready" not in self._state():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise BrokerFailed(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-2000:]}")
-            time.sleep(0.01)
+        return self._process
 
     @property
     def _lock(self) -> Path:

@@ -26,6 +26,14 @@ from canopy_pipeline.tables.staged import Staged
 from canopy_pipeline.tables.tables_job import TablesOutcome, these
 
 
+def check(output: str) -> None:
+    """Raises MisuseError if there are no tables in an output folder."""
+    try:
+        Output(output, storage(None, output)).identity()
+    except FileNotFoundError:
+        raise MisuseError(f"--tables {output}: no tables of canopy pipeline tables") from None
+
+
 def erase(output: str, numbers: Numbers, times: Sequence[pa.RecordBatch], reached: Numbers, say: Say) -> list[str]:
     """Take the rows of events with these numbers out of all tables of an output folder, and out of their history.
     Return lines for the places that this does not reach. `times`: the `seq` and `ts` of these events; `reached`: the
@@ -37,11 +45,9 @@ def erase(output: str, numbers: Numbers, times: Sequence[pa.RecordBatch], reache
     """
     place = storage(None, output)
     out = Output(output, place)
+    check(output)
     with alone(output, place.local):
-        try:
-            about = out.identity()
-        except FileNotFoundError:
-            raise MisuseError(f"--tables {output}: no tables of canopy pipeline tables") from None
+        about = out.identity()
         if not out.kept:
             return []
         sink = sink_of(out, about, str(about["stream"]))

@@ -181,6 +181,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, "erased 22 events in 4 segments\n")
 
 
+def test_tables_that_are_none_are_refused_before_anything_is_erased(tmp_path: Path) -> None:
+    two_clients(tmp_path / "record")
+    before = sorted(path.name for path in (tmp_path / "record").rglob("*.parquet"))
+    done = command(tmp_path / "record", "--erase-client", "q", "--tables", str(tmp_path / "elsewhere"))
+    assert (done.exit_code, "no tables of canopy pipeline tables" in done.stderr) == (2, True)
+    assert sorted(path.name for path in (tmp_path / "record").rglob("*.parquet")) == before
+
+
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_killed_at_every_step_the_record_has_each_event_once(tmp_path: Path) -> None:
