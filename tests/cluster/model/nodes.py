@@ -193,7 +193,7 @@ class Holder:
             again = ("publish", 2, each.packet_id, each.payload, each.source)
             self.send(again if each.state == SENT else ("pubrel", each.packet_id))
 
-    def take(self, waiting: Sequence[Waiting]) -> None:
+    def take(self, waiting: Sequence[Waiting]) -> int:
         for each in waiting:
             self.rows[(each.source, each.id)] = {
                 "slot": each.slot,
@@ -202,6 +202,7 @@ class Holder:
                 "state": each.state,
                 "pid": each.packet_id,
             }
+        return len(waiting)
 
     def go_on(self) -> None:
         busy = sum(1 for row in self.rows.values() if row["state"] != 0)
@@ -443,8 +444,8 @@ class Logic(shipped.Node):
             self.flight = [each for each in flight if not isinstance(each.what, Look)]
         super()._written(written)
 
-    def _release(self, client_id: str, owner: Owner, client: shipped.Client) -> None:
-        super()._release(client_id, owner, client)
+    def _release(self, client_id: str, owner: Owner, client: shipped.Client, expiry: int | None = None) -> None:
+        super()._release(client_id, owner, client, expiry)
         assert isinstance(client, Holder)
         self.publish_will((client_id, owner.epoch), client.connection.will)
 
@@ -557,6 +558,9 @@ class Node:
             back(Written(result == "again", result == "rematch", out.get("news", False), lost, failed, hints))
 
         submit()
+
+    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        """Nobody waits for whole groups here."""
 
     def claim(self, client_id: str, client: shipped.Client, back: Callable[[Claimed | None], None]) -> None:
         assert isinstance(client, Holder)

@@ -168,6 +168,19 @@ async def test_a_session_expires_after_its_release(nodes: Nodes) -> None:
     assert await nodes.ask("SELECT count(*) FROM subscription") == [(0,)]
 
 
+async def test_a_session_whose_time_is_over_has_ended_before_it_is_swept(nodes: Nodes) -> None:
+    """Also if its client says so only when it leaves (3.14.2.2.2)."""
+    node = await nodes.open("a")
+    owner = await subscribe(node, "s", "a")
+    await node.write(Group(releases=[Release(owner.session, owner.epoch, expiry=600)]))
+    kept = await claim(node, "s")
+    assert (kept.session, kept.present) == (owner.session, True)
+    await node.write(Group(releases=[Release(kept.session, kept.epoch, expiry=0)]))
+    anew = await claim(node, "s")
+    assert anew.present is False
+    assert (await node.content(anew.session)).subscriptions == []
+
+
 async def test_slots_are_written_in_turn_and_emptied(nodes: Nodes) -> None:
     node = await nodes.open("a")
     owner = await subscribe(node, "s", "a")

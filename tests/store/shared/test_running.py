@@ -14,6 +14,7 @@ from canopy_mqtt.store.shared.calls import (
     ChangedFilter,
     Content,
     Hints,
+    Noted,
     Piece,
     Subscribe,
     Terms,
@@ -61,12 +62,13 @@ class Client:
         self.session = session
         self.content = content
 
-    def take(self, waiting: Sequence[Waiting]) -> None:
+    def take(self, waiting: Sequence[Waiting]) -> int:
         assert self.session is not None
         self.got += [each.payload for each in waiting]
         for each in waiting:
             key = (self.session.id, None, each.source, each.id, each.slot)
             self.place.node.note(Change(*key, ACKNOWLEDGED))
+        return len(waiting)
 
     def go_on(self) -> None:
         assert self.session is not None
@@ -85,8 +87,8 @@ class Place:
         self.told: list[Piece] = []
         self.clients: list[Client] = []
         self.running = RunningNode(
-            database, filters=Equal, tell=self.tell, linked=lambda: self.linked, ended=self.end, window=0.002,
-            dead_after=60.0,
+            database, filters=Equal, tell=self.tell, linked=lambda: self.linked,
+            wrote=self.wrote, ended=self.end, window=0.002, dead_after=60.0,
         )  # fmt: skip
         self.node = self.running.node
 
@@ -95,6 +97,9 @@ class Place:
         for other in self.cluster:
             if other is not self and self.linked:
                 other.node.receive(piece)
+
+    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        """Its clients wait for single changes."""
 
     def end(self) -> None:
         for client in self.clients:

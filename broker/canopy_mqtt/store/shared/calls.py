@@ -133,10 +133,12 @@ class Change(NamedTuple):
 
 
 class Release(NamedTuple):
-    """A session that has no node any more: its client is away."""
+    """A session that has no node any more: its client is away. `expiry`: its Session Expiry Interval from now on,
+    seconds; None: as it was claimed."""
 
     session: int
     epoch: int
+    expiry: int | None = None
 
     @property
     def owner(self) -> Owner:

@@ -116,7 +116,7 @@ CREATE FUNCTION write_1(
     p_nodes smallint[], p_grps bigint[],   -- of each node, the group up to which its filters are known
     p_publishes publish[], p_completions completion[],
     p_subscribes subscribe[], p_ends text[],  -- p_ends: filters that go if no session has them
-    p_changes change[], p_releases owner[],
+    p_changes change[], p_releases release[],
     p_reap integer                         -- sessions of dead nodes to release, at most
 ) RETURNS written
 LANGUAGE plpgsql {PLANS} AS $$
@@ -191,7 +191,9 @@ BEGIN
                 SELECT c::change FROM unnest(p_changes) c
                     WHERE epoch IS NULL OR (session, epoch)::owner <> ALL (said.lost)
             );
-            p_releases := ARRAY(SELECT r::owner FROM unnest(p_releases) r WHERE r::owner <> ALL (said.lost));
+            p_releases := ARRAY(
+                SELECT r::release FROM unnest(p_releases) r WHERE (session, epoch)::owner <> ALL (said.lost)
+            );
         END IF;
     END IF;
 
@@ -331,6 +333,8 @@ BEGIN
 
     IF p_releases <> '{{}}' THEN
         -- step: release
+        UPDATE session s SET expiry = r.expiry
+            FROM unnest(p_releases) r WHERE s.id = r.session AND r.expiry IS NOT NULL;
         PERFORM let_go(ARRAY(SELECT session FROM unnest(p_releases)));
     END IF;
     IF p_reap > 0 THEN
@@ -403,6 +407,10 @@ BEGIN
         END IF;
     END LOOP;
     -- step: own
+    -- A session whose time is over has ended, swept or not.
+    IF NOT p_clean THEN
+        SELECT coalesce(expires_at <= clock_timestamp(), false) INTO p_clean FROM session WHERE id = said.session;
+    END IF;
     IF p_clean THEN
         -- Another id: whoever writes for the old one, having looked before, writes for nobody.
         INSERT INTO garbage VALUES (said.session);

@@ -51,15 +51,18 @@ class RunningNode:
         filters: Callable[[], Filters],
         tell: Callable[[Piece], None],
         linked: Callable[[], bool],
+        wrote: Callable[[Sequence[Noted], Written], None],
         ended: Callable[[], None],
         window: float,
         dead_after: float,
     ) -> None:
         """`tell`: carries what it tells to the nodes that there is a link to, and `linked` says whether these are all;
-        `ended`: ends the connections of durable sessions, and their CONNECTs; `window`: seconds for which a group waits
-        for more changes; `dead_after`: seconds without a sign of life after which a node is dead."""
+        `wrote`: hears of each group that is written; `ended`: ends the connections of durable sessions, and their
+        CONNECTs; `window`: seconds for which a group waits for more changes; `dead_after`: seconds without a sign of
+        life after which a node is dead."""
         self.database = database
         self.tell = tell
+        self.wrote = wrote
         self._linked, self._ended = linked, ended
         self._window, self._dead_after = window, dead_after
         self._tasks: set[asyncio.Task[None]] = set()
