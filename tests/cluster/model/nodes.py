@@ -25,6 +25,7 @@ from canopy_mqtt.store.shared.calls import (
     DeliveryKey,
     Empty,
     End,
+    Foreign,
     Hello,
     Joined,
     Noted,
@@ -228,6 +229,8 @@ class Holder:
 
     def end(self) -> None:
         self.node.world.close(self.connection)
+
+    failed = foreign = end
 
     # -- towards the client --------------------------------------------------------------------------------------------
 
@@ -562,7 +565,7 @@ class Node:
     def wrote(self, noted: Sequence[Noted], written: Written) -> None:
         """Nobody waits for whole groups here."""
 
-    def claim(self, client_id: str, client: shipped.Client, back: Callable[[Claimed | None], None]) -> None:
+    def claim(self, client_id: str, client: shipped.Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         assert isinstance(client, Holder)
 
         def claimed(got: Any, error: bool) -> None:
@@ -622,11 +625,13 @@ class Node:
             if name != self.name and self.world.link(self.name, name) in ("up", "cut"):
                 self.world.links[(self.name, name)].append(piece)
 
-    def over(self) -> None:
+    def over(self, notes: Sequence[shipped.Note]) -> Iterable[shipped.Note]:
+        del notes
         connections, self.connections = self.connections, []
         for connection in connections:
             self.world.close(connection)
         self._forget()
+        return ()
 
     # -- what happens to the node --------------------------------------------------------------------------------------
 

@@ -376,7 +376,7 @@ async def _claim(
 ) -> tuple[Any, ...]:
     del will
     return (
-        "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, '{}') c",
+        "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, '{}', true) c",
         db.nodes[node], incarnation, client, clean, NEVER if expiry >= FOR_EVER else expiry,
     )  # fmt: skip
 

@@ -172,6 +172,13 @@ class Empty(NamedTuple):
     thing: None = None
 
 
+class Skipped(NamedTuple):
+    """A change of an incarnation that is over: it keeps its place, and is not written."""
+
+    owner: None = None
+    thing: None = None
+
+
 class Waiting(NamedTuple):
     """A delivery with its message, as it is read. `expiry`: seconds that are left, None: it does not expire."""
 
@@ -245,6 +252,10 @@ class Claimed(NamedTuple):
     session: int
     epoch: int
     present: bool
+
+
+class Foreign(NamedTuple):
+    """A session that is another user's: it was not claimed."""
 
 
 class Content(NamedTuple):

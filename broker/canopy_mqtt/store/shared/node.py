@@ -23,6 +23,7 @@ from canopy_mqtt.store.shared.calls import (
     Content,
     DeliveryKey,
     Empty,
+    Foreign,
     General,
     Hello,
     Hints,
@@ -74,7 +75,13 @@ class Client(Protocol):
         """Send what can be sent."""
 
     def end(self) -> None:
-        """End the connection: the session is elsewhere, or could not be claimed."""
+        """End the connection, or the CONNECT: the session is elsewhere."""
+
+    def failed(self) -> None:
+        """End the CONNECT: the claim had no answer."""
+
+    def foreign(self) -> None:
+        """End the CONNECT: the session is another user's."""
 
 
 class Filters(Protocol):
@@ -84,6 +91,13 @@ class Filters(Protocol):
 
     def match(self, topic: str) -> Collection[int]:
         """Return the numbers of the filters that match a topic."""
+
+
+class Note(NamedTuple):
+    """A change, and who is told when it is written."""
+
+    what: Noted
+    then: Callable[[Written], None] | None
 
 
 class Calls(Protocol):
@@ -105,7 +119,7 @@ class Calls(Protocol):
     def wrote(self, noted: Sequence[Noted], written: Written) -> None:
         """A group is written, and sessions that are lost have been dropped."""
 
-    def claim(self, client_id: str, client: Client, back: Callable[[Claimed | None], None]) -> None: ...
+    def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None: ...
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None: ...
 
@@ -119,8 +133,9 @@ class Calls(Protocol):
     def tell(self, piece: Piece) -> None:
         """Tell all nodes that there is a link to."""
 
-    def over(self) -> None:
-        """End what waits for this incarnation: calls, the connections of durable sessions, and their CONNECTs."""
+    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
+        """End what waits for this incarnation: calls, the connections of durable sessions, and their CONNECTs. Return
+        what of the notes that are not confirmed is to be written in the next one."""
 
 
 class Session:
@@ -142,13 +157,6 @@ class Session:
     @property
     def owner(self) -> Owner:
         return Owner(self.id, self.epoch)
-
-
-class Note(NamedTuple):
-    """A change, and who is told when it is written."""
-
-    what: Noted
-    then: Callable[[Written], None] | None
 
 
 class Node:
@@ -210,9 +218,10 @@ class Node:
         self._feed(fed)
 
     def over(self) -> None:
-        """Forget all, and begin another incarnation: what this one noted counts no more."""
-        self._calls.over()
+        """Begin another incarnation: of what this one noted nothing counts but what is carried over."""
+        carried = [*self._calls.over([*(self.flight or ()), *self.notes])]
         self._clear()
+        self.notes.extend(carried)
         self.join()
 
     def _feed(self, then: Callable[[], None] | None = None) -> None:
@@ -408,12 +417,15 @@ class Node:
     def claim(self, client_id: str, client: Client) -> None:
         """Claim the session of a CONNECT, and restore it. In an incarnation."""
 
-        def back(claimed: Claimed | None) -> None:
+        def back(claimed: Claimed | Foreign | None) -> None:
+            if isinstance(claimed, Foreign):
+                client.foreign()
+                return
             if claimed is not None:
                 self._calls.tell(Taken(client_id, claimed.epoch))
             if claimed is None:
                 # It may have been carried out, and another claim may have been before it.
-                client.end()
+                client.failed()
                 self._doubt()
                 self._look_for(client_id)
             elif client.is_gone:
