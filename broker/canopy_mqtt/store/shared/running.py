@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from canopy_mqtt.store.postgresql.database import FAILURES
@@ -173,10 +174,14 @@ class RunningNode:
 
     # -- the database --------------------------------------------------------------------------------------------------
 
-    def _ask(self, call: Coroutine[Any, Any, T], back: Callable[[T], None], failed: Callable[[], None]) -> None:
+    def _ask(
+        self, call: Callable[[], Coroutine[Any, Any, T]], back: Callable[[T], None], failed: Callable[[], None]
+    ) -> None:
+        """Call the database in a task, which may be cancelled before it begins."""
+
         async def ask() -> None:
             try:
-                answer = await call
+                answer = await call()
             except Over:
                 self.node.over()
             except FAILURES:
@@ -198,25 +203,32 @@ class RunningNode:
             await self.database.join()
             return Joined(self.database.node, self.database.incarnation)
 
-        self._ask(join(), back, lambda: back(None))
+        self._ask(join, back, lambda: back(None))
 
     def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
-        self._ask(self.database.feed(), back, lambda: back(None))
+        self._ask(self.database.feed, back, lambda: back(None))
 
     def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
         self._several += ((len(noted) > 1) - self._several) / LATELY
         # The filters that the messages were matched with: others may be known when the call begins.
-        self._ask(self.database.write(Group.of(noted), self.database.vector), back, lambda: None)
+        self._ask(partial(self.database.write, Group.of(noted), self.database.vector), back, lambda: None)
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         clean, expiry, principal = client.terms
-        call = self.database.claim(client_id, clean=clean, expiry=expiry, principal=principal, any_user=self._any_user)
+        call = partial(
+            self.database.claim,
+            client_id,
+            clean=clean,
+            expiry=expiry,
+            principal=principal,
+            any_user=self._any_user,
+        )
         self._ask(call, back, lambda: back(None))
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None:
-        self._ask(self.database.content(session), back, lambda: back(None))
+        self._ask(partial(self.database.content, session), back, lambda: back(None))
 
     def read(
         self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
     ) -> None:
-        self._ask(self.database.read(asks, known), back, lambda: back(None))
+        self._ask(partial(self.database.read, asks, known), back, lambda: back(None))
