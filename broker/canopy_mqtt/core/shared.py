@@ -65,11 +65,11 @@ class Attempt:
         """Answer that the session is claimed. `record`: what it has, but for what waits; None: there was none, or it
         has begun anew.
 
-        Call this or `refused` once, in the thread of the event loop, and not if the client `is_gone`: the store gives the
-        session back then. Each other call is followed by one of `SharedSessions.left`, at once
-        where the client is refused after all. Otherwise `session` is set when this returns, or, within `claim`, when
-        that has; or the connection is about to end. The journal must know the session already: it is told of its
-        deliveries in flight (`restored`) meanwhile.
+        Call this or `refused` once, in the thread of the event loop, and not if the client `is_gone`: the store gives
+        the session back then. Each other call is followed by one of `SharedSessions.left`, at once where the client is
+        refused after all. Otherwise `session` is set when this returns, or, within `claim`, when that has; or the
+        connection is about to end. The journal must know the session already: it is told of its deliveries in flight
+        (`restored`) meanwhile.
         """
         if self.answer < 0:
             self.is_open = True
