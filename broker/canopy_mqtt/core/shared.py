@@ -1,22 +1,8 @@
-"""Sessions that several brokers share: what the core asks of their store, and what it tells it.
+"""Sessions that several brokers share: what the core asks of their store (`SharedSessions`), and what it tells it.
 
 With `router.shared`, the durable sessions of clients are in a store that all nodes of a cluster have. A session is in
-this process only while its client is connected here: a CONNECT claims it, and with the end of the connection it goes
-back. What it has then lies in the store alone: the core knows no absent session, and so none that expires.
-
-Each CONNECT of a client is an `Attempt`, also with Clean Start: it ends the session elsewhere. Nodes, links, and
-the program that the broker runs in claim nothing. The connection reads nothing more until the attempt is answered.
-
-A message of QoS 1 or 2 goes to durable sessions by the store alone, also to those that are here: `publish`. The store
-reads it back into the queues of those who are connected (`persistence.restore.take`). QoS 0, what a subscription
-with QoS 0 gets, share groups, and retained messages for a new subscription, come as without a store.
-
-The store is told of all else as a `Journal`, with `Commits`: acknowledgements wait for these. The journal is not told
-`session_gone` where a session goes back.
-
-Not decided so: "a pseudo-session subscribes to the filters of all nodes". Such a recipient would be asked for of other
-brokers, judged by access control, and served in turns behind very many others, after the PUBACK. The filters have a
-table of their own (`topics.numbered_filters`), which is asked about each message of QoS 1 or 2 while there is a store.
+this process only while its client is connected here: a CONNECT claims it (`Attempt`), and with the end of the
+connection it goes back. The core knows no absent session, and so none that expires.
 """
 
 from __future__ import annotations
@@ -39,7 +25,7 @@ if TYPE_CHECKING:
 class Attempt:
     """A CONNECT that claims its session, and then the claim of the session that was opened for it.
 
-    `clean`: whether what is there is to end; `expiry`: the Session Expiry Interval that was granted, s; after a
+    `clean`: whether a session that exists is to end; `expiry`: the Session Expiry Interval that was granted, s; after a
     DISCONNECT the one that it set, and 0 when the session has ended. `principal`: whose the session is.
     """
 
@@ -59,12 +45,16 @@ class Attempt:
         self.principal = principal
         # The session, while it is open here.
         self.session: Session | None = None
-        # The client has gone, before the answer or later.
+        # The client has gone, before the answer or later, or was refused.
         self.is_gone = False
-        # The answer; `record` None: the session is new.
-        self.is_answered = self.is_open = False
-        self.record: SessionRecord | None = None
+        # The answer: a reason code, -1: there is none yet; `text` of a refusal, for the log and the client; `record` of
+        # a session that goes on. The core's.
+        self.answer = -1
+        self.is_open = False
         self.text = ""
+        self.record: SessionRecord | None = None
+        # What the core has made of the record before the session is open.
+        self.restored: Session | None = None
         self._close = close
         self._told = told
         self._asking = False  # `claim` has not returned yet
@@ -75,24 +65,22 @@ class Attempt:
         """Answer that the session is claimed. `record`: what it has, but for what waits; None: there was none, or it
         has begun anew.
 
-        Call this or `refused` once, in the thread of the event loop. Each call is followed by one of
-        `SharedSessions.left`, at once where the client is gone by now or is refused after all. Otherwise `session` is
-        set when this returns, or, within `claim`, when that has. The journal must know the session already: it is told
-        of its deliveries in flight (`restored`) meanwhile.
+        Call this or `refused` once, in the thread of the event loop, and not if the client `is_gone`: the store gives
+        the session back then. Each other call is followed by one of `SharedSessions.left`, at once where the client is
+        refused after all. Otherwise `session` is set when this returns, or, within `claim`, when that has; or the
+        connection is about to end. The journal must know the session already: it is told of its deliveries in flight
+        (`restored`) meanwhile.
         """
-        self.is_open = True
-        self.record = record
-        self._answer(reason_codes.SUCCESS)
+        if self.answer < 0:
+            self.is_open = True
+            self.record = record
+            self._say(reason_codes.SUCCESS)
 
     def refused(self, reason_code: int, text: str) -> None:
         """Answer that the session cannot be claimed: the CONNACK has the reason code. Does nothing if it is open."""
-        self.text = text
-        self._answer(reason_code)
-
-    def _answer(self, reason_code: int) -> None:
-        self.is_answered = True
-        if self._told is not None and not self._asking:
-            self._told(reason_code)
+        if self.answer < 0:
+            self.text = text
+            self._say(reason_code)
 
     def end(self, cause: str, reason_code: int, text: str, now: float) -> None:
         """End the connection, or the CONNECT that waits: for instance, since the session is elsewhere by now.
@@ -101,10 +89,47 @@ class Attempt:
         """
         self._close(cause, reason_code, text, now)
 
+    # -- the core's side -----------------------------------------------------------------------------------------------
+
+    def ask(self, shared: SharedSessions) -> bool:
+        """Have the session claimed. Return whether there is an answer already."""
+        self._asking = True
+        try:
+            shared.claim(self)
+        finally:
+            self._asking = False
+        return self.answer >= 0
+
+    def _say(self, reason_code: int) -> None:
+        self.answer = reason_code
+        if self._told is not None and not self._asking:
+            self._told(reason_code)
+
+    def discard(self) -> None:
+        """Take no answer any more."""
+        self.is_gone = True
+        self._told = None
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SharedSessions:
-    """The store of the sessions that several brokers share. Must not raise, and must not block."""
+    """The store of the sessions that several brokers share. Must not raise, and must not block.
+
+    It is set with a journal that has `Commits`, and is told of all else by that: acknowledgements wait for these. The
+    journal is not told `session_gone` where a session goes back, and of nothing in it either.
+
+    Each CONNECT of a client claims its session, also with Clean Start: it ends one that is elsewhere. Nodes, links, and
+    the program that the broker runs in claim nothing. The connection reads nothing more until the claim is answered.
+
+    A message of QoS 1 or 2 goes to durable sessions by the store alone, also to those that are here: `publish`. The
+    store reads it back into the queues of those who are connected (`persistence.restore.take`). QoS 0, messages for a
+    subscription with QoS 0, those for share groups, and retained ones for a new subscription, come as without a store.
+    Where a client has connected elsewhere, the store tells the router (`Router.elsewhere`, `Attempt.end`).
+
+    No session subscribes here to the filters of all nodes: it would be asked for of other brokers, judged by access
+    control, and served in turns behind very many others, after the PUBACK. The filters have a table of their own, which
+    is asked about each message of QoS 1 or 2.
+    """
 
     def __init__(self) -> None:
         # The filters of all durable sessions of all nodes; None: they are not known (yet), and each message of QoS 1
