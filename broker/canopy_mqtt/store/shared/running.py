@@ -210,8 +210,13 @@ class RunningNode:
 
     def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
         self._several += ((len(noted) > 1) - self._several) / LATELY
+        group = Group.of(noted)
+        # What is for nobody is only looked at: there may be a filter that is not known here.
+        group.publishes = [
+            each if each.filters else each._replace(payload=b"", properties=None) for each in group.publishes
+        ]
         # The filters that the messages were matched with: others may be known when the call begins.
-        self._ask(partial(self.database.write, Group.of(noted), self.database.vector), back, lambda: None)
+        self._ask(partial(self.database.write, group, self.database.vector), back, lambda: None)
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         clean, expiry, principal = client.terms
