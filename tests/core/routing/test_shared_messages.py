@@ -179,8 +179,9 @@ def test_access_control_is_asked_about_what_the_store_has() -> None:
     client = net.durable("c")
     net.take("c", b"x", topic=b"secret")
     net.take("c", b"y", topic=b"lower")
-    assert [(each.payload, each.qos) for each in client.inbox] == [(b"y", 1)]
-    assert [told[2] for told in net.journal.told if told[0] == "finished"] == [b"x", b"y"]
+    net.take("c", b"z", topic=b"lowest")
+    assert [(each.payload, each.qos) for each in client.inbox] == [(b"y", 1), (b"z", 0)]
+    assert sorted(told[2] for told in net.journal.told if told[0] == "finished") == [b"x", b"y", b"z"]
 
 
 @pytest.mark.parametrize("topic_filter", ["a", "$share/g/a"])
@@ -224,4 +225,4 @@ class Denies(AccessControl):
 
     def receive_qos(self, principal: Principal, topic: str) -> int:
         del principal
-        return {"secret": -1, "lower": 1}.get(topic, 2)
+        return {"secret": -1, "lower": 1, "lowest": 0}.get(topic, 2)

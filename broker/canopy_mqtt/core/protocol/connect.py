@@ -333,7 +333,7 @@ def _restore(protocol: ServerProtocol, admission: Admission, attempt: Attempt, n
         # The claim counts for it no more.
         _take_over(earlier, router, now)
         router.let_go(earlier, now)
-    record = attempt.record
+    record, attempt.record = attempt.record, None
     if record is not None and not attempt.clean:
         check_room(router)
         check_session(admission.connect, client_id, admission.principal, router, now)
@@ -440,6 +440,7 @@ def _open_session(
     )
     if attempt is not None:
         attempt.session, session.claim = session, attempt
+        attempt.restored = None
     if present:
         identity.become(session, principal, router)
     if isinstance(session, NodeSession):

@@ -439,9 +439,9 @@ class Router:
     def end_session(self, session: Session, now: float, kept: bool = False) -> None:
         """Delete a session and everything in it; its delayed will is published now [MQTT-3.1.3-9].
 
-        `kept`: it is given back, and not over (`let_go`).
         From here on nothing comes to it, and its client identifier is free; thousands of subscriptions are taken away
-        in turns (`tick`). Retained messages do not belong to it, and stay [MQTT3-3.1.2-7].
+        in turns (`tick`). Retained messages do not belong to it, and stay [MQTT3-3.1.2-7]. `kept`: it is given back,
+        and not over (`let_go`).
         """
         if session.ended:
             return
