@@ -30,12 +30,13 @@ CLOCK_STEP: Final = 1.0
 class Cluster:
     """The part of a node that the cluster adds. Made and started on the event loop."""
 
-    def __init__(self, server: Server, make_links: type[NodeLinks] = NodeLinks) -> None:
+    def __init__(self, server: Server, make_links: type[NodeLinks] = NodeLinks, store: str = "") -> None:
+        """`store`: the identity of the store that the nodes share."""
         settings = server.settings.cluster
         self._server = server
         self._timer: asyncio.TimerHandle | None = None
         self._look_at_clock()
-        own = Greeting(settings.name, settings.node)
+        own = Greeting(settings.name, settings.node, store=store)
         self.links = make_links(server, settings, own)
         server.router.retained_store.nodes = tuple(NODES + name for name in self.links.nodes)
         self.listener = ClusterListener(server, settings, Door(server, own, list(self.links.nodes)))
