@@ -111,7 +111,10 @@ class Subscriber(Client):
         self.wanted = dict.fromkeys(filters, "no")  # no, asked, yes, leaving
         self.since: dict[str, int] = {}
         self.spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        self.received: set[int] = set()
+        self.received: dict[int, int] = {}
+        """By packet identifier of a QoS 2 publish that is not released: when its connection sent its CONNECT."""
+        self.mistaken: set[tuple[str, int]] = set()
+        """Messages that were taken for a repetition of one of a session that has ended under the connection."""
         self.got: list[tuple[Any, int]] = []
         self.wills: list[int] = []
         if changing:
@@ -159,13 +162,15 @@ class Subscriber(Client):
         elif kind == "publish":
             self.publish(*packet[1:])
         elif kind == "pubrel":
-            self.received.discard(packet[1])
+            self.received.pop(packet[1], None)
             self.send(("pubcomp", packet[1]))
 
     def publish(self, qos: int, pid: int, msg: Any, source: int) -> None:
+        if qos == 2 and self.received.get(pid, FOR_EVER) <= self.world.anew:
+            self.mistaken.add((msg["pub"], msg["n"]))
         if qos == 1 or pid not in self.received:
             if qos == 2:
-                self.received.add(pid)
+                self.received[pid] = self.asked_at
             self.got.append((msg, source))
             if self.clean and not source and self.world.written_at[(msg["pub"], msg["n"])] < self.born:
                 raise Violation(f"{self.name} got {msg['pub']} {msg['n']} of before its session began")

@@ -25,6 +25,7 @@ from canopy_mqtt.store.shared.calls import (
     DeliveryKey,
     Empty,
     End,
+    Foreign,
     Hello,
     Joined,
     Noted,
@@ -193,7 +194,7 @@ class Holder:
             again = ("publish", 2, each.packet_id, each.payload, each.source)
             self.send(again if each.state == SENT else ("pubrel", each.packet_id))
 
-    def take(self, waiting: Sequence[Waiting]) -> None:
+    def take(self, waiting: Sequence[Waiting]) -> int:
         for each in waiting:
             self.rows[(each.source, each.id)] = {
                 "slot": each.slot,
@@ -202,6 +203,7 @@ class Holder:
                 "state": each.state,
                 "pid": each.packet_id,
             }
+        return len(waiting)
 
     def go_on(self) -> None:
         busy = sum(1 for row in self.rows.values() if row["state"] != 0)
@@ -227,6 +229,8 @@ class Holder:
 
     def end(self) -> None:
         self.node.world.close(self.connection)
+
+    failed = foreign = end
 
     # -- towards the client --------------------------------------------------------------------------------------------
 
@@ -443,8 +447,8 @@ class Logic(shipped.Node):
             self.flight = [each for each in flight if not isinstance(each.what, Look)]
         super()._written(written)
 
-    def _release(self, client_id: str, owner: Owner, client: shipped.Client) -> None:
-        super()._release(client_id, owner, client)
+    def _release(self, client_id: str, owner: Owner, client: shipped.Client, expiry: int | None = None) -> None:
+        super()._release(client_id, owner, client, expiry)
         assert isinstance(client, Holder)
         self.publish_will((client_id, owner.epoch), client.connection.will)
 
@@ -558,7 +562,10 @@ class Node:
 
         submit()
 
-    def claim(self, client_id: str, client: shipped.Client, back: Callable[[Claimed | None], None]) -> None:
+    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        """Nobody waits for whole groups here."""
+
+    def claim(self, client_id: str, client: shipped.Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         assert isinstance(client, Holder)
 
         def claimed(got: Any, error: bool) -> None:
@@ -618,11 +625,13 @@ class Node:
             if name != self.name and self.world.link(self.name, name) in ("up", "cut"):
                 self.world.links[(self.name, name)].append(piece)
 
-    def over(self) -> None:
+    def over(self, notes: Sequence[shipped.Note]) -> Iterable[shipped.Note]:
+        del notes
         connections, self.connections = self.connections, []
         for connection in connections:
             self.world.close(connection)
         self._forget()
+        return ()
 
     # -- what happens to the node --------------------------------------------------------------------------------------
 

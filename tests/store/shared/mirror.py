@@ -367,7 +367,7 @@ async def _write(
         "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) w",
         db.nodes[node], incarnation, grp, [db.nodes[name] for name in vectors[0]], list(vectors[0].values()), publishes,
         [(i["sid"], i["epoch"], i["pid"]) for i in of("complete")], subscribes, [i["filter"] for i in of("endfilter")],
-        changes, [(i["sid"], i["epoch"]) for i in of("release")], model.BATCH if of("reap") else 0,
+        changes, [(i["sid"], i["epoch"], None) for i in of("release")], model.BATCH if of("reap") else 0,
     )  # fmt: skip
 
 
@@ -376,7 +376,7 @@ async def _claim(
 ) -> tuple[Any, ...]:
     del will
     return (
-        "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, '{}') c",
+        "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, '{}', true) c",
         db.nodes[node], incarnation, client, clean, NEVER if expiry >= FOR_EVER else expiry,
     )  # fmt: skip
 

@@ -10,7 +10,9 @@ from canopy_mqtt.store.shared.database import SharedDatabase
 
 
 async def claim(node: SharedDatabase, client: str, *, clean: bool = False, expiry: int = 300) -> Claimed:
-    return await node.claim(client, clean=clean, expiry=expiry, principal="{}")
+    claimed = await node.claim(client, clean=clean, expiry=expiry, principal="{}")
+    assert isinstance(claimed, Claimed)
+    return claimed
 
 
 async def subscribe(node: SharedDatabase, client: str, *filters: str, qos: int = 2, **options: Any) -> Claimed:

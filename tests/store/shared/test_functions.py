@@ -12,8 +12,10 @@ from canopy_mqtt.store.shared.calls import (
     SENT,
     Ask,
     Change,
+    Claimed,
     Completion,
     DeliveryKey,
+    Foreign,
     Group,
     Owner,
     Release,
@@ -168,6 +170,42 @@ async def test_a_session_expires_after_its_release(nodes: Nodes) -> None:
     assert await nodes.ask("SELECT count(*) FROM subscription") == [(0,)]
 
 
+async def test_a_session_whose_time_is_over_has_ended_before_it_is_swept(nodes: Nodes) -> None:
+    """Also if its client says so only when it leaves (3.14.2.2.2)."""
+    node = await nodes.open("a")
+    owner = await subscribe(node, "s", "a")
+    await node.write(Group(releases=[Release(owner.session, owner.epoch, expiry=600)]))
+    kept = await claim(node, "s")
+    assert (kept.session, kept.present) == (owner.session, True)
+    await node.write(Group(releases=[Release(kept.session, kept.epoch, expiry=0)]))
+    anew = await claim(node, "s")
+    assert anew.present is False
+    assert (await node.content(anew.session)).subscriptions == []
+
+
+async def test_a_session_belongs_to_a_user(nodes: Nodes) -> None:
+    """Nobody else claims it, unless the settings let any user, or its time is over; another mount has none of it."""
+    node = await nodes.open("a")
+
+    async def ask(principal: str, *, any_user: bool = False) -> Claimed | Foreign:
+        return await node.claim("s", clean=True, expiry=300, principal=principal, any_user=any_user)
+
+    made = await ask('{"user_name": "u"}')
+    assert isinstance(made, Claimed)
+    assert await ask('{"user_name": "other"}') == Foreign()
+    assert await ask('{"user_name": null}') == Foreign()
+    assert (await node.content(made.session)).epoch == made.epoch
+    mine = await ask('{"user_name": "u"}')
+    assert isinstance(mine, Claimed)
+    there = await node.claim("s", clean=False, expiry=300, principal='{"user_name": "u", "mount": "m/"}')
+    assert isinstance(there, Claimed)
+    assert (there.session != mine.session, there.present) == (True, False)
+    assert isinstance(await ask('{"user_name": "other"}', any_user=True), Claimed)
+    [[session, epoch]] = await nodes.ask("SELECT id, epoch FROM session")
+    await node.write(Group(releases=[Release(session, epoch, expiry=0)]))
+    assert isinstance(await ask('{"user_name": "u"}'), Claimed)
+
+
 async def test_slots_are_written_in_turn_and_emptied(nodes: Nodes) -> None:
     node = await nodes.open("a")
     owner = await subscribe(node, "s", "a")
@@ -256,7 +294,7 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
             WRITE, node.node, node.incarnation, number(), [node.node], [node.grp], group.publishes, group.completions,
             group.subscribes, group.ends, group.changes, group.releases, group.reap,
         ),
-        lambda: ("SELECT claim_1($1, $2, 's', true, 300, '{}')", node.node, node.incarnation),
+        lambda: ("SELECT claim_1($1, $2, 's', true, 300, '{}', true)", node.node, node.incarnation),
         lambda: ("SELECT * FROM content_1($1)", owner.session),
         lambda: ("SELECT * FROM read_1($1, $2, $3, $4)", [owner.session], [0], [10], [key]),
         lambda: ("SELECT * FROM feed_1($1, $2)", [node.node], [node.grp]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from canopy_mqtt.store.shared.calls import (
     ChangedFilter,
     Content,
     Hints,
+    Noted,
     Piece,
     Subscribe,
     Terms,
@@ -21,7 +22,7 @@ from canopy_mqtt.store.shared.calls import (
     Written,
 )
 from canopy_mqtt.store.shared.database import SharedDatabase
-from canopy_mqtt.store.shared.node import Session
+from canopy_mqtt.store.shared.node import Note, Session
 from canopy_mqtt.store.shared.running import RunningNode
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.conftest import Nodes
@@ -61,12 +62,13 @@ class Client:
         self.session = session
         self.content = content
 
-    def take(self, waiting: Sequence[Waiting]) -> None:
+    def take(self, waiting: Sequence[Waiting]) -> int:
         assert self.session is not None
         self.got += [each.payload for each in waiting]
         for each in waiting:
             key = (self.session.id, None, each.source, each.id, each.slot)
             self.place.node.note(Change(*key, ACKNOWLEDGED))
+        return len(waiting)
 
     def go_on(self) -> None:
         assert self.session is not None
@@ -75,30 +77,45 @@ class Client:
     def end(self) -> None:
         self.ends += 1
 
+    failed = foreign = end
+
 
 class Place:
     """A node, and its clients."""
 
     def __init__(self, cluster: list[Place], database: SharedDatabase) -> None:
         self.cluster = cluster
-        self.linked = True
+        self.is_linked = True
         self.told: list[Piece] = []
         self.clients: list[Client] = []
         self.running = RunningNode(
-            database, filters=Equal, tell=self.tell, linked=lambda: self.linked, ended=self.end, window=0.002,
-            dead_after=60.0,
+            database, filters=Equal, side=self, window=0.002, dead_after=60.0,
         )  # fmt: skip
         self.node = self.running.node
 
     def tell(self, piece: Piece) -> None:
         self.told.append(piece)
         for other in self.cluster:
-            if other is not self and self.linked:
+            if other is not self and self.is_linked:
                 other.node.receive(piece)
 
-    def end(self) -> None:
+    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        """Its clients wait for single changes."""
+
+    def linked(self) -> bool:
+        return self.is_linked
+
+    def answered(self) -> None:
+        """Nothing is written to a client."""
+
+    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
+        del notes
         for client in self.clients:
             client.end()
+        return ()
+
+    def second(self, away: float, *, blocked: bool) -> None:
+        """Nothing is shown to an operator."""
 
     async def connect(self, name: str) -> Client:
         client = Client(self, name)
@@ -176,7 +193,7 @@ async def test_messages_are_read_where_hints_are_missing(places: list[Place]) ->
     here, there = places
     client = await subscriber(there)
     for each in places:
-        each.linked = False
+        each.is_linked = False
     await here.publish(b"1")
     there.node.second(linked=False)
     await until(lambda: client.got == [b"1"])

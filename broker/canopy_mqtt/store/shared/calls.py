@@ -133,10 +133,12 @@ class Change(NamedTuple):
 
 
 class Release(NamedTuple):
-    """A session that has no node any more: its client is away."""
+    """A session that has no node any more: its client is away. `expiry`: its Session Expiry Interval from now on,
+    seconds; None: as it was claimed."""
 
     session: int
     epoch: int
+    expiry: int | None = None
 
     @property
     def owner(self) -> Owner:
@@ -165,6 +167,13 @@ class Reap(NamedTuple):
 
 class Empty(NamedTuple):
     """Nothing: a group is written, for its number."""
+
+    owner: None = None
+    thing: None = None
+
+
+class Skipped(NamedTuple):
+    """A change of an incarnation that is over: it keeps its place, and is not written."""
 
     owner: None = None
     thing: None = None
@@ -243,6 +252,10 @@ class Claimed(NamedTuple):
     session: int
     epoch: int
     present: bool
+
+
+class Foreign(NamedTuple):
+    """A session that is another user's: it was not claimed."""
 
 
 class Content(NamedTuple):

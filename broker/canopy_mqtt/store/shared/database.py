@@ -22,6 +22,7 @@ from canopy_mqtt.store.shared.calls import (
     Claimed,
     Content,
     DeliveryKey,
+    Foreign,
     Group,
     Over,
     Owner,
@@ -232,16 +233,19 @@ class SharedDatabase:
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
-    async def claim(self, client_id: str, *, clean: bool, expiry: int, principal: str) -> Claimed:
-        """Make a session this node's. After an error it may be, or not. Raises Over, FAILURES."""
+    async def claim(
+        self, client_id: str, *, clean: bool, expiry: int, principal: str, any_user: bool = True
+    ) -> Claimed | Foreign:
+        """Make a session this node's; `any_user`: also one of another user. After an error it may be this node's, or
+        not. Raises Over, FAILURES."""
         [row] = await self._claims.fetch(
-            "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, $6) c",
-            self.node, self.incarnation, client_id, clean, expiry, principal,
+            "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, $6, $7) c",
+            self.node, self.incarnation, client_id, clean, expiry, principal, any_user,
             seconds=self.timeout,
         )  # fmt: skip
-        if row["session"] is None:
+        if row["epoch"] is None:
             raise Over
-        return Claimed(*row)
+        return Foreign() if row["session"] is None else Claimed(*row)
 
     async def content(self, session: int) -> Content:
         """Return what a claimed session has. Raises FAILURES."""

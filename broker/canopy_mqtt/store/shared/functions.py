@@ -116,7 +116,7 @@ CREATE FUNCTION write_1(
     p_nodes smallint[], p_grps bigint[],   -- of each node, the group up to which its filters are known
     p_publishes publish[], p_completions completion[],
     p_subscribes subscribe[], p_ends text[],  -- p_ends: filters that go if no session has them
-    p_changes change[], p_releases owner[],
+    p_changes change[], p_releases release[],
     p_reap integer                         -- sessions of dead nodes to release, at most
 ) RETURNS written
 LANGUAGE plpgsql {PLANS} AS $$
@@ -191,7 +191,9 @@ BEGIN
                 SELECT c::change FROM unnest(p_changes) c
                     WHERE epoch IS NULL OR (session, epoch)::owner <> ALL (said.lost)
             );
-            p_releases := ARRAY(SELECT r::owner FROM unnest(p_releases) r WHERE r::owner <> ALL (said.lost));
+            p_releases := ARRAY(
+                SELECT r::release FROM unnest(p_releases) r WHERE (session, epoch)::owner <> ALL (said.lost)
+            );
         END IF;
     END IF;
 
@@ -331,6 +333,8 @@ BEGIN
 
     IF p_releases <> '{{}}' THEN
         -- step: release
+        UPDATE session s SET expiry = r.expiry
+            FROM unnest(p_releases) r WHERE s.id = r.session AND r.expiry IS NOT NULL;
         PERFORM let_go(ARRAY(SELECT session FROM unnest(p_releases)));
     END IF;
     IF p_reap > 0 THEN
@@ -372,14 +376,17 @@ $$;
 
 CLAIM: Final = f"""
 CREATE FUNCTION claim_1(
-    p_node smallint, p_incarnation integer, p_client_id text, p_clean boolean, p_expiry bigint, p_principal text
+    p_node smallint, p_incarnation integer, p_client_id text, p_clean boolean, p_expiry bigint, p_principal text,
+    p_any_user boolean                     -- the session may be another user's
 ) RETURNS claimed
 LANGUAGE plpgsql {PLANS} AS $$
--- A CONNECT: the session is this node's, and no other's. NULL: this incarnation is over. What the session has is read
--- afterwards (content_1).
+-- A CONNECT: the session is this node's, and no other's. NULL: this incarnation is over; an epoch alone: the session is
+-- another user's, and stays as it is. What the session has is read afterwards (content_1).
 #variable_conflict use_column
 DECLARE
     said claimed;
+    owner json;
+    ended boolean;
 BEGIN
     PERFORM FROM node WHERE id = p_node AND incarnation = p_incarnation AND alive FOR KEY SHARE;
     IF NOT FOUND THEN
@@ -403,6 +410,14 @@ BEGIN
         END IF;
     END LOOP;
     -- step: own
+    SELECT coalesce(expires_at <= clock_timestamp(), false), epoch, principal::json
+        INTO ended, said.epoch, owner FROM session WHERE id = said.session;
+    IF NOT (p_any_user OR ended) AND owner ->> 'user_name' IS DISTINCT FROM p_principal::json ->> 'user_name' THEN
+        said.session := NULL;
+        RETURN said;
+    END IF;
+    -- A session whose time is over has ended, swept or not. One of another mount has no topics for this client.
+    p_clean := p_clean OR ended OR owner ->> 'mount' IS DISTINCT FROM p_principal::json ->> 'mount';
     IF p_clean THEN
         -- Another id: whoever writes for the old one, having looked before, writes for nobody.
         INSERT INTO garbage VALUES (said.session);

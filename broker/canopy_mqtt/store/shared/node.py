@@ -23,6 +23,7 @@ from canopy_mqtt.store.shared.calls import (
     Content,
     DeliveryKey,
     Empty,
+    Foreign,
     General,
     Hello,
     Hints,
@@ -66,14 +67,21 @@ class Client(Protocol):
     def room(self) -> int:
         """How many more messages may be read into memory."""
 
-    def take(self, waiting: Sequence[Waiting]) -> None:
-        """Queue messages, in this order behind those of lower numbers."""
+    def take(self, waiting: Sequence[Waiting]) -> int:
+        """Queue messages, in this order behind those that wait; return how many, since they may be larger than what
+        there is room for. The others are read again when the session `wants` them."""
 
     def go_on(self) -> None:
         """Send what can be sent."""
 
     def end(self) -> None:
-        """End the connection: the session is elsewhere, or could not be claimed."""
+        """End the connection, or the CONNECT: the session is elsewhere."""
+
+    def failed(self) -> None:
+        """End the CONNECT: the claim had no answer."""
+
+    def foreign(self) -> None:
+        """End the CONNECT: the session is another user's."""
 
 
 class Filters(Protocol):
@@ -83,6 +91,13 @@ class Filters(Protocol):
 
     def match(self, topic: str) -> Collection[int]:
         """Return the numbers of the filters that match a topic."""
+
+
+class Note(NamedTuple):
+    """A change, and who is told when it is written."""
+
+    what: Noted
+    then: Callable[[Written], None] | None
 
 
 class Calls(Protocol):
@@ -101,7 +116,10 @@ class Calls(Protocol):
         """Write a group. It is asked again until there is an answer, under one number until it is written, and with the
         filters as they were known when it was given: its messages were matched with these."""
 
-    def claim(self, client_id: str, client: Client, back: Callable[[Claimed | None], None]) -> None: ...
+    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        """A group is written, and sessions that are lost have been dropped."""
+
+    def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None: ...
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None: ...
 
@@ -115,8 +133,9 @@ class Calls(Protocol):
     def tell(self, piece: Piece) -> None:
         """Tell all nodes that there is a link to."""
 
-    def over(self) -> None:
-        """End what waits for this incarnation: calls, the connections of durable sessions, and their CONNECTs."""
+    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
+        """End what waits for this incarnation: calls, the connections of durable sessions, and their CONNECTs. Return
+        what of the notes that are not confirmed is to be written in the next one."""
 
 
 class Session:
@@ -140,13 +159,6 @@ class Session:
         return Owner(self.id, self.epoch)
 
 
-class Note(NamedTuple):
-    """A change, and who is told when it is written."""
-
-    what: Noted
-    then: Callable[[Written], None] | None
-
-
 class Node:
     """One node's part of a shared store."""
 
@@ -160,6 +172,8 @@ class Node:
     def _clear(self) -> None:
         self._life += 1
         self.sessions: dict[int, Session] = {}
+        self.by_client: dict[str, Session] = {}
+        """The same, by client identifier."""
         self.notes: deque[Note] = deque()
         """What no group has yet."""
         self.flight: list[Note] | None = None
@@ -204,9 +218,10 @@ class Node:
         self._feed(fed)
 
     def over(self) -> None:
-        """Forget all, and begin another incarnation: what this one noted counts no more."""
-        self._calls.over()
+        """Begin another incarnation: of what this one noted nothing counts but what is carried over."""
+        carried = [*self._calls.over([*(self.flight or ()), *self.notes])]
         self._clear()
+        self.notes.extend(carried)
         self.join()
 
     def _feed(self, then: Callable[[], None] | None = None) -> None:
@@ -279,20 +294,26 @@ class Node:
             if written.news:
                 self._feed()
             self._spread(written.hints)
-        group, self.flight = self.flight, None
-        for what, then in group or ():
-            if what.owner is not None and what.owner in written.lost:
-                self._drop(what.owner)
-            elif then is not None:
+        group, self.flight = self.flight or (), None
+        for owner in written.lost:
+            self._drop(owner)
+        for what, then in group:
+            if then is not None and what.owner not in written.lost:
                 then(written)
+        self._calls.wrote([what for what, _ in group], written)
         self._look_whether_due()
 
     def _drop(self, owner: Owner) -> None:
         """Another claim counts."""
         session = self.sessions.get(owner.session)
         if session is not None and session.epoch == owner.epoch:
-            del self.sessions[owner.session]
+            self._forget(session)
             session.client.end()
+
+    def _forget(self, session: Session) -> None:
+        del self.sessions[session.id]
+        if self.by_client.get(session.client_id) is session:
+            del self.by_client[session.client_id]
 
     # -- hints and reads -----------------------------------------------------------------------------------------------
 
@@ -302,14 +323,11 @@ class Node:
             case Hints(deliveries):
                 self._hinted(deliveries)
             case Taken(client_id, epoch):
-                session = self._session_of(client_id)
+                session = self.by_client.get(client_id)
                 if session is not None and session.epoch < epoch:
                     self._drop(session.owner)
             case Hello() | General():
                 self._general()
-
-    def _session_of(self, client_id: str) -> Session | None:
-        return next((each for each in self.sessions.values() if each.client_id == client_id), None)
 
     def _spread(self, hints: Sequence[DeliveryKey]) -> None:
         if hints:
@@ -374,8 +392,11 @@ class Node:
             return
         session.more = page.more
         fresh = [each for each in page.waiting if (each.source, each.id) not in session.known]
-        session.known.update((each.source, each.id) for each in fresh)
-        session.client.take(fresh)
+        taken = session.client.take(fresh)
+        if taken < len(fresh):
+            page = page._replace(more=True, waiting=fresh[:taken])
+            session.more = True
+        session.known.update((each.source, each.id) for each in fresh[:taken])
         low = self._seen_up_to(session, page)
         if low > session.low:
             session.low = low
@@ -396,12 +417,15 @@ class Node:
     def claim(self, client_id: str, client: Client) -> None:
         """Claim the session of a CONNECT, and restore it. In an incarnation."""
 
-        def back(claimed: Claimed | None) -> None:
+        def back(claimed: Claimed | Foreign | None) -> None:
+            if isinstance(claimed, Foreign):
+                client.foreign()
+                return
             if claimed is not None:
                 self._calls.tell(Taken(client_id, claimed.epoch))
             if claimed is None:
                 # It may have been carried out, and another claim may have been before it.
-                client.end()
+                client.failed()
                 self._doubt()
                 self._look_for(client_id)
             elif client.is_gone:
@@ -414,17 +438,19 @@ class Node:
 
     def _look_for(self, client_id: str) -> None:
         """Read whether a session is still this node's."""
-        self._read([each.id for each in self.sessions.values() if each.client_id == client_id])
+        session = self.by_client.get(client_id)
+        if session is not None:
+            self._read([session.id])
 
     def _claimed(self, client_id: str, client: Client, claimed: Claimed) -> None:
-        before = self._session_of(client_id)
+        before = self.by_client.get(client_id)
         if before is not None:
             if before.epoch > claimed.epoch:
                 client.end()
                 return
             self._drop(before.owner)
         session = Session(client_id, client, claimed)
-        self.sessions[session.id] = session
+        self.sessions[session.id] = self.by_client[client_id] = session
         self._restore(session)
 
     def _restore(self, session: Session) -> None:
@@ -449,15 +475,15 @@ class Node:
         # What commits later is hinted to a node that has the session.
         self._read([session.id])
 
-    def leave(self, session: Session) -> None:
-        """Release a session: its client is away."""
+    def leave(self, session: Session, expiry: int | None = None) -> None:
+        """Release a session: its client is away. `expiry`: see `Release`."""
         if self.sessions.get(session.id) is session:
-            del self.sessions[session.id]
-            self._release(session.client_id, session.owner, session.client)
+            self._forget(session)
+            self._release(session.client_id, session.owner, session.client, expiry)
 
-    def _release(self, client_id: str, owner: Owner, client: Client) -> None:
+    def _release(self, client_id: str, owner: Owner, client: Client, expiry: int | None = None) -> None:
         del client_id, client
-        self.note(Release(*owner))
+        self.note(Release(*owner, expiry))
 
     # -- now and then --------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ loop, and none of an incarnation that is over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 from canopy_mqtt.store.postgresql.database import FAILURES
 from canopy_mqtt.store.shared.calls import (
@@ -18,6 +19,7 @@ from canopy_mqtt.store.shared.calls import (
     Claimed,
     Content,
     DeliveryKey,
+    Foreign,
     Group,
     Joined,
     Noted,
@@ -27,7 +29,7 @@ from canopy_mqtt.store.shared.calls import (
     Written,
 )
 from canopy_mqtt.store.shared.database import SharedDatabase
-from canopy_mqtt.store.shared.node import MOST, Client, Filters, Node
+from canopy_mqtt.store.shared.node import MOST, Client, Filters, Node, Note
 from canopy_mqtt.store.shared.sweeping import Sweeper
 from canopy_mqtt.store.shared.watching import SECOND, Watch
 
@@ -41,6 +43,28 @@ LATELY: Final = 20
 """Groups of which that share is taken, about."""
 
 
+class Side(Protocol):
+    """The broker that a node runs in."""
+
+    def tell(self, piece: Piece) -> None:
+        """Tell all nodes that there is a link to. `Hello`: an incarnation has begun, and all filters are known."""
+
+    def linked(self) -> bool:
+        """Whether there are links to all nodes."""
+
+    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        """See `Calls.wrote`."""
+
+    def answered(self) -> None:
+        """The database has answered, and clients may have got something."""
+
+    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
+        """See `Calls.over`."""
+
+    def second(self, away: float, *, blocked: bool) -> None:
+        """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
+
+
 class RunningNode:
     """A node that runs. Used on one event loop."""
 
@@ -49,19 +73,19 @@ class RunningNode:
         database: SharedDatabase,
         *,
         filters: Callable[[], Filters],
-        tell: Callable[[Piece], None],
-        linked: Callable[[], bool],
-        ended: Callable[[], None],
+        side: Side,
         window: float,
         dead_after: float,
+        any_user: bool = True,
     ) -> None:
-        """`tell`: carries what it tells to the nodes that there is a link to, and `linked` says whether these are all;
-        `ended`: ends the connections of durable sessions, and their CONNECTs; `window`: seconds for which a group waits
-        for more changes; `dead_after`: seconds without a sign of life after which a node is dead."""
+        """`filters`: makes a table without filters; `window`: seconds for which a group waits for more changes;
+        `dead_after`: seconds without a sign of life after which a node is dead; `any_user`: a session may be claimed
+        that is another user's."""
         self.database = database
-        self.tell = tell
-        self._linked, self._ended = linked, ended
-        self._window, self._dead_after = window, dead_after
+        self.tell = side.tell
+        self.wrote = side.wrote
+        self._side = side
+        self._window, self._dead_after, self._any_user = window, dead_after, any_user
         self._tasks: set[asyncio.Task[None]] = set()
         """Of this incarnation."""
         self._times: list[asyncio.Task[None]] = []
@@ -75,7 +99,10 @@ class RunningNode:
         now = asyncio.get_running_loop().time
         watch = Watch(self.database, dead_after=self._dead_after, now=now)
         sweeper = Sweeper(self.database, now)
-        self._times = [asyncio.create_task(self._each_second(watch)), asyncio.create_task(self._sweep(sweeper))]
+        self._times = [
+            asyncio.create_task(self._each_second(watch, sweeper)),
+            asyncio.create_task(self._sweep(sweeper)),
+        ]
         self.node.join()
 
     async def close(self) -> None:
@@ -101,7 +128,7 @@ class RunningNode:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    async def _each_second(self, watch: Watch) -> None:
+    async def _each_second(self, watch: Watch, sweeper: Sweeper) -> None:
         while True:
             await asyncio.sleep(SECOND)
             joined = self.node.joined
@@ -114,7 +141,8 @@ class RunningNode:
                         self.node.over()
                     continue
                 self.node.saw(peers or ())
-            self.node.second(linked=self._linked())
+            self.node.second(linked=self._side.linked())
+            self._side.second(watch.away, blocked=sweeper.blocked)
 
     async def _sweep(self, sweeper: Sweeper) -> None:
         while True:
@@ -146,49 +174,61 @@ class RunningNode:
 
     # -- the database --------------------------------------------------------------------------------------------------
 
-    def _ask(self, call: Coroutine[Any, Any, T], back: Callable[[T], None], failed: Callable[[], None]) -> None:
+    def _ask(
+        self, call: Callable[[], Coroutine[Any, Any, T]], back: Callable[[T], None], failed: Callable[[], None]
+    ) -> None:
+        """Call the database in a task, which may be cancelled before it begins."""
+
         async def ask() -> None:
             try:
-                answer = await call
+                answer = await call()
             except Over:
                 self.node.over()
             except FAILURES:
                 failed()
             else:
                 back(answer)
+                self._side.answered()
 
         task = asyncio.create_task(ask())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def over(self) -> None:
+    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
         self._stop()
-        self._ended()
+        return self._side.over(notes)
 
     def join(self, back: Callable[[Joined | None], None]) -> None:
         async def join() -> Joined:
             await self.database.join()
             return Joined(self.database.node, self.database.incarnation)
 
-        self._ask(join(), back, lambda: back(None))
+        self._ask(join, back, lambda: back(None))
 
     def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
-        self._ask(self.database.feed(), back, lambda: back(None))
+        self._ask(self.database.feed, back, lambda: back(None))
 
     def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
         self._several += ((len(noted) > 1) - self._several) / LATELY
         # The filters that the messages were matched with: others may be known when the call begins.
-        self._ask(self.database.write(Group.of(noted), self.database.vector), back, lambda: None)
+        self._ask(partial(self.database.write, Group.of(noted), self.database.vector), back, lambda: None)
 
-    def claim(self, client_id: str, client: Client, back: Callable[[Claimed | None], None]) -> None:
+    def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         clean, expiry, principal = client.terms
-        call = self.database.claim(client_id, clean=clean, expiry=expiry, principal=principal)
+        call = partial(
+            self.database.claim,
+            client_id,
+            clean=clean,
+            expiry=expiry,
+            principal=principal,
+            any_user=self._any_user,
+        )
         self._ask(call, back, lambda: back(None))
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None:
-        self._ask(self.database.content(session), back, lambda: back(None))
+        self._ask(partial(self.database.content, session), back, lambda: back(None))
 
     def read(
         self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
     ) -> None:
-        self._ask(self.database.read(asks, known), back, lambda: back(None))
+        self._ask(partial(self.database.read, asks, known), back, lambda: back(None))

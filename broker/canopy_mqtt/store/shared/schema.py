@@ -142,6 +142,10 @@ CREATE TYPE change AS (
     state smallint,                    -- 1 sent, 2 released, 3 acknowledged: it is deleted
     packet_id integer
 );
+CREATE TYPE release AS (
+    session bigint, epoch bigint,
+    expiry bigint                      -- seconds; NULL: as it was claimed
+);
 CREATE TYPE written AS (
     result text,                       -- over, again, rematch, written
     news boolean,                      -- filters have changed that the node does not know
