@@ -2,8 +2,8 @@
 limits that ``docs/cluster.md`` names for Canopy.
 
 Owns: `Apart`, and what is said of a session (`of_session`), which nodes may have in a database. `Apart` promises to
-excuse the order of messages that their publisher sent by different nodes, and an older retained message, also for Retain
-Handling 2, at a node that a newer one can hardly have reached; nothing else.
+excuse the order of messages that their publisher sent by different nodes, and an older retained message, also for
+Retain Handling 2, at a node that a newer one can hardly have reached; nothing else.
 """
 
 from __future__ import annotations
