@@ -67,7 +67,8 @@ class NodeLinks(LinkManager):
 
     def wanted_links(self, settings: Settings) -> Sequence[Upstream]:
         """Return the settings of all links: the nodes stay as they were at the start."""
-        keeps = self.server.router.journal is not None
+        # A store of sessions that nodes share keeps those of clients alone.
+        keeps = self.server.router.journal is not None and self.server.router.shared is None
         return (*settings.upstream, *(upstream_of(self._cluster, each, keeps) for each in self.nodes.values()))
 
     def link_of(self, settings: Upstream) -> UpstreamLink:
