@@ -59,6 +59,11 @@ class Attempt:
         self._told = told
         self._asking = False  # `claim` has not returned yet
 
+    @property
+    def is_kept(self) -> bool:
+        """Return whether the store keeps the session: it lasts, or it was kept and ends with this connection."""
+        return self.expiry > 0 or self.record is not None
+
     # -- the store's side ----------------------------------------------------------------------------------------------
 
     def opened(self, record: SessionRecord | None) -> None:
@@ -120,6 +125,7 @@ class SharedSessions:
 
     Each CONNECT of a client claims its session, also with Clean Start: it ends one that is elsewhere. Nodes, links, and
     the program that the broker runs in claim nothing. The connection reads nothing more until the claim is answered.
+    The store refuses the session of another user, and begins one of another mount anew (`connect._open_session`).
 
     A message of QoS 1 or 2 goes to durable sessions by the store alone, also to those that are here: `publish`. The
     store reads it back into the queues of those who are connected (`persistence.restore.take`). QoS 0, messages for a
