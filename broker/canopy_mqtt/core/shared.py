@@ -158,8 +158,9 @@ class SharedSessions:
     def publish(self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int) -> None:
         """Keep a message of QoS 1 or 2 for the sessions behind `filters`, the numbers of those that match now.
 
-        Called where some match, where they are not known, and for each PUBLISH of QoS 2 of a durable session, whose
-        `packet_id` has to be kept: 0 for all others. Messages of other nodes are not for it: these have kept them.
+        Called for each, also where none matches that is known by now: by the time that it is acknowledged, it has to be
+        known that there was no other. `packet_id`: of a PUBLISH of QoS 2 of a durable session, to be kept; 0 for all
+        others. Messages of other nodes are not for it: these have kept them.
         `session`: of a durable session here that has published it (for No Local); None: of others, or wills of QoS 2.
         It is acknowledged when all is committed that the journal was told up to the end of this call.
         """

@@ -500,8 +500,11 @@ class Router:
             self.shared.left(attempt)
 
     def _keep(self, shared: SharedSessions, message: Message, origin: Session | None, packet_id: int) -> bool:
-        """Give a message of QoS 1 or 2 to the store that brokers share, if that has to have it. Return whether it may
-        reach a session. `packet_id`: see `publish`."""
+        """Give a message of QoS 1 or 2 to the store that brokers share. Return whether it may reach a session.
+
+        Also one that no known filter matches: a client of another node may have subscribed before it came, and only the
+        store tells which filters there are. `packet_id`: see `publish`.
+        """
         if message.publisher.startswith(NODE_LINKS):
             return False
         filters = shared.filters
@@ -511,10 +514,8 @@ class Router:
             packet_id = 0
         elif packet_id == 0 and message.qos == 2:
             session = None  # it is none that the client may send again
-        reaches = filters is None or len(matching) > 0
-        if reaches or packet_id > 0:
-            shared.publish(message, matching, session, packet_id)
-        return reaches
+        shared.publish(message, matching, session, packet_id)
+        return filters is None or len(matching) > 0
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
