@@ -65,6 +65,10 @@ def make(settings: Settings, rules: RuleTexts | None = None) -> Store | None:
     if wanted.url:
         if why := _without_driver():
             raise StartupError(why)
+        if settings.shares_sessions:
+            from canopy_mqtt.assembly import sharing
+
+            return sharing.make(settings, rules)
         from canopy_mqtt.store.postgresql import PostgresStore
 
         terms |= {"name": wanted.name, "lease_timeout": wanted.lease_timeout}

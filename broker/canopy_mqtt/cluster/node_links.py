@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.greeting import Greeting
@@ -52,6 +52,8 @@ class NodeLinks(LinkManager):
         self._cluster = cluster
         self._own = own
         self._node_links: list[NodeLink] = []
+        self.heard: Callable[[bytes, bytes], None] | None = None
+        """Told what other nodes say to this one, topic and payload; set before `prepare`."""
         # The SUBACKs that wait, the oldest first; those among them that wait for all; and for each filter that some
         # node that is up has not confirmed, those that wait for it. SUBACKs that have gone may still be among these.
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
@@ -65,7 +67,8 @@ class NodeLinks(LinkManager):
 
     def wanted_links(self, settings: Settings) -> Sequence[Upstream]:
         """Return the settings of all links: the nodes stay as they were at the start."""
-        keeps = self.server.router.journal is not None
+        # A store of sessions that nodes share keeps those of clients alone.
+        keeps = self.server.router.journal is not None and self.server.router.shared is None
         return (*settings.upstream, *(upstream_of(self._cluster, each, keeps) for each in self.nodes.values()))
 
     def link_of(self, settings: Upstream) -> UpstreamLink:
@@ -76,8 +79,14 @@ class NodeLinks(LinkManager):
         link = NodeLink(
             self.server, settings, node, self._own, self._cluster.link_timeout, self._links_changed, self._answered
         )
+        link.link_state.heard = self.heard
         self._node_links.append(link)
         return link
+
+    @property
+    def linked(self) -> bool:
+        """True while this node hears all others."""
+        return all(link.connected for link in self._node_links)
 
     def _find_demanding(self) -> None:
         super()._find_demanding()

@@ -50,7 +50,7 @@ class Attempt:
         # The answer: a reason code, -1: there is none yet; `text` of a refusal, for the log and the client; `record` of
         # a session that goes on. The core's.
         self.answer = -1
-        self.is_open = False
+        self.is_open = self._goes_on = False
         self.text = ""
         self.record: SessionRecord | None = None
         # What the core has made of the record before the session is open.
@@ -58,6 +58,11 @@ class Attempt:
         self._close = close
         self._told = told
         self._asking = False  # `claim` has not returned yet
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether the store keeps the session: it lasts, or it was kept and ends with this connection."""
+        return self.expiry > 0 or self._goes_on
 
     # -- the store's side ----------------------------------------------------------------------------------------------
 
@@ -74,6 +79,7 @@ class Attempt:
         if self.answer < 0:
             self.is_open = True
             self.record = record
+            self._goes_on = record is not None
             self._say(reason_codes.SUCCESS)
 
     def refused(self, reason_code: int, text: str) -> None:
@@ -120,6 +126,7 @@ class SharedSessions:
 
     Each CONNECT of a client claims its session, also with Clean Start: it ends one that is elsewhere. Nodes, links, and
     the program that the broker runs in claim nothing. The connection reads nothing more until the claim is answered.
+    The store refuses the session of another user, and begins one of another mount anew (`connect._open_session`).
 
     A message of QoS 1 or 2 goes to durable sessions by the store alone, also to those that are here: `publish`. The
     store reads it back into the queues of those who are connected (`persistence.restore.take`). QoS 0, messages for a
@@ -152,8 +159,9 @@ class SharedSessions:
     def publish(self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int) -> None:
         """Keep a message of QoS 1 or 2 for the sessions behind `filters`, the numbers of those that match now.
 
-        Called where some match, where they are not known, and for each PUBLISH of QoS 2 of a durable session, whose
-        `packet_id` has to be kept: 0 for all others. Messages of other nodes are not for it: these have kept them.
+        Called for each, also where none matches that is known by now: by the time that it is acknowledged, it has to be
+        known that there was no other. `packet_id`: of a PUBLISH of QoS 2 of a durable session, to be kept; 0 for all
+        others. Messages of other nodes are not for it: these have kept them.
         `session`: of a durable session here that has published it (for No Local); None: of others, or wills of QoS 2.
         It is acknowledged when all is committed that the journal was told up to the end of this call.
         """

@@ -250,24 +250,6 @@ def test_a_session_of_another_user_is_given_back() -> None:
     assert ("gone", "c") not in net.journal.told
 
 
-def test_a_session_of_another_mount_is_claimed_again_as_a_clean_one() -> None:
-    net = SharedNetwork(at_once=False)
-    client = net.waiting("c")
-    [first] = net.store.attempts
-    principal = Principal(client_id="c")
-    principal.mount = "elsewhere/"
-    first.opened(record("c", subscription("elsewhere/a"), principal=principal))
-    net.settle()
-    assert net.store.over == [first]
-    [_, second] = net.store.attempts
-    assert second.clean
-    assert client.packets == []
-    second.opened(None)
-    net.settle()
-    assert client.connack.reason_code == 0
-    assert not client.connack.session_present
-
-
 def test_the_limits_of_sessions_hold_for_those_that_come() -> None:
     net = SharedNetwork(max_sessions=1)
     net.durable("a")

@@ -19,6 +19,7 @@ from tests.loadtest.prove.test_play import Apart
 
 A, B, C = NODES = ["mqtt://a", "mqtt://b", "mqtt://c"]
 STAY = Durability(relinked=2.0)
+SHARED = Durability(relinked=2.0, shared=True)
 
 
 class Story:
@@ -56,28 +57,51 @@ class Story:
         )
 
     def broken(self, durability: Durability = STAY) -> set[str]:
-        made = Proof(make(1, 1), "00000000", NODES, self.history, inflicted=list(self.faults), lateness=self.lateness)
+        plan, outages = make(1, 1), [(began, ended, each.fault) for began, ended, each in self.faults]
+        made = Proof(plan, "00000000", NODES, self.history, inflicted=list(self.faults), lateness=self.lateness)
+        made.outages += [each for each in outages if each[2] is Fault.KILL]
         return broken(judge(made, durability))
 
 
-def overtaken(first: str, then: str, own: str = C) -> Story:
+def overtaken(first: str, then: str, own: str = C, client: str = "s") -> Story:
     """A publisher sends two messages, each by a node; the second comes before the first to a client at its own node."""
     story = Story()
-    story.connect("s", 0.0, own)
-    story.subscribe("s", 0.2, "t/#")
+    story.connect(client, 0.0, own)
+    story.subscribe(client, 0.2, "t/#")
     story.connect("p", 1.0, first)
     one = story.publish(1.5, 0)
     if then != first:
         story.connect("p", 2.0, then)
     two = story.publish(2.5, 1)
-    story.comes(two, 3.0)
-    story.comes(one, 4.0)
+    story.comes(two, 3.0, client=client)
+    story.comes(one, 4.0, client=client)
     return story
 
 
 def test_a_publisher_that_changes_nodes_may_overtake_itself() -> None:
     assert overtaken(A, B).broken() == set()
     assert overtaken(A, B).broken(Durability()) == {"order"}, "others promise it"
+
+
+@pytest.mark.parametrize(
+    ("client", "found"), [("connected-0", {"order"}), ("clean-0", set()), ("durable-member-0", set())]
+)
+def test_what_comes_from_a_database_comes_in_order(client: str, found: set[str]) -> None:
+    assert overtaken(A, B, client=client).broken(SHARED) == found
+
+
+@pytest.mark.parametrize(
+    ("client", "found"), [("connected-0", {"lost"}), ("clean-0", set()), ("durable-member-0", set())]
+)
+def test_a_kill_takes_nothing_from_a_database(client: str, found: set[str]) -> None:
+    """It may take what was on its way to anybody else."""
+    story = Story((1.5, 4.0, BrokerFault(1.5, Fault.KILL, 2.5)))
+    story.connect(client, 0.0, A)
+    story.subscribe(client, 0.2, "t/#")
+    story.connect("p", 0.5, B)
+    story.publish(1.0, 0)
+    assert story.broken(SHARED) == found
+    assert story.broken() == {"lost"}
 
 
 @pytest.mark.parametrize(

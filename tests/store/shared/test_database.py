@@ -63,8 +63,15 @@ async def test_the_store_of_a_single_broker_is_refused(nodes: Nodes) -> None:
 
 async def test_a_single_broker_refuses_a_shared_store(nodes: Nodes) -> None:
     await nodes.open("a")
-    with pytest.raises(StoreError, match="has another program's tables: name another schema"):
+    with pytest.raises(StoreError, match="has the sessions that the nodes of a cluster share: name another schema"):
         await opened_alone(nodes.name)
+
+
+async def test_the_store_of_another_cluster_is_refused(nodes: Nodes) -> None:
+    first = await nodes.open("a", cluster="plant")
+    assert (await nodes.open("b", cluster="plant")).identity == first.identity != ""
+    said = r'has the sessions of the cluster "plant", and this is a node of "port" \(cluster.name\): name another schema'
+    await refused(nodes, said, nodes.make("c", cluster="port"))
 
 
 async def test_the_tables_of_another_program_are_refused(nodes: Nodes) -> None:

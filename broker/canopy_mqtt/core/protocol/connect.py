@@ -230,7 +230,7 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
     if not protocol.node:
         check_client(connect, admission.principal, router)
         if router.shared is not None:
-            _claim(protocol, admission, router.shared, connect.clean_start, now)
+            _claim(protocol, admission, router.shared, now)
             return
     _open(protocol, admission, now)
 
@@ -251,8 +251,8 @@ def _open(protocol: ServerProtocol, admission: Admission, now: float) -> None:
     router = protocol.router
     connect, principal, connack = admission.connect, admission.principal, admission.connack
     attempt = admission.attempt
-    if attempt is not None and not _restore(protocol, admission, attempt, now):
-        return
+    if attempt is not None:
+        _restore(protocol, admission, attempt, now)
     session, present = _open_session(protocol, connect, principal, admission.expiry, attempt, now)
     will = admission.left_out
     if will is not None:
@@ -291,8 +291,8 @@ def _open(protocol: ServerProtocol, admission: Admission, now: float) -> None:
 # -- sessions that brokers share ---------------------------------------------------------------------------------------
 
 
-def _claim(protocol: ServerProtocol, admission: Admission, shared: SharedSessions, clean: bool, now: float) -> None:
-    """Claim the session of a client that is admitted, `clean`: a new one. Nothing more is read before the answer.
+def _claim(protocol: ServerProtocol, admission: Admission, shared: SharedSessions, now: float) -> None:
+    """Claim the session of a client that is admitted. Nothing more is read before the answer.
 
     An earlier CONNECT with its client identifier that waits for its own answer ends: it is taken over [MQTT-3.1.4-3].
 
@@ -304,6 +304,7 @@ def _claim(protocol: ServerProtocol, admission: Admission, shared: SharedSession
     earlier = shared.waiting.get(protocol.client_id)
     if earlier is not None:
         earlier.end(TAKEN_OVER, reason_codes.SESSION_TAKEN_OVER, "another connection with this client identifier", now)
+    clean = admission.connect.clean_start
     attempt = Attempt(
         protocol.client_id, clean, admission.expiry, admission.principal, protocol.close, protocol.answer_later
     )
@@ -315,10 +316,8 @@ def _claim(protocol: ServerProtocol, admission: Admission, shared: SharedSession
         admit(protocol, attempt.answer, now)
 
 
-def _restore(protocol: ServerProtocol, admission: Admission, attempt: Attempt, now: float) -> bool:
-    """Take in what a claimed session has. Return False if it is claimed again.
-
-    One of another mount is claimed anew, as a clean one: see `_open_session`.
+def _restore(protocol: ServerProtocol, admission: Admission, attempt: Attempt, now: float) -> None:
+    """Take in what a claimed session has.
 
     Raises:
         Refused: the room that is left does not allow it.
@@ -334,17 +333,11 @@ def _restore(protocol: ServerProtocol, admission: Admission, attempt: Attempt, n
         # The claim counts for it no more.
         _take_over(earlier, router, now)
         router.let_go(earlier, now)
-    record = attempt.record
-    if record is None or attempt.clean:
-        return True
-    if record.principal.mount != admission.principal.mount:
-        _give_up(attempt, router)
-        _claim(protocol, admission, shared, True, now)
-        return False
-    check_room(router)
-    check_session(admission.connect, client_id, admission.principal, router, now)
-    attempt.restored = restore.restore_claimed(router, record, now)
-    return True
+    record, attempt.record = attempt.record, None
+    if record is not None and not attempt.clean:
+        check_room(router)
+        check_session(admission.connect, client_id, admission.principal, router, now)
+        attempt.restored = restore.restore_claimed(router, record, now)
 
 
 def _give_up(attempt: Attempt, router: Router) -> None:
@@ -447,6 +440,7 @@ def _open_session(
     )
     if attempt is not None:
         attempt.session, session.claim = session, attempt
+        attempt.restored = None
     if present:
         identity.become(session, principal, router)
     if isinstance(session, NodeSession):

@@ -158,9 +158,9 @@ class NodeSession(Session):
                 message = MessageCopy(message, properties)
         return super().deliver(message, _between_nodes(qos), False, identifiers, group, message_terms)
 
-    def send(self, message: Message) -> None:
-        """Offer a message that is marked already (`for_nodes`)."""
-        super().deliver(message, _between_nodes(message.qos), False, NO_IDENTIFIERS, None)
+    def send(self, message: Message) -> int:
+        """Offer a message that is marked already (`for_nodes`), or what nodes tell each other: as `Session.deliver`."""
+        return super().deliver(message, _between_nodes(message.qos), False, NO_IDENTIFIERS, None)
 
     def forget_members(self) -> None:
         """Treat all members that the node has of share groups as away: it has started again, and says anew."""

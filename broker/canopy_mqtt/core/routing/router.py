@@ -439,9 +439,9 @@ class Router:
     def end_session(self, session: Session, now: float, kept: bool = False) -> None:
         """Delete a session and everything in it; its delayed will is published now [MQTT-3.1.3-9].
 
-        `kept`: it is given back, and not over (`let_go`).
         From here on nothing comes to it, and its client identifier is free; thousands of subscriptions are taken away
-        in turns (`tick`). Retained messages do not belong to it, and stay [MQTT3-3.1.2-7].
+        in turns (`tick`). Retained messages do not belong to it, and stay [MQTT3-3.1.2-7]. `kept`: it is given back,
+        and not over (`let_go`).
         """
         if session.ended:
             return
@@ -500,8 +500,11 @@ class Router:
             self.shared.left(attempt)
 
     def _keep(self, shared: SharedSessions, message: Message, origin: Session | None, packet_id: int) -> bool:
-        """Give a message of QoS 1 or 2 to the store that brokers share, if that has to have it. Return whether it may
-        reach a session. `packet_id`: see `publish`."""
+        """Give a message of QoS 1 or 2 to the store that brokers share. Return whether it may reach a session.
+
+        Also one that no known filter matches: a client of another node may have subscribed before it came, and only the
+        store tells which filters there are. `packet_id`: see `publish`.
+        """
         if message.publisher.startswith(NODE_LINKS):
             return False
         filters = shared.filters
@@ -511,10 +514,8 @@ class Router:
             packet_id = 0
         elif packet_id == 0 and message.qos == 2:
             session = None  # it is none that the client may send again
-        reaches = filters is None or len(matching) > 0
-        if reaches or packet_id > 0:
-            shared.publish(message, matching, session, packet_id)
-        return reaches
+        shared.publish(message, matching, session, packet_id)
+        return filters is None or len(matching) > 0
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

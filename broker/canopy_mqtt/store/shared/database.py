@@ -95,10 +95,15 @@ class Line:
 class SharedDatabase:
     """A node's part of a shared store. Used on one event loop."""
 
-    def __init__(self, url: str, name: str, *, node: str, synchronous: str = "full", timeout: float = 10.0) -> None:
-        """`name`: the schema; `node`: the node's name, which no other node has; `synchronous`: as `store.synchronous`;
-        `timeout`: seconds for a call that is not a group's."""
+    def __init__(
+        self, url: str, name: str, *, node: str, cluster: str = "", synchronous: str = "full", timeout: float = 10.0
+    ) -> None:
+        """`name`: the schema; `node`: the node's name, which no other node of the `cluster` has; `synchronous`: as
+        `store.synchronous`; `timeout`: seconds for a call that is not a group's."""
         self.url, self.name, self.node_name = url, name, node
+        self._cluster = cluster
+        self.identity = ""
+        """Of the schema, once it is open: nodes that have the same one share their sessions."""
         self.timeout = timeout
         self.node = self.incarnation = self.grp = 0
         self.vector: dict[int, int] = {}
@@ -140,7 +145,7 @@ class SharedDatabase:
             async with asyncio.timeout(self.timeout):
                 connection = await self._connect()
                 try:
-                    await open_schema(connection, self.name, self.place)
+                    self.identity = await open_schema(connection, self.name, self._cluster, self.place)
                 finally:
                     connection.terminate()
                 await self.join()

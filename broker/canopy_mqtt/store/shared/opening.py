@@ -20,8 +20,11 @@ OTHERS: Final = (
 )
 
 
-async def open_schema(connection: Any, name: str, place: str) -> None:
-    """Open the schema `name` over a connection; of several nodes one makes it. Raises StoreError."""
+async def open_schema(connection: Any, name: str, cluster: str, place: str) -> str:
+    """Open the schema `name` of a cluster over a connection, and return its identity; of several nodes one makes it.
+
+    Raises StoreError.
+    """
     await _check_server(connection, place)
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"canopy {name}")
@@ -34,11 +37,18 @@ async def open_schema(connection: Any, name: str, place: str) -> None:
                 raise StoreError(f"{place} has another program's tables: name another schema (store.name)")
             for text in (TYPES, TABLES, PARTITIONS, *FUNCTIONS):
                 await connection.execute(text)
-        version = await connection.fetchval("SELECT version FROM cluster")
+            await connection.execute("INSERT INTO cluster (version, name) VALUES ($1, $2)", VERSION, cluster)
+        version, owner, identity = await connection.fetchrow("SELECT version, name, id::text FROM cluster")
     if version > VERSION:
         raise StoreError(
             f"{place} is of version {version}, newer than this broker's {VERSION}: run the newer broker on this node"
         )
+    if owner != cluster:
+        raise StoreError(
+            f'{place} has the sessions of the cluster "{owner}", and this is a node of "{cluster}" (cluster.name): '
+            "name another schema (store.name)"
+        )
+    return str(identity)
 
 
 async def _check_server(connection: Any, place: str) -> None:

@@ -25,7 +25,9 @@ TABLES: Final = f"""
 CREATE SEQUENCE session_id;
 CREATE SEQUENCE message_id CACHE 1;    -- drawn under the lock of a node's row, so in the order of its groups
 CREATE TABLE cluster (
-    version integer NOT NULL
+    version integer NOT NULL,
+    name text NOT NULL,                -- of the cluster (cluster.name)
+    id uuid NOT NULL DEFAULT gen_random_uuid()  -- by which nodes find out whether they have the same one
 );
 CREATE TABLE node (
     id smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -114,7 +116,6 @@ CREATE TABLE slots (                   -- one row
     changed timestamptz NOT NULL
 );
 INSERT INTO slots VALUES (0, clock_timestamp());
-INSERT INTO cluster VALUES ({VERSION});
 """
 
 TYPES: Final = """
