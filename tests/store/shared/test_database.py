@@ -70,7 +70,9 @@ async def test_a_single_broker_refuses_a_shared_store(nodes: Nodes) -> None:
 async def test_the_store_of_another_cluster_is_refused(nodes: Nodes) -> None:
     first = await nodes.open("a", cluster="plant")
     assert (await nodes.open("b", cluster="plant")).identity == first.identity != ""
-    said = r'has the sessions of the cluster "plant", and this is a node of "port" \(cluster.name\): name another schema'
+    said = (
+        r'has the sessions of the cluster "plant", and this is a node of "port" \(cluster.name\): name another schema'
+    )
     await refused(nodes, said, nodes.make("c", cluster="port"))
 
 

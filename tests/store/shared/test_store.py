@@ -43,7 +43,8 @@ async def until_empty(nodes: Nodes, *tables: str) -> None:
 async def test_a_client_roams_and_gets_everything(nodes: Nodes, brokers: list[Broker]) -> None:
     here, there = brokers
     client, publisher = await client_of(here, "s"), await client_of(there, "p")
-    assert not client.connack.session_present
+    first = client.connack
+    assert not first.session_present
     await subscribe(client, "a")
     await publish(publisher, b"1")
     await until(lambda: client.payloads() == [b"1"])

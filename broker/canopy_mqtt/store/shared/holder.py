@@ -125,7 +125,7 @@ class Holder:
         return len(records)
 
     def go_on(self) -> None:
-        """Do nothing: what is taken goes on by itself."""
+        self._sent()
 
     def end(self) -> None:
         self._let_go()

@@ -392,7 +392,10 @@ class Node:
             return
         session.more = page.more
         fresh = [each for each in page.waiting if (each.source, each.id) not in session.known]
+        # What it sends at once may want more: that read begins when these are known.
+        session.reading = True
         taken = session.client.take(fresh)
+        session.reading = False
         if taken < len(fresh):
             page = page._replace(more=True, waiting=fresh[:taken])
             session.more = True
