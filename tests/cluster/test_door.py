@@ -22,6 +22,7 @@ from tests.cluster.nodes import TIMEOUT, Nodes
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.certificates import Authority
+from tests.support.runs import for_each
 from tests.support.waiting import until
 
 NOT_AUTHORIZED: Final = 0x87
@@ -351,13 +352,29 @@ async def test_a_client_cannot_speak_for_a_node(nodes: Nodes) -> None:
 
 def test_a_greeting_is_read_as_it_was_written() -> None:
     for asks in (False, True):
-        greeting = Greeting("plant", "a", asks, (1, 2))
-        assert read(greeting.text()) == greeting
+        for store in ("", "2f8c"):
+            greeting = Greeting("plant", "a", asks, (1, 2), store)
+            assert read(greeting.text()) == greeting
+    greeting = Greeting("plant", "a", True, (1, 2))
     assert greeting.refusal(Greeting("plant", "b", False, (2, 3))) == ""
     assert "versions 3" in greeting.refusal(Greeting("plant", "b", False, (3,)))
     assert read("plant/a/asks") is None
     assert read("plant//asks/1") is None
     assert read("plant/a/asks/1,²") is None
+
+
+@for_each(
+    ("own", "others", "why"),
+    [
+        ("", "1", "it shares its sessions with other nodes, and this one does not"),
+        ("1", "", "it shares no sessions with other nodes, and this one does"),
+        ("1", "2", "it has its sessions in another database or schema"),
+    ],
+)
+def test_nodes_with_different_stores_are_not_linked(own: str, others: str, why: str) -> None:
+    """One that has its sessions elsewhere would take over nobody's."""
+    said = Greeting("plant", "a", store=own).refusal(Greeting("plant", "b", store=others))
+    assert said == f"{why}: give all nodes the same store.url and store.name, or none of them a store.url"
 
 
 def one(name: str, listen: str, other: str, address: str, **cluster: Any) -> Settings:

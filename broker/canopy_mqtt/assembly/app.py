@@ -58,6 +58,7 @@ from canopy_mqtt.words import counted
 
 if TYPE_CHECKING:
     from canopy_mqtt.admin.server import AdminServer
+    from canopy_mqtt.assembly.sharing import Sharing
     from canopy_mqtt.cluster.cluster import Cluster
     from canopy_mqtt.net.connections.connection import Connection
     from canopy_mqtt.record.recorder import Recorder
@@ -119,6 +120,7 @@ class Broker(Server):
     among: tuple[int, int] = (1, 0)
     """The number of workers, and the index of this one."""
     _state: StoredState | None = None
+    _sharing: Sharing | None = None
     _watcher: FileWatcher | None = None
     _reloading: Reloading | None = None
     _serving_since = 0.0
@@ -163,6 +165,8 @@ class Broker(Server):
         if self.store is not None:
             self._state = StoredState(self, self.store)
             self.store_watch = self.store.listener = StoreWatch(self, self.store, self._stop_serving)
+            if store is None and settings.shares_sessions:
+                self._sharing = self._share(self.store)
         self.bans = Bans()
         self.process = Process()
         self.program = InProcessClient(self)
@@ -321,6 +325,8 @@ class Broker(Server):
         self.cluster = None
         if self.settings.cluster.name:
             self.cluster = self.make_cluster()
+            if self._sharing is not None:
+                self._sharing.join(self.cluster)
         self.links = LinkManager(self) if self.cluster is None else self.cluster.links
         await in_turns(self.links.prepare(records))
 
@@ -328,7 +334,15 @@ class Broker(Server):
         """Make the part that a node has. It is loaded now: most brokers have no cluster."""
         from canopy_mqtt.cluster.cluster import Cluster
 
-        return Cluster(self)
+        return Cluster(self, store="" if self._sharing is None else self._sharing.identity)
+
+    def _share(self, store: Store) -> Sharing:
+        """Make the part that a node has whose sessions are in a database with those of the others. Loaded now, too."""
+        from canopy_mqtt.assembly.sharing import Sharing
+        from canopy_mqtt.store.shared.store import SharedStore
+
+        assert isinstance(store, SharedStore)
+        return Sharing(self, store)
 
     async def close_state(self) -> None:
         if self._state is not None:

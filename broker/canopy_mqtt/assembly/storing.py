@@ -65,6 +65,10 @@ def make(settings: Settings, rules: RuleTexts | None = None) -> Store | None:
     if wanted.url:
         if why := _without_driver():
             raise StartupError(why)
+        if settings.shares_sessions:
+            from canopy_mqtt.assembly import sharing
+
+            return sharing.make(settings, rules)
         from canopy_mqtt.store.postgresql import PostgresStore
 
         terms |= {"name": wanted.name, "lease_timeout": wanted.lease_timeout}
@@ -94,6 +98,9 @@ def _database(settings: Settings) -> str:
 def kept(settings: Settings) -> str:
     """Return the line for people with the kept state, its place, and its guarantee."""
     wanted = settings.store
+    if settings.shares_sessions:
+        kept = f"kept in {_database(settings)}: durable sessions of all nodes, with their queues; all else in memory"
+        return f"{kept}; {KEPT_IN_DATABASE[wanted.synchronous]}"
     if wanted.url:
         kept = f"kept in {_database(settings)}: sessions, queued and retained messages"
         return f"{kept}; {KEPT_IN_DATABASE[wanted.synchronous]}"

@@ -2,4 +2,5 @@
 
 `cluster` puts the parts together, `node_link` is the link to one other node, `node_links` all of them with those to
 upstream brokers, `door` and `listener` let the other nodes in, and `greeting` is what nodes say of themselves.
+Where they share their sessions, `telling` carries what they tell each other of these, and `pieces` writes it.
 """

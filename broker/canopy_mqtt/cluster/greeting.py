@@ -2,7 +2,7 @@
 
 The text is `cluster/node/asks/versions` or `cluster/node/knows/versions`: whether the node asks which filters its
 session at the other one holds, and the versions of what nodes say to each other, with "," between them. The highest
-that both know is used.
+that both know is used. A node that shares its sessions adds `/store`, which names the schema where they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 VERSIONS: Final = (1,)
 """The versions that this program knows."""
 
-PARTS: Final = 4
+PARTS: Final = (4, 5)
+LONGEST_VERSION: Final = 3
+"""Digits."""
 ASKS: Final = {"asks": True, "knows": False}
 
 
@@ -24,10 +26,14 @@ class Greeting(NamedTuple):
     asks: bool = False
     """Whether the node asks which filters its session holds: it may be one from before its start."""
     versions: tuple[int, ...] = VERSIONS
+    store: str = ""
+    """The identity of the store that it shares with others; empty: it shares none."""
 
     def text(self) -> str:
         """Return the value of the property."""
-        return f"{self.cluster}/{self.node}/{'asks' if self.asks else 'knows'}/{','.join(map(str, self.versions))}"
+        versions = ",".join(map(str, self.versions))
+        parts = [self.cluster, self.node, "asks" if self.asks else "knows", versions]
+        return "/".join([*parts, self.store] if self.store else parts)
 
     def refusal(self, other: Greeting | None) -> str:
         """Return why this node and another one cannot be linked; empty: they can."""
@@ -37,6 +43,13 @@ class Greeting(NamedTuple):
             return f'it is a node of the cluster "{other.cluster}", and not of "{self.cluster}" (cluster.name)'
         if other.node == self.node:
             return f'it has the name of this node, "{self.node}": give each node its own (cluster.node)'
+        if self.store != other.store:
+            if self.store and other.store:
+                where = "has its sessions in another database or schema"
+            else:
+                where = f"{'shares no' if self.store else 'shares its'} sessions with other nodes, and this one does"
+                where += "" if self.store else " not"
+            return f"it {where}: give all nodes the same store.url and store.name, or none of them a store.url"
         if not set(self.versions) & set(other.versions):
             return (
                 f"it speaks the versions {_listed(other.versions)} of node links, and this one {_listed(self.versions)}"
@@ -47,12 +60,12 @@ class Greeting(NamedTuple):
 def read(value: str) -> Greeting | None:
     """Return the greeting in the value of a property; None: it is none."""
     parts = value.split("/")
-    if len(parts) != PARTS or not all(parts) or parts[2] not in ASKS:
+    if len(parts) not in PARTS or not all(parts) or parts[2] not in ASKS:
         return None
     versions = parts[3].split(",")
-    if not all(each.isascii() and each.isdecimal() and len(each) < PARTS for each in versions):
+    if not all(each.isascii() and each.isdecimal() and len(each) <= LONGEST_VERSION for each in versions):
         return None
-    return Greeting(parts[0], parts[1], ASKS[parts[2]], tuple(int(each) for each in versions))
+    return Greeting(parts[0], parts[1], ASKS[parts[2]], tuple(int(each) for each in versions), "".join(parts[4:]))
 
 
 def _listed(versions: tuple[int, ...]) -> str:

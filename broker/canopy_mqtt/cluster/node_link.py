@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from canopy_mqtt.cluster.greeting import Greeting, read
+from canopy_mqtt.cluster.pieces import HELLO
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.links.link import UpstreamLink
@@ -153,6 +154,12 @@ class NodeLink(UpstreamLink):
         return refusal
 
     # -- what is told --------------------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """Called when the other node has let this one in: what it told before may be missing."""
+        super().opened()
+        if self.link_state.heard is not None:
+            self.link_state.heard(HELLO, b"")
 
     def moved(self) -> None:
         """Called after a batch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.greeting import Greeting
@@ -52,8 +52,10 @@ class NodeLinks(LinkManager):
         self._cluster = cluster
         self._own = own
         self._node_links: list[NodeLink] = []
-        # What other nodes have kept for an earlier run of this one is wanted: a store has kept its sessions.
-        self._wants_earlier = server.router.journal is not None
+        # What other nodes have kept for an earlier run of this one is wanted: a store of its own has kept its sessions.
+        self._wants_earlier = server.router.journal is not None and server.router.shared is None
+        self.heard: Callable[[bytes, bytes], None] | None = None
+        """Told what other nodes say to this one, topic and payload; set before `prepare`."""
         # The SUBACKs that wait, the oldest first; those among them that wait for all; and for each filter that some
         # node that is up has not confirmed, those that wait for it. SUBACKs that have gone may still be among these.
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
@@ -78,8 +80,14 @@ class NodeLinks(LinkManager):
         link = NodeLink(
             self.server, settings, node, self._own, self._cluster.link_timeout, self._links_changed, self._answered
         )
+        link.link_state.heard = self.heard
         self._node_links.append(link)
         return link
+
+    @property
+    def linked(self) -> bool:
+        """True while this node hears all others."""
+        return all(link.connected for link in self._node_links)
 
     def _find_demanding(self) -> None:
         super()._find_demanding()

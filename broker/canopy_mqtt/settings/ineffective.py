@@ -23,6 +23,12 @@ MAX_LINES: Final = 50
 OF_ANY_STORE: Final = ("on_failure", "will_grace")
 """Settings of `[store]` that also apply to a store that the program passes in."""
 
+OF_ONE_BROKER: Final = (
+    "lease_timeout", "commit_bytes", "on_failure", "on_damage", "memory_bytes", "memory_total_bytes", "disk_bytes",
+    "stall_timeout", "will_grace",
+)  # fmt: skip
+"""Settings of `[store]` that say nothing about a database that nodes share."""
+
 WORD: Final = re.compile(r"\{[a-z_]*\}")
 """A text that looks like a placeholder for a client's name."""
 
@@ -65,6 +71,9 @@ def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
 
 def _store(settings: Settings, own: bool) -> Iterator[str]:
     store = settings.store
+    shares = settings.shares_sessions and not own
+    if not shares and settings.cluster.dead_after != type(settings.cluster).model_fields["dead_after"].default:
+        yield "cluster.dead_after has no effect without cluster.name and store.url: the nodes share no sessions"
     changed = [name for name, field in type(store).model_fields.items() if getattr(store, name) != field.default]
     if own:
         for name, place in (("store.path", store.path), ("store.url", store.url)):
@@ -80,6 +89,9 @@ def _store(settings: Settings, own: bool) -> Iterator[str]:
         for name in ("name", "lease_timeout"):
             if name in changed:
                 yield f"store.{name} has no effect without store.url"
+    for name in OF_ONE_BROKER if shares else ():
+        if name in changed:
+            yield f"store.{name} has no effect with cluster.name and store.url: the nodes share their sessions"
 
 
 def _authenticators(settings: Settings) -> Iterator[str]:

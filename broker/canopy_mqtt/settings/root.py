@@ -149,6 +149,11 @@ class AllSettings(BaseModel):
         return (*(Listener(url=url) for url in self.listen), *self.listener)
 
     @property
+    def shares_sessions(self) -> bool:
+        """True if the nodes of a cluster have their durable sessions in one database."""
+        return bool(self.cluster.name and self.store.url)
+
+    @property
     def addresses(self) -> tuple[Address, ...]:
         return tuple(parse_listen(url) for url in self.listen)
 

@@ -213,6 +213,7 @@ def prove(
     login = Names(user, password)
     max_qos = driver.max_qos if driver is not None else 2
     stay = driver is not None and driver.sessions_stay
+    groups_stay = driver is not None and driver.shared
     lacks = {str(each): why for each, why in lacking.items()}
     if max_qos < 2:
         lacks["QoS 2"] = "the broker takes such messages with a lower QoS"
@@ -227,8 +228,9 @@ def prove(
     _check_hosts(targets)
 
     plan = partial(
-        make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos, sessions_stay=stay
-    )
+        make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos, sessions_stay=stay,
+        groups_stay=groups_stay,
+    )  # fmt: skip
     _check_until(number, chosen, plan)
 
     async def work(stop: asyncio.Event) -> Played:

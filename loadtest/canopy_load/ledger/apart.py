@@ -1,8 +1,10 @@
 """What several nodes do not promise where each session stays at its node, and nodes send each other messages: the
 limits that ``docs/cluster.md`` names for Canopy.
 
-Owns: `Apart`. Promises: it excuses the order of messages that their publisher sent by different nodes, and an older
-retained message, also for Retain Handling 2, at a node that a newer one can hardly have reached; nothing else.
+Owns: `Apart`, and what is said of a session (`of_session`), which nodes may have in a database. `Apart` promises to
+excuse the order of messages that their publisher sent by different nodes, and an older retained message, also for
+Retain Handling 2, at a node that a newer one can hardly have reached; to a session at one node, a second copy of what
+its publisher sent by two; a connection that can hardly know of a later one at another node; nothing else.
 """
 
 from __future__ import annotations
@@ -10,8 +12,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from math import inf
+from typing import Final
 
-from canopy_load.ledger.history import Connect, Delivery, Event, History, Look, Publish, Stream, Subscribe
+from canopy_load.ledger.checker import Finding
+from canopy_load.ledger.history import Connect, Delivery, Event, History, Look, Ping, Publish, Stream, Subscribe
+
+OF_SESSIONS: Final = frozenset({"lost", "session", "twice", "order", "unsubscribed", "DUP", "UNSUBACK"})
+"""The promises that are about a session alone."""
 
 Cut = Callable[[str, str, float, float], bool]
 """Whether what one node had at a time may not have reached another one by a later time."""
@@ -40,11 +47,17 @@ class Apart:
             if not each.retained:
                 self._came[each.client, each.stream, each.qos].append(each)
 
-    def excuse(self, promise: str, events: list[Event]) -> bool:
-        """Return True if the nodes do not promise what a finding says."""
+    def excuse(self, promise: str, events: list[Event], everywhere: bool = False) -> bool:
+        """Return True if the nodes do not promise what a finding says. `everywhere`: it is about a session that all
+        nodes have in a database, in the order in which messages were written there."""
         match promise, events:
-            case "order", [*_, Delivery() as late]:
+            case "order", [*_, Delivery() as late] if not everywhere:
                 return self._overtaken(late)
+            case "twice", [*_, Delivery() as again] if not everywhere:
+                # Its publisher sent it again to another node before the first one had acknowledged it.
+                return len(self._ways(again, again.sequence)) > 1
+            case "one connection", [Connect() as one, Connect() as other, Ping() as ping]:
+                return one.node != other.node and self._cut(other.node, one.node, other.ended, ping.ended)
             case "retained, the last", [*newer, Look() as look]:
                 return bool(newer) and all(self._misses(look.node, each, look.at) for each in newer)
             case "retained, each node" | "retained, the same", [Publish() as newest, Look() as one, Look() as other]:
@@ -81,3 +94,8 @@ class Apart:
             return False
         home = self._node(publish.client, publish.ended)
         return home != node and self._cut(home, node, publish.ended, at)
+
+
+def of_session(finding: Finding, events: list[Event]) -> bool:
+    """Return True if a finding is about a session, and about no will."""
+    return finding.promise in OF_SESSIONS and not any(isinstance(each, Publish) and each.will for each in events)

@@ -15,7 +15,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final, Literal
 
-from canopy_load.ledger.apart import Apart
+from canopy_load.ledger.apart import Apart, of_session
 from canopy_load.ledger.checker import Finding, check
 from canopy_load.ledger.history import (
     Connect,
@@ -82,6 +82,8 @@ ENDURING: Final = frozenset(
 )  # fmt: skip
 """The promises that a broker can only keep over a kill if it has written what they are about to its disk."""
 
+LIVE_GROUPS: Final = "lost to a group"
+"""The promise that a broker does not make whose share groups have no queue."""
 KILLS: Final = (Fault.KILL, Fault.KILL_WORKER)
 WILL_SECONDS: Final = 1.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it.
@@ -113,7 +115,9 @@ class Durability:
     share_queue: bool = False
     """True if what waits for a share group is for the member that connects first. No statement asks for it."""
     relinked: float = 0.0
-    """Seconds after a fault within which nodes reach each other again; 0: no session stays at a node (`Apart`)."""
+    """Seconds after a fault within which nodes reach each other again; 0: as one (`Apart`)."""
+    shared: bool = False
+    """True if durable sessions, and nothing else, outlive the process of a node; no share group has a queue."""
 
 
 @dataclass
@@ -187,7 +191,12 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
     for finding in verdict.findings:
         ruling = rulings[finding.promise]
         events = [history.events[number] for number in finding.operations]
-        if _excused(finding.promise, events, durability, proof) or (apart and apart.excuse(finding.promise, events)):
+        client = proof.plan.clients.get(finding.client)
+        keeps = durability.shared and client is not None and not client.clean and client.kind != "member"
+        everywhere = keeps and of_session(finding, events)
+        promised = replace(durability, volatile=True) if durability.shared and not everywhere else durability
+        excused = apart and apart.excuse(finding.promise, events, everywhere)
+        if excused or _excused(finding.promise, events, promised, proof):
             ruling.not_promised += 1
         elif finding.promise == "first of a group" and proof.late > WILL_LATENESS:
             # The first member may not have acknowledged what it had, and so have had no room for more.
@@ -227,7 +236,7 @@ def _doubtful(will: Publish, proof: Proof) -> bool:
 
 def _excused(promise: str, events: list[Event], durability: Durability, proof: Proof) -> bool:
     """Return True if the broker does not promise it, or a kill took away what it does not promise to keep."""
-    if promise == "first of a group" and not durability.share_queue:
+    if (promise == "first of a group" and not durability.share_queue) or (promise == LIVE_GROUPS and durability.shared):
         return True
     last = time_of(events[-1])
     fatal = STARTS if durability.volatile else KILLS

@@ -27,7 +27,7 @@ from canopy_load.prove.faults import BROKER_FAULTS, Fault, rounds_for
 from canopy_load.prove.judge import Durability, Judgement, Ruling, Tally, kind_of
 from canopy_load.prove.plan import last_of_round
 from canopy_load.prove.play import ABSENT, Facts, Proof
-from canopy_load.prove.shapes import shaped
+from canopy_load.shapes import shaped
 from canopy_mqtt.version import __version__
 from canopy_mqtt.words import counted
 

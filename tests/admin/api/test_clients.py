@@ -20,8 +20,9 @@ from canopy_mqtt.admin.api.clients import subscriptions_of
 from canopy_mqtt.admin.paging import cursor_of, in_turns
 from canopy_mqtt.core.codec.reason_codes import ADMINISTRATIVE_ACTION
 from tests.admin.api.conftest import Api
+from tests.core.shared_store import SharedStore, ToldJournal
 from tests.e2e.wire import Peer
-from tests.support.waiting import counted_turns
+from tests.support.waiting import counted_turns, until
 
 DISCONNECT: Final = 14
 
@@ -118,6 +119,22 @@ async def test_a_kicked_client_is_told_why_and_keeps_its_session(api: Api, broke
     assert (await api.call("DELETE", "/sessions/a%2Fb%20c"))[0] == 204
     assert (await api.call("DELETE", "/sessions/a%2Fb%20c"))[0] == 404
     assert "a/b c" not in broker.router.sessions
+    peer.abort()
+
+
+async def test_a_session_that_brokers_share_ends_in_their_store(api: Api, broker: Broker) -> None:
+    journal = ToldJournal()
+    store = SharedStore(journal, at_once=False)
+    broker.router.journal, broker.router.shared = journal, store
+    joining = asyncio.create_task(Peer.join(broker.ports[0], "c", clean=False, props=[(17, 100)]))
+    await until(lambda: store.attempts)
+    [attempt] = store.attempts
+    attempt.opened(None)
+    peer = await joining
+    assert (await api.call("DELETE", "/sessions/c"))[0] == 204
+    assert (await peer.closed())[-1].code == ADMINISTRATIVE_ACTION
+    assert [(each, each.expiry) for each in store.over] == [(attempt, 0)]
+    assert journal.told[-1] == ("gone", "c")
     peer.abort()
 
 

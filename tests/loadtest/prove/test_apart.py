@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from canopy_load.ledger.history import Connect, Delivery, History, Look, Publish, Subscribe
+from canopy_load.ledger.history import Connect, Delivery, History, Look, Ping, Publish, Subscribe
 from canopy_load.prove.faults import BrokerFault, Fault
 from canopy_load.prove.judge import Durability, judge
 from canopy_load.prove.lateness import Lateness
@@ -16,9 +16,11 @@ from canopy_load.prove.play import Proof
 from tests.loadtest.prove.fake import Planted
 from tests.loadtest.prove.proving import broken, proof
 from tests.loadtest.prove.test_play import Apart
+from tests.support.runs import for_each
 
 A, B, C = NODES = ["mqtt://a", "mqtt://b", "mqtt://c"]
 STAY = Durability(relinked=2.0)
+SHARED = Durability(relinked=2.0, shared=True)
 
 
 class Story:
@@ -56,28 +58,85 @@ class Story:
         )
 
     def broken(self, durability: Durability = STAY) -> set[str]:
-        made = Proof(make(1, 1), "00000000", NODES, self.history, inflicted=list(self.faults), lateness=self.lateness)
+        plan, outages = make(1, 1), [(began, ended, each.fault) for began, ended, each in self.faults]
+        made = Proof(plan, "00000000", NODES, self.history, inflicted=list(self.faults), lateness=self.lateness)
+        made.outages += [each for each in outages if each[2] is Fault.KILL]
         return broken(judge(made, durability))
 
 
-def overtaken(first: str, then: str, own: str = C) -> Story:
+def overtaken(first: str, then: str, own: str = C, client: str = "s") -> Story:
     """A publisher sends two messages, each by a node; the second comes before the first to a client at its own node."""
     story = Story()
-    story.connect("s", 0.0, own)
-    story.subscribe("s", 0.2, "t/#")
+    story.connect(client, 0.0, own)
+    story.subscribe(client, 0.2, "t/#")
     story.connect("p", 1.0, first)
     one = story.publish(1.5, 0)
     if then != first:
         story.connect("p", 2.0, then)
     two = story.publish(2.5, 1)
-    story.comes(two, 3.0)
-    story.comes(one, 4.0)
+    story.comes(two, 3.0, client=client)
+    story.comes(one, 4.0, client=client)
     return story
 
 
 def test_a_publisher_that_changes_nodes_may_overtake_itself() -> None:
     assert overtaken(A, B).broken() == set()
     assert overtaken(A, B).broken(Durability()) == {"order"}, "others promise it"
+
+
+@pytest.mark.parametrize(
+    ("client", "found"), [("connected-0", {"order"}), ("clean-0", set()), ("durable-member-0", set())]
+)
+def test_what_comes_from_a_database_comes_in_order(client: str, found: set[str]) -> None:
+    assert overtaken(A, B, client=client).broken(SHARED) == found
+
+
+@pytest.mark.parametrize(
+    ("client", "found"), [("connected-0", {"lost"}), ("clean-0", set()), ("durable-member-0", set())]
+)
+def test_a_kill_takes_nothing_from_a_database(client: str, found: set[str]) -> None:
+    """It may take what was on its way to anybody else."""
+    story = Story((1.5, 4.0, BrokerFault(1.5, Fault.KILL, 2.5)))
+    story.connect(client, 0.0, A)
+    story.subscribe(client, 0.2, "t/#")
+    story.connect("p", 0.5, B)
+    story.publish(1.0, 0)
+    assert story.broken(SHARED) == found
+    assert story.broken() == {"lost"}
+
+
+@for_each(
+    ("client", "then", "found"),
+    [
+        ("connected-0", B, {"twice"}),
+        ("clean-0", B, set()),
+        ("clean-0", A, {"twice"}),
+    ],
+)
+def test_a_message_whose_publisher_moves_before_it_is_acknowledged_may_come_twice(
+    client: str, then: str, found: set[str]
+) -> None:
+    """But not from a database."""
+    story = Story()
+    story.connect(client, 0.0, C)
+    story.subscribe(client, 0.2, "t/#")
+    story.connect("p", 0.5, A)
+    publish = story.history.add(Publish(client="p", began=1.0, topic="t/0", qos=2, sequence=0))
+    story.comes(publish, 1.5, qos=2, client=client)
+    story.connect("p", 2.0, then)
+    story.comes(publish, 2.6, qos=2, client=client)
+    publish.ok(2.7)
+    assert story.broken(SHARED) == found
+
+
+@for_each(("node", "at", "found"), [(B, 2.5, set()), (A, 2.5, {"one connection"}), (B, 9.0, {"one connection"})])
+def test_the_connection_at_another_node_ends_in_a_moment(node: str, at: float, found: set[str]) -> None:
+    story = Story()
+    story.connect("taken-over-0", 0.0, A)
+    story.connect("taken-over-0", 2.0, node)
+    first, _ = story.history.of(Connect)
+    story.history.add(Ping(client="taken-over-0", began=at, connection=first.number)).ok(at + 0.1)
+    assert story.broken(SHARED) == found
 
 
 @pytest.mark.parametrize(

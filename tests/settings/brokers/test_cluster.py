@@ -35,7 +35,7 @@ def problem(text: str, tmp_path: Path) -> str:
 def test_there_is_no_cluster_by_default() -> None:
     made = Settings().cluster
     assert (made.name, made.node, made.listen, made.nodes) == ("", "", "", ())
-    assert (made.link_timeout, made.link_bytes) == (3.0, 67_108_864)
+    assert (made.link_timeout, made.dead_after, made.link_bytes) == (3.0, 5.0, 67_108_864)
 
 
 def test_a_node_leaves_itself_out_of_the_list() -> None:

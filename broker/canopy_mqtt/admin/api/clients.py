@@ -383,6 +383,9 @@ async def end_session(call: Call) -> None:
     broker.log.warning("session ended by an operator", client_id=session.client_id, by=call.caller.name)
     connection = connection_of(session)
     if connection is not None:
+        if session.claim is not None:
+            # Else it goes back to the store that brokers share, and lasts there.
+            session.expiry_interval = 0
         connection.end(CLOSE, ADMINISTRATIVE_ACTION, reason_codes.ADMINISTRATIVE_ACTION, KICKED)
     now = broker.loop.time()
     broker.router.peers.drain(broker.router, now)

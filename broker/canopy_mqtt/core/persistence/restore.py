@@ -123,6 +123,43 @@ def refill(router: Router, session: Session, record: SessionRecord, now: float) 
     router.session_table.count(session)
 
 
+def restore_claimed(router: Router, record: SessionRecord, now: float) -> Session:
+    """Take in a claimed session that goes on, for the CONNECT that has claimed it (`core.shared`)."""
+    session = new_session(record.client_id, router.limits, router.counters, record.principal, True)
+    session.expiry_interval = record.expiry_interval
+    session.account.retained = router.retained_store.shares.of(record.client_id)
+    router.queue_limits.apply(session)
+    router.session_table.add(session)
+    for _ in _fill(router, session, record, {}, now, _Steps()):
+        router.budget.used += PIECE
+    router.session_table.count(session)
+    return session
+
+
+def take(router: Router, session: Session, records: list[DeliveryRecord], now: float) -> None:
+    """Queue what the store of a claimed session has read for it, in this order, and send what can be sent.
+
+    The journal is told of each (`restored`), and of those that are not queued (`finished`): there is no room by the
+    session's policy, or access control does not let it have them.
+    """
+    journal = session.journal
+    permissions = router.permissions
+    messages: dict[MessageRecord, Message] = {}
+    for record in records:
+        delivery = _delivery(session, record, messages, now)
+        most = 2
+        if permissions is not None and permissions.filters and not session.internal:
+            most = permissions.asked.receive_qos(session.principal, delivery.message.topic.decode())
+        if journal is not None:
+            journal.restored(session.client_id, delivery, record.number)
+        if most < 0:
+            session.ledger.barred(session.principal, delivery.message.topic, False)
+        delivery.qos = min(delivery.qos, max(most, 0))
+        if (most < 0 or not session.restore(delivery)) and journal is not None:
+            journal.finished(session.client_id, delivery)
+    session.go_on(now)
+
+
 class _Dropped(Journal):
     """The journal of a session while it is filled again: what comes in was told of long ago, what has to go was not."""
 

@@ -1,16 +1,17 @@
 """Takes CONNECT and answers CONNACK: what a client asks for, and what is granted and refused (sections 3.1 and 3.2).
 
 `on_connect` holds a CONNECT against load, admission and settings and asks access control, which may answer later;
-`admit` negotiates, opens the session and queues the CONNACK. `Refused` with the CONNACK's reason code leaves each step
-at which a client is turned away. What is known of a client until then is in its `ServerProtocol`, and goes when it is
-accepted or its connection has ended.
+`admit` negotiates; where brokers share sessions (`core.shared`), its session is claimed, which may also take a while;
+`_open` opens the session and queues the CONNACK. `Refused` with the CONNACK's reason code leaves each step at which a
+client is turned away. What is known of a client until then is in its `ServerProtocol`, and goes when it is accepted or
+its connection has ended.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from canopy_mqtt.core.causes import REFUSED
+from canopy_mqtt.core.causes import REFUSED, TAKEN_OVER
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.encoder import encode
 from canopy_mqtt.core.codec.framing import MAX_PACKET
@@ -34,6 +35,7 @@ from canopy_mqtt.core.hooks import LATER, Origin, Ticket
 from canopy_mqtt.core.jobs import CONNECT_WORK
 from canopy_mqtt.core.ledger import ACCESS_CONTROL, MOUNT, WILL
 from canopy_mqtt.core.limits import Limits
+from canopy_mqtt.core.persistence import restore
 from canopy_mqtt.core.persistence.journal import WAITING
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol import acknowledge, control_packets, identity, phases, publish, subscribe
@@ -47,6 +49,7 @@ from canopy_mqtt.core.routing.nodes import NODES, NodeSession
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import lacking_session_room
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.shared import Attempt, SharedSessions
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
@@ -153,32 +156,56 @@ def forget(protocol: ServerProtocol) -> None:
     """Forget what was needed until the client is in, or until its connection has ended."""
     protocol.connect = None
     protocol.answer_later = None
+    _forget_ticket(protocol)
+    admission = protocol.admission
+    if admission is not None:
+        protocol.admission = None
+        if admission.attempt is not None:
+            _give_up(admission.attempt, protocol.router)
+
+
+def _forget_ticket(protocol: ServerProtocol) -> None:
     ticket = protocol.ticket
     if ticket is not None:
         protocol.ticket = None
         ticket.discard()
 
 
+class Admission:
+    """The result of a CONNECT up to the opening of its session.
+
+    `expiry`: the granted Session Expiry Interval, s; `delay`: see `_requested_delay`; `left_out`: a will that the
+    client may not have, and why. `attempt`: the claim of its session, where brokers share sessions.
+    """
+
+    def __init__(self, connect: Connect, principal: Principal, connack: Connack, expiry: int, delay: int) -> None:
+        self.connect = connect
+        self.principal = principal
+        self.connack = connack
+        self.expiry = expiry
+        self.delay = delay
+        self.left_out: Will | None = None
+        self.why = ""
+        self.attempt: Attempt | None = None
+
+
 def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
-    """Let the client in, or not, by the answer of access control: open its session, answer CONNACK [MQTT-3.1.4-5].
-
-    Until then only AUTH went to the client [MQTT-3.2.0-1]: its session gets the buffer here, and the CONNACK is the
-    first thing in it. Only a CONNECT leads here, and a second one is refused, so there is one CONNACK [MQTT-3.2.0-2].
-
-    The CONNACK does not wait for a commit. It promises nothing that is kept: after a kill before the commit, the client
-    finds the session gone, or the one before it back, and is told so by Session Present (section 3.2.2.1.1). What it
-    then does with the session waits for a commit, and that of the session comes with it.
+    """Let the client in, or not, by the answer of access control, or that of the claim of its session.
 
     Raises:
-        Refused: access control, or what the client turned out to be, or the room that is left do not allow it.
+        Refused: these, or what the client turned out to be, or the room that is left do not allow it.
     """
+    admission = protocol.admission
     if answer >= 0x80:
-        raise Refused(reason_codes.name(answer), answer)
+        text = "" if admission is None or admission.attempt is None else admission.attempt.text
+        raise Refused(text or reason_codes.name(answer), answer)
+    if admission is not None:
+        _open(protocol, admission, now)
+        return
     connect = protocol.connect
     assert connect is not None
     router = protocol.router
     limits = router.limits
-    send_buffer = protocol.send_buffer
     integers = connect.properties.integers
     # Session expiry: 3.1.1 knows only "ends with the connection" [MQTT3-3.1.2-6] and "stays" [MQTT3-3.1.2-4] (5.0
     # section 3.1.2.11.2).
@@ -195,14 +222,41 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
     if connack is None:
         protocol.end(REFUSED, now, "the CONNACK does not fit the client's Maximum Packet Size")
         return
-    principal = _identify(protocol, connect, now)
+    admission = Admission(connect, _identify(protocol, connect, now), connack, expiry, delay)
     will = connect.will
-    left_out = leave_will_out(connect, principal, router)
+    admission.why = leave_will_out(connect, admission.principal, router)
+    if admission.why:
+        admission.left_out = will
     if not protocol.node:
-        check_client(connect, principal, router)
-    session, present = _open_session(protocol, connect, principal, expiry, now)
-    if left_out and will is not None:
-        session.refused(WILL, will.topic, reason_codes.NOT_AUTHORIZED, left_out, will.qos, will.retain)
+        check_client(connect, admission.principal, router)
+        if router.shared is not None:
+            _claim(protocol, admission, router.shared, now)
+            return
+    _open(protocol, admission, now)
+
+
+def _open(protocol: ServerProtocol, admission: Admission, now: float) -> None:
+    """Open the session of a client that is admitted, and answer CONNACK [MQTT-3.1.4-5].
+
+    Until then only AUTH went to the client [MQTT-3.2.0-1]: its session gets the buffer here, and the CONNACK is the
+    first thing in it. Only a CONNECT leads here, and a second one is refused, so there is one CONNACK [MQTT-3.2.0-2].
+
+    The CONNACK does not wait for a commit. It promises nothing that is kept: after a kill before the commit, the client
+    finds the session gone, or the one before it back, and is told so by Session Present (section 3.2.2.1.1). What it
+    then does with the session waits for a commit, and that of the session comes with it.
+
+    Raises:
+        Refused: the user of the session or the room that is left do not allow it.
+    """
+    router = protocol.router
+    connect, principal, connack = admission.connect, admission.principal, admission.connack
+    attempt = admission.attempt
+    if attempt is not None:
+        _restore(protocol, admission, attempt, now)
+    session, present = _open_session(protocol, connect, principal, admission.expiry, attempt, now)
+    will = admission.left_out
+    if will is not None:
+        session.refused(WILL, will.topic, reason_codes.NOT_AUTHORIZED, admission.why, will.qos, will.retain)
     # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]
     # [MQTT3-3.2.2-1]. In 3.1 the byte is reserved.
     protocol.session_present = connack.session_present = present and connect.version != V31
@@ -217,21 +271,92 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
             connack.session_present,
         )
     protocol.session = session
-    if delay != UNSET:
-        router.peers.request_delay(session, "", delay)
+    if admission.delay != UNSET:
+        router.peers.request_delay(session, "", admission.delay)
     protocol.first_bytes = b""
-    protocol.decoder.decided(largest_packet(limits, protocol.origin))
+    protocol.decoder.decided(largest_packet(router.limits, protocol.origin))
     acknowledge.start(protocol)
     publish.start(protocol, connack.properties.integers.get(TOPIC_ALIAS_MAXIMUM, 0))
     protocol.state = phases.follow(protocol.state, CONNECTED)
     protocol.accepted = True
-    send_buffer.control(encode(connack, connect.version))
+    protocol.send_buffer.control(encode(connack, connect.version))
     if protocol.node:
         # They may be many, and were told.
         del protocol.node[1:]
     if present:
         subscribe.resume(protocol, now)
     forget(protocol)
+
+
+# -- sessions that brokers share ---------------------------------------------------------------------------------------
+
+
+def _claim(protocol: ServerProtocol, admission: Admission, shared: SharedSessions, now: float) -> None:
+    """Claim the session of a client that is admitted. Nothing more is read before the answer.
+
+    An earlier CONNECT with its client identifier that waits for its own answer ends: it is taken over [MQTT-3.1.4-3].
+
+    Raises:
+        Refused: the answer came at once, and see `admit`.
+    """
+    # Access control has answered.
+    _forget_ticket(protocol)
+    earlier = shared.waiting.get(protocol.client_id)
+    if earlier is not None:
+        earlier.end(TAKEN_OVER, reason_codes.SESSION_TAKEN_OVER, "another connection with this client identifier", now)
+    clean = admission.connect.clean_start
+    attempt = Attempt(
+        protocol.client_id, clean, admission.expiry, admission.principal, protocol.close, protocol.answer_later
+    )
+    admission.attempt = shared.waiting[protocol.client_id] = attempt
+    protocol.admission = admission
+    if protocol.state != ADMITTING:
+        protocol.state = phases.follow(protocol.state, ADMITTING)
+    if attempt.ask(shared):
+        admit(protocol, attempt.answer, now)
+
+
+def _restore(protocol: ServerProtocol, admission: Admission, attempt: Attempt, now: float) -> None:
+    """Take in what a claimed session has.
+
+    Raises:
+        Refused: the room that is left does not allow it.
+    """
+    router = protocol.router
+    shared = router.shared
+    assert shared is not None
+    client_id = protocol.client_id
+    if shared.waiting.get(client_id) is attempt:
+        del shared.waiting[client_id]
+    earlier = router.sessions.get(client_id)
+    if earlier is not None:
+        # The claim counts for it no more.
+        _take_over(earlier, router, now)
+        router.let_go(earlier, now)
+    record, attempt.record = attempt.record, None
+    if record is not None and not attempt.clean:
+        check_room(router)
+        check_session(admission.connect, client_id, admission.principal, router, now)
+        attempt.restored = restore.restore_claimed(router, record, now)
+
+
+def _give_up(attempt: Attempt, router: Router) -> None:
+    """Give a claim up, if it has not led to an open session: its client has gone, or is refused."""
+    shared = router.shared
+    if shared is None or attempt.session is not None or attempt.is_gone:
+        return
+    attempt.discard()
+    if shared.waiting.get(attempt.client_id) is attempt:
+        del shared.waiting[attempt.client_id]
+    restored = attempt.restored
+    if restored is not None:
+        attempt.restored = None
+        router.let_go(restored, router.counters.load.now)
+    if attempt.is_open:
+        shared.left(attempt)
+
+
+# -- who the client is, and its session --------------------------------------------------------------------------------
 
 
 def _identify(protocol: ServerProtocol, connect: Connect, now: float) -> Principal:
@@ -258,7 +383,12 @@ def _identify(protocol: ServerProtocol, connect: Connect, now: float) -> Princip
 
 
 def _open_session(
-    protocol: ServerProtocol, connect: Connect, principal: Principal, expiry: int, now: float
+    protocol: ServerProtocol,
+    connect: Connect,
+    principal: Principal,
+    expiry: int,
+    attempt: Attempt | None,
+    now: float,
 ) -> tuple[Session, bool]:
     """Take over an earlier connection [MQTT-3.1.4-3], and open or resume the session. Return whether there was one.
 
@@ -282,10 +412,7 @@ def _open_session(
         if not protocol.node:
             check_room(router)
     else:
-        peer = earlier.send_buffer.peer
-        assert peer is not None
-        peer.take_over(now)
-        router.peers.drain(router, now)
+        _take_over(earlier, router, now)
     router.budget.used += CONNECT_WORK
     another = earlier is not None and earlier.user_name != principal.user_name
     clean = connect.clean_start or (earlier is not None and earlier.principal.mount != mount)
@@ -301,8 +428,19 @@ def _open_session(
         send_buffer.name_topics(OutgoingTopics(max_aliases, mount.encode()))
     window = min(limits.max_inflight, integers.get(RECEIVE_MAXIMUM, MAX_ID))  # [MQTT-3.3.4-9]
     session, present = router.connect(
-        client_id, clean, send_buffer, connect.version, window, send_buffer.topics is None, now, principal
+        client_id,
+        clean,
+        send_buffer,
+        connect.version,
+        window,
+        send_buffer.topics is None,
+        now,
+        principal,
+        attempt is not None and expiry > 0,
     )
+    if attempt is not None:
+        attempt.session, session.claim = session, attempt
+        attempt.restored = None
     if present:
         identity.become(session, principal, router)
     if isinstance(session, NodeSession):
@@ -324,6 +462,16 @@ def _open_session(
     if router.journal is not None:
         session.keep(router.journal)
     return session, present
+
+
+def _take_over(session: Session, router: Router, now: float) -> None:
+    """End the connection of a session, if it has one, for another one of its client."""
+    send_buffer = session.send_buffer
+    if send_buffer is not None:
+        peer = send_buffer.peer
+        assert peer is not None
+        peer.take_over(now)
+        router.peers.drain(router, now)
 
 
 # -- the CONNACK, and the terms ----------------------------------------------------------------------------------------

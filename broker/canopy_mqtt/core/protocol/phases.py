@@ -17,7 +17,7 @@ CONNECTING: Final = 0
 AUTHENTICATING: Final = 1
 """Its CONNECT named an authentication method, and the exchange goes on (section 4.12)."""
 ADMITTING: Final = 2
-"""Access control decides about its CONNECT. What has come behind it waits, unread."""
+"""Access control decides about its CONNECT, or its session is claimed. What has come behind it waits, unread."""
 CONNECTED: Final = 3
 """A CONNACK has accepted it."""
 CLOSED: Final = 4

@@ -253,7 +253,7 @@ def _qos12(protocol: ServerProtocol, route: Route, topic: bytes, id_at: i64, pay
     if packet_id == 0 or room <= 0 or qos > router.limits.max_qos:
         return 0
     if router.commits is not None:
-        if router.commits.refuses(router.limits.store_refuses):
+        if router.shared is not None or router.commits.refuses(router.limits.store_refuses):
             return 0
         acknowledge.begin(protocol)
     head = buffer[first:id_at]
@@ -432,14 +432,15 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
                     acknowledge.answer(protocol, qos, packet_id, hook.reason_code)
                 return
             message = changed
+        once = packet_id if qos == 2 else 0
         if qos > 0 and publish.request:
             request = Request(packet_id, qos)
-            count = router.ask(message, session, request)
+            count = router.ask(message, session, request, once)
             if protocol.send_buffer.peer is not None and request.waits(protocol, count):
                 acknowledge.hold(protocol, request, now + limits.answer_timeout)
                 return
         else:
-            count = router.publish(message, session)
+            count = router.publish(message, session, False, once)
         reason = _reason(protocol, count)
     if qos > 0:
         acknowledge.answer(protocol, qos, packet_id, reason)

@@ -114,7 +114,8 @@ class ServerProtocol(Peer):
         self.refused = 0  # the shell's, before the first `receive`: with which code to refuse its CONNECT
         self.final_packet = b""
         self.first_bytes = b""  # of the first read, until the client is accepted
-        # The shell's, where there is access control: it calls `admitted`, and looks at the connection after.
+        # The shell's, where there is access control, or sessions are claimed: it calls `admitted`, and looks at the
+        # connection after.
         self.answer_later: Callable[[int], None] | None = None
         # From its CONNECT until its session is open; what access control is asked; the exchange, if the CONNECT named
         # an authentication method.
@@ -122,6 +123,7 @@ class ServerProtocol(Peer):
         # What another node of the cluster is told in CONNACK; None: it is a client.
         self.node: list[tuple[str, str]] | None = None
         self.ticket: Ticket | None = None
+        self.admission: connect.Admission | None = None  # while its session is claimed
         self.authentication: Authentication | None = None
         self.v5 = False
         self.accepted = False
@@ -131,7 +133,7 @@ class ServerProtocol(Peer):
         self.wants_problems = True  # whether a SUBACK may have properties [MQTT-3.1.2-29]
         self.clean_start = False
         self.session_present = False
-        self._answered = False  # access control, late
+        self._answered = False  # access control, or a claim, late
         if self.publish_limit is not None:
             self.max_run = 1  # the limit is asked after each packet
         send_buffer.peer = self
@@ -188,11 +190,11 @@ class ServerProtocol(Peer):
 
     @property
     def waiting(self) -> bool:
-        """True while access control decides: the shell reads nothing until `admitted`."""
+        """True while access control decides, or the session is claimed: the shell reads nothing until `admitted`."""
         return self.state == ADMITTING
 
     def admitted(self, reason_code: int, now: float, work: i64 = TURN_WORK) -> None:
-        """Take the late answer of access control, in a turn. Does nothing if the connection has ended."""
+        """Take the late answer of access control or of a claim, in a turn. Does nothing if the connection has ended."""
         if self.state == ADMITTING:
             self._answered = True
             self._turn(reason_code, now, work)

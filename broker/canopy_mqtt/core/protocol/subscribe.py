@@ -284,6 +284,8 @@ class FilterPacket(Job):
         if code == 0 and not roomy and not self._has_room(name, group, topic_filter):
             code = reason_codes.QUOTA_EXCEEDED
         if code == 0:
+            if group:
+                request.qos = min(request.qos, session.max_live_qos)
             if session.bridge:
                 # A client of 3.1.1 cannot ask for them. In a share group there is no No Local [MQTT-3.8.3-4].
                 request.no_local = not group

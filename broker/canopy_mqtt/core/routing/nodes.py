@@ -21,6 +21,7 @@ from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST, Messag
 from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.node_messages import TimedMessage, for_group, from_group, marked
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.session.shared_session import SharedSession
 from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
 from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
 from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree
@@ -157,9 +158,9 @@ class NodeSession(Session):
                 message = MessageCopy(message, properties)
         return super().deliver(message, _between_nodes(qos), False, identifiers, group, message_terms)
 
-    def send(self, message: Message) -> None:
-        """Offer a message that is marked already (`for_nodes`)."""
-        super().deliver(message, _between_nodes(message.qos), False, NO_IDENTIFIERS, None)
+    def send(self, message: Message) -> int:
+        """Offer a message that is marked already (`for_nodes`), or what nodes tell each other: as `Session.deliver`."""
+        return super().deliver(message, _between_nodes(message.qos), False, NO_IDENTIFIERS, None)
 
     def send_home(self, message: Message, name: str) -> int:
         """Offer a message for a share group that lives at the node: as `Session.deliver`."""
@@ -235,12 +236,15 @@ def _between_nodes(qos: int) -> int:
     return 2 if qos == 1 else qos
 
 
-def new_session(client_id: str, limits: Limits, counters: Counters, principal: Principal | None) -> Session:
-    """Make the session of a client, or of another node."""
+def new_session(
+    client_id: str, limits: Limits, counters: Counters, principal: Principal | None, shared: bool = False
+) -> Session:
+    """Make the session of a client, or of another node; `shared`: one that brokers share (`core.shared`)."""
     if client_id.startswith(NODES):
         node = NodeSession(client_id, counters, principal)
         node.bound(limits)
         return node
-    session = Session(client_id, limits.session_messages, limits.session_bytes, counters, principal)
+    kind = SharedSession if shared else Session
+    session = kind(client_id, limits.session_messages, limits.session_bytes, counters, principal)
     session.queue_qos0 = limits.queue_qos0
     return session

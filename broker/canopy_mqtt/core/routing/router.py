@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.accounts import Accounts
-from canopy_mqtt.core.causes import CLIENT_DISCONNECT
+from canopy_mqtt.core.causes import CLIENT_DISCONNECT, TAKEN_OVER
 from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest
 from canopy_mqtt.core.counters import Counters, bound
 from canopy_mqtt.core.deadlines import Deadlines
@@ -39,6 +39,7 @@ from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.bursts import RunFinder
 from canopy_mqtt.core.routing.fanout import Fanout
 from canopy_mqtt.core.routing.links import BridgeStates
+from canopy_mqtt.core.routing.nodes import NODE_LINKS
 from canopy_mqtt.core.routing.peers import ConnectedPeers, PeerConnected, PeerDisconnected
 from canopy_mqtt.core.routing.queue_limits import QueueLimits
 from canopy_mqtt.core.routing.retained import RetainedStore
@@ -48,7 +49,9 @@ from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
 from canopy_mqtt.core.routing.unfinished import Unfinished
 from canopy_mqtt.core.routing.wills import LoneWill, WillQueue
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.session.shared_session import SharedSession
 from canopy_mqtt.core.session.shedding import GlobalLimiter
+from canopy_mqtt.core.shared import SharedSessions
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.core.topics.trie import create
 
@@ -103,6 +106,7 @@ class Router:
         self.tap: Recorder | None = None  # records what happens
         self.sampler = PublishSampler()  # samples nothing until another one takes its place
         self.commits: Commits | None = None  # the journal's; set with it
+        self.shared: SharedSessions | None = None  # the store of sessions that brokers share; set with the journal
         self.limits_changed()
 
     def limits_changed(self) -> None:
@@ -165,9 +169,11 @@ class Router:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    def publish(self, message: Message, origin: Session | None, retained: bool = False) -> int:
+    def publish(self, message: Message, origin: Session | None, retained: bool = False, packet_id: int = 0) -> int:
         """Route a message; store or clear it when it is retained, unless that is done (`retained`). Return how many
         sessions and groups it was for.
+
+        `packet_id`: of a PUBLISH of QoS 2, which its client may send again at another broker; 0: there is none.
 
         `origin` is the publishing session (for No Local), None for the broker's own messages and wills. Messages from a
         connection take shorter paths if possible (`protocol.publish`).
@@ -180,20 +186,22 @@ class Router:
         if route is None:
             route = fanout.new_route(message.topic)
         count = fanout.forward(route, message, origin) if route.tapped else fanout.deliver(route, message, origin)
+        if self.shared is not None and message.qos > 0 and self._keep(self.shared, message, origin, packet_id):
+            count = max(count, 0) + 1
         # Without RETAIN no retained message is touched [MQTT-3.3.1-8].
         if message.retain and not retained:
             self.retained_store.retain(message, origin, True)
         return count
 
-    def ask(self, message: Message, origin: Session | None, request: Request) -> int:
+    def ask(self, message: Message, origin: Session | None, request: Request, packet_id: int = 0) -> int:
         """`publish` a request: the links that take it with QoS 1 or 2 and are connected are asked whom they reach.
 
         Afterwards `Request.waits` says whether there is anything to wait for.
         """
         if self.limits.answer_timeout <= 0.0:
-            return self.publish(message, origin)
+            return self.publish(message, origin, False, packet_id)
         try:
-            return self.publish(RequestMessage(message, request), origin)
+            return self.publish(RequestMessage(message, request), origin, False, packet_id)
         finally:
             request.routing = False
 
@@ -302,6 +310,7 @@ class Router:
         plain: bool,
         now: float,
         principal: Principal | None = None,
+        shared: bool = False,
     ) -> tuple[Session, bool]:
         """Open or resume the session of a client that was admitted; the send buffer becomes its peer.
 
@@ -309,8 +318,9 @@ class Router:
         [MQTT-3.1.4-4] [MQTT3-3.1.4-3]: with it a session that is there is thrown away [MQTT-3.1.2-4] [MQTT3-3.1.2-6],
         without it that one goes on [MQTT-3.1.2-5] [MQTT3-3.1.2-4]; where there is none, one is made [MQTT-3.1.2-6].
 
-        `window` and `plain`: see `Session.attach`; `principal`: whose a new session is. Returns the session and whether
-        it was present. Any earlier connection of the client has been given up by then.
+        `window` and `plain`: see `Session.attach`; `principal`: whose a new session is; `shared`: whether brokers share
+        a new one. Returns the session and whether it was present. Any earlier connection of the client has been given
+        up by then.
         """
         self.peers.drain(self, now)
         session = self.sessions.get(client_id)
@@ -332,7 +342,7 @@ class Router:
                 session.expires_at = 0.0
         self.wills.back(client_id, None if principal is None else principal.user_name, now)
         if session is None:
-            session = self.session_table.make(client_id, self.limits, self.counters, principal)
+            session = self.session_table.make(client_id, self.limits, self.counters, principal, shared)
             session.account.retained = self.retained_store.shares.of(client_id)
         session.attach(version, window, plain)
         self.peers.events.append(PeerConnected(session, send_buffer))
@@ -371,6 +381,8 @@ class Router:
         if expiry == 0 and not session.bridge_state:
             # Its end does the rest, the will first.
             self.end_session(session, now)
+            if session.claim is not None:
+                self._leave(session)
             return
         if expiry > 0 and session.journal is not None and not session.upstream:
             session.journal.session_kept(session.client_id, session.principal, expiry, now)
@@ -380,6 +392,16 @@ class Router:
             self.publish(down, None)
         if session.memberships is not None:
             self.unfinished.share_out(session)
+        if session.claim is not None:
+            if event.cause == TAKEN_OVER:
+                # The session goes on: the client is back in time for its delayed will [MQTT-3.1.3-9].
+                self.wills.forget(session)
+            if expiry == 0:
+                self.end_session(session, now)
+            else:
+                self.let_go(session, now)
+            self._leave(session)
+            return
         if expiry == 0:
             self.end_session(session, now)
         elif expiry != NEVER:
@@ -392,11 +414,12 @@ class Router:
             if empty is not None and 0 < self.limits.max_empty_sessions < table.empty_count:
                 self.end_session(empty, now)
 
-    def end_session(self, session: Session, now: float) -> None:
+    def end_session(self, session: Session, now: float, kept: bool = False) -> None:
         """Delete a session and everything in it; its delayed will is published now [MQTT-3.1.3-9].
 
         From here on nothing comes to it, and its client identifier is free; thousands of subscriptions are taken away
-        in turns (`tick`). Retained messages do not belong to it, and stay [MQTT3-3.1.2-7].
+        in turns (`tick`). Retained messages do not belong to it, and stay [MQTT3-3.1.2-7]. `kept`: it is given back,
+        and not over (`let_go`).
         """
         if session.ended:
             return
@@ -412,15 +435,65 @@ class Router:
             self.unfinished.end(session)
         if session.made_queue is not None:
             self.budget.used += HELD_WORK * session.made_queue.in_memory
-        session.end()
+        session.end(kept)
         if session.expiry_interval != 0:  # else it ends with its connection, and never had a deadline
             self.deadlines.cancel(session)
         self.session_table.remove(session)
         self.table.end(session)
         if isinstance(session, ShareQueue):
             self.share_queues.ended(session)
-        elif self.event_listener is not None:
+        elif self.event_listener is not None and not kept:
             self.event_listener.session_ended(session.client_id)
+
+    # -- sessions that brokers share -----------------------------------------------------------------------------------
+
+    def let_go(self, session: Session, now: float) -> None:
+        """Remove a session whose client is not connected here any more; it stays in the store that brokers share.
+
+        A delayed will waits here (`elsewhere`). What the session had of share groups goes to other members here.
+        """
+        if session.ended:
+            return
+        will, due = session.will, session.will_due
+        session.give_back()
+        if will is not None:
+            self.wills.forget(session)
+            self.wills.hold(session.client_id, session.principal, will, max(due, now))
+        self.end_session(session, now, True)
+
+    def elsewhere(self, client_id: str) -> None:
+        """A client that has no session here has connected to another broker: its delayed will is not sent from here
+        [MQTT-3.1.3-9]."""
+        held = self.wills.held.get(client_id)
+        if held is not None:
+            self.wills.drop(held)
+
+    def _leave(self, session: Session) -> None:
+        """The connection of a claimed session has ended, and all that is told of it has been told."""
+        attempt, session.claim = session.claim, None
+        if attempt is not None and self.shared is not None:
+            attempt.expiry = session.expiry_interval
+            attempt.session = None
+            attempt.is_gone = True
+            self.shared.left(attempt)
+
+    def _keep(self, shared: SharedSessions, message: Message, origin: Session | None, packet_id: int) -> bool:
+        """Give a message of QoS 1 or 2 to the store that brokers share. Return whether it may reach a session.
+
+        Also one that no known filter matches: a client of another node may have subscribed before it came, and only the
+        store tells which filters there are. `packet_id`: see `publish`.
+        """
+        if message.publisher.startswith(NODE_LINKS):
+            return False
+        filters = shared.filters
+        matching = () if filters is None else filters.match(message.topic)
+        session = origin if isinstance(origin, SharedSession) else None
+        if session is None:
+            packet_id = 0
+        elif packet_id == 0 and message.qos == 2:
+            session = None  # it is none that the client may send again
+        shared.publish(message, matching, session, packet_id)
+        return filters is None or len(matching) > 0
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

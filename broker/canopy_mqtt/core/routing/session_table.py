@@ -49,9 +49,11 @@ class SessionTable:
         """Return how many sessions of clients that are away hold nothing."""
         return len(self._empty)
 
-    def make(self, client_id: str, limits: Limits, counters: Counters, principal: Principal | None) -> Session:
-        """Make a session and take it in; `count` is still to be told of it."""
-        session = new_session(client_id, limits, counters, principal)
+    def make(
+        self, client_id: str, limits: Limits, counters: Counters, principal: Principal | None, shared: bool = False
+    ) -> Session:
+        """Make a session and take it in; `count` is still to be told of it. `shared`: see `new_session`."""
+        session = new_session(client_id, limits, counters, principal, shared)
         self._enter(session)
         return session
 

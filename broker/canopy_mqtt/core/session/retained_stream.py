@@ -122,7 +122,7 @@ class RetainedStreams:
         if permissions is not None and (session.internal or not permissions.filters):
             permissions = None
         frames = session.fast_path and not session.upstream and send_buffer.topics is None
-        most = 2
+        most = session.max_live_qos
         while streams and self.left > 0:
             if send_buffer.messages * 2 >= send_buffer.max_messages or send_buffer.bytes * 2 >= send_buffer.max_bytes:
                 # The other half is for live messages.
@@ -157,7 +157,9 @@ class RetainedStreams:
                 continue
             if permissions is not None:
                 self.left -= permissions.source.ask_work // ASK_PART
-                most = permissions.asked.receive_qos(session.principal, message.topic.decode())
+                most = min(
+                    permissions.asked.receive_qos(session.principal, message.topic.decode()), session.max_live_qos
+                )
                 if most < 0:
                     session.ledger.barred(session.principal, message.topic, True)
                     continue

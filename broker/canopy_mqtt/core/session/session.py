@@ -33,6 +33,7 @@ from canopy_mqtt.core.topics.topic_tree import RetainedTree
 if TYPE_CHECKING:
     from canopy_mqtt.core.queues.delivery import InFlight
     from canopy_mqtt.core.queues.queue_terms import QueueRule, RequestedDelays
+    from canopy_mqtt.core.shared import Attempt
 
 
 class Session:
@@ -78,6 +79,7 @@ class Session:
         self.requested_delays: RequestedDelays | None = None  # of the present connection (`ConnectedPeers`)
         self.fresh_terms: i64 = 0  # those of them whose messages are worth less the longer they wait
         self.version = V311
+        self.max_live_qos = 2  # of retained messages, and of those of share groups (`SharedSession`)
         # Expiry and will, and when the present connection came (s); the times are 0.0 while they do not apply.
         self.expiry_interval, self.ended = 0, False
         self.expires_at = self.will_due = self.grace_from = self.attached_at = 0.0
@@ -91,6 +93,7 @@ class Session:
         # A subscription's own queue is half full, or its messages are soon too old: what waits for more has to go.
         self.hurries = False
         self.memberships: dict[Subscription, None] | None = None  # in share groups
+        self.claim: Attempt | None = None  # while it is open here, where brokers share sessions
 
     @property
     def user_name(self) -> str | None:
@@ -566,11 +569,20 @@ class Session:
             self.queue.take_shared(waiting)
         self.update_fast_path()
 
-    def end(self) -> None:
-        """The session ended: queued messages are dropped and counted."""
+    def give_back(self) -> None:
+        """A store that brokers share has what is here: it is neither queued nor lost. QoS 0 is here alone."""
+        self.keep_in(None)
+        queue = self.made_queue
+        here: i64 = 0 if queue is None else queue.qos0
+        self.offered -= i64(self.queued()) - here
+        if here > 0:
+            self.ledger.lost(SESSION_ENDED, here)
+
+    def end(self, kept: bool = False) -> None:
+        """The session ended: queued messages are dropped and counted, unless they are `kept` (`give_back`)."""
         self.ended = True
         queue, window = self.made_queue, self.made_window
-        if queue is not None or window is not None or self.send_buffer is not None:
+        if not kept and (queue is not None or window is not None or self.send_buffer is not None):
             queued = self.queued()
             if queued > 0:
                 self.ledger.lost(SESSION_ENDED, queued)

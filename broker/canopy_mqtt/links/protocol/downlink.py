@@ -24,6 +24,7 @@ from canopy_mqtt.core.queues.requests import Peer, Request
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.links import has_looped, visited, with_hop
 from canopy_mqtt.core.routing.node_messages import MARK_SIZE, GroupMessage, Mark, NodeMessage, read_mark
+from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.links.filters.declarer import COPY, OUTSIDE
 from canopy_mqtt.links.protocol.link_state import LinkState
 from canopy_mqtt.links.protocol.node_publishes import publish_again, publish_to_group
@@ -31,6 +32,9 @@ from canopy_mqtt.links.protocol.session import renamed
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+
+BETWEEN_NODES: Final = NODES.encode()
+"""The topics of what nodes say to each other begin so."""
 
 UNANSWERED: Final = -1
 """Stands for a reason code that is not known yet."""
@@ -69,6 +73,7 @@ class Downlink(Peer):
         self._session = link.session
         self._declarer = link.declarer
         self._replays = link.replays
+        self._heard = link.heard
         self._figures = link.figures
         self._send_buffer = send_buffer
         self._version = version
@@ -124,6 +129,11 @@ class Downlink(Peer):
         figures = self._figures
         figures.received += 1
         self._router.budget.used += DECODE_WORK + (len(packet.properties) >> PROPERTY_SHIFT)
+        heard = self._heard
+        if heard is not None and packet.qos == 0 and packet.topic.startswith(BETWEEN_NODES):
+            # For this node itself, and for no client.
+            heard(packet.topic, packet.payload)
+            return
         packet_id = packet.packet_id
         if packet_id in self._requests:
             # The message came again before it was acknowledged: one answer is for both.

@@ -5,6 +5,8 @@ A link has one, and gives it to each of its connections (`Uplink`, with its `Dow
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.links.filters.declarer import Declarer
 from canopy_mqtt.links.protocol.replays import NoReplays, Replays
@@ -41,4 +43,6 @@ class LinkState:
         self.replays = NoReplays(router, session) if session.node else Replays(router, session)
         if session.node:
             declarer.retain_handling = 2
+        # Of a node: told what it says to this one, topic and payload; None: the nodes say nothing to each other.
+        self.heard: Callable[[bytes, bytes], None] | None = None
         self.figures = LinkStats()

@@ -110,7 +110,7 @@ class Connection(Endpoint):
         self.send_buffer = SendBuffer(router.peers.touched, rounds.counters, rounds.live_messages, rounds.live_bytes)
         self.send_buffer.owner = self
         self.protocol = ServerProtocol(router, self.send_buffer, origin)
-        if router.access_control is not None:
+        if router.access_control is not None or router.shared is not None:
             self.protocol.answer_later = self.admitted
         self.opened_at = self.rounds.time()
         rounds.counters.connections += 1

@@ -21,6 +21,8 @@ PORTS: Final = {"mqtts": 8884, "mqtt": 1884}
 NAME: Final = r"^[A-Za-z0-9_-]{1,64}\z"
 LOWEST_TIMEOUT: Final = 0.1
 HIGHEST_TIMEOUT: Final = 300.0
+LOWEST_DEAD_AFTER: Final = 2.0
+"""Two signs of life, in seconds."""
 
 
 def parse_node(url: str) -> Endpoint:
@@ -76,6 +78,7 @@ class Cluster(Section):
     cert_file: str = ""
     key_file: str = ""
     link_timeout: Annotated[float, Field(ge=LOWEST_TIMEOUT, le=HIGHEST_TIMEOUT, allow_inf_nan=False)] = 3.0
+    dead_after: Annotated[float, Field(ge=LOWEST_DEAD_AFTER, le=HIGHEST_TIMEOUT, allow_inf_nan=False)] = 5.0
     link_bytes: Annotated[int, Field(ge=1, le=MAX_BYTES)] = 67_108_864
 
     @property

@@ -77,6 +77,11 @@ async def _make(database: Database) -> None:
         if not await connection.fetchval("SELECT to_regclass('canopy')::text"):
             if await connection.fetchval("SELECT to_regclass('canopy_store')::text"):
                 raise _too_old(database)
+            if await connection.fetchval("SELECT to_regclass('cluster')::text"):
+                raise StoreError(
+                    f"{database.place} has the sessions that the nodes of a cluster share: name another schema "
+                    "(store.name), or the cluster (cluster.name)"
+                )
             if await connection.fetchval(OTHERS, database.name):
                 raise StoreError(f"{database.place} has another program's tables: name another schema (store.name)")
             await connection.execute(schema.SCHEMA)

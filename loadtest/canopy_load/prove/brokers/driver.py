@@ -28,7 +28,7 @@ from canopy_load.brokers.registry import PEERS, mosquitto_with
 from canopy_load.errors import Misuse
 from canopy_load.prove.faults import MAX_NODES, MAX_TIMEOUT
 from canopy_load.prove.judge import Durability
-from canopy_load.prove.shapes import shaped
+from canopy_load.shapes import shaped
 
 FOLDER: Final = Path(__file__).parent
 PLACE: Final = re.compile(r"\{([a-z_]+)\}")
@@ -81,6 +81,9 @@ class Driver:
     """True if a node is started when the one before answers."""
     sessions_stay: bool = False
     """True if a session, and a share group, is at one node, to which its clients return."""
+    shared: bool = False
+    """True if durable sessions are in a database of all nodes; share groups are at one node, and their members return
+    there, and nothing waits for them. Nothing else outlives a node."""
     max_qos: Annotated[int, Field(ge=0, le=2)] = 2
     """The highest QoS that it takes as it is; it lowers others on its own."""
     workers: tuple[Annotated[int, Field(ge=1)], ...] = ()
@@ -88,8 +91,8 @@ class Driver:
 
     @property
     def durability(self) -> Durability:
-        relinked = 2 * self.timeout if self.sessions_stay else 0.0
-        return Durability(self.window, self.says, self.recovery, self.volatile, self.share_queue, relinked)
+        relinked = 2 * self.timeout if self.sessions_stay or self.shared else 0.0
+        return Durability(self.window, self.says, self.recovery, self.volatile, self.share_queue, relinked, self.shared)
 
     @property
     def missing(self) -> str | None:

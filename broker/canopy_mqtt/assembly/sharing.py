@@ -1,0 +1,68 @@
+"""A broker whose durable sessions are in a database that the nodes of its cluster share.
+
+Owns the ways between the store of these sessions, the core, and the links to the other nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from canopy_mqtt.store.shared.database import SharedDatabase
+from canopy_mqtt.store.shared.store import SharedStore
+
+if TYPE_CHECKING:
+    from canopy_mqtt.cluster.cluster import Cluster
+    from canopy_mqtt.net.server import Server
+    from canopy_mqtt.settings import Settings
+    from canopy_mqtt.store.group_commit.principals import RuleTexts
+    from canopy_mqtt.store.shared.calls import Piece
+
+ANY_USER: Final = "any-user"
+"""The value of `session.takeover` with which a client takes over sessions of other users."""
+
+
+def make(settings: Settings, rules: RuleTexts | None) -> SharedStore:
+    """Make the store that the nodes of a cluster share. Touches nothing."""
+    wanted, cluster = settings.store, settings.cluster
+    database = SharedDatabase(
+        wanted.url, wanted.name, node=cluster.node, cluster=cluster.name, synchronous=wanted.synchronous
+    )
+    terms = {"most": wanted.memory_messages} if wanted.memory_messages else {}
+    return SharedStore(
+        database,
+        window=wanted.commit_window,
+        dead_after=cluster.dead_after,
+        any_user=settings.session.takeover == ANY_USER,
+        rules=rules,
+        **terms,
+    )
+
+
+class Sharing:
+    """A broker's part in the sessions that nodes share. Made before the store is open."""
+
+    def __init__(self, server: Server, store: SharedStore) -> None:
+        self._store = store
+        self._cluster: Cluster | None = None
+        router = server.router
+        router.shared = store.sessions
+        # Nothing brings back to a node what it had retained but the other nodes.
+        router.limits.relays_retained = True
+        store.attach(router, after_batch=server.after_batch, tell=self._tell, linked=self._linked)
+
+    @property
+    def identity(self) -> str:
+        """The identity of the open store: nodes that share their sessions have the same one."""
+        return self._store.running.database.identity
+
+    def join(self, cluster: Cluster) -> None:
+        """Tell and hear the other nodes by their links, which are not prepared yet."""
+        self._cluster = cluster
+        cluster.hear(self._store.hear)
+
+    def _tell(self, piece: Piece) -> None:
+        if self._cluster is not None:
+            self._cluster.telling.tell(piece)
+
+    def _linked(self) -> bool:
+        return self._cluster is not None and self._cluster.links.linked

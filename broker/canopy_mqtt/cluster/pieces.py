@@ -1,0 +1,53 @@
+"""What nodes that share their sessions tell each other, as MQTT messages (`store.shared.calls`).
+
+A piece is one PUBLISH or several, with QoS 0, on a topic below `$node/` that no client can publish to another node. Who
+cannot read one reads what its sessions have instead: what it said is in the database.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from canopy_mqtt.store.shared.calls import DeliveryKey, General, Hello, Hints, Piece, Taken
+
+HELLO: Final = b"$node/hello"
+HINTS: Final = b"$node/hints"
+TAKEN: Final = b"$node/taken"
+GENERAL: Final = b"$node/general"
+
+KEY: Final = struct.Struct(">QQQ")
+"""Session, source and number of a delivery."""
+EPOCH: Final = struct.Struct(">Q")
+"""Of a claim; the client identifier follows, in UTF-8."""
+
+MAX_KEYS: Final = 2_048
+"""Deliveries in one PUBLISH: more of them go in several, between which other packets have their turn."""
+
+
+def encode(piece: Piece) -> Iterator[tuple[bytes, bytes]]:
+    """Yield topic and payload of each PUBLISH of a piece."""
+    match piece:
+        case Hints(deliveries):
+            for at in range(0, len(deliveries), MAX_KEYS):
+                yield HINTS, b"".join(KEY.pack(*key) for key in deliveries[at : at + MAX_KEYS])
+        case Taken(client_id, epoch):
+            yield TAKEN, EPOCH.pack(epoch) + client_id.encode()
+        case Hello():
+            yield HELLO, b""
+        case General():
+            yield GENERAL, b""
+
+
+def decode(topic: bytes, payload: bytes) -> Piece:
+    """Return the piece of a PUBLISH. What cannot be read is `General`: a newer node may tell more."""
+    try:
+        if topic == HINTS:
+            return Hints([DeliveryKey(*key) for key in KEY.iter_unpack(payload)])
+        if topic == TAKEN:
+            (epoch,) = EPOCH.unpack_from(payload)
+            return Taken(payload[EPOCH.size :].decode(), epoch)
+    except (struct.error, UnicodeDecodeError):
+        return General()
+    return Hello() if topic == HELLO else General()

@@ -1,0 +1,168 @@
+"""Sessions that several brokers share: what the core asks of their store (`SharedSessions`), and what it tells it.
+
+With `router.shared`, the durable sessions of clients are in a store that all nodes of a cluster have. A session is in
+this process only while its client is connected here: a CONNECT claims it (`Attempt`), and with the end of the
+connection it goes back. The core knows no absent session, and so none that expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mypy_extensions import mypyc_attr
+
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.persistence.journal import SessionRecord
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
+
+if TYPE_CHECKING:
+    from canopy_mqtt.core.session.session import Session
+
+
+class Attempt:
+    """A CONNECT that claims its session, and then the claim of the session that was opened for it.
+
+    `clean`: whether a session that exists is to end; `expiry`: the Session Expiry Interval that was granted, s; after a
+    DISCONNECT the one that it set, and 0 when the session has ended. `principal`: whose the session is.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        clean: bool,
+        expiry: int,
+        principal: Principal,
+        close: Callable[[str, int, str, float], None],
+        told: Callable[[int], None] | None,
+    ) -> None:
+        """`close` ends the connection (see `end`); `told` hears of a late answer."""
+        self.client_id = client_id
+        self.clean = clean
+        self.expiry = expiry
+        self.principal = principal
+        # The session, while it is open here.
+        self.session: Session | None = None
+        # The client has gone, before the answer or later, or was refused.
+        self.is_gone = False
+        # The answer: a reason code, -1: there is none yet; `text` of a refusal, for the log and the client; `record` of
+        # a session that goes on. The core's.
+        self.answer = -1
+        self.is_open = self._goes_on = False
+        self.text = ""
+        self.record: SessionRecord | None = None
+        # What the core has made of the record before the session is open.
+        self.restored: Session | None = None
+        self._close = close
+        self._told = told
+        self._asking = False  # `claim` has not returned yet
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether the store keeps the session: it lasts, or it was kept and ends with this connection."""
+        return self.expiry > 0 or self._goes_on
+
+    # -- the store's side ----------------------------------------------------------------------------------------------
+
+    def opened(self, record: SessionRecord | None) -> None:
+        """Answer that the session is claimed. `record`: what it has, but for what waits; None: there was none, or it
+        has begun anew.
+
+        Call this or `refused` once, in the thread of the event loop, and not if the client `is_gone`: the store gives
+        the session back then. Each other call is followed by one of `SharedSessions.left`, at once where the client is
+        refused after all. Otherwise `session` is set when this returns, or, within `claim`, when that has; or the
+        connection is about to end. The journal must know the session already: it is told of its deliveries in flight
+        (`restored`) meanwhile.
+        """
+        if self.answer < 0:
+            self.is_open = True
+            self.record = record
+            self._goes_on = record is not None
+            self._say(reason_codes.SUCCESS)
+
+    def refused(self, reason_code: int, text: str) -> None:
+        """Answer that the session cannot be claimed: the CONNACK has the reason code. Does nothing if it is open."""
+        if self.answer < 0:
+            self.text = text
+            self._say(reason_code)
+
+    def end(self, cause: str, reason_code: int, text: str, now: float) -> None:
+        """End the connection, or the CONNECT that waits: for instance, since the session is elsewhere by now.
+
+        `cause`: one of `core.causes`. `left` follows if it was `opened`.
+        """
+        self._close(cause, reason_code, text, now)
+
+    # -- the core's side -----------------------------------------------------------------------------------------------
+
+    def ask(self, shared: SharedSessions) -> bool:
+        """Have the session claimed. Return whether there is an answer already."""
+        self._asking = True
+        try:
+            shared.claim(self)
+        finally:
+            self._asking = False
+        return self.answer >= 0
+
+    def _say(self, reason_code: int) -> None:
+        self.answer = reason_code
+        if self._told is not None and not self._asking:
+            self._told(reason_code)
+
+    def discard(self) -> None:
+        """Take no answer any more."""
+        self.is_gone = True
+        self._told = None
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class SharedSessions:
+    """The store of the sessions that several brokers share. Must not raise, and must not block.
+
+    It is set with a journal that has `Commits`, and is told of all else by that: acknowledgements wait for these. The
+    journal is not told `session_gone` where a session goes back, and of nothing in it either.
+
+    Each CONNECT of a client claims its session, also with Clean Start: it ends one that is elsewhere. Nodes, links, and
+    the program that the broker runs in claim nothing. The connection reads nothing more until the claim is answered.
+    The store refuses the session of another user, and begins one of another mount anew (`connect._open_session`).
+
+    A message of QoS 1 or 2 goes to durable sessions by the store alone, also to those that are here: `publish`. The
+    store reads it back into the queues of those who are connected (`persistence.restore.take`). QoS 0, messages for a
+    subscription with QoS 0, those for share groups, and retained ones for a new subscription, come as without a store.
+    Where a client has connected elsewhere, the store tells the router (`Router.elsewhere`, `Attempt.end`).
+
+    No session subscribes here to the filters of all nodes: it would be asked for of other brokers, judged by access
+    control, and served in turns behind very many others, after the PUBACK. The filters have a table of their own, which
+    is asked about each message of QoS 1 or 2.
+    """
+
+    def __init__(self) -> None:
+        # The filters of all durable sessions of all nodes; None: they are not known (yet), and each message of QoS 1
+        # or 2 may be for one of them. The store's to set and to change.
+        self.filters: NumberedFilters | None = None
+        # CONNECTs without an answer, by client identifier: a later one ends an earlier one. The core's.
+        self.waiting: dict[str, Attempt] = {}
+
+    def claim(self, attempt: Attempt) -> None:
+        """Claim the session of a CONNECT. Answer by `Attempt.opened` or `Attempt.refused`, now or later."""
+        raise NotImplementedError
+
+    def left(self, attempt: Attempt) -> None:
+        """Called once for each attempt that was `opened`, when it is over: the session is not here any more.
+
+        It stays in the store for `attempt.expiry` seconds; with 0 it ends. All that is told of it has been told.
+        """
+        raise NotImplementedError
+
+    def publish(self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int) -> None:
+        """Keep a message of QoS 1 or 2 for the sessions behind `filters`, the numbers of those that match now.
+
+        Called for each, also where none matches that is known by now: by the time that it is acknowledged, it has to be
+        known that there was no other. `packet_id`: of a PUBLISH of QoS 2 of a durable session, to be kept; 0 for all
+        others. Messages of other nodes are not for it: these have kept them.
+        `session`: of a durable session here that has published it (for No Local); None: of others, or wills of QoS 2.
+        It is acknowledged when all is committed that the journal was told up to the end of this call.
+        """
+        raise NotImplementedError

@@ -1,0 +1,343 @@
+"""What a node and a shared store say to each other, and nodes among themselves.
+
+What a node notes for a group (`Noted`) says whose it is, if it counts only while that is so. The types have the columns
+of the types of the schema, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+
+class Over(Exception):
+    """This incarnation of the node is over: another node declared it dead, or the node has started again."""
+
+
+class Owner(NamedTuple):
+    """A claim of a session."""
+
+    session: int
+    epoch: int
+
+
+class DeliveryKey(NamedTuple):
+    """A delivery. `source`: 0, or the share group it came through."""
+
+    session: int
+    source: int
+    id: int
+
+
+class Noted(Protocol):
+    """What a node notes for a group."""
+
+    @property
+    def owner(self) -> Owner | None:
+        """Whose it is, if it counts only while the session is theirs."""
+
+    @property
+    def thing(self) -> Hashable | None:
+        """What it changes, where a group has one change of that."""
+
+
+class Publish(NamedTuple):
+    """A message for the sessions behind `filters`. `session`: None for a clean session's; QoS 2 is then not fenced."""
+
+    session: int | None
+    epoch: int | None
+    packet_id: int
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes | None
+    publisher: str | None
+    expiry: int | None
+    filters: Sequence[int]
+
+    @property
+    def owner(self) -> Owner | None:
+        if self.qos < 2 or self.session is None or self.epoch is None:
+            return None
+        return Owner(self.session, self.epoch)
+
+    @property
+    def thing(self) -> Hashable | None:
+        return (self.session, self.packet_id) if self.qos == 2 and self.session is not None else None
+
+
+class Completion(NamedTuple):
+    """PUBREL of a QoS 2 publish."""
+
+    session: int
+    epoch: int
+    packet_id: int
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.session, self.epoch)
+
+    @property
+    def thing(self) -> Hashable:
+        return self.session, self.packet_id
+
+
+class Subscribe(NamedTuple):
+    """A subscription; `qos` None: it ends."""
+
+    session: int
+    epoch: int | None
+    filter: str
+    qos: int | None
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+    identifier: int = 0
+
+    @property
+    def owner(self) -> Owner | None:
+        return None if self.epoch is None else Owner(self.session, self.epoch)
+
+    @property
+    def thing(self) -> Hashable:
+        return self.session, self.filter
+
+
+SENT: Final = 1
+RELEASED: Final = 2
+ACKNOWLEDGED: Final = 3
+"""States that a `Change` has a delivery come to. One that is acknowledged is deleted."""
+
+
+class Change(NamedTuple):
+    """A delivery in another state. `epoch`: None if it counts whoever has the session; `slot`: where it was read."""
+
+    session: int
+    epoch: int | None
+    source: int
+    id: int
+    slot: int
+    state: int
+    packet_id: int = 0
+
+    @property
+    def owner(self) -> Owner | None:
+        return None if self.epoch is None else Owner(self.session, self.epoch)
+
+    @property
+    def thing(self) -> Hashable:
+        return DeliveryKey(self.session, self.source, self.id)
+
+
+class Release(NamedTuple):
+    """A session that has no node any more: its client is away. `expiry`: its Session Expiry Interval from now on,
+    seconds; None: as it was claimed."""
+
+    session: int
+    epoch: int
+    expiry: int | None = None
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.session, self.epoch)
+
+    @property
+    def thing(self) -> None:
+        return None
+
+
+class End(NamedTuple):
+    """A filter, which goes if no session has it."""
+
+    filter: str
+    owner: None = None
+    thing: None = None
+
+
+class Reap(NamedTuple):
+    """Sessions of dead nodes, which are released: `limit` at most."""
+
+    limit: int
+    owner: None = None
+    thing: None = None
+
+
+class Empty(NamedTuple):
+    """Nothing: a group is written, for its number."""
+
+    owner: None = None
+    thing: None = None
+
+
+class Skipped(NamedTuple):
+    """A change of an incarnation that is over: it keeps its place, and is not written."""
+
+    owner: None = None
+    thing: None = None
+
+
+class Waiting(NamedTuple):
+    """A delivery with its message, as it is read. `expiry`: seconds that are left, None: it does not expire."""
+
+    slot: int
+    source: int
+    id: int
+    qos: int
+    state: int
+    packet_id: int
+    retain: bool
+    identifiers: Sequence[int] | None
+    topic: str
+    payload: bytes
+    properties: bytes | None
+    publisher: str | None
+    expiry: int | None
+
+
+@dataclass
+class Group:
+    """The changes that a node writes at once. A session has one change of each filter, packet identifier and
+    delivery."""
+
+    publishes: list[Publish] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)
+    subscribes: list[Subscribe] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+    """Filters that go if no session has them."""
+    changes: list[Change] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
+    reap: int = 0
+    """Sessions of dead nodes to release, at most."""
+
+    @classmethod
+    def of(cls, noted: Iterable[Noted]) -> Group:
+        """Make a group of what was noted."""
+        group = cls()
+        for each in noted:
+            match each:
+                case Publish():
+                    group.publishes.append(each)
+                case Completion():
+                    group.completions.append(each)
+                case Subscribe():
+                    group.subscribes.append(each)
+                case Change():
+                    group.changes.append(each)
+                case Release():
+                    group.releases.append(each)
+                case End():
+                    group.ends.append(each.filter)
+                case Reap():
+                    group.reap = each.limit
+        return group
+
+
+class Written(NamedTuple):
+    """The answer to a group. `again`: its first answer was lost, and with it `hints`."""
+
+    again: bool
+    rematch: bool
+    """Nothing was written, since there are filters that the node does not know."""
+    news: bool
+    """Filters have changed."""
+    lost: frozenset[Owner]
+    failed: frozenset[DeliveryKey]
+    hints: Sequence[DeliveryKey]
+
+
+class Claimed(NamedTuple):
+    session: int
+    epoch: int
+    present: bool
+
+
+class Foreign(NamedTuple):
+    """A session that is another user's: it was not claimed."""
+
+
+class Content(NamedTuple):
+    """What a claimed session has, but for what is queued. `epoch`: of its last claim; None: it has ended."""
+
+    epoch: int | None
+    subscriptions: Sequence[Subscribe]
+    received: Sequence[int]
+    flying: Sequence[Waiting]
+
+
+class Ask(NamedTuple):
+    """What is read of a session: up to `room` deliveries above `low`, which are not among `known`."""
+
+    session: int
+    low: int
+    room: int
+
+
+class Page(NamedTuple):
+    """What waits for a session. No message up to `final` can appear any more."""
+
+    session: int
+    epoch: int | None
+    final: int
+    more: bool
+    waiting: Sequence[Waiting]
+
+
+class ChangedFilter(NamedTuple):
+    id: int
+    name: str
+    gone: bool
+
+
+class Peer(NamedTuple):
+    """A node as the database knows it. `seen`: its last sign of life, by the clock of the database; `orphans`: whether
+    sessions are still those of incarnations that are over."""
+
+    id: int
+    name: str
+    incarnation: int
+    alive: bool
+    seen: datetime
+    orphans: bool
+
+
+class Terms(NamedTuple):
+    """What a CONNECT asks for. `expiry`: Session Expiry Interval, seconds; `principal`: whose the session is, JSON."""
+
+    clean: bool
+    expiry: int
+    principal: str
+
+
+class Joined(NamedTuple):
+    """An incarnation that has begun. `node`: the number of the node."""
+
+    node: int
+    incarnation: int
+
+
+class Hello(NamedTuple):
+    """The first piece of a link: what was told before may be missing."""
+
+
+class Hints(NamedTuple):
+    """Deliveries that are new in sessions: who has one reads it."""
+
+    deliveries: Sequence[DeliveryKey]
+
+
+class Taken(NamedTuple):
+    """A session was claimed: an earlier claim counts no more."""
+
+    client_id: str
+    epoch: int
+
+
+class General(NamedTuple):
+    """Hints are missing: each node reads what its sessions have."""
+
+
+Piece: TypeAlias = Hello | Hints | Taken | General
+"""What nodes tell each other."""

@@ -1,0 +1,347 @@
+"""What a node asks of a shared store: one call of a function each.
+
+Owns the node's incarnation, the number of its last group, and how far it knows the filters. Promises: a group is
+written once, however often its answer is lost. A call for a group has no time-out and is never cancelled: one that was
+cancelled may have been committed without a standby, and answers as if nothing had happened. After any error its
+connection goes, and the same number is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final
+
+import asyncpg
+
+from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.postgresql.database import FAILURES, SYNCHRONOUS, place, remedy
+from canopy_mqtt.store.shared.calls import (
+    Ask,
+    ChangedFilter,
+    Claimed,
+    Content,
+    DeliveryKey,
+    Foreign,
+    Group,
+    Over,
+    Owner,
+    Page,
+    Peer,
+    Subscribe,
+    Waiting,
+    Written,
+)
+from canopy_mqtt.store.shared.opening import open_schema
+from canopy_mqtt.store.shared.schema import SLOTS
+
+FIRST_PAUSE: Final = 0.05
+"""Seconds before a group is asked again; twice as many each time."""
+WRITE: Final = "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) w"
+MAX_PAUSE: Final = 1.0
+"""Seconds between two attempts at most."""
+END_BACKENDS: Final = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = left($1, 63) AND pid <> pg_backend_pid()
+"""
+"""PostgreSQL keeps 63 bytes of a name. A node whose name begins as another's for so long loses connections, and makes
+them again."""
+OLD_SLOTS: Final = f"""
+SELECT slot::smallint FROM slots CROSS JOIN generate_series(0, {SLOTS - 1}) slot
+    WHERE slot NOT IN (current, (current + {SLOTS - 1}) % {SLOTS})
+        AND pg_relation_size(format('delivery_%s', slot)) + pg_relation_size(format('message_%s', slot)) > 0
+"""
+"""The slots that are neither the current one nor the one before, and have something. Their size tells it at once: a
+scan would go over all that was deleted there."""
+
+
+class Line:
+    """A connection, made when it is needed, for one call after another. After an error it goes."""
+
+    def __init__(self, connect: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._connect = connect
+        self._connection: Any = None
+        self._lock = asyncio.Lock()
+        self._warning = ""
+
+    async def fetch(self, statement: str, *values: object, seconds: float | None = None) -> Sequence[Any]:
+        """Return the rows of a statement, for which the database has `seconds` (None: no limit). A warning is an error:
+        PostgreSQL warns where a commit is on no standby."""
+        async with self._lock:
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._warning = ""
+                    self._connection = await self._connect()
+                    self._connection.add_log_listener(self._warned)
+                rows: Sequence[Any] = await self._connection.fetch(statement, *values, timeout=seconds)
+                if self._warning:
+                    raise ConnectionError(self._warning)
+            except BaseException:
+                self.drop()
+                raise
+            return rows
+
+    def _warned(self, connection: Any, message: Any) -> None:
+        del connection
+        if message.severity_en == "WARNING":
+            self._warning = message.message
+
+    def drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+
+class SharedDatabase:
+    """A node's part of a shared store. Used on one event loop."""
+
+    def __init__(
+        self, url: str, name: str, *, node: str, cluster: str = "", synchronous: str = "full", timeout: float = 10.0
+    ) -> None:
+        """`name`: the schema; `node`: the node's name, which no other node of the `cluster` has; `synchronous`: as
+        `store.synchronous`; `timeout`: seconds for a call that is not a group's."""
+        self.url, self.name, self.node_name = url, name, node
+        self._cluster = cluster
+        self.identity = ""
+        """Of the schema, once it is open: nodes that have the same one share their sessions."""
+        self.timeout = timeout
+        self.node = self.incarnation = self.grp = 0
+        self.vector: dict[int, int] = {}
+        """By node, the group up to which its filters are known."""
+        self.trouble = ""
+        """Why the group that is being written is asked again, for people; empty: it is not."""
+        self._synchronous = SYNCHRONOUS[synchronous]
+        lines = [Line(self._connect) for _ in range(5)]
+        self._groups, self._claims, self._reads, self._beats, self._sweeps = self._lines = lines
+        self._writing: asyncio.Task[Any] | None = None
+
+    @property
+    def place(self) -> str:
+        """Where this is, for people: without user and password."""
+        return f"{place(self.url)}, schema {self.name}"
+
+    async def _connect(self) -> Any:
+        milliseconds = str(round(self.timeout * 1000))
+        return await asyncpg.connect(
+            self.url,
+            timeout=self.timeout,
+            target_session_attrs=None if "target_session_attrs=" in self.url else "read-write",
+            server_settings={
+                "application_name": self.backends_of(self.node_name),
+                "default_transaction_isolation": "read committed",
+                "jit": "off",
+                # Statements are about few rows, whatever the numbers of the first ones were.
+                "plan_cache_mode": "force_generic_plan",
+                "search_path": f'"{self.name}"',
+                "synchronous_commit": self._synchronous,
+                # A node that stopped reading its answers keeps its locks no longer than this.
+                "tcp_user_timeout": milliseconds,
+            },
+        )
+
+    async def open(self) -> None:
+        """Make the schema where it is not there, and begin another incarnation of the node. Raises StoreError."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                connection = await self._connect()
+                try:
+                    self.identity = await open_schema(connection, self.name, self._cluster, self.place)
+                finally:
+                    connection.terminate()
+                await self.join()
+        except FAILURES as error:
+            raise StoreError(self._told(error)) from error
+
+    def _told(self, error: BaseException) -> str:
+        text = " ".join(str(error).split())
+        return f"{self.place}: {remedy(error)} ({type(error).__name__}{': ' if text else ''}{text})"
+
+    async def join(self) -> None:
+        """Begin another incarnation: what an earlier one noted counts no more. Its group is not asked again."""
+        await self._stop_writing()
+        statement = "SELECT * FROM join_1($1)"
+        [[self.node, self.incarnation, self.grp]] = await self._claims.fetch(
+            statement, self.node_name, seconds=self.timeout
+        )
+        self.vector = {}
+
+    async def close(self) -> None:
+        """End the connections. A group that is being written may be written or not."""
+        await self._stop_writing()
+        for line in self._lines:
+            line.drop()
+
+    async def _stop_writing(self) -> None:
+        writing, self._writing = self._writing, None
+        self.trouble = ""
+        if writing is not None:
+            writing.cancel()
+            await asyncio.wait((writing,))
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    async def write(self, group: Group, vector: dict[int, int] | None = None) -> Written:
+        """Write the next group; return when it is written, however long the database is away. One at a time.
+
+        `vector`: how far the filters were known that its messages were matched with; None: as they are known now. A
+        caller that is cancelled does not cancel the call. Raises Over.
+        """
+        assert self._writing is None or self._writing.done(), "one group at a time"
+        self._writing = asyncio.ensure_future(self._write(group, self.vector if vector is None else vector))
+        return await asyncio.shield(self._writing)
+
+    async def _write(self, group: Group, vector: dict[int, int]) -> Written:
+        grp, pause = self.grp + 1, FIRST_PAUSE
+        while True:
+            values = (
+                self.node, self.incarnation, grp, list(vector), list(vector.values()), group.publishes,
+                group.completions, group.subscribes, group.ends, group.changes, group.releases, group.reap,
+            )  # fmt: skip
+            try:
+                [row] = await self._groups.fetch(WRITE, *values)
+            except FAILURES as error:
+                self.trouble = self._told(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE)
+                continue
+            self.trouble = ""
+            result = row["result"]
+            if result == "over":
+                raise Over
+            if result != "rematch":
+                self.grp = grp
+            return Written(
+                result == "again",
+                result == "rematch",
+                row["news"],
+                frozenset(Owner(*each) for each in row["lost"]),
+                frozenset(DeliveryKey(*each) for each in row["failed"]),
+                [DeliveryKey(*each) for each in row["hints"]],
+            )
+
+    async def feed(self) -> list[ChangedFilter]:
+        """Return the filters that changed since the last call. One call at a time."""
+        vector = dict(self.vector)
+        rows = await self._reads.fetch(
+            "SELECT * FROM feed_1($1, $2)", list(vector), list(vector.values()), seconds=self.timeout
+        )
+        for row in rows:
+            node, grp = row["o_node"], row["o_grp"]
+            vector[node] = max(vector.get(node, 0), grp)
+        self.vector = vector
+        return [ChangedFilter(row["o_id"], row["o_name"], row["o_gone"]) for row in rows]
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    async def claim(
+        self, client_id: str, *, clean: bool, expiry: int, principal: str, any_user: bool = True
+    ) -> Claimed | Foreign:
+        """Make a session this node's; `any_user`: also one of another user. After an error it may be this node's, or
+        not. Raises Over, FAILURES."""
+        [row] = await self._claims.fetch(
+            "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, $6, $7) c",
+            self.node, self.incarnation, client_id, clean, expiry, principal, any_user,
+            seconds=self.timeout,
+        )  # fmt: skip
+        if row["epoch"] is None:
+            raise Over
+        return Foreign() if row["session"] is None else Claimed(*row)
+
+    async def content(self, session: int) -> Content:
+        """Return what a claimed session has. Raises FAILURES."""
+        [row] = await self._reads.fetch("SELECT * FROM content_1($1)", session, seconds=self.timeout)
+        return Content(
+            row["o_epoch"],
+            [Subscribe(*each) for each in row["o_subscriptions"]],
+            row["o_received"],
+            [Waiting(*each) for each in row["o_flying"]],
+        )
+
+    async def read(self, asks: Sequence[Ask], known: Iterable[DeliveryKey] = ()) -> list[Page]:
+        """Return what waits for sessions, but for what is known. Raises FAILURES."""
+        rows = await self._reads.fetch(
+            "SELECT * FROM read_1($1, $2, $3, $4)",
+            [ask.session for ask in asks], [ask.low for ask in asks], [ask.room for ask in asks], list(known),
+            seconds=self.timeout,
+        )  # fmt: skip
+        return [
+            Page(session, epoch, final, more, [Waiting(*each) for each in found])
+            for session, epoch, final, more, found in rows
+        ]
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def backends_of(self, node: str) -> str:
+        """The name of a node's connections, as an operator sees it in pg_stat_activity."""
+        return f"canopy {self.name} {node}"
+
+    async def beat(self) -> None:
+        """Show that this node is alive. Raises Over, FAILURES."""
+        [[alive]] = await self._beats.fetch("SELECT beat_1($1, $2)", self.node, self.incarnation, seconds=self.timeout)
+        if not alive:
+            raise Over
+
+    async def nodes(self) -> list[Peer]:
+        """Return all nodes. Raises FAILURES."""
+        return [Peer(*row) for row in await self._beats.fetch("SELECT * FROM look_1()", seconds=self.timeout)]
+
+    async def declare_dead(self, peer: Peer) -> bool:
+        """Declare a node dead, unless it was seen since. Where what it had begun stands in the way, that is ended.
+
+        Raises FAILURES; asyncpg.LockNotAvailableError: what stood in the way has been ended just now.
+        """
+        try:
+            [[dead]] = await self._beats.fetch(
+                "SELECT declare_dead_1($1, $2, $3)", peer.id, peer.incarnation, peer.seen, seconds=self.timeout
+            )
+        except asyncpg.LockNotAvailableError:
+            await self._beats.fetch(END_BACKENDS, self.backends_of(peer.name), seconds=self.timeout)
+            raise
+        return bool(dead)
+
+    def ask_again(self) -> None:
+        """End the connection on which a group is being written: its number is asked again over another one."""
+        self._groups.drop()
+
+    # -- what is over --------------------------------------------------------------------------------------------------
+
+    async def _sweep(self, statement: str, *values: object) -> Any:
+        [[value]] = await self._sweeps.fetch(statement, *values, seconds=self.timeout)
+        return value
+
+    async def expire(self, limit: int) -> int:
+        """End sessions whose time is over; return how many. Raises FAILURES, as all that follow."""
+        return int(await self._sweep("SELECT expire_1($1)", limit))
+
+    async def collect(self, limit: int) -> bool:
+        """Delete what a session has left, `limit` deliveries at most. False: there is none."""
+        return bool(await self._sweep("SELECT collect_1($1)", limit))
+
+    async def trim(self) -> None:
+        """Forget the numbers of groups that are not asked for any more."""
+        await self._sweep("SELECT trim_1()")
+
+    async def change_slot(self, age: int) -> None:
+        """Have rows written into the next slot, if the current one has been that for `age` seconds."""
+        await self._sweep("SELECT change_slot_1($1)", age)
+
+    async def old_slots(self) -> list[int]:
+        """Return the slots that are to be emptied."""
+        return [row[0] for row in await self._sweeps.fetch(OLD_SLOTS, seconds=self.timeout)]
+
+    async def move(self, slot: int, limit: int) -> int | None:
+        """Move deliveries out of an old slot; return how many. None: another node does."""
+        moved: int | None = await self._sweep("SELECT move_1($1, $2)", slot, limit)
+        return moved
+
+    async def empty(self, slot: int) -> bool:
+        """Move what is left of an old slot, and give its space back. False: another node does, or rows have come.
+
+        Raises asyncpg.LockNotAvailableError: somebody reads or writes there.
+        """
+        emptied = await self._sweep("SELECT empty_deliveries_1($1)", slot)
+        return bool(emptied and await self._sweep("SELECT empty_messages_1($1)", slot))
+
+    async def clean_long(self) -> None:
+        """Delete messages that have waited long, and that nobody waits for any more."""
+        await self._sweep("SELECT clean_long_1()")

@@ -1,0 +1,692 @@
+"""The functions of a shared store: all that changes it, in one call each.
+
+A function has its version in its name: nodes of two releases use one schema, and a function is never changed.
+`-- step: NAME` begins a statement that others may precede. `tests/cluster/model/functions.py` has the same functions
+with the same steps, and tests run both side by side.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from canopy_mqtt.store.shared.schema import LONG, NEVER, SLOTS
+
+# Isolation is READ COMMITTED: each statement sees what was committed when it began. So these rules hold:
+# - A row is locked by a statement of its own. What depends on it is read by later ones.
+# - Rows are locked in one order: node, session (by id), filter (by name), delivery (by session, source, id). Sweepers
+#   lock what is free (SKIP LOCKED).
+# - The number of a group is written last, with what its answer says.
+# - `sent` changes only what is queued, and a QoS 2 publish counts only where its row of `received` is new.
+# - Answers of transactions that hold locks have numbers alone: a node that stopped reading would keep the locks.
+
+PLANS: Final = """
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off
+"""
+"""Of functions whose statements are about few rows, which they find by an index. A plan that was made while a table was
+empty would read all of it later. For the same reason `OFFSET 0` keeps what is looked up for each row from being joined
+the other way round."""
+
+JOIN: Final = """
+CREATE FUNCTION join_1(p_name text, OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint)
+LANGUAGE plpgsql AS $$
+-- A node begins another incarnation: what an earlier one notes counts no more. o_grp: the number of its next group but
+-- one; the first one is written here.
+BEGIN
+    SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
+    IF NOT FOUND THEN
+        INSERT INTO node (name, incarnation, alive) VALUES (p_name, 0, false) ON CONFLICT DO NOTHING;
+        SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
+    END IF;
+    -- step: join
+    UPDATE node SET incarnation = incarnation + 1, alive = true WHERE id = o_node
+        RETURNING incarnation INTO o_incarnation;
+    INSERT INTO beat VALUES (o_node, clock_timestamp()) ON CONFLICT (node) DO UPDATE SET at = clock_timestamp();
+    INSERT INTO progress
+        SELECT o_node, coalesce(max(grp), 0) + 1, nextval('message_id'), '{}', '{}' FROM progress WHERE node = o_node
+        RETURNING grp INTO o_grp;
+    -- step: commit
+END $$;
+"""
+
+BEAT: Final = """
+CREATE FUNCTION beat_1(p_node smallint, p_incarnation integer) RETURNS boolean
+LANGUAGE plpgsql AS $$
+-- A node shows that it is alive. False: this incarnation is over.
+BEGIN
+    UPDATE beat SET at = clock_timestamp()
+        WHERE node = p_node AND EXISTS (SELECT FROM node WHERE id = p_node AND incarnation = p_incarnation AND alive);
+    RETURN FOUND;
+END $$;
+"""
+
+DECLARE_DEAD: Final = """
+CREATE FUNCTION declare_dead_1(p_node smallint, p_incarnation integer, p_seen timestamptz) RETURNS boolean
+LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
+-- Declare a node dead, unless it has shown a sign of life since p_seen. It waits for the group that is being written.
+DECLARE
+    dies boolean;
+BEGIN
+    PERFORM FROM node WHERE id = p_node FOR UPDATE;
+    -- step: dead
+    UPDATE node SET alive = false
+        WHERE id = p_node AND incarnation = p_incarnation AND alive
+            AND p_seen = (SELECT at FROM beat WHERE node = p_node);
+    dies := FOUND;
+    -- step: commit
+    RETURN dies;
+END $$;
+"""
+
+LOOK: Final = f"""
+CREATE FUNCTION look_1()
+RETURNS TABLE (
+    o_id smallint, o_name text, o_incarnation integer, o_alive boolean, o_seen timestamptz, o_orphans boolean
+)
+LANGUAGE plpgsql {PLANS} AS $$
+-- All nodes. o_orphans: whether there are sessions of its incarnations that are over.
+BEGIN
+    RETURN QUERY
+        SELECT n.id, n.name, n.incarnation, n.alive, b.at, EXISTS (
+                SELECT FROM session s WHERE s.node = n.id AND s.incarnation < n.incarnation + (NOT n.alive)::integer
+            )
+            FROM node n JOIN beat b ON b.node = n.id ORDER BY n.id;
+END $$;
+"""
+
+FEED: Final = """
+CREATE FUNCTION feed_1(p_nodes smallint[], p_grps bigint[])
+RETURNS TABLE (o_id integer, o_name text, o_gone boolean, o_node smallint, o_grp bigint)
+LANGUAGE sql STABLE AS $$
+    -- The filters that changed after the group that is known of each node. Groups of a node commit in the order of
+    -- their numbers, so there are no gaps.
+    SELECT f.id, f.name, f.gone, f.node, f.grp
+        FROM node n
+        LEFT JOIN unnest(p_nodes, p_grps) AS v (node, grp) ON v.node = n.id
+        CROSS JOIN LATERAL (SELECT * FROM filter WHERE node = n.id AND grp > coalesce(v.grp, 0) OFFSET 0) f
+$$;
+"""
+
+COLUMNS: Final = "session, epoch, packet_id, topic, payload, qos, retain, properties, publisher, expiry, filters"
+"""Of the type `publish`."""
+
+WRITE: Final = f"""
+CREATE FUNCTION write_1(
+    p_node smallint, p_incarnation integer, p_grp bigint,
+    p_nodes smallint[], p_grps bigint[],   -- of each node, the group up to which its filters are known
+    p_publishes publish[], p_completions completion[],
+    p_subscribes subscribe[], p_ends text[],  -- p_ends: filters that go if no session has them
+    p_changes change[], p_releases release[],
+    p_reap integer                         -- sessions of dead nodes to release, at most
+) RETURNS written
+LANGUAGE plpgsql {PLANS} AS $$
+-- Write a group of a node, once. In a group, a session has one change of each filter, packet identifier and delivery.
+#variable_conflict use_column
+DECLARE
+    said written := ('written', false, '{{}}', '{{}}', '{{}}');
+    last bigint;
+    chosen smallint;
+    names text[];
+    appeared boolean;
+    a_name text;
+    a_gone boolean;
+    owners owner[];
+    counts boolean[];
+    numbers bigint[];
+    reaped bigint[];
+    todo change[];
+    here change[];
+    hit delivery_key[];
+BEGIN
+    PERFORM FROM node WHERE id = p_node AND incarnation = p_incarnation AND alive FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        said.result := 'over';
+        RETURN said;
+    END IF;
+    -- step: number
+    SELECT lost, failed INTO said.lost, said.failed FROM progress WHERE node = p_node AND grp = p_grp;
+    IF FOUND THEN
+        -- Its answer was lost. This one writes, too, so that it comes when a standby has what the group wrote.
+        UPDATE beat SET at = clock_timestamp() WHERE node = p_node;
+        said.result := 'again';
+        RETURN said;
+    END IF;
+    said.lost := '{{}}';
+    said.failed := '{{}}';
+
+    -- step: feed
+    last := nextval('message_id');
+    SELECT count(*) > 0, count(*) FILTER (WHERE NOT o_gone) > 0 INTO said.news, appeared FROM feed_1(p_nodes, p_grps);
+    IF appeared AND p_publishes <> '{{}}' THEN
+        -- A filter that the node does not know: nothing is written, and the node matches its messages again.
+        said.result := 'rematch';
+        RETURN said;
+    END IF;
+
+    -- Fence: what only the owner of a session may change.
+    owners := ARRAY(
+        SELECT (session, epoch)::owner FROM unnest(p_publishes) WHERE qos = 2 AND session IS NOT NULL
+        UNION SELECT (session, epoch)::owner FROM unnest(p_completions)
+        UNION SELECT (session, epoch)::owner FROM unnest(p_subscribes)
+        UNION SELECT (session, epoch)::owner FROM unnest(p_changes) WHERE epoch IS NOT NULL
+        UNION SELECT (session, epoch)::owner FROM unnest(p_releases)
+    );
+    IF owners <> '{{}}' THEN
+        -- step: fence
+        PERFORM FROM session WHERE id = ANY (ARRAY(SELECT session FROM unnest(owners)))
+            ORDER BY id FOR NO KEY UPDATE;
+        -- step: owners
+        said.lost := ARRAY(
+            SELECT (o.session, o.epoch)::owner FROM unnest(owners) o
+                WHERE NOT EXISTS (SELECT FROM session s WHERE s.id = o.session AND s.epoch = o.epoch)
+        );
+        IF said.lost <> '{{}}' THEN
+            p_completions := ARRAY(
+                SELECT c::completion FROM unnest(p_completions) c WHERE (session, epoch)::owner <> ALL (said.lost)
+            );
+            p_subscribes := ARRAY(
+                SELECT s::subscribe FROM unnest(p_subscribes) s WHERE (session, epoch)::owner <> ALL (said.lost)
+            );
+            p_changes := ARRAY(
+                SELECT c::change FROM unnest(p_changes) c
+                    WHERE epoch IS NULL OR (session, epoch)::owner <> ALL (said.lost)
+            );
+            p_releases := ARRAY(
+                SELECT r::release FROM unnest(p_releases) r WHERE (session, epoch)::owner <> ALL (said.lost)
+            );
+        END IF;
+    END IF;
+
+    -- counts: of each publish, whether it is written. One of QoS 2 is where its row of `received` is new.
+    counts := ARRAY(SELECT qos < 2 OR session IS NULL FROM unnest(p_publishes));
+    IF false = ANY (counts) OR p_completions <> '{{}}' THEN
+        -- step: received
+        WITH fresh AS (
+            INSERT INTO received
+                SELECT session, packet_id FROM unnest(p_publishes)
+                    WHERE qos = 2 AND session IS NOT NULL AND (session, epoch)::owner <> ALL (said.lost)
+                ON CONFLICT DO NOTHING RETURNING session, packet_id
+        )
+        SELECT coalesce(array_agg(
+                CASE WHEN qos < 2 OR session IS NULL THEN true
+                    ELSE (session, packet_id) IN (SELECT session, packet_id FROM fresh)
+                        AND (session, epoch)::owner <> ALL (said.lost) END
+                ORDER BY ordinality
+            ), '{{}}') INTO counts
+            FROM unnest(p_publishes) WITH ORDINALITY;
+        DELETE FROM received r USING unnest(p_completions) c
+            WHERE r.session = c.session AND r.packet_id = c.packet_id;
+    END IF;
+
+    names := ARRAY(SELECT DISTINCT filter FROM unnest(p_subscribes) WHERE qos IS NOT NULL);
+    IF names <> '{{}}' OR p_ends <> '{{}}' THEN
+        -- step: filters
+        FOR a_name IN SELECT n FROM unnest(names || p_ends) n GROUP BY n ORDER BY n COLLATE "C" LOOP
+            SELECT gone INTO a_gone FROM filter WHERE name = a_name FOR UPDATE;
+            IF NOT FOUND AND a_name = ANY (names) THEN
+                INSERT INTO filter (name, gone, node, grp) VALUES (a_name, false, p_node, p_grp)
+                    ON CONFLICT DO NOTHING;
+                IF NOT FOUND THEN
+                    SELECT gone INTO a_gone FROM filter WHERE name = a_name FOR UPDATE;
+                END IF;
+            END IF;
+            IF a_gone AND a_name = ANY (names) THEN
+                UPDATE filter SET gone = false, node = p_node, grp = p_grp WHERE name = a_name;
+            END IF;
+        END LOOP;
+    END IF;
+    IF p_subscribes <> '{{}}' THEN
+        -- step: subscriptions
+        INSERT INTO subscription
+            SELECT s.session, f.id, s.qos, s.no_local, s.retain_as_published, s.retain_handling, s.identifier
+                FROM unnest(p_subscribes) s JOIN filter f ON f.name = s.filter WHERE s.qos IS NOT NULL
+            ON CONFLICT (session, filter) DO UPDATE
+                SET qos = excluded.qos, no_local = excluded.no_local,
+                    retain_as_published = excluded.retain_as_published, retain_handling = excluded.retain_handling,
+                    identifier = excluded.identifier;
+        DELETE FROM subscription d USING unnest(p_subscribes) s JOIN filter f ON f.name = s.filter
+            WHERE s.qos IS NULL AND d.session = s.session AND d.filter = f.id;
+    END IF;
+    IF p_ends <> '{{}}' THEN
+        -- step: ends
+        UPDATE filter f SET gone = true, node = p_node, grp = p_grp
+            WHERE name = ANY (p_ends) AND NOT gone
+                AND NOT EXISTS (SELECT FROM subscription s WHERE s.filter = f.id);
+    END IF;
+
+    counts := ARRAY(
+        SELECT counted AND filters <> '{{}}' FROM unnest(p_publishes, counts) AS p ({COLUMNS}, counted)
+    );
+    IF true = ANY (counts) THEN
+        -- step: slot
+        SELECT current INTO chosen FROM slots;
+        -- step: messages
+        numbers := ARRAY(SELECT CASE WHEN counted THEN nextval('message_id') END FROM unnest(counts) AS c (counted));
+        last := (SELECT max(n) FROM unnest(numbers) n);
+        INSERT INTO message
+            SELECT chosen, id, topic, payload, qos, retain, properties, publisher,
+                    clock_timestamp() + expiry * interval '1 second'
+                FROM unnest(p_publishes, numbers) AS p ({COLUMNS}, id) WHERE id IS NOT NULL;
+        -- step: deliveries
+        WITH target AS (
+            SELECT s.session, p.id, least(max(s.qos), p.qos) AS qos,
+                    p.retain AND bool_or(s.retain_as_published) AS retain,
+                    array_agg(s.identifier ORDER BY s.identifier) FILTER (WHERE s.identifier > 0) AS identifiers
+                FROM unnest(p_publishes, numbers) AS p ({COLUMNS}, id)
+                CROSS JOIN LATERAL unnest(p.filters) AS f (id)
+                CROSS JOIN LATERAL (SELECT * FROM subscription WHERE filter = f.id OFFSET 0) s
+                WHERE p.id IS NOT NULL AND NOT (s.no_local AND s.session IS NOT DISTINCT FROM p.session)
+                    AND EXISTS (SELECT FROM session WHERE id = s.session)
+                GROUP BY s.session, p.id, p.qos, p.retain
+                HAVING max(s.qos) > 0  -- QoS 0 is live traffic, and not kept
+        ), fresh AS (
+            INSERT INTO delivery
+                SELECT chosen, session, 0, id, qos, 0, 0, retain, identifiers FROM target
+                RETURNING session, source, id
+        )
+        SELECT coalesce(array_agg((session, source, id)::delivery_key), '{{}}') INTO said.hints FROM fresh;
+    END IF;
+
+    todo := p_changes;
+    FOREACH chosen IN ARRAY ARRAY[0, {LONG}]::smallint[] LOOP
+        -- First where they were read; then in the slot {LONG} what was not there, since it has been moved.
+        here := CASE chosen WHEN {LONG} THEN todo
+            ELSE ARRAY(SELECT c::change FROM unnest(todo) c WHERE slot <> {LONG}) END;
+        CONTINUE WHEN here = '{{}}';
+        IF chosen = {LONG} THEN
+            here := ARRAY(
+                SELECT (session, epoch, source, id, {LONG}, state, packet_id)::change FROM unnest(todo)
+            );
+            -- step: long
+        ELSE
+            -- step: rows
+        END IF;
+        PERFORM FROM delivery d JOIN unnest(here) c USING (session, source, id, slot)
+            ORDER BY d.session, d.source, d.id, d.slot FOR UPDATE OF d;
+        IF chosen = {LONG} THEN
+            -- step: long changed
+        ELSE
+            -- step: changed
+        END IF;
+        WITH acknowledged AS (
+            DELETE FROM delivery d USING unnest(here) c
+                WHERE d.session = c.session AND d.source = c.source AND d.id = c.id AND d.slot = c.slot AND c.state = 3
+                RETURNING d.session, d.source, d.id
+        ), moved_on AS (
+            UPDATE delivery d
+                SET state = c.state, packet_id = CASE c.state WHEN 1 THEN c.packet_id ELSE d.packet_id END
+                FROM unnest(here) c
+                WHERE d.session = c.session AND d.source = c.source AND d.id = c.id AND d.slot = c.slot
+                    AND c.state IN (1, 2) AND d.state = c.state - 1
+                RETURNING d.session, d.source, d.id
+        )
+        SELECT array_agg((session, source, id)::delivery_key) INTO hit
+            FROM (SELECT * FROM acknowledged UNION ALL SELECT * FROM moved_on) each;
+        IF hit IS NOT NULL THEN
+            todo := ARRAY(
+                SELECT c::change FROM unnest(todo) c
+                    WHERE (session, source, id) NOT IN (SELECT session, source, id FROM unnest(hit))
+            );
+        END IF;
+    END LOOP;
+    said.failed := ARRAY(SELECT (session, source, id)::delivery_key FROM unnest(todo) WHERE state = 1);
+
+    IF p_releases <> '{{}}' THEN
+        -- step: release
+        UPDATE session s SET expiry = r.expiry
+            FROM unnest(p_releases) r WHERE s.id = r.session AND r.expiry IS NOT NULL;
+        PERFORM let_go(ARRAY(SELECT session FROM unnest(p_releases)));
+    END IF;
+    IF p_reap > 0 THEN
+        -- step: reap
+        reaped := ARRAY(
+            SELECT s.id FROM session s
+                JOIN node n ON n.id = s.node AND s.incarnation < n.incarnation + (NOT n.alive)::integer
+                WHERE s.id = ANY (ARRAY(
+                    SELECT orphan.id FROM node n CROSS JOIN LATERAL (
+                        SELECT id FROM session
+                            WHERE node = n.id AND incarnation < n.incarnation + (NOT n.alive)::integer OFFSET 0
+                    ) orphan
+                ))
+                ORDER BY s.id LIMIT p_reap FOR UPDATE OF s SKIP LOCKED
+        );
+        IF reaped <> '{{}}' THEN
+            -- step: reaped
+            PERFORM let_go(reaped);
+        END IF;
+    END IF;
+
+    -- step: progress
+    INSERT INTO progress VALUES (p_node, p_grp, last, said.lost, said.failed);
+    -- step: commit
+    RETURN said;
+END $$;
+"""
+
+LET_GO: Final = f"""
+CREATE FUNCTION let_go(p_sessions bigint[]) RETURNS void
+LANGUAGE sql AS $$
+    -- Sessions that are locked have no node any more, and begin to expire.
+    UPDATE session SET node = NULL,
+            expires_at = CASE WHEN expiry = {NEVER} THEN 'infinity'
+                ELSE clock_timestamp() + expiry * interval '1 second' END
+        WHERE id = ANY (p_sessions);
+$$;
+"""
+
+CLAIM: Final = f"""
+CREATE FUNCTION claim_1(
+    p_node smallint, p_incarnation integer, p_client_id text, p_clean boolean, p_expiry bigint, p_principal text,
+    p_any_user boolean                     -- the session may be another user's
+) RETURNS claimed
+LANGUAGE plpgsql {PLANS} AS $$
+-- A CONNECT: the session is this node's, and no other's. NULL: this incarnation is over; an epoch alone: the session is
+-- another user's, and stays as it is. What the session has is read afterwards (content_1).
+#variable_conflict use_column
+DECLARE
+    said claimed;
+    owner json;
+    ended boolean;
+BEGIN
+    PERFORM FROM node WHERE id = p_node AND incarnation = p_incarnation AND alive FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    LOOP
+        -- step: find
+        SELECT id INTO said.session FROM session WHERE client_id = p_client_id FOR UPDATE;
+        EXIT WHEN FOUND;
+        -- step: make
+        said.session := nextval('session_id');
+        -- step: insert
+        INSERT INTO session
+            VALUES (said.session, p_client_id, p_node, p_incarnation, 1, p_principal, p_expiry, NULL)
+            ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            said.epoch := 1;
+            said.present := false;
+            -- step: commit
+            RETURN said;
+        END IF;
+    END LOOP;
+    -- step: own
+    SELECT coalesce(expires_at <= clock_timestamp(), false), epoch, principal::json
+        INTO ended, said.epoch, owner FROM session WHERE id = said.session;
+    IF NOT (p_any_user OR ended) AND owner ->> 'user_name' IS DISTINCT FROM p_principal::json ->> 'user_name' THEN
+        said.session := NULL;
+        RETURN said;
+    END IF;
+    -- A session whose time is over has ended, swept or not. One of another mount has no topics for this client.
+    p_clean := p_clean OR ended OR owner ->> 'mount' IS DISTINCT FROM p_principal::json ->> 'mount';
+    IF p_clean THEN
+        -- Another id: whoever writes for the old one, having looked before, writes for nobody.
+        INSERT INTO garbage VALUES (said.session);
+        said.session := nextval('session_id');
+    END IF;
+    UPDATE session
+        SET id = said.session, node = p_node, incarnation = p_incarnation, epoch = epoch + 1, principal = p_principal,
+            expiry = p_expiry, expires_at = NULL
+        WHERE client_id = p_client_id RETURNING epoch INTO said.epoch;
+    said.present := NOT p_clean;
+    -- step: commit
+    RETURN said;
+END $$;
+"""
+
+CONTENT: Final = f"""
+CREATE FUNCTION content_1(
+    p_session bigint,
+    OUT o_epoch bigint, OUT o_subscriptions subscribe[], OUT o_received integer[], OUT o_flying waiting[]
+)
+LANGUAGE plpgsql {PLANS} AS $$
+-- What a claimed session has, but for what is queued. Only its owner changes it; o_epoch says who that is by now.
+BEGIN
+    SELECT (SELECT epoch FROM session WHERE id = p_session),
+            ARRAY(
+                SELECT (
+                        p_session, NULL, f.name, qos, no_local, retain_as_published, retain_handling, identifier
+                    )::subscribe
+                    FROM subscription s JOIN filter f ON f.id = s.filter WHERE s.session = p_session
+            ),
+            ARRAY(SELECT packet_id FROM received WHERE session = p_session),
+            ARRAY(
+                SELECT row_waiting(d, m) FROM delivery d JOIN message m USING (id, slot)
+                    WHERE d.session = p_session AND d.state > 0 ORDER BY d.id
+            )
+        INTO o_epoch, o_subscriptions, o_received, o_flying;
+END $$;
+"""
+
+ROW_WAITING: Final = """
+CREATE FUNCTION row_waiting(d delivery, m message) RETURNS waiting
+LANGUAGE sql STABLE AS $$
+    SELECT (d.slot, d.source, d.id, d.qos, d.state, d.packet_id, d.retain, d.identifiers, m.topic, m.payload,
+        m.properties, m.publisher, ceil(extract(epoch FROM m.expires_at - clock_timestamp())))::waiting
+$$;
+"""
+
+READ: Final = f"""
+CREATE FUNCTION read_1(p_sessions bigint[], p_low bigint[], p_room integer[], p_known delivery_key[])
+RETURNS TABLE (o_session bigint, o_epoch bigint, o_final bigint, o_more boolean, o_waiting waiting[])
+LANGUAGE plpgsql {PLANS} SET enable_sort = off AS $$
+-- What waits for sessions above p_low and is not known, without locks: p_room of each session, and whether there is
+-- more. No message up to o_final can appear any more.
+-- In plpgsql, and not STABLE: a statement has its snapshot once it has its locks. With that of the call it would miss
+-- what was moved before a slot was truncated.
+BEGIN
+    RETURN QUERY
+        SELECT a.session, s.epoch, f.final, coalesce(cardinality(w.found) > a.room, false),
+                coalesce(w.found[:a.room], '{{}}')
+            FROM unnest(p_sessions, p_low, p_room) a (session, low, room)
+            LEFT JOIN session s ON s.id = a.session
+            CROSS JOIN (
+                SELECT coalesce(min(p.last_id), 0) AS final FROM node n
+                    CROSS JOIN LATERAL (SELECT last_id FROM progress WHERE node = n.id ORDER BY grp DESC LIMIT 1) p
+                    WHERE n.alive
+            ) f
+            CROSS JOIN LATERAL (
+                SELECT array_agg(row_waiting(page.d, m) ORDER BY m.id) AS found
+                    FROM (
+                        SELECT d FROM delivery d
+                            WHERE d.session = a.session AND d.source = 0 AND d.id > a.low
+                                AND (d.session, d.id) NOT IN (SELECT session, id FROM unnest(p_known))
+                            ORDER BY d.id LIMIT a.room + 1
+                    ) page
+                    JOIN message m ON m.id = (page.d).id AND m.slot = (page.d).slot
+            ) w;
+END $$;
+"""
+
+EXPIRE: Final = f"""
+CREATE FUNCTION expire_1(p_limit integer) RETURNS integer
+LANGUAGE plpgsql {PLANS} AS $$
+-- End sessions whose time is over, and return how many. A claim that waits finds no row, and makes another.
+DECLARE
+    by_now timestamptz := clock_timestamp();  -- no index is asked for what a volatile function says
+    ended bigint[];
+BEGIN
+    ended := ARRAY(
+        SELECT id FROM session WHERE expires_at <= by_now ORDER BY expires_at, id LIMIT p_limit
+            FOR UPDATE SKIP LOCKED
+    );
+    IF ended <> '{{}}' THEN
+        -- step: expired
+        INSERT INTO garbage SELECT unnest(ended);
+        DELETE FROM session WHERE id = ANY (ended);
+    END IF;
+    -- step: commit
+    RETURN cardinality(ended);
+END $$;
+"""
+
+COLLECT: Final = f"""
+CREATE FUNCTION collect_1(p_limit integer) RETURNS boolean
+LANGUAGE plpgsql {PLANS} AS $$
+-- Delete what is left of a session that has ended, p_limit deliveries at most. False: there is none.
+#variable_conflict use_column
+DECLARE
+    ended bigint;
+    rows change[];
+BEGIN
+    SELECT session INTO ended FROM garbage ORDER BY session LIMIT 1 FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        -- step: subscriptions
+        DELETE FROM subscription WHERE session = ended;
+        DELETE FROM received WHERE session = ended;
+        -- step: rows
+        rows := ARRAY(
+            SELECT (session, NULL, source, id, slot, 3, 0)::change FROM delivery WHERE session = ended
+                ORDER BY slot, source, id LIMIT p_limit FOR UPDATE SKIP LOCKED
+        );
+        -- step: collected
+        DELETE FROM delivery d USING unnest(rows) c
+            WHERE d.session = c.session AND d.source = c.source AND d.id = c.id AND d.slot = c.slot;
+        -- step: garbage
+        DELETE FROM garbage WHERE session = ended AND NOT EXISTS (SELECT FROM delivery WHERE session = ended);
+    END IF;
+    -- step: commit
+    RETURN ended IS NOT NULL;
+END $$;
+"""
+
+SWEEPERS: Final = f"""
+CREATE FUNCTION is_sweeper() RETURNS boolean
+LANGUAGE sql AS $$
+    -- One transaction at a time empties slots.
+    SELECT pg_try_advisory_xact_lock(hashtextextended('canopy sweeper ' || current_schema(), 0))
+$$;
+
+CREATE FUNCTION trim_1() RETURNS void
+LANGUAGE plpgsql AS $$
+-- Forget the numbers of all groups but each node's last, which alone may be asked again.
+BEGIN
+    IF NOT is_sweeper() THEN
+        RETURN;
+    END IF;
+    -- step: trim
+    DELETE FROM progress p USING node n
+        WHERE p.node = n.id AND p.grp < (SELECT max(grp) FROM progress WHERE node = n.id);
+    -- step: commit
+END $$;
+
+CREATE FUNCTION change_slot_1(p_age integer) RETURNS void
+LANGUAGE plpgsql AS $$
+-- Have new rows written into the next slot, if it is empty, and the current one has been that for p_age seconds.
+BEGIN
+    IF NOT is_sweeper() THEN
+        RETURN;
+    END IF;
+    -- step: slot
+    UPDATE slots SET current = (current + 1) % {SLOTS}, changed = clock_timestamp()
+        WHERE changed <= clock_timestamp() - p_age * interval '1 second'
+            AND NOT EXISTS (SELECT FROM delivery d WHERE d.slot = (SELECT (current + 1) % {SLOTS} FROM slots))
+            AND NOT EXISTS (SELECT FROM message m WHERE m.slot = (SELECT (current + 1) % {SLOTS} FROM slots));
+    -- step: commit
+END $$;
+
+CREATE FUNCTION move_1(p_slot smallint, p_limit integer) RETURNS integer
+LANGUAGE plpgsql {PLANS} AS $$
+-- Move deliveries of an old slot to the slot {LONG}, p_limit at most, with their messages. Return how many; NULL:
+-- another transaction is the sweeper.
+#variable_conflict use_column
+DECLARE
+    keys delivery_key[];
+BEGIN
+    IF NOT is_sweeper() THEN
+        RETURN NULL;
+    END IF;
+    -- step: rows
+    IF p_slot = (SELECT current FROM slots) THEN
+        RETURN 0;
+    END IF;
+    keys := ARRAY(
+        SELECT (session, source, id)::delivery_key FROM delivery WHERE slot = p_slot
+            ORDER BY session, source, id LIMIT p_limit FOR UPDATE SKIP LOCKED
+    );
+    IF keys <> '{{}}' THEN
+        -- step: move
+        INSERT INTO message
+            SELECT {LONG}, id, topic, payload, qos, retain, properties, publisher, expires_at FROM message
+                WHERE slot = p_slot
+                    AND id = ANY (ARRAY(SELECT k.id FROM unnest(keys) k JOIN session s ON s.id = k.session))
+            ON CONFLICT DO NOTHING;
+        WITH moved AS (
+            DELETE FROM delivery d USING unnest(keys) k
+                WHERE d.session = k.session AND d.source = k.source AND d.id = k.id AND d.slot = p_slot
+                RETURNING d.*
+        )
+        INSERT INTO delivery
+            SELECT {LONG}, session, source, id, qos, state, packet_id, retain, identifiers FROM moved
+                WHERE EXISTS (SELECT FROM session s WHERE s.id = moved.session);
+    END IF;
+    -- step: commit
+    RETURN cardinality(keys);
+END $$;
+
+CREATE FUNCTION empty_deliveries_1(p_slot smallint) RETURNS boolean
+LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+-- Move what is left of an old slot, and truncate it, under a lock that no writer and no reader passes. It waits for
+-- them no longer than they can wait for it. Rows are moved by a statement that begins when the lock is there.
+BEGIN
+    IF NOT is_sweeper() THEN
+        RETURN false;
+    END IF;
+    -- step: lock
+    EXECUTE format('LOCK TABLE delivery_%s IN ACCESS EXCLUSIVE MODE', p_slot);
+    -- step: move
+    IF p_slot = (SELECT current FROM slots) THEN
+        RETURN false;
+    END IF;
+    INSERT INTO message
+        SELECT {LONG}, id, topic, payload, qos, retain, properties, publisher, expires_at FROM message
+            WHERE slot = p_slot
+                AND id IN (SELECT d.id FROM delivery d JOIN session s ON s.id = d.session WHERE d.slot = p_slot)
+        ON CONFLICT DO NOTHING;
+    INSERT INTO delivery
+        SELECT {LONG}, session, source, d.id, qos, state, packet_id, retain, identifiers
+            FROM delivery d JOIN session s ON s.id = d.session WHERE slot = p_slot;
+    -- step: truncate
+    EXECUTE format('TRUNCATE delivery_%s', p_slot);
+    -- step: commit
+    RETURN true;
+END $$;
+
+CREATE FUNCTION empty_messages_1(p_slot smallint) RETURNS boolean
+LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+-- Truncate the messages of an old slot without deliveries. In a transaction of its own: writers lock the messages of a
+-- slot first, and its deliveries second. Who had written a message here has committed when the lock is there, and its
+-- deliveries are seen.
+BEGIN
+    IF NOT is_sweeper() THEN
+        RETURN false;
+    END IF;
+    -- step: lock
+    EXECUTE format('LOCK TABLE message_%s IN ACCESS EXCLUSIVE MODE', p_slot);
+    -- step: look
+    IF p_slot = (SELECT current FROM slots) OR EXISTS (SELECT FROM delivery WHERE slot = p_slot) THEN
+        RETURN false;
+    END IF;
+    -- step: truncate
+    EXECUTE format('TRUNCATE message_%s', p_slot);
+    -- step: commit
+    RETURN true;
+END $$;
+
+CREATE FUNCTION clean_long_1() RETURNS void
+LANGUAGE plpgsql AS $$
+-- Delete messages of the slot {LONG} that no delivery needs any more. Nothing is moved there meanwhile.
+BEGIN
+    IF NOT is_sweeper() THEN
+        RETURN;
+    END IF;
+    -- step: clean
+    DELETE FROM message m
+        WHERE slot = {LONG} AND NOT EXISTS (SELECT FROM delivery d WHERE d.slot = {LONG} AND d.id = m.id);
+    -- step: commit
+END $$;
+"""
+
+FUNCTIONS: Final = (
+    JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, EXPIRE, COLLECT, SWEEPERS,
+)  # fmt: skip
+"""In the order in which they are made."""

@@ -1,0 +1,90 @@
+"""Converts between what a shared store has and the core's own objects."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Final
+
+from canopy_mqtt.core.codec.packets import SubscriptionRequest
+from canopy_mqtt.core.persistence.journal import DeliveryRecord, MessageRecord, SessionRecord, SubscriptionRecord
+from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.queues.delivery import QUEUED, RELEASED, SENT
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.topics.subscription import Subscription
+from canopy_mqtt.store.shared import calls
+from canopy_mqtt.store.shared.calls import Content, Owner, Publish, Subscribe, Waiting
+
+STATES: Final = {0: QUEUED, calls.SENT: SENT, calls.RELEASED: RELEASED}
+"""The states of a delivery, by those of the store."""
+
+
+def session_record(client_id: str, expiry: int, principal: Principal, content: Content) -> SessionRecord:
+    """Return what a claimed session has, but for what waits; its client is connected."""
+    record = SessionRecord(client_id, expiry, None, principal)
+    for each in content.subscriptions:
+        assert each.qos is not None
+        request = SubscriptionRequest(
+            each.filter, each.qos, each.no_local, each.retain_as_published, each.retain_handling
+        )
+        record.subscriptions.append(SubscriptionRecord(request, each.identifier, False))
+    record.received.extend(content.received)
+    record.deliveries.extend(map(delivery_record, content.flying))
+    return record
+
+
+def delivery_record(waiting: Waiting) -> DeliveryRecord:
+    """Return a delivery; its number is that of the message."""
+    message = MessageRecord(
+        waiting.topic.encode(),
+        waiting.payload,
+        waiting.qos,
+        waiting.retain,
+        waiting.properties or b"",
+        waiting.expiry,
+        waiting.publisher or "",
+    )
+    record = DeliveryRecord(
+        waiting.id,
+        None if waiting.state == calls.RELEASED else message,
+        waiting.qos,
+        waiting.retain,
+        tuple(waiting.identifiers or ()),
+        "",
+    )
+    record.state = STATES[waiting.state]
+    if waiting.state:
+        record.packet_id = waiting.packet_id
+        record.attempts = 1
+    return record
+
+
+def subscribe(owner: Owner, subscription: Subscription) -> Subscribe:
+    """Return a subscription as it is noted."""
+    request = subscription.request()
+    return Subscribe(
+        *owner,
+        request.topic_filter,
+        request.qos,
+        request.no_local,
+        request.retain_as_published,
+        request.retain_handling,
+        subscription.identifier,
+    )
+
+
+def publish(message: Message, owner: Owner | None, packet_id: int, now: float) -> Publish:
+    """Return a message as it is noted; `now`: the clock of its expiry, s."""
+    session, epoch = owner or (None, None)
+    return Publish(
+        session,
+        epoch,
+        packet_id,
+        message.topic.decode(),
+        message.payload(),
+        message.qos,
+        message.retain,
+        message.properties or None,
+        message.publisher or None,
+        max(ceil(message.expires_at - now), 0) if message.expires_at else None,
+        (),
+    )

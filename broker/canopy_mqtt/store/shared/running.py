@@ -1,0 +1,239 @@
+"""A node of a shared store on an event loop: what its logic asks is asked of the database, and its time passes.
+
+Owns the tasks of a node. Promises: after `close` none of them is left, nor a connection. Answers come on the event
+loop, and none of an incarnation that is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+from canopy_mqtt.store.postgresql.database import FAILURES
+from canopy_mqtt.store.shared.calls import (
+    Ask,
+    ChangedFilter,
+    Claimed,
+    Content,
+    DeliveryKey,
+    Foreign,
+    Group,
+    Joined,
+    Noted,
+    Over,
+    Page,
+    Piece,
+    Written,
+)
+from canopy_mqtt.store.shared.database import SharedDatabase
+from canopy_mqtt.store.shared.node import MOST, Client, Filters, Node, Note
+from canopy_mqtt.store.shared.sweeping import Sweeper
+from canopy_mqtt.store.shared.watching import SECOND, Watch
+
+T = TypeVar("T")
+
+AGAIN: Final = 0.1
+"""Seconds before what had no answer is asked again."""
+SEVERAL: Final = 0.2
+"""The share of groups with more than one change from which on a group waits for more: an idle node does not."""
+LATELY: Final = 20
+"""Groups of which that share is taken, about."""
+
+
+class Side(Protocol):
+    """The broker that a node runs in."""
+
+    def tell(self, piece: Piece) -> None:
+        """Tell all nodes that there is a link to. `Hello`: an incarnation has begun, and all filters are known."""
+
+    def linked(self) -> bool:
+        """Whether there are links to all nodes."""
+
+    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        """See `Calls.wrote`."""
+
+    def answered(self) -> None:
+        """The database has answered, and clients may have got something."""
+
+    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
+        """See `Calls.over`."""
+
+    def second(self, away: float, *, blocked: bool) -> None:
+        """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
+
+
+class RunningNode:
+    """A node that runs. Used on one event loop."""
+
+    def __init__(
+        self,
+        database: SharedDatabase,
+        *,
+        filters: Callable[[], Filters],
+        side: Side,
+        window: float,
+        dead_after: float,
+        any_user: bool = True,
+    ) -> None:
+        """`filters`: makes a table without filters; `window`: seconds for which a group waits for more changes;
+        `dead_after`: seconds without a sign of life after which a node is dead; `any_user`: a session may be claimed
+        that is another user's."""
+        self.database = database
+        self.tell = side.tell
+        self.wrote = side.wrote
+        self._side = side
+        self._window, self._dead_after, self._any_user = window, dead_after, any_user
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Of this incarnation."""
+        self._times: list[asyncio.Task[None]] = []
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._closing: asyncio.TimerHandle | None = None
+        self._several = 0.0
+        self.node = Node(self, filters)
+
+    def start(self) -> None:
+        """Begin an incarnation, on the running event loop. The schema is there (`SharedDatabase.open`)."""
+        now = asyncio.get_running_loop().time
+        watch = Watch(self.database, dead_after=self._dead_after, now=now)
+        sweeper = Sweeper(self.database, now)
+        self._times = [
+            asyncio.create_task(self._each_second(watch, sweeper)),
+            asyncio.create_task(self._sweep(sweeper)),
+        ]
+        self.node.join()
+
+    async def close(self) -> None:
+        """End the tasks and the connections. A group that is being written may be written or not."""
+        tasks = [*self._times, *self._tasks]
+        self._stop()
+        for task in self._times:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.database.close()
+
+    def _stop(self) -> None:
+        """End what this incarnation waits for, but not who says so."""
+        for task in self._tasks - {asyncio.current_task()}:
+            task.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    async def _each_second(self, watch: Watch, sweeper: Sweeper) -> None:
+        while True:
+            await asyncio.sleep(SECOND)
+            joined = self.node.joined
+            if joined is not None:
+                try:
+                    peers = await watch.turn()
+                except Over:
+                    # Unless another call found it first, and this was the beat of the incarnation before.
+                    if self.node.joined is joined:
+                        self.node.over()
+                    continue
+                self.node.saw(peers or ())
+            self.node.second(linked=self._side.linked())
+            self._side.second(watch.away, blocked=sweeper.blocked)
+
+    async def _sweep(self, sweeper: Sweeper) -> None:
+        while True:
+            await asyncio.sleep(SECOND)
+            with suppress(*FAILURES):
+                await sweeper.turn()
+
+    def due(self) -> None:
+        loop = asyncio.get_running_loop()
+        if len(self.node.notes) >= MOST:
+            self._close_group()
+        elif self._closing is None:
+            # Also without a window: what is noted in one turn comes into one group.
+            self._closing = loop.call_later(self._window if self._several >= SEVERAL else 0.0, self._close_group)
+
+    def _close_group(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+        self.node.close_group()
+
+    def later(self, call: Callable[[], None]) -> None:
+        def again() -> None:
+            self._timers.discard(timer)
+            call()
+
+        timer = asyncio.get_running_loop().call_later(AGAIN, again)
+        self._timers.add(timer)
+
+    # -- the database --------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self, call: Callable[[], Coroutine[Any, Any, T]], back: Callable[[T], None], failed: Callable[[], None]
+    ) -> None:
+        """Call the database in a task, which may be cancelled before it begins."""
+
+        async def ask() -> None:
+            try:
+                answer = await call()
+            except Over:
+                self.node.over()
+            except FAILURES:
+                failed()
+            else:
+                back(answer)
+                self._side.answered()
+
+        task = asyncio.create_task(ask())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
+        self._stop()
+        return self._side.over(notes)
+
+    def join(self, back: Callable[[Joined | None], None]) -> None:
+        async def join() -> Joined:
+            await self.database.join()
+            return Joined(self.database.node, self.database.incarnation)
+
+        self._ask(join, back, lambda: back(None))
+
+    def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
+        self._ask(self.database.feed, back, lambda: back(None))
+
+    def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
+        self._several += ((len(noted) > 1) - self._several) / LATELY
+        group = Group.of(noted)
+        # What is for nobody is only looked at: there may be a filter that is not known here.
+        group.publishes = [
+            each if each.filters else each._replace(payload=b"", properties=None) for each in group.publishes
+        ]
+        # The filters that the messages were matched with: others may be known when the call begins.
+        self._ask(partial(self.database.write, group, self.database.vector), back, lambda: None)
+
+    def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
+        clean, expiry, principal = client.terms
+        call = partial(
+            self.database.claim,
+            client_id,
+            clean=clean,
+            expiry=expiry,
+            principal=principal,
+            any_user=self._any_user,
+        )
+        self._ask(call, back, lambda: back(None))
+
+    def content(self, session: int, back: Callable[[Content | None], None]) -> None:
+        self._ask(partial(self.database.content, session), back, lambda: back(None))
+
+    def read(
+        self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
+    ) -> None:
+        self._ask(partial(self.database.read, asks, known), back, lambda: back(None))

@@ -1,0 +1,170 @@
+"""The tables of a shared store, as an operator reads them with psql.
+
+Owns the schema and its version. Promises: times are by the clock of the database; what a node may change is changed by
+the functions of `functions`, which look whether it still may.
+
+Deliveries and messages are written into the current one of `SLOTS` partitions, and deleted there. What has waited long
+is moved to one more partition, `LONG`, and the old one is truncated: so a table does not grow by what went through it.
+A delivery and its message are always in the same slot.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+VERSION: Final = 1
+"""The version of the schema, in the table `cluster`."""
+SLOTS: Final = 4
+"""Slots that are written in turn: the current one, the one before, one that is emptied, and an empty one."""
+LONG: Final = 9
+"""The slot of what has waited long."""
+NEVER: Final = 4_294_967_295
+"""The Session Expiry Interval, in seconds, of a session that does not expire (3.1.2.11.2)."""
+
+TABLES: Final = f"""
+CREATE SEQUENCE session_id;
+CREATE SEQUENCE message_id CACHE 1;    -- drawn under the lock of a node's row, so in the order of its groups
+CREATE TABLE cluster (
+    version integer NOT NULL,
+    name text NOT NULL,                -- of the cluster (cluster.name)
+    id uuid NOT NULL DEFAULT gen_random_uuid()  -- by which nodes find out whether they have the same one
+);
+CREATE TABLE node (
+    id smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text COLLATE "C" NOT NULL UNIQUE,
+    incarnation integer NOT NULL,      -- one more with each start, and when it comes back after it was declared dead
+    alive boolean NOT NULL             -- false: declared dead
+);
+CREATE TABLE beat (
+    node smallint PRIMARY KEY,
+    at timestamptz NOT NULL            -- when the node showed a sign of life last
+) WITH (fillfactor = 50);
+CREATE TABLE progress (                -- each node's last group, and earlier ones that are not trimmed yet
+    node smallint NOT NULL,
+    grp bigint NOT NULL,               -- goes on over incarnations
+    last_id bigint NOT NULL,           -- no message of this node with an id up to this can appear any more
+    lost owner[] NOT NULL,             -- what the answer said
+    failed delivery_key[] NOT NULL,
+    PRIMARY KEY (node, grp)
+);
+CREATE TABLE session (
+    id bigint PRIMARY KEY,             -- another one after a clean start; never used again
+    client_id text COLLATE "C" NOT NULL UNIQUE,
+    node smallint,                     -- NULL: its client is away
+    incarnation integer NOT NULL,      -- of the node
+    epoch bigint NOT NULL,             -- one more with each claim; nothing counts that was noted under an earlier one
+    principal text NOT NULL,           -- JSON: whose it is
+    expiry bigint NOT NULL,            -- seconds; {NEVER}: does not expire
+    expires_at timestamptz             -- NULL: its client is connected
+) WITH (fillfactor = 80);
+CREATE INDEX session_expires ON session (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX session_owned ON session (node, incarnation) WHERE node IS NOT NULL;
+CREATE TABLE garbage (
+    session bigint PRIMARY KEY         -- has ended; what is left of it is deleted in batches
+);
+CREATE TABLE filter (                  -- the topic filters of all sessions, each once
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text COLLATE "C" NOT NULL UNIQUE,
+    gone boolean NOT NULL,             -- true: no session has it
+    node smallint NOT NULL,            -- which node changed the row last, and in which of its groups:
+    grp bigint NOT NULL                -- a node that knows a number reads what follows
+);
+CREATE INDEX filter_feed ON filter (node, grp);
+CREATE TABLE subscription (
+    session bigint NOT NULL,
+    filter integer NOT NULL,
+    qos smallint NOT NULL,
+    no_local boolean NOT NULL,
+    retain_as_published boolean NOT NULL,
+    retain_handling smallint NOT NULL,
+    identifier bigint NOT NULL,        -- 0: none
+    PRIMARY KEY (session, filter)
+);
+CREATE UNIQUE INDEX subscription_filter ON subscription (filter, session)
+INCLUDE (qos, no_local, retain_as_published, identifier);
+CREATE TABLE message (
+    slot smallint NOT NULL,
+    id bigint NOT NULL,
+    topic text NOT NULL,
+    payload bytea NOT NULL,
+    qos smallint NOT NULL,
+    retain boolean NOT NULL,
+    properties bytea,                  -- encoded as in MQTT 5.0
+    publisher text,
+    expires_at timestamptz,            -- NULL: never
+    PRIMARY KEY (id, slot)
+) PARTITION BY LIST (slot);
+CREATE TABLE delivery (
+    slot smallint NOT NULL,
+    session bigint NOT NULL,
+    source bigint NOT NULL,            -- 0; the share group through which it came
+    id bigint NOT NULL,                -- of the message
+    qos smallint NOT NULL,
+    state smallint NOT NULL,           -- 0 queued, 1 sent, 2 released
+    packet_id integer NOT NULL,        -- 0: not sent
+    retain boolean NOT NULL,           -- as it is sent
+    identifiers bigint[],              -- of the subscriptions; NULL: none
+    PRIMARY KEY (session, source, id, slot)
+) PARTITION BY LIST (slot);
+CREATE TABLE received (                -- QoS 2 publishes between PUBLISH and PUBREL
+    session bigint NOT NULL,
+    packet_id integer NOT NULL,
+    PRIMARY KEY (session, packet_id)
+);
+CREATE TABLE slots (                   -- one row
+    current smallint NOT NULL,
+    changed timestamptz NOT NULL
+);
+INSERT INTO slots VALUES (0, clock_timestamp());
+"""
+
+TYPES: Final = """
+CREATE TYPE owner AS (session bigint, epoch bigint);
+CREATE TYPE delivery_key AS (session bigint, source bigint, id bigint);
+CREATE TYPE publish AS (
+    session bigint,                    -- NULL: of a clean session; then a QoS 2 publish comes once by its node's word
+    epoch bigint, packet_id integer,
+    topic text, payload bytea, qos smallint, retain boolean, properties bytea, publisher text,
+    expiry bigint,                     -- seconds; NULL: never
+    filters integer[]                  -- what it matches
+);
+CREATE TYPE completion AS (session bigint, epoch bigint, packet_id integer);
+CREATE TYPE subscribe AS (
+    session bigint, epoch bigint, filter text,
+    qos smallint,                      -- NULL: UNSUBSCRIBE
+    no_local boolean, retain_as_published boolean, retain_handling smallint, identifier bigint
+);
+CREATE TYPE change AS (
+    session bigint,
+    epoch bigint,                      -- NULL: counts whoever has the session
+    source bigint, id bigint,
+    slot smallint,                     -- where it was read
+    state smallint,                    -- 1 sent, 2 released, 3 acknowledged: it is deleted
+    packet_id integer
+);
+CREATE TYPE release AS (
+    session bigint, epoch bigint,
+    expiry bigint                      -- seconds; NULL: as it was claimed
+);
+CREATE TYPE written AS (
+    result text,                       -- over, again, rematch, written
+    news boolean,                      -- filters have changed that the node does not know
+    lost owner[],                      -- sessions that are others'; nothing of theirs was written
+    failed delivery_key[],             -- what is not to be sent
+    hints delivery_key[]               -- deliveries that are new in sessions
+);
+CREATE TYPE claimed AS (session bigint, epoch bigint, present boolean);
+CREATE TYPE waiting AS (
+    slot smallint, source bigint, id bigint, qos smallint, state smallint, packet_id integer, retain boolean,
+    identifiers bigint[], topic text, payload bytea, properties bytea, publisher text,
+    expiry bigint                      -- seconds that are left; NULL: never
+);
+"""
+
+PARTITIONS: Final = "".join(
+    f"CREATE TABLE {table}_{slot} PARTITION OF {table} FOR VALUES IN ({slot})"
+    f"{' WITH (autovacuum_enabled = off)' if slot != LONG else ''};\n"
+    for table in ("message", "delivery")
+    for slot in (*range(SLOTS), LONG)
+)
+"""Autovacuum would find nothing to do: a slot is truncated. Its TRUNCATE waits for nobody who vacuums."""

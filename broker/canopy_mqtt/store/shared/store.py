@@ -1,0 +1,288 @@
+"""A store that the nodes of a cluster share, as a broker uses it.
+
+Owns the node, and who holds which of its sessions. Promises: acknowledgements go when the group is written that has
+what they stand for; before that, connections whose sessions are elsewhere are ended, and deliveries that must not be
+sent are out of flight. Durable clients are told to go to another node once the database has been away for `dead_after`.
+
+The database expires sessions, and keeps those that are absent: nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from canopy_mqtt.core.persistence.journal import Saved
+from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.shared import Attempt, SharedSessions
+from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
+from canopy_mqtt.store.base import Store, StoreError
+from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
+from canopy_mqtt.store.shared import records
+from canopy_mqtt.store.shared.calls import ChangedFilter, Empty, Hello, Noted, Piece, Publish, Skipped, Taken, Written
+from canopy_mqtt.store.shared.database import SharedDatabase
+from canopy_mqtt.store.shared.holder import UNAVAILABLE, Holder, unclaimed
+from canopy_mqtt.store.shared.journal import SharedJournal
+from canopy_mqtt.store.shared.node import Node, Note
+from canopy_mqtt.store.shared.running import RunningNode
+
+if TYPE_CHECKING:
+    from canopy_mqtt.core.routing.router import Router
+
+MOST: Final = 1_024
+"""Messages of a session that are in memory at most, where the settings do not say."""
+CLOSING: Final = 10.0
+"""Seconds in which what is noted has to be written when the broker stops."""
+
+
+class Registry:
+    """The filters of all durable sessions, as the node changes them (`node.Filters`)."""
+
+    def __init__(self) -> None:
+        self.table = NumberedFilters()
+
+    def change(self, changed: ChangedFilter) -> None:
+        self.table.change(changed.id, changed.name, changed.gone)
+
+    def match(self, topic: str) -> Collection[int]:
+        return self.table.match(topic.encode())
+
+
+class SharedStore(Store):
+    """A broker's part of a shared store. Used on one event loop."""
+
+    router: Router
+
+    def __init__(
+        self,
+        database: SharedDatabase,
+        *,
+        window: float,
+        dead_after: float,
+        any_user: bool = False,
+        most: int = MOST,
+        rules: RuleTexts | None = None,
+    ) -> None:
+        """`window`, `dead_after`: see `RunningNode`; `any_user`: a client may take over the session of another user;
+        `most`: messages of a session that are in memory at most; `rules`: how a principal's own rules are kept."""
+        self.running = RunningNode(
+            database, filters=Registry, side=self, window=window, dead_after=dead_after, any_user=any_user
+        )
+        self.node: Node = self.running.node
+        self.journal: SharedJournal = SharedJournal(self.node.note)
+        super().__init__(self.journal)
+        self.most = most
+        self.now: Callable[[], float] = lambda: 0.0
+        self.sessions = _Sessions(self)
+        self.blocked = False
+        """An old slot could not be emptied when it was tried last: some transaction uses it."""
+        self.away = 0.0
+        """Seconds for which the database has not answered."""
+        self._principals = Principals(rules)
+        self._dead_after = dead_after
+        self._tell: Callable[[Piece], None] = lambda _: None
+        self._is_linked: Callable[[], bool] = lambda: True
+        self._after_batch: Callable[[], None] = lambda: None
+        self._holders: dict[Attempt, Holder] = {}
+        """Of attempts that have been answered, and are not over."""
+        self._starved: set[Holder] = set()
+        self._ready: asyncio.Future[None] | None = None
+        self._groups = self._rows = 0
+
+    def attach(
+        self,
+        router: Router,
+        *,
+        after_batch: Callable[[], None],
+        tell: Callable[[Piece], None],
+        linked: Callable[[], bool],
+    ) -> None:
+        """Serve a broker: call it before `open`. `after_batch`: has connections write what came into their buffers;
+        `tell`, `linked`: see `Side`."""
+        self.router = router
+        self._after_batch, self._tell, self._is_linked = after_batch, tell, linked
+
+    # -- as a store ----------------------------------------------------------------------------------------------------
+
+    async def open(self, clock: Callable[[], float]) -> None:
+        """Begin an incarnation, and read the filters of all sessions. Raises StoreError."""
+        self.now = clock
+        self._ready = asyncio.get_running_loop().create_future()
+        await self.running.database.open()
+        self.running.start()
+        try:
+            async with asyncio.timeout(CLOSING):
+                await self._ready
+        except TimeoutError as error:
+            await self.running.close()
+            raise StoreError(f"{self.running.database.place}: {UNAVAILABLE}") from error
+
+    async def load(self) -> Saved:
+        return Saved()
+
+    async def flush(self) -> None:
+        """Wait until all that is noted is written. Raises StoreError: it is not within ten seconds."""
+        written = asyncio.get_running_loop().create_future()
+
+        def then(_: Written) -> None:
+            if not written.done():
+                written.set_result(None)
+
+        self.node.note(Empty(), then)
+        try:
+            async with asyncio.timeout(CLOSING):
+                await written
+        except TimeoutError as error:
+            why = self.running.database.trouble or f"{self.running.database.place}: {UNAVAILABLE}"
+            raise StoreError(why) from error
+
+    async def close(self) -> None:
+        try:
+            await self.flush()
+        finally:
+            await self.running.close()
+
+    def figures(self) -> Iterator[tuple[str, object]]:
+        yield "path", self.running.database.place
+        yield "groups", self._groups
+        yield "rows", self._rows
+        yield "waiting", self.journal.commits_kept.journal_position - self.journal.commits_kept.committed
+        yield "claimed", len(self.node.sessions)
+        yield "away", round(self.away, 1)
+
+    # -- what the other nodes tell -------------------------------------------------------------------------------------
+
+    def hear(self, piece: Piece) -> None:
+        """Take what another node tells."""
+        if isinstance(piece, Taken):
+            self.router.elsewhere(piece.client_id)
+        self.node.receive(piece)
+        self._after_batch()
+
+    # -- as the node sees it (`running.Side`) --------------------------------------------------------------------------
+
+    def tell(self, piece: Piece) -> None:
+        if isinstance(piece, Hello) and self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)  # the node has begun
+        self._tell(piece)
+
+    def linked(self) -> bool:
+        return self._is_linked()
+
+    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        self._groups += 1
+        self._rows += len(noted)
+        for key in written.failed:
+            session = self.node.sessions.get(key.session)
+            if session is not None:
+                assert isinstance(session.client, Holder)
+                session.client.refuse(key.id)
+        self._recover()
+        self.journal.written(sum(map(self.journal.has_position, noted)))
+        self._after_batch()
+
+    def answered(self) -> None:
+        self._after_batch()
+
+    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
+        """End the durable connections; what is noted of sessions counts no more. What clients without one have
+        published is written in the next incarnation, and acknowledged then: it may be in the store twice."""
+        for attempt in list(self.sessions.waiting.values()):
+            unclaimed(attempt)
+        for holder in list(self._holders.values()):
+            holder.lost()
+        self.journal.kept.clear()
+        self._after_batch()
+        for what, _ in notes:
+            if self.journal.has_position(what):
+                carried = isinstance(what, Publish) and what.session is None
+                yield Note(what if carried else Skipped(), None)
+
+    def second(self, away: float, *, blocked: bool) -> None:
+        """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
+        self.away, self.blocked = away, blocked
+        if self.in_trouble:
+            self.journal.commits_kept.fail()
+            if self.listener is not None:
+                self.listener.failed(self.running.database.trouble)
+        else:
+            self._recover()
+        if self.is_away:
+            for holder in list(self._holders.values()):
+                holder.move()
+        starved, self._starved = self._starved, set()
+        for holder in starved:
+            if holder.claimed is not None:
+                self.node.wants(holder.claimed)
+        self._after_batch()
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether the group that is being written has to be asked again."""
+        return self.running.database.trouble != ""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the database has not answered for so long that this node counts as dead."""
+        return self.away >= self._dead_after
+
+    def _recover(self) -> None:
+        if self.journal.commits_kept.failed:
+            self.journal.commits_kept.recover()
+            if self.listener is not None:
+                self.listener.recovered()
+
+    # -- as holders see it (`holder.Place`) ----------------------------------------------------------------------------
+
+    def opened(self, holder: Holder) -> None:
+        self._holders[holder.attempt] = holder
+
+    def starved(self, holder: Holder) -> None:
+        self._starved.add(holder)
+
+    # -- as the core sees it -------------------------------------------------------------------------------------------
+
+    def claim(self, attempt: Attempt) -> None:
+        if self.node.joined is None or self.is_away:
+            unclaimed(attempt)
+        else:
+            self.node.claim(attempt.client_id, Holder(self, attempt, self._principals.write(attempt.principal)))
+
+    def left(self, attempt: Attempt) -> None:
+        holder = self._holders.pop(attempt, None)
+        if holder is not None:
+            self._starved.discard(holder)
+            holder.left()
+
+    def publish(self, message: Message, session: Session | None, packet_id: int) -> None:
+        """Note a message, also where no filter matches that is known: there may be another by now, and the group looks.
+        Only while the database is away, it is not held up for that."""
+        if self.in_trouble and packet_id == 0 and not self.node.filters.match(message.topic.decode()):
+            return
+        owner = None
+        if session is not None:
+            kept = self.journal.kept.get(session.client_id)
+            if kept is None:
+                return  # its session is elsewhere, and its connection ends: nothing is acknowledged
+            owner = kept.owner
+        self.journal.note(records.publish(message, owner, packet_id, self.now()))
+
+
+class _Sessions(SharedSessions):
+    """Passes the core's calls on to the store. It never says which filters there are: each message is looked at."""
+
+    def __init__(self, store: SharedStore) -> None:
+        super().__init__()
+        self._store = store
+
+    def claim(self, attempt: Attempt) -> None:
+        self._store.claim(attempt)
+
+    def left(self, attempt: Attempt) -> None:
+        self._store.left(attempt)
+
+    def publish(self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int) -> None:
+        del filters  # they are matched again when the group is written
+        self._store.publish(message, session, packet_id)

@@ -1,0 +1,121 @@
+"""What is held against the promises when a history has come to rest."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from tests.cluster.model.clients import Subscriber
+from tests.cluster.model.functions import matches
+from tests.cluster.model.network import Network, Violation
+
+
+def check(world: Network) -> None:
+    """Raise Violation if a promise was broken."""
+    for client in world.clients.values():
+        if isinstance(client, Subscriber) and client.name not in ("g2", "w1", "s4"):
+            _check_messages(world, client)
+            if client.name != "c1":
+                _check_order(world, client)
+    for gid in world.group_ids:
+        _check_share_group(world, gid)
+    if "retained" in world.parts:
+        _check_retained(world)
+    if "wills" in world.parts:
+        _check_wills(world)
+
+
+def _check_messages(world: Network, client: Subscriber) -> None:
+    """What was acknowledged after the SUBACK came, and QoS 2 once."""
+    seen: dict[Any, int] = defaultdict(int)
+    for msg, source in client.got:
+        if not source:
+            seen[(msg["pub"], msg["n"])] += 1
+    stored = world.db.tables["subscription"]
+    for key, (begun, msg) in world.begun.items():
+        if min(msg["qos"], client.qos) == 2 and seen[key] > 1 and client.name != "c1":
+            raise Violation(f"{client.name} got QoS 2 {key} {seen[key]} times")
+        if key not in world.acked or seen[key]:
+            continue
+        if client.name == "c1" and key in client.mistaken:
+            continue  # the same: the client has kept its packet identifiers, and took it for another message
+        for each in client.wanted:
+            if client.name == "c1":
+                kept = any(name == each and sid in world.c1_ids for sid, name in stored)
+                if client.since.get(each, 0) <= world.anew or not kept:
+                    continue  # the session began anew under a live connection
+            spans = client.subscribed(each)
+            if matches(each, msg["topic"]) and any(a < begun and world.acked[key] < b for a, b in spans):
+                raise Violation(
+                    f"{client.name} did not get {key} of {msg['topic']}, begun {begun} acknowledged {world.acked[key]}"
+                )
+
+
+def _check_order(world: Network, client: Subscriber) -> None:
+    """The first copies of one publisher's messages to one topic come in their order."""
+    last: dict[Any, int] = {}
+    first = set()
+    for msg, source in client.got:
+        key = (msg["pub"], msg["n"])
+        if source or key in first:
+            continue
+        first.add(key)
+        at = (msg["pub"], msg["topic"])
+        begun = world.begun[key][0]
+        spans = [span for each in client.wanted if matches(each, msg["topic"]) for span in client.subscribed(each)]
+        if not any(a < begun < b for a, b in spans):
+            continue  # begun before the SUBACK: it may come, also late and again
+        if last.get(at, 0) > msg["n"]:
+            raise Violation(f"{client.name} got {key} after {last[at]}: order")
+        last[at] = msg["n"]
+
+
+def _check_share_group(world: Network, gid: int) -> None:
+    """Each message comes to one member, and QoS 2 once."""
+    topic_filter = world.group_ids[gid]
+    qos = world.db.tables["subscription"][(gid, topic_filter)]["qos"]
+    seen: dict[Any, int] = defaultdict(int)
+    members = [world.clients[name] for name in sorted(world.members)]
+    for member in members:
+        assert isinstance(member, Subscriber)
+        for msg, source in member.got:
+            if source == gid:
+                seen[(msg["pub"], msg["n"])] += 1
+    for key, (_, msg) in world.begun.items():
+        if msg["topic"] != topic_filter:
+            continue
+        twice = min(qos, msg["qos"]) == 2
+        if twice and seen[key] > 1:
+            raise Violation(f"share group {gid} got QoS 2 {key} {seen[key]} times")
+        # What was sent to a member with QoS 2 ends with its session.
+        if key in world.acked and not seen[key] and not (twice and any(member.clean for member in members)):
+            raise Violation(f"share group {gid} did not get {key}")
+        if not world.faults and not world.roam and seen[key] > 1:
+            raise Violation(f"share group {gid} got {key} {seen[key]} times without a fault")
+
+
+def _check_retained(world: Network) -> None:
+    """No publisher's message is retained in place of a newer one of its own that was acknowledged."""
+    row = world.db.tables["retained"].get("r")
+    if row is None:
+        return
+    pub, number = row["msg"]["pub"], row["msg"]["n"]
+    later = [n for name, n in world.acked if name == pub and n > number and world.begun[(pub, n)][1]["topic"] == "r"]
+    if later:
+        raise Violation(f"retained: {pub} {number} is kept, {later} were acknowledged")
+
+
+def _check_wills(world: Network) -> None:
+    """Each will of a connection that has ended is published once, and is delivered."""
+    willing, heir = world.clients["w1"], world.clients["s4"]
+    assert isinstance(willing, Subscriber)
+    assert isinstance(heir, Subscriber)
+    for number in willing.wills[:-1]:
+        if world.will_count[number] != 1:
+            raise Violation(f"will {number} was published {world.will_count[number]} times")
+    delivered = {msg["n"] for msg, _ in heir.got}
+    if delivered != set(world.will_count):
+        raise Violation(f"wills {set(world.will_count) - delivered} were not delivered")
+    for number, count in world.will_count.items():
+        if count > 1:
+            raise Violation(f"will {number} was published {count} times")

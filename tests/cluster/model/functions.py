@@ -1,0 +1,651 @@
+"""The functions of the schema, statement by statement, as the nodes call them.
+
+A statement that others may precede begins behind a `yield` with its name. The shipped SQL has the same names in the
+same order (`canopy_mqtt/store/shared/functions.py`, `-- step:`), and `tests/store/shared/mirror.py` runs both side by
+side.
+
+`without` of the database names rules that are taken away, to see that each is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+from tests.cluster.model.database import Lock, Row, Steps, Transaction
+
+MATCHES: Final = {"a": ("a",), "b": ("b",), "+": ("a", "b"), "s": ("s",), "r": ("r",), "w": ("w",)}
+"""The topics that each topic filter matches."""
+SLOTS: Final = (0, 1, 2, 3)
+LONG: Final = 9
+"""The slot of what has waited long."""
+BATCH: Final = 2
+"""Rows that a sweeper moves, and sessions that a group releases for a dead node, at once."""
+
+Item: TypeAlias = dict[str, Any]
+"""A change that a node has noted. `kind` says which; with `fence` it counts only if the session is the node's."""
+ONE_STATEMENT: Final = ()
+"""What a function of a single statement yields."""
+Vector: TypeAlias = dict[str, int]
+"""By node, the group up to which its rows of a feed are known."""
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    return topic in MATCHES.get(topic_filter, ())
+
+
+def is_alive(tx: Transaction, node: str, incarnation: int) -> bool:
+    row = tx.get("node", node)
+    return row is not None and row["alive"] and row["incarnation"] == incarnation
+
+
+def newest(tx: Transaction, node: str) -> tuple[int, int]:
+    """Return the number of a node's last group, and the greatest number of a message by then."""
+    return max([(grp, row["last"]) for (name, grp), row in tx.scan("progress") if name == node], default=(0, 0))
+
+
+def final(tx: Transaction) -> int:
+    """Return a number: no message up to it can appear any more, since each living node has written a greater one."""
+    return min([newest(tx, name)[1] for name, row in tx.scan("node") if row["alive"]], default=0)
+
+
+def fresh(tx: Transaction, table: str, vector: Vector) -> tuple[list[tuple[Any, Row]], Vector]:
+    """Return the rows of a feed that are not known: those of each node above a group. One statement."""
+    rows = [(key, row) for key, row in tx.scan(table) if row["grp"] > vector.get(row["node"], 0)]
+    after = dict(vector)
+    for _, row in rows:
+        after[row["node"]] = max(after.get(row["node"], 0), row["grp"])
+    return rows, after
+
+
+def rows_of(tx: Transaction, session: int) -> list[tuple[Any, Row]]:
+    return [(key, row) for key, row in tx.scan("delivery") if key[1] == session]
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+def join(tx: Transaction, node: str) -> Steps[tuple[int, int]]:
+    """Begin another incarnation of a node, and return its number and the next group's. Numbers of groups go on."""
+    yield Lock(("node", node), "x")
+    row = tx.get("node", node)
+    incarnation = 1 if row is None else row["incarnation"] + 1
+    yield "join"
+    grp = newest(tx, node)[0] + 1
+    tx.put("node", node, {"incarnation": incarnation, "alive": True})
+    tx.put("beat", node, tx.db.clock())
+    tx.put("progress", (node, grp), {"last": tx.db.draw("message"), "outcome": (frozenset(), frozenset())})
+    yield "commit"
+    return incarnation, grp
+
+
+def beat(tx: Transaction, node: str, incarnation: int) -> Steps[bool]:
+    """Show that a node is alive. False: this incarnation is over."""
+    alive = is_alive(tx, node, incarnation)  # of the statement's snapshot, also where it waits
+    if alive:
+        yield Lock(("beat", node), "x")
+        tx.put("beat", node, tx.db.clock())
+    return alive
+
+
+def declare_dead(tx: Transaction, node: str, incarnation: int, seen: int) -> Steps[bool]:
+    """Declare a node dead, unless it has shown a sign of life since."""
+    yield Lock(("node", node), "x")
+    yield "dead"
+    row = tx.get("node", node)
+    dies = is_alive(tx, node, incarnation) and tx.get("beat", node) == seen
+    if dies:
+        tx.put("node", node, {**row, "alive": False})
+    yield "commit"
+    return dies
+
+
+def feed(tx: Transaction, vector: Vector) -> Steps[tuple[list[tuple[Any, Row]], Vector]]:
+    """Return the filters that are not known, without a lock."""
+    yield from ONE_STATEMENT
+    return fresh(tx, "filter", vector)
+
+
+def look(tx: Transaction) -> Steps[tuple[dict[str, Row], bool, list[tuple[Any, Row]]]]:
+    """What a node polls: the nodes, whether dead ones own sessions, and the wills of dead incarnations."""
+    yield from ONE_STATEMENT
+    nodes = {name: dict(row) for name, row in tx.scan("node")}
+
+    def is_dead(row: Row) -> bool:
+        node = nodes[row["node"]]
+        return not (node["alive"] and node["incarnation"] == row["incarnation"])
+
+    orphans = any(row["node"] is not None and is_dead(row) for _, row in tx.scan("session"))
+    wills = [(key, row["msg"]) for key, row in tx.scan("will") if row["due"] or is_dead(row)]
+    return nodes, orphans, wills
+
+
+# -- a group of changes ------------------------------------------------------------------------------------------------
+
+
+def write(
+    tx: Transaction, node: str, incarnation: int, grp: int, items: list[Item], vectors: tuple[Vector, Vector]
+) -> Steps[dict[str, Any] | None]:
+    """Write a group of a node, once. None: this incarnation is over."""
+    without = tx.db.without
+    lost: set[tuple[int, int]] = set()
+    failed: set[tuple[int, int, int]] = set()
+    hints: list[tuple[int, int]] = []
+    out: dict[str, Any] = {"result": "written", "lost": lost, "failed": failed, "hints": hints}
+    yield Lock(("node", node), "n")
+    if not is_alive(tx, node, incarnation):
+        return None
+    yield "number"
+    done = tx.get("progress", (node, grp))
+    if done is not None and "no_grp" not in without:
+        out["result"] = "again"
+        yield Lock(("beat", node), "x")
+        tx.put("beat", node, tx.db.clock())
+        if "no_outcome" not in without:
+            out["lost"], out["failed"] = done["outcome"]
+        return out
+    yield "feed"
+    last = tx.db.draw("message")
+    if "number_first" in without:
+        tx.put("progress", (node, grp), {"last": last, "outcome": (frozenset(), frozenset())})
+    rows, _ = fresh(tx, "filter", vectors[0])
+    out["news"] = bool(rows)
+    out["retained"], out["retained_at"] = fresh(tx, "retained", vectors[1])
+    publishes = [i for i in items if i["kind"] in ("pub", "will")]
+    if publishes and any(not row["gone"] for _, row in rows) and "no_look" not in without:
+        # A filter that the node may not know: nothing is written, and the node matches its messages again.
+        out["result"] = "rematch"
+        return out
+    # Fence: the rows of sessions, before anything else of them is read.
+    owners = sorted({(i["sid"], i["epoch"]) for i in items if i.get("fence")})
+    if owners:
+        yield "fence"
+        for sid in sorted({sid for sid, _ in owners}):
+            row = tx.get("session", sid)
+            if row is not None and "fence_nolock" not in without:
+                yield Lock(("session", row["row"]), "x")
+        yield "owners"
+        for sid, epoch in owners:
+            row = tx.get("session", sid)
+            if row is None or row["epoch"] != epoch:
+                lost.add((sid, epoch))
+
+    def counts(item: Item) -> bool:
+        return not item.get("fence") or (item["sid"], item["epoch"]) not in lost
+
+    # A will is published by the transaction that deletes its row.
+    left_out: list[Item] = []
+    wills = sorted((i for i in items if i["kind"] == "will"), key=lambda i: i["key"])
+    if wills:
+        yield "wills"
+        for i in wills:
+            if "will_unlocked" not in without:
+                yield Lock(("will", i["key"]), "x")
+                if tx.get("will", i["key"]) is None:
+                    left_out.append(i)
+            tx.delete("will", i["key"])
+    # A message of QoS 2 counts where its row of `received` is new.
+    twice = [i for i in publishes if i["qos"] == 2]
+    completed = [i for i in items if i["kind"] == "complete" and counts(i)]
+    if twice or completed:
+        yield "received"
+        for i in twice:
+            if counts(i):
+                if tx.get("received", (i["sid"], i["pid"])) is not None and "received_memory" not in without:
+                    left_out.append(i)
+                tx.put("received", (i["sid"], i["pid"]), True)
+        for i in completed:
+            tx.delete("received", (i["sid"], i["pid"]))
+    yield from _subscribe(tx, node, grp, [i for i in items if counts(i)])
+    kept = [i for i in publishes if counts(i) and not any(i is other for other in left_out)]
+    for i in kept:
+        if i["kind"] == "will":
+            tx.put("published_will", (i["key"], node, grp), i["msg"])
+    matched = [i for i in kept if i["filters"]]
+    if matched:
+        last = yield from _expand(tx, matched, hints)
+    changes = [i for i in items if i["kind"] in ("done", "sent", "released") and counts(i)]
+    if changes:
+        yield from _change(tx, changes, failed)
+    # Sessions that their node leaves, and those of nodes that are dead.
+    releases = sorted(i["sid"] for i in items if i["kind"] == "release" and counts(i))
+    if releases:
+        yield "release"
+        yield from _let_go(tx, releases, hints)
+    if any(i["kind"] == "reap" for i in items):
+        yield "reap"
+        reaped: list[int] = []
+        for sid, row in tx.scan("session"):
+            dead = row["node"] is not None and not is_alive(tx, row["node"], row["incarnation"])
+            if dead and len(reaped) < BATCH and tx.free(("session", row["row"]), "x"):
+                tx.hold(("session", row["row"]), "x")
+                reaped.append(sid)
+        if reaped:
+            yield "reaped"
+            yield from _let_go(tx, reaped, hints)
+    retained = [i for i in kept if i["kind"] == "pub" and i["retain"]]
+    if retained:
+        yield "retained"
+        for topic in sorted({i["msg"]["topic"] for i in retained}):
+            yield Lock(("retained", topic), "x")
+        for i in retained:
+            row = {"msg": i["msg"], "version": tx.db.draw("version"), "node": node, "grp": grp}
+            tx.put("retained", i["msg"]["topic"], row)
+    yield "progress"
+    # The number is written last, with what a lost answer would have said.
+    tx.put("progress", (node, grp), {"last": last, "outcome": (frozenset(lost), frozenset(failed))})
+    yield "commit"
+    return out
+
+
+def _subscribe(tx: Transaction, node: str, grp: int, items: list[Item]) -> Steps[None]:
+    subscribed = {i["filter"] for i in items if i["kind"] == "sub"}
+    ends = {i["filter"] for i in items if i["kind"] == "endfilter"}
+    if subscribed or ends:
+        yield "filters"
+        for name in sorted(subscribed | ends):
+            if "sub_nolock" not in tx.db.without or tx.get("filter", name) is None:
+                yield Lock(("filter", name), "x")
+            row = tx.get("filter", name)
+            if name in subscribed and (row is None or row["gone"]):
+                tx.put("filter", name, {"gone": False, "node": node, "grp": grp})
+    changes = [i for i in items if i["kind"] in ("sub", "unsub")]
+    if changes:
+        yield "subscriptions"
+        for i in changes:
+            if i["kind"] == "sub":
+                tx.put("subscription", (i["sid"], i["filter"]), {"qos": i["qos"]})
+            else:
+                tx.delete("subscription", (i["sid"], i["filter"]))
+    if ends:
+        yield "ends"  # after the subscriptions of the same group
+        used = {topic_filter for (_, topic_filter), _ in tx.scan("subscription")}
+        for name in sorted(ends - used):
+            row = tx.get("filter", name)
+            if row is not None and not row["gone"]:
+                tx.put("filter", name, {"gone": True, "node": node, "grp": grp})
+
+
+def _expand(tx: Transaction, publishes: list[Item], hints: list[tuple[int, int]]) -> Steps[int]:
+    """Write messages, and a delivery for each session behind their filters. Return the number of the last message."""
+    yield "slot"
+    slot = tx.get("slots", "current")
+    yield "messages"
+    yield Lock(("message", slot), "s")
+    numbers = [tx.db.draw("message") for _ in publishes]
+    for number, i in zip(numbers, publishes, strict=True):
+        tx.put("message", (slot, number), i["msg"])
+    yield "deliveries"
+    yield Lock(("delivery", slot), "s")
+    for number, i in zip(numbers, publishes, strict=True):
+        targets: dict[int, int] = {}
+        for (sid, topic_filter), row in tx.scan("subscription"):
+            if topic_filter in i["filters"]:
+                targets[sid] = max(targets.get(sid, 0), min(row["qos"], i["qos"]))
+        for sid, qos in sorted(targets.items()):
+            if tx.get("session", sid) is not None:
+                tx.put("delivery", (slot, sid, 0, number), {"qos": qos, "state": 0, "pid": 0})
+                hints.append((sid, number))
+    return numbers[-1]
+
+
+def _change(tx: Transaction, changes: list[Item], failed: set[tuple[int, int, int]]) -> Steps[None]:
+    """Change deliveries where they were read, in the order of their keys; then in `LONG` those that were not there."""
+    without = tx.db.without
+    for slots in (SLOTS, (LONG,)):
+        here = [i for i in changes if i["row"][0] in slots]
+        if slots == (LONG,):
+            if "slot_only" in without:
+                changes = here
+            here = changes
+        if not here:
+            continue
+        yield "long" if slots == (LONG,) else "rows"
+
+        def key_of(item: Item, long: bool = slots == (LONG,)) -> Any:
+            return (LONG, *item["row"][1:]) if long else item["row"]
+
+        keys = sorted({key_of(i) for i in here}, key=lambda key: (*key[1:], key[0]))
+        for slot in sorted({key[0] for key in keys}):
+            yield Lock(("delivery", slot), "s")
+        for key in [key for key in keys if tx.get("delivery", key) is not None]:
+            yield Lock(("row", key), "x")
+        yield "long changed" if slots == (LONG,) else "changed"
+        for i in here:
+            key = key_of(i)
+            row = tx.get("delivery", key)
+            if row is None:
+                continue
+            if i["kind"] == "done":
+                tx.delete("delivery", key)
+            elif i["kind"] == "sent" and (row["state"] == 0 or "sent_unchecked" in without):
+                tx.put("delivery", key, {**row, "state": 1, "pid": i["pid"]})
+            elif i["kind"] == "released" and row["state"] == 1:
+                tx.put("delivery", key, {**row, "state": 2})
+            else:
+                continue
+            changes = [other for other in changes if other is not i]
+    if "sent_unchecked" not in without:
+        failed.update(i["row"][1:] for i in changes if i["kind"] == "sent")
+
+
+def _let_go(tx: Transaction, sessions: list[int], hints: list[tuple[int, int]]) -> Steps[None]:
+    for sid in sessions:
+        row = tx.get("session", sid)
+        tx.put("session", sid, {**row, "node": None, "expires": tx.db.clock() + row["expiry"]})
+    for sid in sessions:
+        yield from _give_back(tx, sid, hints)
+
+
+def _give_back(tx: Transaction, sid: int, hints: list[tuple[int, int]]) -> Steps[None]:
+    """Return to its share group what came to a member through it, and was not sent, or is of QoS 1."""
+    missed: set[Any] = set()
+    while True:
+        keys = [
+            key
+            for key, row in rows_of(tx, sid)
+            if key[2] and (row["qos"] == 1 or row["state"] == 0) and key not in missed
+        ]
+        if not keys:
+            return
+        for key in sorted(keys):
+            yield Lock(("delivery", key[0]), "s")
+            yield Lock(("row", key), "x")
+            row = tx.get("delivery", key)
+            if row is None:
+                missed.add(key)  # moved meanwhile: the next statement finds it in LONG
+                continue
+            tx.delete("delivery", key)
+            tx.put("delivery", (key[0], key[2], 0, key[3]), {**row, "state": 0, "pid": 0})
+            hints.append((key[2], key[3]))
+        if "give_back_once" in tx.db.without:
+            return
+        yield "give back"
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def _find(tx: Transaction, client: str) -> int | None:
+    return next((sid for sid, row in tx.scan("session") if row["client"] == client), None)
+
+
+def claim(
+    tx: Transaction, node: str, incarnation: int, client: str, clean: bool, expiry: int, will: Row
+) -> Steps[dict[str, Any] | None]:
+    """Make a session a node's own, and no other's: the only call that a CONNECT waits for. None: the incarnation is
+    over."""
+    yield Lock(("node", node), "k")
+    if not is_alive(tx, node, incarnation):
+        return None
+    hints: list[tuple[int, int]] = []
+    while True:
+        yield "find"
+        sid = _find(tx, client)
+        if sid is not None:
+            number = tx.get("session", sid)["row"]
+            yield Lock(("session", number), "x")
+            # The row as it is by then, also where it has got another session meanwhile.
+            sid = next((sid for sid, row in tx.scan("session") if row["row"] == number), None)
+        if sid is not None:
+            break
+        yield "make"
+        sid = tx.db.draw("session")
+        yield "insert"
+        yield Lock(("client", client), "x")
+        if _find(tx, client) is None:
+            row = {"client": client, "epoch": 0, "row": sid, "shared": False}
+            tx.hold(("session", sid), "x")
+            _own(tx, sid, row, node, incarnation, expiry, will)
+            yield "commit"
+            return {"sid": sid, "epoch": 1, "present": False, "hints": hints}
+        tx.drop(("client", client))  # ON CONFLICT DO NOTHING: another one has made it
+    yield "own"
+    row = tx.get("session", sid)
+    clean = clean or (row["expires"] is not None and row["expires"] <= tx.db.clock())
+    for key, old in tx.scan("will"):
+        if key[0] == client and not old["due"]:
+            yield Lock(("will", key), "x")
+            if tx.get("will", key) is not None:
+                tx.put("will", key, {**tx.get("will", key), "due": True})
+    if clean and "clean_same_id" in tx.db.without:
+        yield from _give_back(tx, sid, hints)
+        for key, _ in rows_of(tx, sid):
+            tx.delete("delivery", key)
+        for table in ("subscription", "received"):
+            for key, _ in tx.scan(table):
+                if key[0] == sid:
+                    tx.delete(table, key)
+    elif clean:
+        if "clean_keeps" not in tx.db.without:
+            yield from _give_back(tx, sid, hints)
+        tx.delete("session", sid)
+        tx.put("garbage", sid, True)
+        sid = tx.db.draw("session")
+    _own(tx, sid, row, node, incarnation, expiry, will)
+    yield "commit"
+    return {"sid": sid, "epoch": row["epoch"] + 1, "present": not clean, "hints": hints}
+
+
+def _own(tx: Transaction, sid: int, row: Row, node: str, incarnation: int, expiry: int, will: Row) -> None:
+    epoch = row["epoch"] + 1
+    owned = {"node": node, "incarnation": incarnation, "epoch": epoch, "expiry": expiry, "expires": None}
+    tx.put("session", sid, {**row, **owned})
+    if will is not None:
+        tx.put("will", (row["client"], epoch), {"msg": will, "node": node, "incarnation": incarnation, "due": False})
+
+
+def content(tx: Transaction, sid: int) -> Steps[dict[str, Any]]:
+    """Return what a claimed session has: identifiers of QoS 2, and deliveries in flight. Read after the claim, without
+    a lock: only its owner changes it, and `epoch` says whether there is another by now."""
+    yield from ONE_STATEMENT
+    row = tx.get("session", sid)
+    return {
+        "epoch": None if row is None else row["epoch"],
+        "received": {pid for (session, pid), _ in tx.scan("received") if session == sid},
+        "flying": [(key, row, tx.get("message", (key[0], key[3]))) for key, row in rows_of(tx, sid) if row["state"]],
+    }
+
+
+def read(tx: Transaction, asks: dict[int, tuple[int, frozenset[Any], int]]) -> Steps[Any]:
+    """Return what waits for sessions and is not known: of source 0 a page above `low`, and all from share groups.
+
+    One statement, whose snapshot is taken when it has its locks: what is truncated before is seen where it is then.
+    """
+    yield from ONE_STATEMENT
+    found = {}
+    for sid, (low, known, page) in asks.items():
+        rows = []
+        for key, row in rows_of(tx, sid):
+            msg = tx.get("message", (key[0], key[3]))
+            if (key[2], key[3]) not in known and msg is not None:
+                rows.append((key[3], key, {**row, "msg": msg}))
+        rows.sort(key=lambda each: each[:2])
+        plain = [each for each in rows if not each[1][2] and each[0] > low]
+        found[sid] = ([each for each in rows if each[1][2]] + plain[:page], len(plain) > page)
+    owned = {sid: row["epoch"] for sid in asks if (row := tx.get("session", sid)) is not None}
+    return found, owned, final(tx)
+
+
+def pull(tx: Transaction, gid: int, members: Iterable[tuple[int, int, int]]) -> Steps[Any]:
+    """Move rows of a share group's queue to its members: (session, epoch, room) of each."""
+    good: list[int] = []
+    refused = set()
+    for sid, epoch, room in sorted(members):
+        row = tx.get("session", sid)
+        if row is not None and "pull_unfenced" not in tx.db.without:
+            yield Lock(("session", row["row"]), "s")
+            row = tx.get("session", sid)
+        if (row is not None and row["epoch"] == epoch) or "pull_unfenced" in tx.db.without:
+            good += [sid] * room
+        else:
+            refused.add(sid)
+    for slot in (*SLOTS, LONG):
+        yield Lock(("delivery", slot), "s")
+    taken = set()
+    for number, key, row in sorted(((key[3], key, row) for key, row in rows_of(tx, gid)), key=lambda each: each[:2]):
+        if not good:
+            break
+        if not tx.free(("row", key), "x"):
+            continue
+        tx.hold(("row", key), "x")
+        sid = good.pop(0)
+        tx.delete("delivery", key)
+        tx.put("delivery", (key[0], sid, gid if "source_lost" not in tx.db.without else 0, number), row)
+        taken.add(sid)
+    yield "left"
+    # A row that was skipped may stay, since its holder is a sweeper, or aborts. A later statement tells it.
+    left = bool(rows_of(tx, gid)) and "pull_skips" not in tx.db.without
+    yield "commit"
+    return taken, not good, left, refused
+
+
+# -- sweepers ----------------------------------------------------------------------------------------------------------
+
+
+def expire(tx: Transaction) -> Steps[None]:
+    """End a session whose time is over. A claim that waits finds no row, and makes another."""
+    ended = None
+    by_age = sorted(tx.scan("session"), key=lambda item: (item[1].get("expires") or 0, item[0]))
+    for sid, row in by_age:
+        expires = row.get("expires")
+        if expires is not None and expires <= tx.db.clock() and tx.free(("session", row["row"]), "x"):
+            tx.hold(("session", row["row"]), "x")
+            ended = sid, row
+            break
+    if ended is not None:
+        yield "expired"
+        sid, row = ended
+        tx.hold(("client", row["client"]), "x")
+        tx.delete("session", sid)
+        tx.put("garbage", sid, True)
+    yield "commit"
+
+
+def collect(tx: Transaction) -> Steps[None]:
+    """Delete some of what is left of a session that has ended."""
+    sid = next((sid for sid, _ in tx.scan("garbage") if tx.free(("garbage", sid), "x")), None)
+    if sid is not None:
+        tx.hold(("garbage", sid), "x")
+        yield "subscriptions"
+        for table in ("subscription", "received"):
+            for key, _ in tx.scan(table):
+                if key[0] == sid:
+                    tx.delete(table, key)
+        yield "rows"
+        mine = [key for key, _ in rows_of(tx, sid) if tx.free(("row", key), "x")][:BATCH]
+        for key in mine:
+            tx.hold(("row", key), "x")
+        yield "collected"
+        for key in mine:
+            tx.delete("delivery", key)
+        yield "garbage"
+        if not rows_of(tx, sid):
+            tx.delete("garbage", sid)
+    yield "commit"
+
+
+def _is_sweeper(tx: Transaction) -> bool:
+    """Become the one sweeper (pg_try_advisory_xact_lock)."""
+    free = tx.free("sweeper", "x")
+    if free:
+        tx.hold("sweeper", "x")
+    return free
+
+
+def trim(tx: Transaction) -> Steps[None]:
+    """Forget the numbers of all groups but each node's last."""
+    if not _is_sweeper(tx):
+        return
+    yield "trim"
+    for (node, grp), _ in tx.scan("progress"):
+        if grp < newest(tx, node)[0] or "trim_all" in tx.db.without:
+            tx.delete("progress", (node, grp))
+    yield "commit"
+
+
+def change_slot(tx: Transaction) -> Steps[None]:
+    """Have new rows written into the next slot, if nothing is left there."""
+    if _is_sweeper(tx):
+        yield "slot"
+        current = (tx.get("slots", "current") + 1) % len(SLOTS)
+        if not any(key[0] == current for table in ("delivery", "message") for key, _ in tx.scan(table)):
+            tx.put("slots", "current", current)
+        yield "commit"
+
+
+def move(tx: Transaction, slot: int) -> Steps[None]:
+    """Move some rows of an old slot to LONG."""
+    if not _is_sweeper(tx):
+        return
+    yield "rows"
+    if tx.get("slots", "current") == slot:
+        return
+    # As a writer: excluded only by whoever truncates.
+    yield Lock(("delivery", slot), "s")
+    keys = [key for key, _ in tx.scan("delivery") if key[0] == slot and tx.free(("row", key), "x")][:BATCH]
+    for key in keys:
+        tx.hold(("row", key), "x")
+    if keys:
+        yield "move"
+        _to_long(tx, keys)
+    yield "commit"
+
+
+def _to_long(tx: Transaction, keys: list[Any]) -> None:
+    for slot, sid, source, number in keys:
+        row = tx.get("delivery", (slot, sid, source, number))
+        tx.delete("delivery", (slot, sid, source, number))
+        if tx.get("session", sid) is not None:
+            tx.put("delivery", (LONG, sid, source, number), row)
+            if "message_left" not in tx.db.without:
+                tx.put("message", (LONG, number), tx.get("message", (slot, number)))
+
+
+def empty_deliveries(tx: Transaction, slot: int) -> Steps[None]:
+    """Move all that is left of an old slot, and truncate it, under a lock that no writer and no reader passes."""
+    if not _is_sweeper(tx):
+        return
+    yield "lock"
+    locked = "truncate_after" not in tx.db.without
+    if locked:
+        yield Lock(("delivery", slot), "x")
+    yield "move"
+    if tx.get("slots", "current") == slot:
+        return
+    _to_long(tx, [key for key, _ in tx.scan("delivery") if key[0] == slot and (locked or tx.free(("row", key), "x"))])
+    yield "truncate"
+    if not locked:
+        yield Lock(("delivery", slot), "x")
+    tx.truncate("delivery", slot)
+    yield "commit"
+
+
+def empty_messages(tx: Transaction, slot: int) -> Steps[None]:
+    """Truncate the messages of an old slot that has no delivery: in a transaction of its own, since writers lock
+    messages first and deliveries second."""
+    if not _is_sweeper(tx):
+        return
+    yield "lock"
+    yield Lock(("message", slot), "x")
+    yield "look"
+    if tx.get("slots", "current") == slot:
+        return
+    # A writer may have put a delivery here since the slot was emptied; with the lock held, it has committed.
+    if any(key[0] == slot for key, _ in tx.scan("delivery")) and "messages_unseen" not in tx.db.without:
+        return
+    yield "truncate"
+    tx.truncate("message", slot)
+    yield "commit"
+
+
+def clean_long(tx: Transaction) -> Steps[None]:
+    """Delete messages of LONG that no delivery needs any more."""
+    if not _is_sweeper(tx):
+        return
+    yield "clean"
+    needed = {key[3] for key, _ in tx.scan("delivery") if key[0] == LONG}
+    for key, _ in tx.scan("message"):
+        if key[0] == LONG and key[1] not in needed:
+            tx.delete("message", key)
+    yield "commit"

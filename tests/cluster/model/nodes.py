@@ -1,0 +1,694 @@
+"""The nodes of the model: the shipped logic of a node between its clients, the database and the other nodes.
+
+`Logic` is what ships, with the parts of the design that do not yet (wills, share groups, retained messages), and
+without the rules that are taken away. `Node` is what it calls, and `Holder` the broker's side of a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from canopy_mqtt.store.shared import node as shipped
+from canopy_mqtt.store.shared.calls import (
+    ACKNOWLEDGED,
+    RELEASED,
+    SENT,
+    Ask,
+    Change,
+    ChangedFilter,
+    Claimed,
+    Completion,
+    Content,
+    DeliveryKey,
+    Empty,
+    End,
+    Foreign,
+    Hello,
+    Joined,
+    Noted,
+    Owner,
+    Page,
+    Peer,
+    Piece,
+    Publish,
+    Reap,
+    Release,
+    Subscribe,
+    Taken,
+    Terms,
+    Waiting,
+    Written,
+)
+from canopy_mqtt.store.shared.node import Session
+from tests.cluster.model import functions
+from tests.cluster.model.functions import MATCHES, Item, Vector, matches
+from tests.cluster.model.network import Connection, Network
+
+WINDOW: Final = 2
+"""Messages that a client has unacknowledged at once."""
+PAGE: Final = 4
+"""Messages of a session that its node has in memory."""
+SEEN: Final = datetime(2026, 1, 1, tzinfo=UTC)
+"""Signs of life are looked at by nobody here."""
+NAMES: Final = tuple(MATCHES)
+"""The filters; their numbers are the places here."""
+
+
+class Retained(Publish):
+    """A publish that is retained: an old one must not replace a newer one."""
+
+    @property
+    def owner(self) -> Owner:
+        assert self.session is not None
+        assert self.epoch is not None
+        return Owner(self.session, self.epoch)
+
+
+class Will(Publish):
+    """A will, which is published by the transaction that deletes its row, (publisher, epoch)."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        assert self.publisher is not None
+        assert self.epoch is not None
+        return self.publisher, self.epoch
+
+
+class Look(NamedTuple):
+    """The feeds are read up to now."""
+
+    owner: None = None
+    thing: None = None
+
+
+def publish(
+    kind: type[Publish], msg: Any, qos: int, owner: tuple[int | None, int], pid: int, *, retain: bool
+) -> Publish:
+    """Note a message, which is the payload as a whole."""
+    return kind(*owner, pid, msg["topic"], msg, qos, retain, None, msg["pub"], None, ())
+
+
+def item_of(what: Noted, without: frozenset[str]) -> Item:
+    """Return a change as the functions of the model take it."""
+    item: Item = {"fence": what.owner is not None}
+    match what:
+        case Will():
+            item |= {"kind": "will", "key": what.key, "msg": what.payload, "qos": 1, "retain": False}
+        case Publish():
+            item |= {"kind": "pub", "msg": what.payload, "qos": what.qos, "retain": what.retain, "pid": what.packet_id}
+            item["fence"] &= what.retain or "no_pub_fence" not in without
+            item["fence"] &= not (what.retain and "retained_unfenced" in without)
+        case Completion():
+            item |= {"kind": "complete", "pid": what.packet_id}
+        case Subscribe():
+            item |= {"kind": "unsub" if what.qos is None else "sub", "filter": what.filter, "qos": what.qos}
+        case Change():
+            kind = {SENT: "sent", RELEASED: "released", ACKNOWLEDGED: "done"}[what.state]
+            item |= {"kind": kind, "row": (what.slot, what.session, what.source, what.id), "pid": what.packet_id}
+        case End():
+            return {"kind": "endfilter", "filter": what.filter}
+        case Release():
+            item["kind"] = "release"
+        case _:
+            return {"kind": {Reap: "reap", Empty: "empty", Look: "look"}[type(what)]}
+    if isinstance(what, Publish):
+        item["filters"] = {NAMES[number] for number in what.filters}
+    return {**item, "sid": what.session, "epoch": what.epoch}
+
+
+def waiting_of(key: Any, row: Any, msg: Any) -> Waiting:
+    slot, _, source, number = key
+    return Waiting(
+        slot, source, number, row["qos"], row["state"], row["pid"], False, None, msg["topic"], msg, None, msg["pub"],
+        None,
+    )  # fmt: skip
+
+
+class Registry:
+    """The filters of all sessions."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def change(self, changed: ChangedFilter) -> None:
+        (self.names.discard if changed.gone else self.names.add)(changed.name)
+
+    def match(self, topic: str) -> Collection[int]:
+        return {NAMES.index(each) for each in self.names if matches(each, topic)}
+
+
+class Holder:
+    """A connection of a client to a node, and what its session has in memory."""
+
+    session: Session
+
+    def __init__(self, node: Node, connection: Connection) -> None:
+        self.node, self.connection = node, connection
+        self.received: set[int] = set()
+        self.pending: set[int] = set()
+        """Packet identifiers of QoS 2 publishes in a group that is not committed."""
+        self.rows: dict[tuple[int, int], Item] = {}
+        """By (source, number): what is in memory."""
+        self.out: dict[int, tuple[int, int]] = {}
+        self.last_pid = 0
+
+    def pid(self) -> int:
+        used = set(self.out) | {row["pid"] for row in self.rows.values()}
+        while True:
+            self.last_pid = self.last_pid % 20 + 1
+            if self.last_pid not in used:
+                return self.last_pid
+
+    def plain(self) -> int:
+        return sum(1 for source, _ in self.rows if not source)
+
+    def shared(self) -> int:
+        return sum(1 for source, _ in self.rows if source)
+
+    # -- as the logic of the node sees it ------------------------------------------------------------------------------
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(self.connection.clean, self.connection.expiry, "")
+
+    @property
+    def is_gone(self) -> bool:
+        return self.connection.known_lost or not self.connection.open
+
+    @property
+    def room(self) -> int:
+        return max(0, PAGE - self.plain())
+
+    def restored(self, session: Session, content: Content) -> None:
+        self.session = session
+        self.received = set(content.received)
+        self.connection.down.append(("connack", session.present))
+        self.take(content.flying)
+        for each in content.flying:
+            tag = (each.source, each.id)
+            self.rows[tag]["state"] = "sent" if each.state == SENT else "released"
+            self.out[each.packet_id] = tag
+            again = ("publish", 2, each.packet_id, each.payload, each.source)
+            self.send(again if each.state == SENT else ("pubrel", each.packet_id))
+
+    def take(self, waiting: Sequence[Waiting]) -> int:
+        for each in waiting:
+            self.rows[(each.source, each.id)] = {
+                "slot": each.slot,
+                "msg": each.payload,
+                "qos": each.qos,
+                "state": each.state,
+                "pid": each.packet_id,
+            }
+        return len(waiting)
+
+    def go_on(self) -> None:
+        busy = sum(1 for row in self.rows.values() if row["state"] != 0)
+        order = sorted(self.rows.items(), key=lambda item: (item[0][1], item[0][0]))
+        for n, (tag, row) in enumerate(order):
+            if busy >= WINDOW:
+                break
+            if row["state"] != 0:
+                continue
+            if row["qos"] == 2 and any(other["state"] == 0 for _, other in order[:n]):
+                break
+            busy += 1
+            row["pid"] = self.pid()
+            if row["qos"] == 1:
+                row["state"] = "out"
+                self.out[row["pid"]] = tag
+                self.send(("publish", 1, row["pid"], row["msg"], tag[0]))
+            else:
+                row["state"] = "sending"
+                self.change(tag, SENT, partial(self.sent, tag), row["pid"])
+        if self.plain() < PAGE // 2:
+            self.node.logic.wants(self.session)
+
+    def end(self) -> None:
+        self.node.world.close(self.connection)
+
+    failed = foreign = end
+
+    # -- towards the client --------------------------------------------------------------------------------------------
+
+    def send(self, packet: Any) -> None:
+        if self.connection.open:
+            self.connection.down.append(packet)
+
+    def change(
+        self, tag: tuple[int, int], state: int, then: Callable[[Written], None] | None = None, pid: int = 0
+    ) -> None:
+        epoch = self.session.epoch if state != ACKNOWLEDGED else None
+        self.node.logic.note(Change(self.session.id, epoch, *tag, self.rows[tag]["slot"], state, pid), then)
+
+    def sent(self, tag: tuple[int, int], written: Written) -> None:
+        if self.node.logic.sessions.get(self.session.id) is not self.session or tag not in self.rows:
+            return
+        row = self.rows[tag]
+        if DeliveryKey(self.session.id, *tag) in written.failed:
+            del self.rows[tag]
+            self.go_on()
+            return
+        row["state"] = "sent"
+        self.out[row["pid"]] = tag
+        self.send(("publish", 2, row["pid"], row["msg"], tag[0]))
+
+    def packet(self, packet: Any) -> None:
+        kind = packet[0]
+        session, logic = self.session, self.node.logic
+
+        def answer(what: Any) -> Callable[[Written], None]:
+            def then(written: Written) -> None:
+                del written
+                self.send(what)
+
+            return then
+
+        if kind == "publish":
+            self.publish(*packet[1:])
+        elif kind == "pubrel":
+            pid = packet[1]
+            self.received.discard(pid)
+            logic.note(Completion(*session.owner, pid), answer(("pubcomp", pid)))
+        elif kind in ("puback", "pubrec", "pubcomp"):
+            self.acked(kind, packet[1])
+        elif kind == "subscribe":
+            logic.note(Subscribe(*session.owner, packet[1], packet[2]), answer(("suback", packet[1])))
+        elif kind == "unsubscribe":
+            logic.note(Subscribe(*session.owner, packet[1], None), answer(("unsuback", packet[1])))
+
+    def publish(self, qos: int, pid: int, msg: Any, retain: bool) -> None:
+        answer = ("puback" if qos == 1 else "pubrec", pid)
+        if qos == 2:
+            if pid in self.received:
+                if pid not in self.pending:
+                    self.connection.down.append(answer)
+                return
+            self.received.add(pid)
+            self.pending.add(pid)
+
+        def then(written: Written | None) -> None:
+            del written
+            self.pending.discard(pid)
+            self.send(answer)
+
+        logic = self.node.logic
+        if "no_look" in self.node.without and not logic.filters.match(msg["topic"]) and not retain and qos == 1:
+            then(None)
+            return
+        kind = Retained if retain else Publish
+        logic.note(publish(kind, msg, qos, self.session.owner, pid, retain=retain), then)
+
+    def acked(self, kind: str, pid: int) -> None:
+        tag = self.out.get(pid)
+        row = None if tag is None else self.rows.get(tag)
+        if tag is None or row is None:
+            return
+        if kind == "pubrec":
+            if row["state"] == "sent":
+                row["state"] = "releasing"
+
+                def then(written: Written) -> None:
+                    del written
+                    row["state"] = "released"
+                    self.send(("pubrel", pid))
+
+                self.change(tag, RELEASED, then)
+            elif row["state"] == "released":
+                self.send(("pubrel", pid))
+            return
+        self.change(tag, ACKNOWLEDGED)
+        del self.out[pid]
+        del self.rows[tag]
+        self.go_on()
+        self.node.logic.acknowledged(through=tag[0])
+
+
+class Logic(shipped.Node):
+    """The shipped logic, with the parts that do not ship, and without the rules that are taken away."""
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.without = node, node.without
+        super().__init__(node, Registry)
+
+    def _clear(self) -> None:
+        super()._clear()
+        self.groups: dict[int, dict[str, bool]] = {
+            gid: {"flight": False, "again": False, "more": False} for gid in self.node.world.group_ids
+        }
+        self.wills: set[Any] = set()
+        self.keyed: dict[int, set[int]] = {}
+
+    # -- rules ---------------------------------------------------------------------------------------------------------
+
+    def _feed(self, then: Callable[[], None] | None = None) -> None:
+        if "feeds_at_once" in self.without:
+            self._feeding = False
+        super()._feed(then)
+
+    def _doubt(self) -> None:
+        if "no_general" not in self.without:
+            super()._doubt()
+
+    def receive(self, piece: Piece) -> None:
+        if not (isinstance(piece, Hello) and "no_hello_read" in self.without):
+            super().receive(piece)
+
+    def _look_for(self, client_id: str) -> None:
+        if "no_doubt" not in self.without:
+            super()._look_for(client_id)
+
+    def _seen_up_to(self, session: Session, page: Page) -> int:
+        if "cursor_any" in self.without:
+            return max((each.id for each in page.waiting if not each.source), default=0)
+        return super()._seen_up_to(session, page)
+
+    def _saw(self, session: Session, page: Page) -> None:
+        if "no_again" in self.without:
+            session.again = False
+        if (only := self.keyed.pop(session.id, None)) is not None:
+            page = page._replace(waiting=[each for each in page.waiting if each.id in only])
+        super()._saw(session, page)
+
+    # -- share groups --------------------------------------------------------------------------------------------------
+
+    def _hinted(self, hints: Sequence[DeliveryKey]) -> None:
+        for hint in hints:
+            if hint.session in self.groups:
+                self.pull(hint.session)
+                continue
+            session = self.sessions.get(hint.session)
+            if "read_by_key" in self.without and session and session.is_restored and not session.reading:
+                self.keyed.setdefault(session.id, set()).add(hint.id)
+        super()._hinted(hints)
+
+    def _general(self) -> None:
+        super()._general()
+        for gid in self.groups:
+            self.pull(gid)
+
+    def _restored(self, session: Session) -> None:
+        if "no_claim_read" not in self.without:
+            super()._restored(session)
+        if session.client_id in self.node.world.members:
+            for gid in self.groups:
+                self.pull(gid)
+
+    def acknowledged(self, *, through: int) -> None:
+        """A member has room again."""
+        for gid, group in self.groups.items() if through else ():
+            if group["more"]:
+                self.pull(gid)
+
+    def pull(self, gid: int) -> None:
+        group = self.groups[gid]
+        if group["flight"]:
+            group["again"] = True
+            return
+        here: list[tuple[Session, Holder]] = []
+        for each in self.sessions.values():
+            if each.client_id in self.node.world.members and each.is_restored:
+                assert isinstance(each.client, Holder)
+                here.append((each, each.client))
+        members = [(*each.owner, WINDOW - holder.shared()) for each, holder in here if holder.shared() < WINDOW]
+        group["more"] = bool(here)
+        if not members or self.joined is None:
+            return
+        group["flight"] = True
+
+        def back(got: Any, error: bool) -> None:
+            group["flight"] = False
+            if error:
+                # What a lost answer took is read by the members.
+                self._read([sid for sid, _, _ in members])
+                self.node.retry.append(partial(self.pull, gid))
+                return
+            taken, group["more"], left, refused = got
+            # A member that was refused is elsewhere: nothing else may tell it, if it is idle.
+            self._read(taken if "refused_stay" in self.without else taken | refused)
+            if left and not group["more"]:
+                self.node.retry.append(partial(self.pull, gid))
+            if group["again"]:
+                group["again"] = False
+                self.pull(gid)
+
+        self.node.call(functions.pull, (gid, members), back)
+
+    # -- wills and retained messages -----------------------------------------------------------------------------------
+
+    def _written(self, written: Written) -> None:
+        if written.again and "again_no_look" not in self.without:
+            # What looks at the feeds looks again.
+            flight = self.flight or []
+            self.notes.extendleft(reversed([each for each in flight if isinstance(each.what, Look)]))
+            self.flight = [each for each in flight if not isinstance(each.what, Look)]
+        super()._written(written)
+
+    def _release(self, client_id: str, owner: Owner, client: shipped.Client, expiry: int | None = None) -> None:
+        super()._release(client_id, owner, client, expiry)
+        assert isinstance(client, Holder)
+        self.publish_will((client_id, owner.epoch), client.connection.will)
+
+    def publish_will(self, key: tuple[str, int], msg: Any) -> None:
+        if msg is None or key in self.wills:
+            return
+        self.wills.add(key)
+
+        def then(written: Written) -> None:
+            del written
+            self.wills.discard(key)
+
+        will = publish(Will, msg, 1, (None, key[1]), 0, retain=False)
+        self.note(will._replace(publisher=key[0]), then)
+
+
+class Node:
+    """One broker: what the logic calls, in the model."""
+
+    def __init__(self, world: Network, name: str) -> None:
+        self.world, self.name = world, name
+        self.number = int(name[1:])
+        self.without = world.without
+        self.life = 0
+        self.state = "down"  # run, stop, down
+        self.reaches_db = True
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything: the process ends."""
+        self._forget()
+        self.logic = Logic(self)
+        self.connections: list[Connection] = []
+
+    def _forget(self) -> None:
+        self.life += 1
+        self.inbox: list[tuple[Callable[[Any, bool], None], Any, bool]] = []
+        self.retry: list[Callable[[], None]] = []
+        self.grp = 0
+        self.vectors: tuple[Vector, Vector] = ({}, {})
+        self.copy: dict[str, tuple[int, Any]] = {}
+        """The retained messages, with their versions."""
+
+    @property
+    def incarnation(self) -> int | None:
+        return None if self.logic.joined is None else self.logic.joined.incarnation
+
+    # -- what the logic calls ------------------------------------------------------------------------------------------
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], back: Callable[[Any, bool], None]) -> None:
+        life = self.life
+
+        def done(result: Any, error: bool) -> None:
+            if self.life == life:
+                self.inbox.append((back, result, error))
+
+        if not self.reaches_db:
+            done(None, True)
+            return
+        tx = self.world.db.start(function, *args)
+        tx.caller, tx.back = self, done
+
+    def join(self, back: Callable[[Joined | None], None]) -> None:
+        def joined(got: Any, error: bool) -> None:
+            if not error:
+                incarnation, self.grp = got
+            back(None if error else Joined(self.number, incarnation))
+
+        self.call(functions.join, (self.name,), joined)
+
+    def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
+        def fed(got: Any, error: bool) -> None:
+            if error:
+                back(None)
+                return
+            rows, vector = got
+            self.vectors = (vector, self.vectors[1])
+            back([ChangedFilter(NAMES.index(name), name, row["gone"]) for name, row in rows])
+
+        self.call(functions.feed, (self.vectors[0],), fed)
+
+    def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
+        items = [item_of(each, self.without) for each in noted]
+        # As far as the filters were known that the messages were matched with, also when it is asked again.
+        known = self.vectors[0]
+
+        def submit() -> None:
+            vector = self.vectors[0] if "vector_now" in self.without else known
+            args = (self.name, self.incarnation, self.grp + 1, items, (vector, self.vectors[1]))
+            self.call(functions.write, args, written)
+
+        def written(out: Any, error: bool) -> None:
+            if error:
+                self.retry.append(submit)
+                return
+            if out is None:
+                self.logic.over()
+                return
+            result = out["result"]
+            if result != "again":
+                for topic, row in out["retained"]:
+                    if topic not in self.copy or row["version"] > self.copy[topic][0]:
+                        self.copy[topic] = (row["version"], row["msg"])
+                self.vectors = (self.vectors[0], out["retained_at"])
+            if result != "rematch":
+                self.grp += 1
+            hints = [DeliveryKey(sid, 0, number) for sid, number in out["hints"]]
+            lost = frozenset(Owner(*each) for each in out["lost"])
+            failed = frozenset(DeliveryKey(*each) for each in out["failed"])
+            back(Written(result == "again", result == "rematch", out.get("news", False), lost, failed, hints))
+
+        submit()
+
+    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        """Nobody waits for whole groups here."""
+
+    def claim(self, client_id: str, client: shipped.Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
+        assert isinstance(client, Holder)
+
+        def claimed(got: Any, error: bool) -> None:
+            if error:
+                back(None)
+            elif got is None:
+                self.logic.over()
+            else:
+                self.logic._spread([DeliveryKey(sid, 0, number) for sid, number in got["hints"]])
+                back(Claimed(got["sid"], got["epoch"], got["present"]))
+
+        clean, expiry, _ = client.terms
+        args = (self.name, self.incarnation, client_id, clean, expiry, client.connection.will)
+        self.call(functions.claim, args, claimed)
+
+    def content(self, session: int, back: Callable[[Content | None], None]) -> None:
+        def read(got: Any, error: bool) -> None:
+            if error:
+                back(None)
+                return
+            flying = [waiting_of(*each) for each in sorted(got["flying"], key=lambda each: each[0][3])]
+            back(Content(got["epoch"], [], sorted(got["received"]), flying))
+
+        self.call(functions.content, (session,), read)
+
+    def read(
+        self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
+    ) -> None:
+        def told(got: Any, error: bool) -> None:
+            if error:
+                back(None)
+                return
+            found, owned, final = got
+            pages = []
+            for ask in asks:
+                rows, more = found[ask.session]
+                waiting = [waiting_of(key, row, row["msg"]) for _, key, row in rows]
+                pages.append(Page(ask.session, owned.get(ask.session), final, more, waiting))
+            back(pages)
+
+        keys: dict[int, set[tuple[int, int]]] = {ask.session: set() for ask in asks}
+        for key in known:
+            keys[key.session].add((key.source, key.id))
+        args = {ask.session: (ask.low, frozenset(keys[ask.session]), ask.room) for ask in asks}
+        self.call(functions.read, (args,), told)
+
+    def due(self) -> None:
+        """The world closes groups when it likes."""
+
+    def later(self, call: Callable[[], None]) -> None:
+        self.retry.append(call)
+
+    def tell(self, piece: Piece) -> None:
+        if isinstance(piece, Taken) and "no_taken" in self.without:
+            return
+        for name in self.world.nodes:
+            if name != self.name and self.world.link(self.name, name) in ("up", "cut"):
+                self.world.links[(self.name, name)].append(piece)
+
+    def over(self, notes: Sequence[shipped.Note]) -> Iterable[shipped.Note]:
+        del notes
+        connections, self.connections = self.connections, []
+        for connection in connections:
+            self.world.close(connection)
+        self._forget()
+        return ()
+
+    # -- what happens to the node --------------------------------------------------------------------------------------
+
+    def close_group(self) -> None:
+        rng, waiting = self.world.rng, len(self.logic.notes)
+        self.logic.close_group(waiting if rng.random() < 0.7 else rng.randint(1, waiting))
+
+    def packet(self, connection: Connection, packet: Any) -> None:
+        if packet[0] == "connect":
+            if self.incarnation is None:
+                self.world.close(connection)
+            else:
+                self.logic.claim(connection.client, Holder(self, connection))
+            return
+        session = self.session_of(connection)
+        if session is not None and session.is_restored:
+            assert isinstance(session.client, Holder)
+            session.client.packet(packet)
+
+    def session_of(self, connection: Connection) -> Session | None:
+        """The session of a connection that counts."""
+        for each in self.logic.sessions.values():
+            assert isinstance(each.client, Holder)
+            if each.client.connection is connection:
+                return each
+        return None
+
+    def gone(self, connection: Connection) -> None:
+        """The client's connection is over."""
+        connection.known_lost = True
+        if connection in self.connections:
+            self.connections.remove(connection)
+        session = self.session_of(connection)
+        if session is not None:
+            self.logic.leave(session)
+
+    def poll(self) -> None:
+        if self.incarnation is not None:
+            self.call(functions.beat, (self.name, self.incarnation), self.beaten)
+            self.call(functions.look, (), self.saw)
+        others: Iterable[str] = [name for name in self.world.nodes if name != self.name]
+        down = any(self.world.link(self.name, name) == "down" for name in others)
+        self.logic.second(linked=not down or "no_down_read" in self.without)
+
+    def beaten(self, got: Any, error: bool) -> None:
+        if not error and not got:
+            self.logic.over()
+
+    def saw(self, got: Any, error: bool) -> None:
+        if error:
+            return
+        nodes, orphans, wills = got
+        peers = [
+            Peer(int(name[1:]), name, row["incarnation"], row["alive"], SEEN, orphans and "no_reap" not in self.without)
+            for name, row in nodes.items()
+            if name == self.name or "no_death_read" not in self.without
+        ]
+        self.logic.saw(peers)
+        for key, msg in wills if self.incarnation is not None else ():
+            self.logic.publish_will(key, msg)

@@ -1,0 +1,285 @@
+"""How a node calls a shared store: what it opens, what it refuses, and groups whose answers are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from canopy_mqtt.store import StoreError
+from canopy_mqtt.store.shared import opening
+from canopy_mqtt.store.shared.calls import Group, Over
+from canopy_mqtt.store.shared.database import Line, SharedDatabase
+from canopy_mqtt.store.shared.schema import VERSION
+from tests.store.postgresql.place import Proxy
+from tests.store.postgresql.place import opened as opened_alone
+from tests.store.shared.conftest import Nodes
+from tests.store.shared.place import claim, message, publish, subscribe, waiting
+from tests.support import postgresql
+from tests.support.postgresql import Server
+from tests.support.runs import for_each
+from tests.support.waiting import until
+
+
+async def refused(nodes: Nodes, said: str, node: SharedDatabase | None = None) -> None:
+    with pytest.raises(StoreError, match=said) as raised:
+        await (node or nodes.make("a")).open()
+    assert "\n" not in str(raised.value)
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+async def test_nodes_that_start_at_once_make_one_schema(nodes: Nodes) -> None:
+    made = await asyncio.gather(*(nodes.open(name) for name in ("a", "b", "c")))
+    assert await nodes.ask("SELECT version FROM cluster") == [(VERSION,)]
+    assert len({each.node for each in made}) == 3
+    assert {(each.name, each.alive) for each in await made[0].nodes()} == {(name, True) for name in "abc"}
+
+
+async def test_a_node_that_starts_again_is_another_incarnation(nodes: Nodes) -> None:
+    first = await nodes.open("a")
+    await first.write(Group())
+    again = await nodes.open("a")
+    assert (again.node, again.incarnation) == (first.node, first.incarnation + 1)
+    assert again.grp > first.grp
+    with pytest.raises(Over):
+        await first.write(Group())
+    with pytest.raises(Over):
+        await claim(first, "s")
+    with pytest.raises(Over):
+        await first.beat()
+    await again.beat()
+
+
+async def test_the_store_of_a_single_broker_is_refused(nodes: Nodes) -> None:
+    store = await opened_alone(nodes.name)
+    await store.close()
+    await refused(nodes, r"is the store of a single broker: name another schema \(store.name\)")
+
+
+async def test_a_single_broker_refuses_a_shared_store(nodes: Nodes) -> None:
+    await nodes.open("a")
+    with pytest.raises(StoreError, match="has the sessions that the nodes of a cluster share: name another schema"):
+        await opened_alone(nodes.name)
+
+
+async def test_the_store_of_another_cluster_is_refused(nodes: Nodes) -> None:
+    first = await nodes.open("a", cluster="plant")
+    assert (await nodes.open("b", cluster="plant")).identity == first.identity != ""
+    said = (
+        r'has the sessions of the cluster "plant", and this is a node of "port" \(cluster.name\): name another schema'
+    )
+    await refused(nodes, said, nodes.make("c", cluster="port"))
+
+
+async def test_the_tables_of_another_program_are_refused(nodes: Nodes) -> None:
+    await postgresql.ask(nodes.url, f'CREATE SCHEMA "{nodes.name}"', then="SELECT 1")
+    await postgresql.ask(nodes.url, f'CREATE TABLE "{nodes.name}".theirs ()', then="SELECT 1")
+    await refused(nodes, "has another program's tables: name another schema")
+
+
+async def test_a_newer_schema_is_refused(nodes: Nodes) -> None:
+    await nodes.open("a")
+    await postgresql.ask(nodes.url, f'UPDATE "{nodes.name}".cluster SET version = 99', then="SELECT 1")
+    await refused(nodes, f"is of version 99, newer than this broker's {VERSION}: run the newer broker on this node")
+
+
+async def test_a_pooler_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncpg.Connection, "get_server_pid", lambda _: 1)
+    await refused(nodes, "is reached through a pooler, which keeps no session: name the database itself in store.url")
+
+
+async def test_an_old_server_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "OLDEST", 99)
+    await refused(nodes, r"is PostgreSQL \d+: a cluster needs 99 or newer")
+
+
+async def test_a_database_in_another_encoding_is_refused(nodes: Nodes) -> None:
+    name = postgresql.new_name()
+    create = f"CREATE DATABASE \"{name}\" ENCODING 'LATIN1' TEMPLATE template0"
+    await postgresql.ask(nodes.url, create)
+    url = urlsplit(nodes.url)._replace(path=f"/{name}").geturl()
+    await refused(nodes, "is a database in LATIN1: make one with ENCODING 'UTF8'", nodes.make("a", url=url))
+
+
+async def test_a_database_that_is_not_there_is_refused(nodes: Nodes) -> None:
+    url = urlsplit(nodes.url)._replace(path="/nothing").geturl()
+    await refused(nodes, "there is no such database: create it", nodes.make("a", url=url))
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_group_whose_answer_is_lost_is_written_once(nodes: Nodes, proxy: Proxy) -> None:
+    node = await nodes.open("a", url=await proxy.start())
+    owner = await subscribe(node, "s", "a")
+    proxy.after = b"the payload"
+    written = await publish(node, b"the payload", "a")
+    assert (proxy.lost, written.again, written.hints) == (1, True, [])
+    assert [row.payload for row in await waiting(node, owner.session)] == [b"the payload"]
+    assert not (await publish(node, b"another", "a")).again
+
+
+async def test_a_group_that_did_not_arrive_is_asked_again(nodes: Nodes, proxy: Proxy) -> None:
+    node = await nodes.open("a", url=await proxy.start())
+    owner = await subscribe(node, "s", "a")
+    proxy.before = b"the payload"
+    written = await publish(node, b"the payload", "a")
+    assert (proxy.lost, written.again, len(written.hints)) == (1, False, 1)
+    assert len(await waiting(node, owner.session)) == 1
+
+
+@for_each("function", ["pg_terminate_backend", "pg_cancel_backend"])
+async def test_a_group_that_is_ended_in_the_database_is_asked_again(nodes: Nodes, function: str) -> None:
+    name = function[3:9]
+    node = await nodes.open(name)
+    owner = await subscribe(node, name, name)
+    [known] = [each for each in await node.feed() if each.name == name]
+    other = await asyncpg.connect(nodes.url)
+    async with other.transaction():
+        await other.execute(f'SELECT FROM "{nodes.name}".session FOR UPDATE')
+        publishes = [message(b"1", [known.id], session=owner.session, epoch=owner.epoch, qos=2, packet_id=1)]
+        group = asyncio.ensure_future(node.write(Group(publishes=publishes)))
+        # A backend that waits for the lock.
+        end = f"SELECT {function}(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = $1"
+        while not await postgresql.ask(nodes.url, end, f"canopy {nodes.name} {name}"):
+            assert not group.done()
+        await until(lambda: bool(node.trouble))
+        assert node.place in node.trouble
+    assert not (await group).again
+    assert node.trouble == ""
+    assert len(await waiting(node, owner.session)) == 1
+    await other.close()
+
+
+async def test_a_caller_that_is_cancelled_does_not_cancel_its_group(nodes: Nodes) -> None:
+    node = await nodes.open("a")
+    owner = await subscribe(node, "s", "a")
+    [known] = await node.feed()
+    group = asyncio.ensure_future(node.write(Group(publishes=[message(b"1", [known.id])])))
+    await asyncio.sleep(0)
+    group.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await group
+    await until(lambda: node._writing is not None and node._writing.done())
+    assert len(await waiting(node, owner.session)) == 1
+    assert not (await node.write(Group())).again
+
+
+async def test_a_group_that_is_asked_again_names_the_filters_it_was_matched_with(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filters that were learned meanwhile have it matched again."""
+    node, other = await nodes.open("a"), await nodes.open("b")
+
+    async def away(*values: object) -> None:
+        raise OSError(f"away: {values[0]}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node._groups, "fetch", away)
+        group = asyncio.ensure_future(node.write(Group(publishes=[message(b"1", [])])))
+        await until(lambda: bool(node.trouble))
+        await subscribe(other, "s", "a")
+        assert await node.feed()
+    assert (await group).rematch
+    assert not (await node.write(Group(publishes=[message(b"1", [])]))).rematch
+
+
+async def test_a_group_is_not_asked_again_in_the_next_incarnation(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await nodes.open("a")
+    owner = await subscribe(node, "s", "a")
+    [known] = await node.feed()
+
+    async def away(*values: object) -> None:
+        raise OSError(f"away: {values[0]}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node._groups, "fetch", away)
+        group = asyncio.ensure_future(node.write(Group(publishes=[message(b"1", [known.id])])))
+        await until(lambda: bool(node.trouble))
+        await node.join()
+    with pytest.raises(asyncio.CancelledError):
+        await group
+    assert node.trouble == ""
+    assert not (await node.write(Group())).again
+    assert await waiting(node, owner.session) == []
+
+
+async def test_a_node_that_is_declared_dead_is_over(nodes: Nodes) -> None:
+    first, second = await nodes.open("a"), await nodes.open("b")
+    [seen, _] = await second.nodes()
+    await first.beat()
+    assert await second.declare_dead(seen) is False
+    await first.write(Group())
+    [seen, _] = await second.nodes()
+    assert await second.declare_dead(seen) is True
+    with pytest.raises(Over):
+        await first.write(Group())
+    assert [each.alive for each in await second.nodes()] == [False, True]
+    await first.join()
+    assert not (await first.write(Group())).again
+
+
+async def test_sessions_of_a_dead_node_are_released_by_another_one(nodes: Nodes) -> None:
+    first, second = await nodes.open("a"), await nodes.open("b")
+    await claim(first, "s")
+    [seen, _] = await second.nodes()
+    await second.declare_dead(seen)
+    await second.write(Group(reap=100))
+    assert await nodes.ask("SELECT node, expires_at IS NOT NULL FROM session") == [(None, True)]
+
+
+# -- standbys ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone() -> Iterator[Server]:
+    """A server that waits for a standby, as soon as it is told to."""
+    yield from postgresql.server()
+
+
+async def test_a_commit_that_is_on_no_standby_is_not_acknowledged(nodes: Nodes, alone: Server) -> None:
+    """PostgreSQL answers a cancelled wait as if nothing had happened, with a warning."""
+    node = await nodes.open("a", url=alone.url, synchronous="full")
+    other = await asyncpg.connect(alone.url)
+    await other.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    await other.execute("SELECT pg_reload_conf()")
+    cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    # What has not read its configuration again commits without a standby.
+    while await other.fetchval("SHOW synchronous_standby_names") != "nobody":
+        pass
+    group = asyncio.ensure_future(node.write(Group()))
+    while not await other.fetch(cancel):
+        assert not group.done()
+    await until(lambda: bool(node.trouble))
+    assert "canceling wait for synchronous replication" in node.trouble
+    assert not group.done()
+    await other.execute("ALTER SYSTEM RESET synchronous_standby_names")
+    await other.execute("SELECT pg_reload_conf()")
+    assert (await group).again
+    await other.close()
+
+
+async def test_a_line_has_one_call_at_a_time(nodes: Nodes) -> None:
+    connections = 0
+
+    async def connect() -> object:
+        nonlocal connections
+        connections += 1
+        return await asyncpg.connect(nodes.url)
+
+    line = Line(connect)
+    rows = await asyncio.gather(*(line.fetch("SELECT $1::integer", number) for number in range(10)))
+    assert [row for [[row]] in rows] == list(range(10))
+    with pytest.raises(asyncpg.PostgresError):
+        await line.fetch("SELECT 1 / 0")
+    assert connections == 1
+    await line.fetch("SELECT 1")
+    assert connections == 2
+    line.drop()

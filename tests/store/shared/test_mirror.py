@@ -1,0 +1,50 @@
+"""The shipped SQL does what the model does, statement by statement, and the comparison finds where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cluster.model.world import World
+from tests.store.shared.mirror import Mirror
+
+
+@contextmanager
+def mirrored(seed: int, change: Callable[[str], str] = str) -> Iterator[World]:
+    """A history whose transactions PostgreSQL carries out, too."""
+    made: list[Mirror] = []
+
+    def database(without: frozenset[str]) -> Mirror:
+        made.append(Mirror(without, change=change))
+        return made[0]
+
+    try:
+        yield World(seed, parts=frozenset(), database=database)
+    finally:
+        made[0].close()
+
+
+def run(seed: int, steps: int) -> None:
+    with mirrored(seed) as world:
+        world.run(steps)
+        assert isinstance(world.db, Mirror)
+        world.db.compare_all()
+
+
+def test_transactions_do_what_they_do_in_the_model() -> None:
+    with mirrored(1) as world:
+        for world.now in range(400):
+            world.one()
+        assert isinstance(world.db, Mirror)
+        world.db.compare_all()
+        assert world.db.commits > 20
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("first", range(100, 140, 8))
+def test_transactions_do_what_they_do_in_the_model_in_many_histories(first: int) -> None:
+    for seed in range(first, first + 8):
+        run(seed, 600)

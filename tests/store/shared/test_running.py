@@ -1,0 +1,234 @@
+"""Nodes that run: what is published at one comes to the client at another, whatever becomes of links and nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from canopy_mqtt.store.shared.calls import (
+    ACKNOWLEDGED,
+    Change,
+    ChangedFilter,
+    Content,
+    Hints,
+    Noted,
+    Piece,
+    Subscribe,
+    Terms,
+    Waiting,
+    Written,
+)
+from canopy_mqtt.store.shared.database import SharedDatabase
+from canopy_mqtt.store.shared.node import Note, Session
+from canopy_mqtt.store.shared.running import RunningNode
+from tests.store.postgresql.place import Proxy
+from tests.store.shared.conftest import Nodes
+from tests.store.shared.place import message
+from tests.support.waiting import until
+
+
+class Equal:
+    """Filters without wildcards."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def change(self, changed: ChangedFilter) -> None:
+        self.numbers[changed.name] = changed.id
+
+    def match(self, topic: str) -> Collection[int]:
+        return [self.numbers[topic]] if topic in self.numbers else []
+
+
+class Client:
+    """A client that takes what comes, and acknowledges it."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        self.place, self.name = place, name
+        self.terms = Terms(clean=False, expiry=300, principal="{}")
+        self.is_gone = False
+        self.session: Session | None = None
+        self.got: list[bytes] = []
+        self.ends = 0
+
+    @property
+    def room(self) -> int:
+        return 2
+
+    def restored(self, session: Session, content: Content) -> None:
+        self.session = session
+        self.content = content
+
+    def take(self, waiting: Sequence[Waiting]) -> int:
+        assert self.session is not None
+        self.got += [each.payload for each in waiting]
+        for each in waiting:
+            key = (self.session.id, None, each.source, each.id, each.slot)
+            self.place.node.note(Change(*key, ACKNOWLEDGED))
+        return len(waiting)
+
+    def go_on(self) -> None:
+        assert self.session is not None
+        self.place.node.wants(self.session)
+
+    def end(self) -> None:
+        self.ends += 1
+
+    failed = foreign = end
+
+
+class Place:
+    """A node, and its clients."""
+
+    def __init__(self, cluster: list[Place], database: SharedDatabase) -> None:
+        self.cluster = cluster
+        self.is_linked = True
+        self.told: list[Piece] = []
+        self.clients: list[Client] = []
+        self.running = RunningNode(
+            database, filters=Equal, side=self, window=0.002, dead_after=60.0,
+        )  # fmt: skip
+        self.node = self.running.node
+
+    def tell(self, piece: Piece) -> None:
+        self.told.append(piece)
+        for other in self.cluster:
+            if other is not self and self.is_linked:
+                other.node.receive(piece)
+
+    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        """Its clients wait for single changes."""
+
+    def linked(self) -> bool:
+        return self.is_linked
+
+    def answered(self) -> None:
+        """Nothing is written to a client."""
+
+    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
+        del notes
+        for client in self.clients:
+            client.end()
+        return ()
+
+    def second(self, away: float, *, blocked: bool) -> None:
+        """Nothing is shown to an operator."""
+
+    async def connect(self, name: str) -> Client:
+        client = Client(self, name)
+        self.clients.append(client)
+        self.node.claim(name, client)
+        await until(lambda: client.session)
+        return client
+
+    async def write(self, *what: Any) -> None:
+        """Note changes, and wait until the last one is written."""
+        done = asyncio.Event()
+
+        def then(written: Written) -> None:
+            del written
+            done.set()
+
+        for each in what[:-1]:
+            self.node.note(each)
+        self.node.note(what[-1], then)
+        await done.wait()
+
+    async def publish(self, *payloads: bytes) -> None:
+        await self.write(*(message(payload, ()) for payload in payloads))
+
+
+@pytest.fixture
+async def places(nodes: Nodes) -> AsyncIterator[list[Place]]:
+    made: list[Place] = []
+    for name in "ab":
+        made.append(Place(made, await nodes.open(name)))
+    for each in made:
+        each.running.start()
+    await until(lambda: all(each.node.joined for each in made))
+    yield made
+    for each in made:
+        await each.running.close()
+
+
+async def subscriber(place: Place) -> Client:
+    client = await place.connect("s")
+    assert client.session is not None
+    await place.write(Subscribe(*client.session.owner, "a", 1))
+    return client
+
+
+async def test_messages_come_to_the_node_that_has_the_session(places: list[Place]) -> None:
+    """In their order, also more than there is room for at once."""
+    here, there = places
+    client = await subscriber(there)
+    sent = [b"%d" % number for number in range(20)]
+    await here.publish(*sent)
+    await until(lambda: client.got == sent)
+    assert any(isinstance(piece, Hints) for piece in here.told)
+
+
+async def test_a_session_is_where_it_was_claimed_last(places: list[Place]) -> None:
+    here, there = places
+    before = await subscriber(here)
+    client = await there.connect("s")
+    await until(lambda: before.ends)
+    assert [each.filter for each in client.content.subscriptions] == ["a"]
+    await here.publish(b"1")
+    await until(lambda: client.got == [b"1"])
+    assert before.got == []
+    assert client.session is not None
+    there.node.leave(client.session)
+    await there.publish(b"2")  # behind the acknowledgement
+    again = await here.connect("s")
+    assert again.session is not None
+    assert again.session.present
+    await until(lambda: again.got == [b"2"])
+
+
+async def test_messages_are_read_where_hints_are_missing(places: list[Place]) -> None:
+    here, there = places
+    client = await subscriber(there)
+    for each in places:
+        each.is_linked = False
+    await here.publish(b"1")
+    there.node.second(linked=False)
+    await until(lambda: client.got == [b"1"])
+
+
+async def test_a_node_that_was_declared_dead_begins_again(places: list[Place]) -> None:
+    """It ends its connections, confirms nothing that it had noted, and serves new ones."""
+    here, there = places
+    client = await subscriber(here)
+    first = here.node.joined
+    assert first is not None
+    [peer, _] = await there.running.database.nodes()
+    assert await there.running.database.declare_dead(peer)
+    confirmed: list[Written] = []
+    here.node.note(message(b"1", ()), confirmed.append)
+    await until(lambda: here.node.joined not in (None, first))
+    assert client.ends
+    assert confirmed == []
+    again = await here.connect("s")
+    await there.publish(b"2")
+    await until(lambda: again.got == [b"2"])
+
+
+async def test_a_node_gets_over_lost_connections(nodes: Nodes, proxy: Proxy) -> None:
+    """Groups, claims and reads that had no answer are asked again."""
+    place = Place([], await nodes.open("a", url=await proxy.start()))
+    place.running.start()
+    await until(lambda: place.node.joined)
+    client = await subscriber(place)
+    for number in range(5):
+        sent = [b"%d" % each for each in range(5 * number, 5 * number + 5)]
+        client.got.clear()
+        writing = asyncio.ensure_future(place.publish(*sent))
+        await asyncio.sleep(0)
+        proxy.cut()
+        await writing
+        await until(lambda sent=sent: client.got == sent)  # type: ignore[misc]
+    await place.running.close()

@@ -1,0 +1,305 @@
+"""Durable clients of a cluster: they connect to any node, and find their session, its queue and its subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Publish
+from canopy_mqtt.store.base import StoreError, StoreListener
+from tests.core.harness import bag, total_ledger
+from tests.store.postgresql.place import Proxy
+from tests.store.shared.brokers import Broker, client_of, connect, publish, subscribe
+from tests.store.shared.conftest import Nodes
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def brokers(nodes: Nodes) -> AsyncIterator[list[Broker]]:
+    """Two nodes."""
+    made: list[Broker] = []
+    for name in "ab":
+        await Broker(made, await nodes.open(name)).open()
+    yield made
+    for each in made:
+        assert total_ledger(each.router.sessions.values()) == []
+        each.linked = False
+        await each.store.close()
+
+
+async def rows(nodes: Nodes, table: str) -> int:
+    [[count]] = await nodes.ask(f"SELECT count(*) FROM {table}")
+    return int(count)
+
+
+async def until_empty(nodes: Nodes, *tables: str) -> None:
+    for table in tables:
+        while await rows(nodes, table):
+            pass
+
+
+async def test_a_client_roams_and_gets_everything(nodes: Nodes, brokers: list[Broker]) -> None:
+    here, there = brokers
+    client, publisher = await client_of(here, "s"), await client_of(there, "p")
+    first = client.connack
+    assert not first.session_present
+    await subscribe(client, "a")
+    await publish(publisher, b"1")
+    await until(lambda: client.payloads() == [b"1"])
+    await until_empty(nodes, "delivery")
+    client.disconnect()
+    await publish(publisher, b"2")
+    await publish(publisher, b"3", 2)
+    assert here.router.sessions == {}
+    await connect(client, there)
+    assert client.connack.session_present
+    assert list(there.session("s").subscriptions) == ["a"]
+    await until(lambda: len(client.inbox) == 2)
+    assert client.payloads() == [b"2", b"3"]
+    await until_empty(nodes, "delivery")
+    await publish(publisher, b"4")
+    await until(lambda: client.payloads() == [b"4"])
+
+
+async def test_a_connect_elsewhere_takes_the_session_over(brokers: list[Broker]) -> None:
+    here, there = brokers
+    first, second = await client_of(here, "s"), await client_of(there, "s")
+    await until(lambda: first.closed)
+    assert first.end == reason_codes.SESSION_TAKEN_OVER
+    assert second.connack.session_present
+    assert here.router.sessions == {}
+
+
+async def test_a_connect_at_the_same_node_takes_the_session_over(brokers: list[Broker]) -> None:
+    here, _ = brokers
+    first = await client_of(here, "s")
+    await subscribe(first, "a")
+    second = await client_of(here, "s")
+    await until(lambda: first.closed)
+    assert first.end == reason_codes.SESSION_TAKEN_OVER
+    await publish(second, b"1")
+    await until(lambda: second.payloads() == [b"1"])
+
+
+async def test_a_clean_start_ends_the_session_everywhere(nodes: Nodes, brokers: list[Broker]) -> None:
+    here, there = brokers
+    first = await client_of(here, "s")
+    await subscribe(first, "a")
+    second = await client_of(there, "s", clean=True, expiry=0)
+    await until(lambda: first.closed)
+    second.disconnect()
+    await until_empty(nodes, "session")
+    again = await client_of(here, "s")
+    assert not again.connack.session_present
+
+
+async def test_a_client_says_at_its_end_how_long_its_session_lasts(nodes: Nodes, brokers: list[Broker]) -> None:
+    """The interval of a DISCONNECT counts (3.14.2.2.2)."""
+    here, there = brokers
+    client = await client_of(here, "s")
+    client.disconnect(properties=bag(i={0x11: 0}))
+    await until_empty(nodes, "session")
+    await connect(client, there)
+    assert not client.connack.session_present
+
+
+@pytest.mark.parametrize("answers", range(4), ids=["sent", "received", "released", "complete"])
+async def test_a_delivery_of_qos_2_goes_on_at_another_node(nodes: Nodes, brokers: list[Broker], answers: int) -> None:
+    """In each of its states, and it comes once."""
+    here, there = brokers
+    client, publisher = await client_of(here, "s"), await client_of(there, "p")
+    await subscribe(client, "a")
+    client.answering = False
+    await publish(publisher, b"1", 2)
+    await until(lambda: client.unanswered)
+    if answers == 1:
+        # PUBREC comes to the node, which dies before anybody hears of it.
+        client.answer(settle=False)
+    if answers >= 2:
+        client.answer()
+        await until(lambda: client.acks(PUBREL))
+    if answers == 3:
+        client.answer()
+        await until_empty(nodes, "delivery")
+    await connect(client, there)  # which answers again
+    await publish(publisher, b"2", 2)
+    await until(lambda: len(client.inbox) == 2)
+    assert client.payloads() == [b"1", b"2"]
+    await until_empty(nodes, "delivery")
+    again = [each for each in client.got(Publish) if each.payload == b"1"]
+    assert [each.dup for each in again] == ([True] if answers < 2 else [])
+
+
+async def test_a_publish_of_qos_2_goes_on_at_another_node(nodes: Nodes, brokers: list[Broker]) -> None:
+    """Sent again where its PUBREC was lost; matched or not."""
+    here, there = brokers
+    client, publisher = await client_of(here, "s"), await client_of(here, "p")
+    await subscribe(client, "a")
+    for topic in ("a", "nobody"):
+        publisher.wire.frozen = True
+        packet = publisher.publish(topic, b"x", 2)
+        while not await rows(nodes, "received"):
+            pass
+        publisher.outgoing = {packet.packet_id: packet}
+        await connect(publisher, there)
+        await until(lambda: not publisher.outgoing)
+        assert len(publisher.acks(PUBREC)) == len(publisher.acks(PUBCOMP)) == 1
+        await until_empty(nodes, "received")
+        await connect(publisher, here)
+    await until(lambda: client.inbox)
+    await publish(publisher, b"last")
+    await until(lambda: client.inbox[-1].payload == b"last")
+    assert client.payloads() == [b"x", b"last"]
+
+
+async def test_a_killed_node_loses_nothing(nodes: Nodes, brokers: list[Broker]) -> None:
+    """Neither what waited there, nor what it had acknowledged."""
+    here, there = brokers
+    client, publisher = await client_of(here, "s"), await client_of(here, "p")
+    await subscribe(client, "a")
+    client.answering = False
+    for payload in (b"1", b"2", b"3"):
+        await publish(publisher, payload)
+    await here.kill()
+    await connect(client, there)
+    assert client.connack.session_present
+    await connect(publisher, there)
+    await publish(publisher, b"4")
+    await until(lambda: client.inbox and client.inbox[-1].payload == b"4")
+    assert [each.payload for each in client.inbox[-4:]] == [b"1", b"2", b"3", b"4"]
+    client.answering = True
+    await until_empty(nodes, "delivery")
+
+
+async def test_the_acknowledgements_of_a_session_that_is_elsewhere_never_go(brokers: list[Broker]) -> None:
+    """A node that has not heard of it finds out by its next group."""
+    here, there = brokers
+    publisher = await client_of(here, "p")
+    witness = await client_of(here, "w")
+    here.linked = there.linked = False
+    await client_of(there, "p")
+    publisher.post("a", b"1", 2)
+    await publish(witness, b"2", 2)
+    await until(lambda: publisher.closed)
+    assert publisher.end == reason_codes.SESSION_TAKEN_OVER
+    assert publisher.acks(PUBREC) == []
+
+
+async def test_what_must_not_be_sent_is_not_sent(nodes: Nodes, brokers: list[Broker]) -> None:
+    """Its row is gone when it would be sent: an earlier connection has acknowledged it."""
+    here, there = brokers
+    client, publisher = await client_of(here, "s", receive_maximum=1), await client_of(there, "p")
+    await subscribe(client, "a")
+    client.answering = False
+    await publish(publisher, b"1", 2)
+    await publish(publisher, b"2", 2)
+    await publish(publisher, b"3", 2)
+    await until(lambda: here.session("s").waiting_messages() == 2)
+    await nodes.ask("DELETE FROM delivery d USING message m WHERE m.id = d.id AND payload = '2' RETURNING 1")
+    client.answering = True
+    client.answer()
+    await until(lambda: len(client.inbox) == 2)
+    assert client.payloads() == [b"1", b"3"]
+    await until_empty(nodes, "delivery")
+    assert here.session("s").in_flight_messages() == 0
+
+
+async def test_a_queue_longer_than_memory_comes_in_order(nodes: Nodes) -> None:
+    broker = Broker([], await nodes.open("a"), most=4)
+    await broker.open()
+    client, publisher = await client_of(broker, "s"), await client_of(broker, "p")
+    await subscribe(client, "a")
+    client.disconnect()
+    sent = [b"%d" % number for number in range(30)]
+    for payload in sent:
+        publisher.post("a", payload, 2)
+    broker.settle()
+    await until(lambda: not publisher.outgoing)
+    client.answering = False
+    await connect(client, broker, receive_maximum=3)
+    await until(lambda: broker.session("s").in_flight_messages() == 3)
+    assert broker.session("s").waiting_messages() <= 4
+    client.answering = True
+    client.answer()
+    await until(lambda: len(client.inbox) == 30)
+    assert client.payloads() == sent
+    await until_empty(nodes, "delivery")
+    await broker.store.close()
+
+
+async def test_messages_larger_than_what_a_queue_may_have_wait_in_the_store(nodes: Nodes) -> None:
+    """They are not dropped by the limit of the queue in memory."""
+    broker = Broker([], await nodes.open("a"), session_bytes=3_000)
+    await broker.open()
+    client, publisher = await client_of(broker, "s", receive_maximum=1), await client_of(broker, "p")
+    await subscribe(client, "a")
+    client.disconnect()
+    sent = [b"%d" % number * 1_000 for number in range(9)]
+    for payload in sent:
+        await publish(publisher, payload)
+    await connect(client, broker)
+    await until(lambda: len(client.inbox) == len(sent))
+    assert client.payloads() == sent
+    await broker.store.close()
+
+
+async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: list[Broker]) -> None:
+    """What a client without a durable session has published meanwhile is kept, and acknowledged by the next group."""
+    here, there = brokers
+    durable, live = await client_of(here, "p"), await client_of(here, "live", clean=True, expiry=0)
+    client = await client_of(there, "s")
+    await subscribe(client, "a")
+    [peer] = [each for each in await there.store.running.database.nodes() if each.name == "a"]
+    assert await there.store.running.database.declare_dead(peer)
+    durable.post("a", b"of a durable client", 1)
+    await publish(live, b"1")
+    assert durable.end == reason_codes.USE_ANOTHER_SERVER
+    assert durable.acks(PUBACK) == []
+    assert not live.closed
+    await until(lambda: client.payloads() == [b"1"])
+    await connect(durable, here)
+    assert durable.connack.session_present
+    await publish(durable, b"2")
+    await until(lambda: b"2" in client.payloads())
+
+
+class Heard(StoreListener):
+    """Hears of failures."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def failed(self, reason: str) -> None:
+        self.lines.append(reason)
+
+    def recovered(self) -> None:
+        self.lines.append("")
+
+
+async def test_a_node_without_its_database_serves_clean_clients(nodes: Nodes, proxy: Proxy) -> None:
+    """Durable ones are refused, and told to go elsewhere once it has been away for long; publishes wait."""
+    broker = Broker([], await nodes.open("a", url=await proxy.start()))
+    await broker.open()
+    broker.store.listener = heard = Heard()
+    durable, live = await client_of(broker, "s"), await client_of(broker, "live", clean=True, expiry=0)
+    await subscribe(durable, "a")
+    await until(lambda: broker.store.node.filters.match("a"))
+    await proxy.close()
+    packet = live.publish("a", b"1", 1)
+    await until(lambda: heard.lines)
+    assert "cannot be reached" in heard.lines[0] or "refused" in heard.lines[0]
+    refused = broker.idle("t")
+    await connect(refused, broker)
+    assert refused.connack.reason_code == reason_codes.SERVER_UNAVAILABLE
+    clean = await client_of(broker, "clean", clean=True, expiry=0)
+    assert not durable.closed
+    broker.store.second(60.0, blocked=False)
+    assert durable.end == reason_codes.USE_ANOTHER_SERVER
+    assert not live.closed
+    assert not clean.closed
+    assert packet.packet_id in live.outgoing
+    assert dict(broker.store.figures())["away"] == 60.0
+    with pytest.raises(StoreError):
+        await broker.store.close()
