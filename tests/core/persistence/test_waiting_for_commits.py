@@ -76,23 +76,6 @@ def house() -> House:
 # -- what a client publishes -------------------------------------------------------------------------------------------
 
 
-def test_what_was_told_nothing_is_acknowledged_at_once(house: House) -> None:
-    """Nobody who is kept gets it: the disk is none of its business, though others wait for it."""
-    house.client("live").subscribe("live/#", qos=1)
-    house.away()
-    client = house.client("pub")
-    other = house.client("other")
-    client.publish("t/1", b"x", 1)
-    assert house.store.gate.pending()
-    for qos in (1, 2):
-        for topic in ("live/1", "nobody"):
-            other.publish(topic, b"y", qos)
-            # Between two of them others are told of.
-            client.publish("t/1", b"x", 1)
-    assert _kinds(other) == [(PUBACK, 1), (PUBACK, 2), (PUBREC, 3), (PUBCOMP, 3), (PUBREC, 4), (PUBCOMP, 4)]
-    assert client.got(Ack) == []
-
-
 def test_acknowledgements_keep_their_order_behind_one_that_waits(house: House) -> None:
     """[MQTT-4.6.0-2] [MQTT-4.6.0-3]"""
     house.away()
@@ -265,26 +248,7 @@ def test_unsuback_for_what_a_lost_connection_took_back_waits_too(house: House) -
     assert [(each.packet_id, each.reason_codes) for each in client.got(Unsuback)] == [(3, [0x11])]
 
 
-def test_suback_leaves_at_once_where_nobody_keeps_the_session(house: House) -> None:
-    house.away()
-    house.client("pub").publish("t/1", b"x", 1)
-    assert house.store.gate.pending()
-    client = house.client("clean")
-    assert client.subscribe("u/#", qos=1) == [1]
-    assert client.unsubscribe("u/#") == [0]
-
-
 # -- what a client is sent ---------------------------------------------------------------------------------------------
-
-
-def test_qos_0_and_1_do_not_wait(house: House) -> None:
-    client = house.receiver(qos=1)
-    other = house.client("pub")
-    other.publish("t/1", b"0", 0)
-    other.publish("t/1", b"1", 1)
-    assert client.payloads() == [b"0", b"1"]
-    # Its acknowledgement does not wait either; what was queued and is finished in one group is never written.
-    assert [each.kind for each in other.got(Ack)] == []
 
 
 def test_a_qos_2_publish_waits_until_it_is_kept_that_it_is_in_flight(house: House) -> None:
@@ -451,19 +415,6 @@ def test_an_identifier_that_is_held_is_not_acknowledged_by_guessing(house: House
 # -- a store that fails ------------------------------------------------------------------------------------------------
 
 
-def test_hold_acknowledges_nothing_until_the_store_goes_on(house: House) -> None:
-    house.away()
-    client = house.client("pub")
-    house.store.gate.fail()
-    client.publish("t/1", b"x", 1)
-    client.publish("t/0", b"x", 0)
-    client.ping()
-    assert client.got(Ack) == []
-    house.store.gate.recover()
-    house.commit()
-    assert _kinds(client) == [(PUBACK, 1)]
-
-
 def test_refuse_tells_publishers_and_keeps_serving_qos_0() -> None:
     house = House(store_refuses=True)
     house.away()
@@ -483,18 +434,6 @@ def test_refuse_tells_publishers_and_keeps_serving_qos_0() -> None:
     assert client.got(Ack)[-1].reason_code == 0
 
 
-def test_refuse_ends_the_connection_of_a_client_that_cannot_be_told() -> None:
-    """3.1.1 has no reason codes: an acknowledgement would be a promise."""
-    house = House(store_refuses=True)
-    house.away()
-    client = house.client("pub", V311)
-    client.publish("t/1", b"0", 0)
-    house.store.gate.fail()
-    client.publish("t/1", b"x", 1)
-    assert client.closed
-    assert client.got(Ack) == []
-
-
 def test_a_refusal_stays_behind_what_is_held() -> None:
     """[MQTT-4.6.0-2]"""
     house = House(store_refuses=True)
@@ -507,15 +446,6 @@ def test_a_refusal_stays_behind_what_is_held() -> None:
     house.store.gate.recover()
     house.commit()
     assert [each.reason_code for each in client.got(Ack)] == [0, 0x97]
-
-
-def test_a_store_that_is_full_refuses_whatever_the_settings_say(house: House) -> None:
-    house.away()
-    client = house.client("pub")
-    house.store.gate.fail()
-    house.store.gate.full = True
-    client.publish("t/1", b"x", 1)
-    assert [each.reason_code for each in client.got(Ack)] == [0x97]
 
 
 def test_refuse_changes_no_subscription_that_is_kept() -> None:
