@@ -150,16 +150,6 @@ class TestDeliveries:
         writer.publish("t", b"0")
         assert network.router.budget.used - before < 100 * rules.ask_work
 
-    def test_nothing_is_asked_where_everybody_may_have_everything(self) -> None:
-        network, rules = ruled()
-        rules.filters_deliveries = False
-        rules.no_receive.add(("r", "t"))
-        reader = network.client("r")
-        reader.subscribe("t")
-        network.client("w").publish("t", b"x")
-        assert reader.payloads() == [b"x"]
-        assert rules.receives == 0
-
     def test_verdicts_that_may_not_be_remembered(self) -> None:
         """They are asked for with each message."""
         network, rules = ruled(steady=False)
