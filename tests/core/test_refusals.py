@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.ledger import (
     CHANGED,
@@ -15,7 +14,6 @@ from canopy_mqtt.core.ledger import (
     RECEIVE,
     SUBSCRIBE,
     TOO_LONG,
-    WILL,
     Ledger,
     Refusals,
 )
@@ -67,15 +65,6 @@ def test_one_principal_leaves_room_for_others_and_the_list_is_bounded() -> None:
     assert refusals._places == {}
 
 
-def test_names_that_no_authenticator_knows_are_one_address() -> None:
-    refusals = Refusals()
-    for number in range(3 * MAX_LISTED_CLIENTS):
-        refuse(refusals, Ledger(f"f{number}", Counters()), Principal(f"made up {number}", host="192.0.2.1"))
-    assert len(refusals.listed) == MAX_LISTED_CLIENTS // 2
-    refuse(refusals, Ledger("other", Counters()), Principal(host="192.0.2.2"))
-    assert refusals.listed[-1].client_id == "other"
-
-
 def test_a_long_topic_is_cut_and_no_rule_is_looked_up_for_the_rest() -> None:
     refusals, ledger, who = Refusals(), Ledger("c", Counters()), Principal("u")
     refuse(refusals, ledger, who, "t" * 65_535)
@@ -105,29 +94,6 @@ def test_where_everybody_may_have_it_nothing_is_noted() -> None:
     assert fanout.barred._listed == []
     assert not fanout.barred.tell(network.router.sessions, network.router.counters)
     assert network.router.counters.refusals.listed == []
-
-
-@for_each("filters", [["t"], ["t", "+"]], ids=["one filter", "several"])
-def test_what_is_not_delivered_is_counted_for_each_who_lacks_it(filters: list[str]) -> None:
-    network, rules = ruled()
-    writer = network.client("w")
-    for name in ("no", "neither", "yes"):
-        network.client(name).subscribe(*filters)
-        rules.no_receive.add((name, "t"))
-    rules.no_receive.discard(("yes", "t"))
-    for number in range(5):
-        writer.publish("t", b"%d" % number, number % 2)
-    router = network.router
-    while router.fanout.barred.tell(router.sessions, router.counters):
-        pass
-    assert router.counters.denied_deliveries == 10
-    for name in ("no", "neither"):
-        refused = router.sessions[name].ledger.refused
-        assert refused is not None
-        assert refused.counts[RECEIVE] == 5
-        assert refused.last is not None
-        assert refused.last.topic == "t"
-    assert router.sessions["yes"].ledger.refused is None
 
 
 @for_each("filters", [["$share/g/t"], ["$share/g/t", "+"]], ids=["one filter", "several"])
@@ -181,16 +147,3 @@ def test_routes_with_barred_subscribers_are_remembered_up_to_a_bound() -> None:
     assert refused is not None
     assert refused.counts[RECEIVE] == 2 * MAX_BARRED_ROUTES
     assert router.counters.refusals.unlisted == 2 * (topics - MAX_BARRED_ROUTES) * readers
-
-
-def test_a_will_that_is_forbidden_by_now_is_noted() -> None:
-    network, rules = ruled()
-    client = network.client("c", will=Will("bye", b"x"), clean=False, expiry=100)
-    rules.no_publish.add(("c", "bye"))
-    rules.change()
-    client.cut()
-    network.settle()
-    refused = network.router.sessions["c"].ledger.refused
-    assert refused is not None
-    assert refused.last is not None
-    assert (refused.last.kind, refused.last.topic) == (WILL, "bye")

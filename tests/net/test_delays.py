@@ -256,28 +256,6 @@ async def test_a_used_up_room_in_flight_ends_a_window(stage: Any, sizes: tuple[i
     assert payloads(reader.writes()) == [[bytes(sizes[0])]]
 
 
-async def test_a_window_whose_timer_is_late_ends_with_the_next_message(stage: Any) -> None:
-    made = await stage(**SOME)
-    reader, publisher = made.join("r", "#"), made.join("p")
-    publisher.send(*messages(1))
-    made.clock.now += DELAY
-    publisher.send(*messages(1, 1))
-    await rounds()
-    assert payloads(reader.writes()) == [[b"0", b"1"]]
-
-
-async def test_a_peer_that_takes_one_at_a_time_never_waits(stage: Any) -> None:
-    made = await stage(**SOME)
-    reader = made.join("r", "#", qos=1, props=[(wire.RECEIVE_MAXIMUM, 1)])
-    publisher = made.join("p")
-    for number in range(3):
-        publisher.send(wire.publish("t", b"%d" % number, qos=1, packet_id=1))
-        await rounds()
-        ((sent,),) = reader.writes()
-        assert sent.payload == b"%d" % number
-        reader.send(wire.ack(PUBACK, sent.packet_id or 0))
-
-
 @pytest.mark.parametrize(
     ("options", "count"),
     [

@@ -76,23 +76,6 @@ def house() -> House:
 # -- what a client publishes -------------------------------------------------------------------------------------------
 
 
-def test_what_was_told_nothing_is_acknowledged_at_once(house: House) -> None:
-    """Nobody who is kept gets it: the disk is none of its business, though others wait for it."""
-    house.client("live").subscribe("live/#", qos=1)
-    house.away()
-    client = house.client("pub")
-    other = house.client("other")
-    client.publish("t/1", b"x", 1)
-    assert house.store.gate.pending()
-    for qos in (1, 2):
-        for topic in ("live/1", "nobody"):
-            other.publish(topic, b"y", qos)
-            # Between two of them others are told of.
-            client.publish("t/1", b"x", 1)
-    assert _kinds(other) == [(PUBACK, 1), (PUBACK, 2), (PUBREC, 3), (PUBCOMP, 3), (PUBREC, 4), (PUBCOMP, 4)]
-    assert client.got(Ack) == []
-
-
 def test_acknowledgements_keep_their_order_behind_one_that_waits(house: House) -> None:
     """[MQTT-4.6.0-2] [MQTT-4.6.0-3]"""
     house.away()
@@ -106,25 +89,6 @@ def test_acknowledgements_keep_their_order_behind_one_that_waits(house: House) -
     assert _kinds(client) == [(PUBACK, 1)]
     house.commit()
     assert _kinds(client)[:5] == [(PUBACK, 1), (PUBACK, 2), (PUBACK, 3), (PUBREC, 4), (PUBACK, 5)]
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-def test_a_run_of_publishes_waits_as_one(house: House, qos: int) -> None:
-    """Those of QoS 2 are remembered, and that has to be kept; a run's PUBRELs as well."""
-    house.client("live").subscribe("run", qos=2)
-    client = house.lasting("pub")
-    house.away(topic_filter="first")
-    client.post("first", b"x", 1)
-    for number in range(40):
-        client.post("run", b"%02d" % number, qos)
-    house.network.settle()
-    assert client.got(Ack) == []
-    house.commit()
-    kind = PUBACK if qos == 1 else PUBREC
-    assert _kinds(client)[:41] == [(PUBACK, 1), *((kind, 2 + number) for number in range(40))]
-    house.commit()
-    if qos == 2:
-        assert _kinds(client)[41:] == [(PUBCOMP, 2 + number) for number in range(40)]
 
 
 def test_a_member_that_is_not_kept_gets_qos_2_of_its_group_when_the_queue_has_given_it_up(house: House) -> None:
@@ -158,19 +122,6 @@ def test_only_what_is_committed_leaves(house: House) -> None:
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
-
-
-def test_what_is_held_counts_against_receive_maximum() -> None:
-    """[MQTT-3.3.4-7]"""
-    house = House(receive_maximum=5)
-    house.away()
-    client = house.client("pub")
-    for number in range(5):
-        client.publish("t/1", b"%d" % number, 1)
-    assert not client.closed
-    client.publish("t/1", b"6", 1)
-    assert client.end == 0x93
-    assert house.store.gate.waiting == 0
 
 
 def test_a_client_of_311_is_not_read_from_while_as_many_are_held() -> None:
@@ -239,19 +190,6 @@ def test_what_is_held_when_the_connection_ends_is_dropped(house: House, version:
 # -- SUBACK and UNSUBACK -----------------------------------------------------------------------------------------------
 
 
-def test_suback_and_unsuback_wait_where_the_session_is_kept(house: House) -> None:
-    """[MQTT-3.8.4-1] [MQTT-3.10.4-4]"""
-    client = house.lasting("sub")
-    client.send(p.Subscribe(1, [Request("t/#", 1)]))
-    client.send(p.Unsubscribe(2, ["t/#"]))
-    house.network.settle()
-    assert client.got(Suback) == []
-    assert client.got(Unsuback) == []
-    house.commit()
-    assert [each.packet_id for each in client.got(Suback)] == [1]
-    assert [each.packet_id for each in client.got(Unsuback)] == [2]
-
-
 def test_unsuback_for_what_a_lost_connection_took_back_waits_too(house: House) -> None:
     client = house.receiver()
     client.send(p.Unsubscribe(2, ["t/#"]))
@@ -265,26 +203,7 @@ def test_unsuback_for_what_a_lost_connection_took_back_waits_too(house: House) -
     assert [(each.packet_id, each.reason_codes) for each in client.got(Unsuback)] == [(3, [0x11])]
 
 
-def test_suback_leaves_at_once_where_nobody_keeps_the_session(house: House) -> None:
-    house.away()
-    house.client("pub").publish("t/1", b"x", 1)
-    assert house.store.gate.pending()
-    client = house.client("clean")
-    assert client.subscribe("u/#", qos=1) == [1]
-    assert client.unsubscribe("u/#") == [0]
-
-
 # -- what a client is sent ---------------------------------------------------------------------------------------------
-
-
-def test_qos_0_and_1_do_not_wait(house: House) -> None:
-    client = house.receiver(qos=1)
-    other = house.client("pub")
-    other.publish("t/1", b"0", 0)
-    other.publish("t/1", b"1", 1)
-    assert client.payloads() == [b"0", b"1"]
-    # Its acknowledgement does not wait either; what was queued and is finished in one group is never written.
-    assert [each.kind for each in other.got(Ack)] == []
 
 
 def test_a_qos_2_publish_waits_until_it_is_kept_that_it_is_in_flight(house: House) -> None:
@@ -426,73 +345,7 @@ def test_held_publishes_that_find_no_room_go_when_the_writer_has_made_some() -> 
     assert client.payloads() == [b"%d" % number for number in range(6)]
 
 
-def test_a_held_publish_that_is_over_meanwhile_is_not_sent(house: House) -> None:
-    client = house.receiver()
-    other = house.client("pub")
-    other.publish("t/1", b"x", 2)
-    other.publish("t/1", b"y", 2)
-    session = client.session
-    session.window.finish(session.inflight.values()[0])
-    house.commit()
-    assert client.payloads() == [b"y"]
-
-
-def test_an_identifier_that_is_held_is_not_acknowledged_by_guessing(house: House) -> None:
-    """What was never written has no PUBREC."""
-    client = house.receiver()
-    house.client("pub").publish("t/1", b"x", 2)
-    client.send(Ack(PUBREC, 1))
-    house.network.settle()
-    assert client.session.inflight.count == 1
-    house.commit()
-    assert client.payloads() == [b"x"]
-
-
 # -- a store that fails ------------------------------------------------------------------------------------------------
-
-
-def test_hold_acknowledges_nothing_until_the_store_goes_on(house: House) -> None:
-    house.away()
-    client = house.client("pub")
-    house.store.gate.fail()
-    client.publish("t/1", b"x", 1)
-    client.publish("t/0", b"x", 0)
-    client.ping()
-    assert client.got(Ack) == []
-    house.store.gate.recover()
-    house.commit()
-    assert _kinds(client) == [(PUBACK, 1)]
-
-
-def test_refuse_tells_publishers_and_keeps_serving_qos_0() -> None:
-    house = House(store_refuses=True)
-    house.away()
-    live = house.client("live")
-    live.subscribe("t/#")
-    client = house.client("pub")
-    house.store.gate.fail()
-    client.publish("t/1", b"x", 1)
-    client.publish("t/1", b"x", 2)
-    client.publish("t/1", b"0", 0)
-    assert [(each.kind, each.reason_code) for each in client.got(Ack)] == [(PUBACK, 0x97), (PUBREC, 0x97)]
-    assert live.payloads() == [b"0"]
-    assert not house.network.session("sub").queue.pending
-    house.store.gate.recover()
-    client.publish("t/1", b"y", 1)
-    house.commit()
-    assert client.got(Ack)[-1].reason_code == 0
-
-
-def test_refuse_ends_the_connection_of_a_client_that_cannot_be_told() -> None:
-    """3.1.1 has no reason codes: an acknowledgement would be a promise."""
-    house = House(store_refuses=True)
-    house.away()
-    client = house.client("pub", V311)
-    client.publish("t/1", b"0", 0)
-    house.store.gate.fail()
-    client.publish("t/1", b"x", 1)
-    assert client.closed
-    assert client.got(Ack) == []
 
 
 def test_a_refusal_stays_behind_what_is_held() -> None:
@@ -507,15 +360,6 @@ def test_a_refusal_stays_behind_what_is_held() -> None:
     house.store.gate.recover()
     house.commit()
     assert [each.reason_code for each in client.got(Ack)] == [0, 0x97]
-
-
-def test_a_store_that_is_full_refuses_whatever_the_settings_say(house: House) -> None:
-    house.away()
-    client = house.client("pub")
-    house.store.gate.fail()
-    house.store.gate.full = True
-    client.publish("t/1", b"x", 1)
-    assert [each.reason_code for each in client.got(Ack)] == [0x97]
 
 
 def test_refuse_changes_no_subscription_that_is_kept() -> None:

@@ -12,7 +12,6 @@ from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.router import Router
-from canopy_mqtt.core.session.retained_stream import RetainedStream
 from tests.e2e import wire
 
 MAX_REMAINING: Final = 268_435_455
@@ -30,13 +29,6 @@ def channel(router: Router, connect: bytes) -> ServerProtocol:
     return made
 
 
-def running(client: ServerProtocol) -> list[RetainedStream]:
-    """The retained messages that are on their way to a client."""
-    session = client.session
-    assert session is not None
-    return [] if session.streams is None else list(session.streams.streams.values())
-
-
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_message_that_no_packet_of_the_receiver_can_hold(qos: int) -> None:
     """The largest PUBLISH of 3.1.1 has no form in 5.0, where a byte of property length comes in."""
@@ -51,20 +43,6 @@ def test_a_message_that_no_packet_of_the_receiver_can_hold(qos: int) -> None:
     router.publish(Message(b"t", bytes(size), qos, False, b"", 0.0, "sender"), None)
     assert receiver.send_buffer.take_batch(1 << 30, 1.0) == []
     assert sum(router.counters.dropped) == 1
-
-
-@pytest.mark.parametrize("between", [b"", wire.unsubscribe(2, ["#"])], ids=["replaced", "unsubscribed"])
-def test_retained_streams_do_not_pile_up_behind_a_shut_window(between: bytes) -> None:
-    router = Router(Limits())
-    client = channel(router, wire.connect("c", props=[(wire.RECEIVE_MAXIMUM, 1)]))
-    client.receive(wire.subscribe(1, [("q", 1)]), 1.0)
-    for number in range(3):
-        router.publish(Message(b"q", b"%d" % number, 1, False, b"", 0.0, ""), None)
-    router.retained_store.retain(Message(b"r", b"x", 0, True, b"", 0.0, ""))
-    for _ in range(100):
-        client.receive(between + wire.subscribe(1, [("#", 1)]), 1.0)
-        client.send_buffer.take_batch(1 << 20, 1.0)
-    assert len(running(client)) <= 2
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["in flight", "waiting"])

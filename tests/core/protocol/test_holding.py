@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from canopy_mqtt.core.protocol.backpressure import FLIGHT, STEP
+from canopy_mqtt.core.protocol.backpressure import STEP
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, LATEST
 from tests.core.harness import Client, Network, limits
 from tests.support.runs import for_each
@@ -81,20 +81,6 @@ def test_one_who_pauses_loses_nothing(qos: int) -> None:
     assert scene.dropped == 0
 
 
-def test_each_publisher_in_full_flight_is_held() -> None:
-    """Not only the one that has filled the queue; who sends now and then is not."""
-    scene = Scene()
-    other = scene.network.client("other")
-    scene.burst(ROOM // 2 + 1)
-    scene.burst(ROOM // 3, other)
-    assert other.wire.protocol.held_until > scene.network.now
-    calm = scene.network.client("calm")
-    for _ in range(3):
-        calm.publish("t", b"now and then")
-        assert calm.wire.protocol.held_until == 0.0
-        scene.network.advance(FLIGHT)
-
-
 @pytest.mark.crowd
 @pytest.mark.parametrize("pause", [0.005, 0.05])
 @pytest.mark.parametrize("qos", [0, 1])
@@ -155,20 +141,6 @@ def test_a_subscriber_that_reads_in_bursts_delays_no_steady_publisher(qos: int, 
             scene.read()
     assert scene.network.router.counters.load.crowds > 0
     assert scene.subscriber.inbox
-
-
-@for_each("qos", [0, 1])
-def test_large_messages_in_full_flight(qos: int) -> None:
-    """All that TCP takes, in one piece: held before the queue is full."""
-    scene = large_scene(qos)
-    for _ in range(120):
-        scene.publisher.post("t", LARGE, qos)
-    scene.network.settle()
-    assert scene.held()
-    while len(scene.subscriber.inbox) < 120:
-        scene.read()
-        scene.network.advance(STEP)
-    assert scene.dropped == 0
 
 
 def test_one_whose_next_message_has_always_begun_is_in_full_flight() -> None:
@@ -234,16 +206,3 @@ def test_not_while_others_wait_for_its_acknowledgements() -> None:
     scene.network.client("other").publish("own", b"x", 1)
     scene.burst(500)
     assert not scene.held()
-
-
-def test_what_it_sends_meanwhile_waits() -> None:
-    """Also a PINGREQ; its answer comes when it is held no more."""
-    scene = Scene()
-    scene.burst(500)
-    protocol = scene.publisher.wire.protocol
-    assert protocol.receive(b"\xc0\x00", scene.network.now)
-    assert scene.held()
-    scene.network.advance(STANDSTILL)
-    scene.network.settle()
-    assert protocol.held_until == 0.0
-    assert not protocol.unfinished

@@ -135,15 +135,6 @@ class TestOwner:
         client = network.client("c", user_name="anna")
         assert network.session(client.client_id).user_name is None
 
-    def test_a_will_is_not_set_off(self) -> None:
-        """A refused takeover ends no connection, so that no will is published."""
-        network = Network()
-        witness = network.client("w")
-        witness.subscribe("#")
-        network.client("c", will=Will("gone", b"x"), user_name="alice")
-        assert network.idle("c").connect(user_name="bob").reason_code == 0x85
-        assert witness.take() == []
-
     def test_an_identifier_is_free_when_its_session_has_ended(self) -> None:
         """Also one whose time is over and which nobody has cleared away yet [MQTT-4.1.0-2]."""
         network = Network()
@@ -321,69 +312,6 @@ class TestLinks:
         assert not self.held_up(given)
 
 
-class TestSilentLinks:
-    """A link that acknowledges nothing delays the requests of one time-out."""
-
-    def scene(self) -> tuple[Network, Client, Client]:
-        """A link that takes everything, and a client that asks."""
-        network = Network(limits(link_client_ids=("link",)))
-        link = network.client("link", properties=bag((LINK, "below")), clean=False, expiry=HOUR)
-        link.answering = False
-        link.subscribe("#", qos=1)
-        return network, link, network.client("p")
-
-    def ask(self, publisher: Client) -> bool:
-        """Send a request. Whether its PUBACK has to wait."""
-        before = len(publisher.acks(PUBACK))
-        publisher.publish("ask", b"?", 1, properties=TestLinks.ASKS)
-        return len(publisher.acks(PUBACK)) == before
-
-    def test_it_is_not_waited_for_again(self) -> None:
-        """However many requests follow, and however long."""
-        network, _, publisher = self.scene()
-        assert self.ask(publisher)
-        network.advance(network.router.limits.answer_timeout)
-        assert len(publisher.acks(PUBACK)) == 1
-        for _ in range(20):
-            assert not self.ask(publisher)
-            network.advance(1.0)
-
-    def test_until_it_answers(self) -> None:
-        """Late is better than never."""
-        network, link, publisher = self.scene()
-        assert self.ask(publisher)
-        network.advance(network.router.limits.answer_timeout)
-        assert not self.ask(publisher)
-        link.answer(1)
-        assert self.ask(publisher)
-
-    def test_until_it_owes_nothing(self) -> None:
-        """The request that it was waited for has expired in its queue, and everything else it has acknowledged."""
-        network, link, publisher = self.scene()
-        link.connect(properties=bag((LINK, "below")), receive_maximum=1)
-        link.answering = False
-        link.subscribe("#", qos=1)
-        publisher.publish("other", b"", 1)
-        publisher.publish("ask", b"?", 1, properties=TestLinks.ASKS, expiry=1)
-        network.advance(network.router.limits.answer_timeout)
-        assert len(publisher.acks(PUBACK)) == 2
-        assert not self.ask(publisher)
-        link.answer(1)
-        assert [message.payload for message in link.take()] == [b"", b"?"]
-        link.answer(1)
-        assert self.ask(publisher)
-
-    def test_until_it_connects_again(self) -> None:
-        """A new connection is a new beginning."""
-        network, link, publisher = self.scene()
-        assert self.ask(publisher)
-        network.advance(network.router.limits.answer_timeout)
-        link.cut()
-        link.connect(properties=bag((LINK, "below")), clean=False, expiry=HOUR)
-        link.answering = False
-        assert self.ask(publisher)
-
-
 PRESENCE = "canopy/presence"
 
 
@@ -426,16 +354,6 @@ class TestOwnTopics:
         assert [ack.reason_code for ack in client.acks(PUBACK if qos == 1 else PUBREC)] == [code] * (2 if qos else 0)
         client.ping()
 
-    @pytest.mark.parametrize("topic", OWN)
-    def test_nor_by_an_alias(self, topic: str) -> None:
-        """Set on the first, used by the second."""
-        network, listener = watched()
-        client = network.client("c")
-        client.publish(topic, b"x", 1, alias=1)
-        client.publish("", b"x", 1, alias=1)
-        assert [ack.reason_code for ack in client.acks(PUBACK)] == [0x87, 0x87]
-        assert listener.take() == []
-
     @for_each("topic", OWN)
     @for_each(("version", "code"), [(V311, 5), (V5, 0x87)])
     def test_nor_by_a_will(self, topic: str, version: int, code: int) -> None:
@@ -460,15 +378,6 @@ class TestOwnTopics:
         client.cut()
         network.settle()
         assert witness.payloads() == [b"x", b"x", b"x", b"gone"]
-
-    def test_no_route_to_them_is_remembered(self) -> None:
-        """What is remembered is not asked about again: the way of a plain QoS 0 publish."""
-        network, _ = watched()
-        tell(network, "victim")
-        cache = network.router.cache
-        assert cache.lookup(f"{PRESENCE}/victim".encode()) is None
-        network.client("c").publish("free")
-        assert cache.lookup(b"free") is not None
 
     def test_without_presence_its_topic_is_like_any_other(self) -> None:
         """The default."""

@@ -159,23 +159,6 @@ class TestWhoMayConnect:
 
 
 class TestSessions:
-    def test_it_goes_on_under_the_same_mount(self) -> None:
-        network = Network()
-        client = network.mounted("c", V5, TENANT, user_name="a", clean=False, expiry=HOUR)
-        client.subscribe("t", qos=1)
-        client.answering = False
-        outside = network.client("o")
-        outside.publish("tenant/a/t", b"in flight", 1)
-        client.cut()
-        outside.publish("tenant/a/t", b"queued", 1)
-        client.take()
-        client.answering = True
-        assert client.connect(user_name="a", clean=False, expiry=HOUR).session_present
-        assert [(packet.topic, packet.payload, packet.dup) for packet in client.take()] == [
-            (b"t", b"in flight", True),
-            (b"t", b"queued", False),
-        ]
-
     @for_each("other", ["", "other/{user}/"])
     @for_each("connected", [False, True])
     def test_under_another_it_begins_anew(self, other: str, connected: bool) -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import PUBACK, V5, V31, V311, Will
 from canopy_mqtt.core.codec.topic_names import has_control, scan_filter
-from canopy_mqtt.core.queues.message import Message
 from tests.core.harness import Network, limits
 from tests.support.runs import for_each
 from tests.support.tries import filters_of
@@ -51,13 +50,6 @@ class TestRefused:
         assert len(network.router.retained) == 0
 
     @for_each("sign", CONTROLS)
-    def test_by_an_alias(self, sign: str) -> None:
-        """It cannot be set."""
-        client = Network().client("c")
-        client.publish(f"a{sign}", b"x", 1, alias=1)
-        assert client.end == 0x81
-
-    @for_each("sign", CONTROLS)
     @for_each("before", ["", "$share/g/", "+/"])
     @for_each("unsubscribe", [False, True])
     def test_topic_filters(self, sign: str, before: str, unsubscribe: bool) -> None:
@@ -74,15 +66,6 @@ class TestRefused:
         assert list(filters_of(network.router.trie)) == []
 
     @for_each("sign", CONTROLS)
-    def test_share_names(self, sign: str) -> None:
-        """They are part of the filter."""
-        network = Network()
-        client = network.client("c")
-        client.send(p.Subscribe(1, [p.SubscriptionRequest(f"$share/g{sign}/a")]))
-        network.settle()
-        assert client.end == 0x81
-
-    @for_each("sign", CONTROLS)
     @for_each(("version", "code"), [(V31, 2), (V311, 2), (V5, 0x85)])
     def test_client_identifiers(self, sign: str, version: int, code: int) -> None:
         """The code that says which part is wrong [MQTT3-3.1.3-9]."""
@@ -93,11 +76,6 @@ class TestRefused:
     def test_user_names(self, sign: str, version: int, code: int) -> None:
         """Bad user name or password."""
         assert Network().idle("c", version).connect(user_name=f"u{sign}").reason_code == code
-
-    @for_each("sign", CONTROLS)
-    def test_wills(self, sign: str) -> None:
-        """As any topic name."""
-        assert Network().idle("c").connect(will=Will(f"a{sign}", b"")).reason_code == 0x81
 
 
 @for_each("sign", PLAIN)
@@ -120,19 +98,6 @@ def test_a_setting_lets_them_in(sign: str) -> None:
         client.publish(f"a{sign}/b", b"x")
     assert client.payloads() == [b"x", b"x"]
     assert f"a{sign}/b".encode() in network.router.cache.routes
-
-
-def test_what_another_way_has_published_opens_no_door() -> None:
-    """A program that embeds the broker publishes such a topic: a client may not, the quick way neither."""
-    network = Network()
-    witness = network.client("w")
-    witness.subscribe("#")
-    network.router.publish(Message(b"a\n", b"1", 0, False, b"", 0.0, ""), None)
-    network.settle()
-    client = network.client("c")
-    client.publish("a\n", b"2")
-    assert client.end == 0x81
-    assert witness.payloads() == [b"1"]
 
 
 def test_a_known_topic_is_not_asked_about_again() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from canopy_mqtt.core.codec import encoder
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import V5, V31, V311, Suback
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.codec.properties import REASON_STRING, REQUEST_PROBLEM_INFORMATION, Properties
+from canopy_mqtt.core.codec.properties import REASON_STRING, Properties
 from canopy_mqtt.core.codec.topic_names import matches
 from canopy_mqtt.core.hooks import FORBIDDEN, AccessControl, EventListener, SubscriptionListener
-from canopy_mqtt.core.jobs import FILTER_WORK, LENGTH_SHIFT, MANY_FILTERS_SHIFT, TOLD_WORK, TURN_WORK
+from canopy_mqtt.core.jobs import FILTER_WORK, LENGTH_SHIFT, TOLD_WORK, TURN_WORK
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol.subscribe import MAX_TOLD
@@ -134,37 +133,6 @@ def test_filters_that_somebody_hears_of_count_for_more(heard: str) -> None:
     assert charge(network, wanted) == plain + 100 * TOLD_WORK + for_rules
 
 
-def test_filters_among_many_count_for_more() -> None:
-    """A million subscriptions make each new one dearer by what they take of the processor's caches."""
-    network = Network()
-    client = network.client("c")
-    client.send(_subscribe(100))
-    few = _turn(client)
-    network.settle()
-    network.router.table.count += 1_000_000
-    client.send(_unsubscribe(100))
-    many = _turn(client)
-    assert many - few == 100 * ((1_000_000 + 100) >> MANY_FILTERS_SHIFT)
-
-
-@pytest.mark.crowd
-@pytest.mark.parametrize("version", [V311, V5])
-@pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
-def test_a_bad_filter_at_the_end(version: int, kind: str) -> None:
-    """All filters are checked before the first is acted on [MQTT-4.7.1-1] [MQTT-4.13.1-1]."""
-    network = Network()
-    client = network.client("c", version, clean=False, expiry=100 if version == V5 else None)
-    client.subscribe("t/0")
-    names = [*_names(40_000), "a#"]
-    client.send(p.Subscribe(7, [Request(name) for name in names]) if kind == "subscribe" else p.Unsubscribe(8, names))
-    client.wire.to_channel()
-    assert client.wire.protocol.unfinished
-    network.settle()
-    assert client.closed
-    assert client.end == (0x81 if version == V5 else -1)
-    assert list(client.session.subscriptions) == ["t/0"]
-
-
 @pytest.mark.crowd
 @pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
 @pytest.mark.parametrize("end", ["cut", "taken over", "closed"])
@@ -196,42 +164,6 @@ def test_an_end_in_the_middle(kind: str, end: str) -> None:
     network.advance(200)
     assert router.sessions == {}
     assert len(router.trie) == 0
-
-
-def test_a_disconnect_behind_it_waits() -> None:
-    """Packets are acted on in the order in which they came: the session keeps all subscriptions."""
-    network = Network()
-    client = network.client("c", clean=False, expiry=100)
-    client.send(_subscribe())
-    client.send(p.Disconnect())
-    network.settle()
-    assert client.closed
-    assert len(client.session.subscriptions) == MANY
-
-
-def test_trickling_bytes_behind_it() -> None:
-    """More bytes that come while it is worked off change nothing, and are acted on after it."""
-    network = Network()
-    client = network.client("c")
-    data = encoder.encode(_subscribe(), V5) + b"\xc0\x00"
-    protocol = client.wire.protocol
-    protocol.receive(data[:-1], network.now)
-    assert protocol.unfinished
-    protocol.receive(data[-1:] + b"\xc0\x00", network.now)
-    network.settle()
-    assert len(client.got(p.Suback)) == 1
-    assert len(client.got(p.Pingresp)) == 2
-
-
-def test_retained_messages_for_all_of_them() -> None:
-    """Streams of retained messages start as usual, also for filters of a later turn [MQTT-3.3.1-9]."""
-    network = Network()
-    publisher, client = network.client("p"), network.client("c")
-    for number in (0, MANY - 1):
-        publisher.publish(f"t/{number}", b"kept", retain=True)
-    client.send(_subscribe())
-    network.settle()
-    assert sorted(packet.topic for packet in client.take()) == [b"t/0", f"t/{MANY - 1}".encode()]
 
 
 @pytest.mark.parametrize(
@@ -304,18 +236,3 @@ def test_a_filter_that_is_denied_for_a_part_of_it(version: int, filters: list[st
     assert [code == refused for code in suback.reason_codes] == [
         matches(each.removeprefix("$share/g/"), "a/b") for each in filters
     ]
-
-
-def test_such_a_reason_is_left_out_where_it_is_not_wanted() -> None:
-    """Request Problem Information 0 [MQTT-3.1.2-29], or too large a packet [MQTT-3.9.2-1]; and it is short."""
-    network = Network()
-    network.router.access_control = Parts()
-    unwilling = network.client("unwilling", properties=bag(i={REQUEST_PROBLEM_INFORMATION: 0}))
-    small = network.client("small", max_packet=30)
-    for client in (unwilling, small):
-        client.subscribe("#")
-        assert client.got(Suback)[0].properties.strings == {}
-    client = network.client("long")
-    client.subscribe("x" * 60_000 + "/#", "a/+")
-    client.subscribe("+/" * 20 + "#")
-    assert all(len(suback.properties.strings.get(REASON_STRING, "")) < 200 for suback in client.got(Suback))

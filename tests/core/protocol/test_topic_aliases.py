@@ -20,22 +20,6 @@ def _set(client: Client, alias: int, size: int) -> None:
     client.publish("t" * size, alias=alias)
 
 
-def test_the_aliases_of_one_client() -> None:
-    """As many bytes as the settings say, then 0x97; nobody else notices."""
-    network = Network(limits(max_alias_bytes_per_client=3 * (100 + ALIAS_BYTES)))
-    client, other = network.client("c"), network.client("o")
-    for alias in (1, 2, 3):
-        _set(client, alias, 100)
-    _set(other, 1, 100)
-    _set(client, 3, 60)
-    _set(client, 2, 140)
-    assert network.router.alias_bytes == 4 * (100 + ALIAS_BYTES)
-    _set(client, 1, 101)
-    assert client.end == 0x97
-    assert network.router.alias_bytes == 100 + ALIAS_BYTES
-    other.ping()
-
-
 def test_the_aliases_of_all() -> None:
     """Who connects when most of the bound is used may set none; who sets more than there is room for has 0x97."""
     size = 100 + ALIAS_BYTES

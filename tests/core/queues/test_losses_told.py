@@ -68,27 +68,8 @@ def frame(
     return encode(Publish(topic, payload, qos, False, False, 7 if qos else 0, properties, 0, -1, ids), V5)
 
 
-def filled(length: int) -> bytes:
-    """A publisher's properties of so many bytes: 0, 2 (a payload format indicator), or some user properties."""
-    if length == 2:
-        return b"\x01\x01"
-    if length > 60_000:
-        return filled(60_000) + filled(length - 60_000)
-    return b"\x26\x00\x00" + (length - 5).to_bytes(2, "big") + b"v" * (length - 5) if length else b""
-
-
 class TestBytes:
     """A frame that is ready, with more properties in it."""
-
-    @for_each("qos", [0, 1, 2])
-    @for_each("length", [0, 2, *range(80, 131, 7), 126, 127, 128, 16_340, 16_383, 16_384, 70_000])
-    def test_the_message_is_otherwise_the_same(self, length: int, qos: int) -> None:
-        """Whatever lengths change their size: properties and remaining length [MQTT-3.3.2-17] [MQTT-3.3.2-18]."""
-        payloads = [*range(0, 140, 13), 127, 128, *range(16_200, 16_400, 13), 16_383, 16_384]
-        if length in (0, 100, 128):
-            payloads += range(2_097_000, 2_097_153, 17)
-        for payload in payloads:
-            self._noted(payload, filled(length), qos)
 
     def _noted(self, payload: int, filling: bytes, qos: int) -> None:
         before = publish(frame(b"x" * payload, filling, qos))

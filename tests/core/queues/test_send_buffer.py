@@ -279,22 +279,6 @@ class TestTime:
         counters.load.now = now
         box.offer(Message(b"t", b"%d" % number, 0, False, b"", 0.0, "p").qos0_frame(False))
 
-    def test_one_that_is_behind_but_moves(self) -> None:
-        """The last wait that was measured stands until the next is longer, or nothing waits."""
-        box, counters = self.box()
-        for number in range(4):
-            self.put(box, counters, 10.0 + number, number)
-        box.take_batch(1, 20.0)
-        assert box.delay == 10.0
-        assert box.waited(20.0) == 10.0
-        assert box.waited(25.0) == 10.0
-        assert box.waited(40.0) == 20.0
-        box.take_batch(ALL, 41.0)
-        assert box.waited(50.0) == 0.0
-        self.put(box, counters, 50.0)
-        box.take_batch(ALL, 50.5)
-        assert box.delay == 0.5
-
     @given(
         st.lists(
             st.one_of(st.sampled_from(("put", "shed", "late", "one")), st.integers(1, 60), st.floats(0.1, 5.0)),

@@ -21,6 +21,7 @@ from canopy_mqtt.core.queues.queue_terms import (
     LATEST,
     MAX_STALE_PLACES,
     MessageTerms,
+    QueueRule,
 )
 from tests.core.harness import Client, Network
 from tests.core.recount import ask, check, losses, numbers, user_wish
@@ -95,6 +96,29 @@ class TestAccount:
         assert message_terms.oldest() is first
         assert message_terms._topics is not None
         assert len(message_terms._topics) == message_terms.waiting == 11
+
+
+def test_a_frozen_lane_costs_no_more_however_much_passes_through() -> None:
+    """Gaps in the queue, and places in the order of age, stay in proportion to what waits."""
+    given_limits = Limits()
+    given_limits.rules = (QueueRule(topic_filter="a/#", policy=DROP_OLDEST, depth=3, max_age=1_000.0),)
+    network = Network(given_limits)
+    client, publisher = network.client("c"), network.client("p")
+    client.subscribe("a/#", "b")
+    client.wire.frozen = True
+    publisher.publish("b")
+    for _ in range(3_000):
+        publisher.publish("a/1")
+    message_terms = client.session.subscriptions["a/#"].message_terms
+    assert message_terms is not None
+    assert message_terms._by_age is not None
+    assert (client.wire.send_buffer.messages, message_terms.waiting) == (4, 3)
+    assert losses(client.session) == {"full-messages": 2_997}
+    assert len(client.wire.send_buffer.items) < 100
+    assert len(message_terms._by_age) < 100
+    client.wire.frozen = False
+    network.settle()
+    assert len(client.take()) == 4
 
 
 def aged(policy: int = DROP_NEWEST, max_age: float = AGE, queue_qos0: bool = True) -> Network:

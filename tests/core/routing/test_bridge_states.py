@@ -89,14 +89,6 @@ def test_a_takeover_ends_with_one() -> None:
     assert told(network) == b"1"
 
 
-def test_a_bridge_that_says_good_bye_is_down() -> None:
-    """Its will is not published [MQTT-3.14.4-3]; the broker itself says so."""
-    network, operator = watched()
-    bridge(network).disconnect()
-    assert operator.payloads() == [b"1", b"0"]
-    assert told(network) == b"0"
-
-
 @pytest.mark.parametrize("version", [V311, V5])
 def test_a_stranger_writes_no_state(version: int) -> None:
     """Not without a will there, and not with the will of another name."""
@@ -127,33 +119,6 @@ def test_a_connected_bridge_keeps_its_name() -> None:
     first.cut()
     network.settle()
     assert told(network) == b"0"
-
-
-def test_two_that_announce_one_name() -> None:
-    """The first to write it has it: the other's will says nothing about it."""
-    network, operator = watched()
-    first = network.client("first", V311, clean=False, will=will())
-    second = network.client("second", V311, clean=False, will=will())
-    first.publish(STATE, b"1", 1, retain=True)
-    second.publish(STATE, b"0", 1, retain=True)
-    second.cut()
-    network.settle()
-    assert operator.payloads() == [b"1"]
-    assert told(network) == b"1"
-
-
-def test_nobody_keeps_a_bridge_from_its_own_name() -> None:
-    """A stranger that wrote there before the bridge came has it no longer, and its end says nothing."""
-    network, operator = watched()
-    stranger = bridge(network, "stranger")
-    stranger.publish(STATE, b"0", 1, retain=True)
-    operator.take()
-    bridge(network)
-    stranger.publish(STATE, b"0", 1, retain=True)
-    stranger.cut()
-    network.settle()
-    assert operator.payloads() == [b"1"]
-    assert told(network) == b"1"
 
 
 def test_an_absent_bridge_keeps_its_name() -> None:

@@ -7,7 +7,6 @@ from itertools import islice, product
 import pytest
 
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.jobs import OBJECT_WORK, STEP_WORK
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.delivery import Delivery
@@ -156,22 +155,6 @@ def test_rules_that_come_into_force_hold_for_a_topic_of_very_many(anew: bool) ->
     router.publish(message(1), None)
     finish(router, network.now)
     assert [session.queued() for session in receivers] == [2] + [1] * (len(receivers) - 1)
-
-
-def test_no_local_and_share_groups() -> None:
-    network = Network()
-    router = network.router
-    receivers = sessions(network)
-    origin = receivers[5]
-    for name in FILTERS:
-        router.subscribe(origin, "", name, Request(name, 1, True), 0)
-    for session in receivers[10:13]:
-        router.subscribe(session, "g", "a/#", Request("$share/g/a/#", 1), 0)
-    router.publish(message(1), origin)
-    finish(router, network.now)
-    assert origin.queued() == 0
-    assert sorted(session.queued() for session in receivers[10:13]) == [1, 1, 2]
-    assert receivers[0].queued() == 1
 
 
 @pytest.mark.crowd
@@ -380,21 +363,3 @@ def test_one_that_was_interrupted_goes_on_with_those_who_have_not_had_it(filters
     written = send_buffer.take(1 << 20, network.now)
     assert -1 < written.index(b"<old>") < written.index(b"<new>")
     assert 1 in journal.over
-
-
-@pytest.mark.crowd
-def test_wills_for_very_many_come_one_after_another() -> None:
-    network = Network()
-    router = network.router
-    receivers = sessions(network)
-    leaving = [network.client(f"w{number}", will=Will("a/b", b"gone", 1)) for number in range(4)]
-    for client in leaving:
-        client.cut()
-    assert len(router.fanout._broadcasts) == 1
-    for _ in range(1_000):
-        network.now += 0.01
-        router.tick(network.now)
-        assert len(router.fanout._broadcasts) <= 1
-        if not router.fanout.broadcasting and not router.wills.line:
-            break
-    assert {session.queued() for session in receivers} == {4}

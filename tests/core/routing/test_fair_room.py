@@ -7,13 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from canopy_mqtt.core.accounts import FILTERS, MAX_TIMES_FREE, RETAINED, RETAINED_SIZE, SESSION_SIZE, SESSIONS, Account
+from canopy_mqtt.core.accounts import FILTERS, RETAINED, SESSION_SIZE, SESSIONS, Account
 from canopy_mqtt.core.codec.packets import NEVER, V5, V311, Connect, Will
 from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
-from canopy_mqtt.core.routing.retained import RetainedMessage, account_name
 from canopy_mqtt.core.routing.session_table import lacking_session_room
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import check_accounts
@@ -285,27 +284,6 @@ def test_retained_messages_of_qos_0_make_room(bound: dict[str, int], hog: str, o
 
 
 @pytest.mark.parametrize("bound", [{"max_retained_bytes": 300_000}, {"max_retained_messages": 200}])
-def test_the_oldest_message_may_be_the_one_that_is_replaced(bound: dict[str, int]) -> None:
-    """By a larger one: the next oldest makes room for it."""
-    network = town(**bound)
-    fill_retained(network, "alice", 0)
-    newcomer = come(network, "newcomer", "bob")
-    for _ in range(30):
-        oldest = next(topic for topic in kept(network) if account_of(network, topic) == "user alice")
-        newcomer.publish(oldest, b"y" * 3_000, retain=True)
-        assert oldest in kept(network)
-        assert account_of(network, oldest) == "user bob"
-    check_accounts(network.router)
-
-
-def account_of(network: Network, topic: str) -> str:
-    """On whose account the retained message of a topic is."""
-    found = network.router.retained.get(topic)
-    assert isinstance(found, RetainedMessage)
-    return account_name(found)
-
-
-@pytest.mark.parametrize("bound", [{"max_retained_bytes": 300_000}, {"max_retained_messages": 200}])
 def test_retained_messages_that_were_acknowledged_stay(bound: dict[str, int]) -> None:
     """Who sent them was promised that they are kept; others have what one principal cannot take."""
     network = town(**bound)
@@ -388,35 +366,6 @@ def test_the_work_of_making_room_is_bounded() -> None:
 
 
 # -- one principal alone -----------------------------------------------------------------------------------------------
-
-
-def test_one_alone_reaches_sixteen_seventeenths() -> None:
-    """Who is alone has nearly all; the rest is for whoever comes."""
-    network = town(max_sessions=170, max_retained_messages=170, max_filter_bytes=1_000_000, max_retained_bytes=500_000)
-    bound = {SESSIONS: 170, RETAINED: 170, FILTERS: 1_000_000, RETAINED_SIZE: 500_000}
-    fill_filters(network, "alice", False)
-    fill_retained(network, "alice", 1)
-    fill_sessions(network, "alice", False)
-    held = account(network, "user alice").held
-    # The last piece may go a little beyond.
-    assert held[SESSIONS] == 170 * MAX_TIMES_FREE // (MAX_TIMES_FREE + 1) + 1
-    assert held[RETAINED] in (160, 161)
-    assert held[FILTERS] > bound[FILTERS] * MAX_TIMES_FREE // (MAX_TIMES_FREE + 1) - 20_000
-
-
-@pytest.mark.crowd
-def test_a_fleet_that_shares_its_filters_is_counted_by_what_all_use() -> None:
-    """The account has each in full, which is more than the whole: nobody is limited by that while there is room."""
-    network = town(max_filter_bytes=1_000_000)
-    router = network.router
-    shared = [f"fleet/{number}" + "/x" * 20 + "/+" for number in range(10)]
-    for number in range(400):
-        client = come(network, f"a{number}", "alice")
-        if any(code >= 0x80 for code in client.subscribe(*shared)):
-            break
-    assert router.table.bytes > 1_000_000 * MAX_TIMES_FREE // (MAX_TIMES_FREE + 1) - 5_000
-    assert account(network, "user alice").held[FILTERS] > 20_000_000
-    check_accounts(router)
 
 
 def test_a_newcomer_that_is_refused_ends_no_empty_session() -> None:

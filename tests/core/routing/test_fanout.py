@@ -93,18 +93,6 @@ class TestShared:
         assert isinstance(refused, Session)
         assert sum(dropped_by_cause(refused)) == 1
 
-    def test_those_without_room_take_turns(self) -> None:
-        """Where none of a few has room, the load is not laid upon one of them alone."""
-        network = Network(limits(live_messages=1))
-        clients = [network.client(f"m{number}") for number in range(4)]
-        for client in clients:
-            client.subscribe("$share/g/t", qos=1)
-            client.wire.frozen = True
-        for _ in range(4 + 40):
-            network.router.publish(message(qos=1), None)
-        waiting = [len(client.session.queue.pending or ()) for client in clients]
-        assert waiting == [10] * 4
-
     def test_rotation_is_fair_while_others_come_and_go(self) -> None:
         """Who stays connected gets as much as the others who do."""
         network = Network()

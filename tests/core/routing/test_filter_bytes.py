@@ -40,20 +40,6 @@ def flood(client: Client, filters: list[str], each: int = 100) -> list[int]:
     return codes
 
 
-def test_room_comes_back() -> None:
-    """What is unsubscribed from, and what ends with a session, makes room to the byte."""
-    network = Network(limits(max_filter_bytes_per_client=200_000, max_filter_bytes=300_000))
-    client = network.client("c")
-    codes = flood(client, [deep(number) for number in range(10)])
-    assert QUOTA_EXCEEDED in codes
-    client.unsubscribe(deep(0))
-    assert ask(client, deep(50)).reason_codes == [0]
-    client.disconnect()
-    assert network.router.table.bytes == 0
-    again = network.client("c")
-    assert flood(again, [deep(number) for number in range(10)]) == codes
-
-
 def test_a_full_client_may_replace_what_it_has() -> None:
     """Subscribing again to the same filter takes nothing [MQTT-3.8.4-3]."""
     network = Network(limits(max_filter_bytes_per_client=3 * (128 * NODE_BYTES + 2_000)))

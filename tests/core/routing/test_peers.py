@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from canopy_mqtt.core.codec.packets import Will
 from canopy_mqtt.core.hooks import EventListener
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.peers import PeerConnected, PeerDisconnected
@@ -30,13 +29,6 @@ class Failing(Notes):
         super().session_ended(client_id)
         if client_id == "a":
             raise RuntimeError("a fault")
-
-
-def watched() -> tuple[Router, Notes]:
-    """A router that says who left."""
-    router, notes = Network().router, Notes()
-    router.event_listener = notes
-    return router, notes
 
 
 def peer(router: Router, name: str) -> tuple[Session, SendBuffer]:
@@ -77,22 +69,6 @@ class TestEvents:
         network.settle()
         assert client.end == 0x8E
 
-    def test_old_news(self) -> None:
-        """A disconnect of a connection that was replaced, or told twice, says nothing new."""
-        router, notes = watched()
-        state = router.peers
-        session, first = peer(router, "a")
-        _, second = peer(router, "a")
-        for send_buffer in (first, second):
-            state.events.append(PeerConnected(session, send_buffer))
-        state.events.append(PeerDisconnected(session, first, "connection-lost"))
-        state.drain(router, 1.0)
-        assert (notes.left, state.send_buffers) == ([], {session: second})
-        for _ in range(2):
-            state.events.append(PeerDisconnected(session, second, "connection-lost"))
-        state.drain(router, 1.0)
-        assert (notes.left, state.send_buffers) == (["a"], {})
-
     def test_events_posted_while_draining(self) -> None:
         """They are applied in the same drain, after those before them, not inside one another."""
         router = Network().router
@@ -120,21 +96,3 @@ class TestEvents:
         state.drain(router, 1.0)
         assert notes.left == ["a", "b", "c"]
         assert state.send_buffers == {}
-
-
-class TestMembership:
-    """Nobody joins or leaves in the middle of a fanout."""
-
-    def test_wills_of_those_who_leave_together(self) -> None:
-        """The will of one is offered to those still connected when it is their turn, and to no buffer that is gone."""
-        network = Network()
-        clients = [network.client(f"c{number}", will=Will("w", b"%d" % number)) for number in range(4)]
-        for client in clients:
-            client.subscribe("w")
-            client.wire.frozen = True
-        for client in clients:
-            network.router.peers.events.append(PeerDisconnected(client.session, client.wire.send_buffer, "stalled"))
-        network.router.peers.drain(network.router, network.now)
-        assert network.router.peers.send_buffers == {}
-        assert network.router.sessions == {}
-        assert [client.wire.send_buffer.messages for client in clients] == [0] * 4

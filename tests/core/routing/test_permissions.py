@@ -8,12 +8,9 @@ from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import V5, V311, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.hooks import FORBIDDEN, UNSTEADY, AccessControl
-from canopy_mqtt.core.ledger import NOT_AUTHORIZED
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.send_window import TURN
-from canopy_mqtt.store.memory import MemoryStore
 from tests.core.harness import Client, Network, limits, total_ledger
-from tests.support.runs import for_each
 
 HOUR = 3600
 
@@ -95,21 +92,6 @@ class TestPublish:
         burst(writer, "t", 5, qos)
         assert len(reader.payloads()) == 5
 
-    def test_many_publishers_of_many_topics(self, version: int, qos: int) -> None:
-        """Neither the topic nor the connection remembers more than one: then it is asked, and the answer is right."""
-        network, rules = ruled()
-        reader = network.client("r", version)
-        reader.subscribe("#", qos=qos)
-        writers = [network.client(f"w{number}", version) for number in range(3)]
-        rules.no_publish.add(("w1", "t2"))
-        for _ in range(2):
-            for writer in writers:
-                for topic in ("t1", "t2", "t3"):
-                    writer.publish(topic, f"{writer.client_id} {topic}".encode(), qos)
-        came = reader.payloads()
-        assert len(came) == 2 * 8
-        assert b"w1 t2" not in came
-
 
 class TestBursts:
     """Runs of publishes side by side."""
@@ -129,19 +111,6 @@ class TestBursts:
         assert send_buffer.messages == 60
         assert len(send_buffer.take_batch(1 << 20, network.now)) == 1
         assert rules.publishes == 4
-
-    def test_one_ends_where_a_topic_is_forbidden(self) -> None:
-        """To its publisher, or to one who listens."""
-        network, rules = ruled()
-        reader, writer = network.client("r"), network.client("w")
-        reader.subscribe("t/#")
-        rules.no_publish.add(("w", "t/2"))
-        rules.no_receive.add(("r", "t/3"))
-        for _ in range(2):
-            for number in range(40):
-                writer.post(f"t/{number % 4}", b"%d" % (number % 4))
-            network.settle()
-        assert sorted(reader.payloads()) == [b"0"] * 20 + [b"1"] * 20
 
 
 class TestDeliveries:
@@ -181,16 +150,6 @@ class TestDeliveries:
         writer.publish("t", b"0")
         assert network.router.budget.used - before < 100 * rules.ask_work
 
-    def test_nothing_is_asked_where_everybody_may_have_everything(self) -> None:
-        network, rules = ruled()
-        rules.filters_deliveries = False
-        rules.no_receive.add(("r", "t"))
-        reader = network.client("r")
-        reader.subscribe("t")
-        network.client("w").publish("t", b"x")
-        assert reader.payloads() == [b"x"]
-        assert rules.receives == 0
-
     def test_verdicts_that_may_not_be_remembered(self) -> None:
         """They are asked for with each message."""
         network, rules = ruled(steady=False)
@@ -206,46 +165,7 @@ class TestDeliveries:
         assert (rules.publishes, rules.receives) == (5, 4)
 
 
-class TestSharedSubscriptions:
-    def test_an_absent_member_gets_what_no_connected_one_may_have(self) -> None:
-        network, rules = ruled()
-        writer, there = network.client("w"), network.client("there")
-        away = network.client("away", clean=False, expiry=HOUR)
-        for member in (there, away):
-            member.subscribe("$share/g/t", qos=1)
-        away.cut()
-        rules.no_receive.add(("there", "t"))
-        writer.publish("t", b"x", 1)
-        away.connect(clean=False, expiry=HOUR)
-        assert away.payloads() == [b"x"]
-        assert there.payloads() == []
-
-    def test_what_is_left_behind_goes_to_one_who_may_have_it(self) -> None:
-        network, rules = ruled()
-        writer = network.client("w")
-        leaving, barred = network.client("leaving"), network.client("barred")
-        leaving.answering = False
-        leaving.subscribe("$share/g/t", qos=1)
-        writer.publish("t", b"x", 1)
-        barred.subscribe("$share/g/t", qos=1)
-        rules.no_receive.add(("barred", "t"))
-        leaving.disconnect()
-        assert barred.payloads() == []
-        assert total_ledger(network.router.sessions.values()) == []
-
-
 class TestRetained:
-    @pytest.mark.parametrize("qos", [0, 1])
-    def test_only_what_the_subscriber_may_have(self, qos: int) -> None:
-        network, rules = ruled()
-        writer = network.client("w")
-        for number in range(6):
-            writer.publish(f"t/{number}", b"%d" % number, qos, retain=True)
-        rules.no_receive |= {("r", "t/1"), ("r", "t/4")}
-        reader = network.client("r")
-        reader.subscribe("#", qos=qos)
-        assert sorted(reader.payloads()) == [b"0", b"2", b"3", b"5"]
-
     def test_a_turn_counts_what_was_asked(self) -> None:
         """However many there are that the subscriber may not have."""
         network, rules = ruled()
@@ -408,23 +328,6 @@ class TestWillsOfOthers:
 class TestInFlight:
     """What was in flight when the connection ended, and the rules have changed meanwhile."""
 
-    @pytest.mark.parametrize("qos", [1, 2])
-    def test_what_was_never_written_is_not_sent(self, qos: int) -> None:
-        network, rules = ruled()
-        reader, writer = network.client("r", clean=False, expiry=HOUR, receive_maximum=4), network.client("w")
-        reader.subscribe("#", qos=qos)
-        reader.wire.frozen = True
-        for topic in ("t", "u", "t", "t", "t"):
-            writer.publish(topic, topic.encode(), qos)
-        reader.cut()
-        rules.no_receive.add(("r", "t"))
-        rules.change()
-        reader.connect(clean=False, expiry=HOUR, receive_maximum=4)
-        assert reader.payloads() == [b"u"]
-        assert network.router.counters.dropped[NOT_AUTHORIZED] == 4
-        assert reader.session.window.quota == 4
-        assert total_ledger(network.router.sessions.values()) == []
-
     def test_what_was_is_not_sent_again_but_with_qos_2(self) -> None:
         """Whose client may know the packet identifier: it would take the next message with it for the same."""
         network, rules = ruled()
@@ -520,23 +423,6 @@ class TestQos:
         network.router.access_control = rules
         return network, rules, network.client("w")
 
-    @for_each("version", [V311, V5])
-    @for_each("more", [[], ["+"], ["+", "t/#"]])
-    @for_each("most", [0, 1])
-    def test_the_lower_counts(self, version: int, more: list[str], most: int) -> None:
-        """For the client that it is about, at that topic: behind one filter, or several; first and later messages."""
-        network, rules, writer = self.capped()
-        rules.most["a", "t"] = most
-        a, b = network.client("a", version), network.client("b", version)
-        for client in (a, b):
-            client.subscribe("t", "u", *more, qos=2)
-        for qos in (2, 1, 0):
-            for _ in range(3):
-                writer.publish("t", b"x", qos)
-                writer.publish("u", b"x", qos)
-            assert sorted(qos_of(a)) == sorted([min(qos, most)] * 3 + [qos] * 3)
-            assert qos_of(b) == [qos] * 6
-
     def test_what_was_granted_is_no_less(self) -> None:
         """A rule of QoS 1 costs nothing where nobody has more: the route is open, and bursts stay whole."""
         network, rules, writer = self.capped()
@@ -554,71 +440,6 @@ class TestQos:
         assert keys == [True, False]
         writer.publish("t", b"x", 2)
         assert qos_of(a) == [1, 1]
-
-    def test_no_local_and_identifiers_stay(self) -> None:
-        network, rules, writer = self.capped()
-        a = network.client("a")
-        a.subscribe(Request("t", 2, no_local=True), identifier=7)
-        a.subscribe("t/#", qos=1, identifier=8)
-        rules.most["a", "t"] = 0
-        writer.publish("t", b"x", 2)
-        a.publish("t", b"own", 2)
-        assert [(each.qos, each.subscription_ids) for each in a.take()] == [(0, (7, 8)), (0, (8,))]
-
-    @pytest.mark.parametrize("most", [0, 1])
-    def test_shared_and_retained(self, most: int) -> None:
-        network, rules, writer = self.capped()
-        rules.most["a", "t"] = most
-        writer.publish("t", b"retained", 2, retain=True)
-        a = network.client("a")
-        a.subscribe("t", qos=2)
-        assert qos_of(a) == [most]
-        a.unsubscribe("t")
-        a.subscribe("$share/g/t", qos=2)
-        writer.publish("t", b"shared", 2)
-        assert qos_of(a) == [most]
-        # What another member left behind, too.
-        b = network.client("b")
-        b.subscribe("$share/g/t", qos=2)
-        a.unsubscribe("$share/g/t")
-        b.answering = False
-        writer.publish("t", b"left", 1)
-        b.take()
-        a.subscribe("$share/g/t", qos=2)
-        b.cut()
-        network.settle()
-        assert qos_of(a) == [most]
-
-    @pytest.mark.parametrize("most", [0, 1])
-    @pytest.mark.parametrize("away", [True, False])
-    def test_what_waits_while_the_rules_change(self, most: int, away: bool) -> None:
-        """It has the QoS that is allowed when it is sent; the accounts agree, and a store forgets it."""
-        network, rules, writer = self.capped()
-        store = MemoryStore()
-        network.router.journal = store.journal
-        a = network.client("a", clean=False, expiry=HOUR, receive_maximum=1)
-        a.subscribe("#", qos=2)
-        a.answering = False
-        writer.publish("first", b"", 1)
-        if away:
-            a.cut()
-        for topic in ("t", "u", "t"):
-            writer.publish(topic, b"x", 2)
-        rules.most["a", "t"] = most
-        rules.change()
-        a.answering = True
-        if away:
-            a.connect(clean=False, expiry=HOUR, receive_maximum=1)
-        else:
-            a.answer()
-        assert [(each.topic, each.qos) for each in a.take() if each.topic != b"first"] == [
-            (b"t", most),
-            (b"u", 2),
-            (b"t", most),
-        ]
-        assert a.session.queued() == a.session.queue.qos0 == a.session.inflight.count == 0
-        assert total_ledger([a.session]) == []
-        assert not store.journal.sessions["a"].deliveries  # type: ignore[attr-defined]
 
 
 class Meddling(Rules):

@@ -13,7 +13,7 @@ from canopy_mqtt.core.routing.peers import PeerDisconnected
 from canopy_mqtt.core.routing.recipients import MAX_EXPLORED
 from canopy_mqtt.core.topics.subscription import MAX_FREE_SLOTS, MAX_TAKERS
 from tests.core.harness import Client, Network
-from tests.core.routing.test_permissions import HOUR, Rules, ruled
+from tests.core.routing.test_permissions import HOUR, Rules
 
 MANY = 3_000
 """Members that may not have a message."""
@@ -48,27 +48,6 @@ def secrets(steady: bool = True) -> tuple[Network, Secret]:
     network, rules = Network(), Secret(steady)
     network.router.access_control = rules
     return network, rules
-
-
-@pytest.mark.crowd
-@pytest.mark.parametrize("connected", [True, False])
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("steady", [True, False])
-def test_none_of_very_many_keeps_a_message_from_one_that_may(connected: bool, first: bool, steady: bool) -> None:
-    network, _ = secrets(steady)
-    worker = network.client("worker", clean=False, expiry=HOUR)
-    if first:
-        worker.subscribe(GROUP, qos=1)
-    crowd(network, MANY, connected)
-    worker.subscribe(GROUP, qos=1)
-    if not connected:
-        worker.cut()
-    writer = network.client("writer")
-    for number in range(20):
-        writer.publish("secret/worker", b"%d" % number, 1)
-    if not connected:
-        worker.connect(clean=False, expiry=HOUR)
-    assert worker.payloads() == [b"%d" % number for number in range(20)]
 
 
 def test_each_of_very_many_is_asked_about_once() -> None:
@@ -109,26 +88,6 @@ def test_topics_of_which_each_has_one_message_cost_a_few_questions() -> None:
         writer.publish(f"secret/{number}/worker", b"x", 1)
         assert rules.receives - before <= MAX_EXPLORED + MAX_TAKERS + 1
     assert sum(len(worker.payloads()) for worker in workers) == 301
-
-
-def test_who_gets_or_loses_a_right_by_another_user_name_is_asked_about_again() -> None:
-    network, rules = ruled()
-    writer = network.client("w")
-    one, two = network.client("one", clean=False, expiry=HOUR), network.client("two")
-    for member in (one, two):
-        member.subscribe("$share/g/t", qos=1)
-    rules.no_receive.add(("one", "t"))
-    for _ in range(4):
-        writer.publish("t", b"x", 1)
-    assert (len(one.payloads()), len(two.payloads())) == (0, 4)
-    rules.no_receive.clear()
-    # It takes its own session over, without being away in between: its principal is another one.
-    one.connect(clean=False, expiry=HOUR)
-    for _ in range(4):
-        writer.publish("t", b"y", 1)
-    taken = len(one.payloads())
-    assert taken > 0
-    assert taken + len(two.payloads()) == 4
 
 
 @pytest.mark.crowd

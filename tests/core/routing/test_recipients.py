@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.recipients import MAX_MENDED_SESSIONS, MERGED_WEIGHT, NO_FILTERS, PLACE_WEIGHT, refresh
+from canopy_mqtt.core.routing.recipients import MAX_MENDED_SESSIONS, NO_FILTERS, PLACE_WEIGHT, refresh
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.route import Recipient, Route, subscription_identifiers, without_own
@@ -81,71 +78,6 @@ def crowd(network: Network, count: int) -> None:
         session, _ = router.connect(f"c{number}", True, client.wire.send_buffer, 5, 10, True, network.now)
         for name in ("a/+", "#"):
             router.subscribe(session, "", name, Request(name, 1), 0)
-
-
-class TestManyReceivers:
-    COUNT = 2_000
-
-    def crowd(self) -> Network:
-        network = Network()
-        crowd(network, self.COUNT)
-        return network
-
-    @pytest.mark.crowd
-    def test_one_change_makes_one_recipient(self) -> None:
-        """An option, a subscriber more or less, a filter more or less: the others stay as they are."""
-        network = self.crowd()
-        router = network.router
-        publish(router)
-        route = route_of(router)
-        assert len(route.receivers) == self.COUNT
-        session = router.sessions["c7"]
-        steps: list[Callable[[], object]] = [
-            lambda: router.subscribe(session, "", "a/+", Request("a/+", 2), 0),
-            lambda: router.unsubscribe(session, "a/+"),
-            lambda: router.subscribe(session, "", "a/+", Request("a/+", 0), 9),
-            lambda: router.subscribe(session, "", "a/b", Request("a/b", 0), 0),
-            lambda: router.unsubscribe(session, "a/b"),
-            lambda: router.end_session(router.sessions["c8"], network.now),
-            lambda: router.subscribe(session, "g", "a/b", Request("$share/g/a/b", 0), 0),
-        ]
-        for step in steps:
-            step()
-            known, before = {id(each) for each in route.receivers}, router.budget.used
-            publish(router)
-            spent = router.budget.used - before
-            assert route_of(router) is route
-            assert sum(id(each) not in known for each in route.receivers) <= 1
-            # Next to nothing beside the deliveries.
-            before = router.budget.used
-            publish(router)
-            assert spent <= router.budget.used - before + 50
-            assert whole(route) == whole(anew(route))
-
-    def test_many_changes_make_it_anew(self) -> None:
-        """More than is remembered: the recipients are what new ones are."""
-        network = self.crowd()
-        router = network.router
-        before = route_of(router).receivers
-        for number in range(1_000):
-            router.unsubscribe(router.sessions[f"c{number}"], "#")
-        route = route_of(router)
-        assert route.receivers is not before
-        assert whole(route) == whole(anew(route))
-
-    def test_what_it_weighs_is_kept_up(self) -> None:
-        """The match cache is told of what a mended route holds."""
-        network = self.crowd()
-        router = network.router
-        publish(router)
-        route = route_of(router)
-        before = route.weight
-        for number in range(100):
-            router.unsubscribe(router.sessions[f"c{number}"], "#")
-            router.unsubscribe(router.sessions[f"c{number}"], "a/+")
-        publish(router)
-        assert route.places is not None
-        assert route.weight == before - 100 * (1 + MERGED_WEIGHT) + PLACE_WEIGHT * (self.COUNT - 100)
 
 
 class Mended(RuleBasedStateMachine):

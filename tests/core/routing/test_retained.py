@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.retained import EXPIRY_BYTES, PROPERTIES_BYTES, RETAINED_BYTES, kept_bytes
+from canopy_mqtt.core.routing.retained import RETAINED_BYTES
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import Network, limits
@@ -43,16 +43,6 @@ def test_one_client_does_not_take_all_the_room() -> None:
     greedy.publish("greedy/0", b"", retain=True)
     greedy.publish("greedy/again", b"x", retain=True)
     assert "greedy/again" in kept(router)
-
-
-def test_a_deep_topic_takes_what_its_levels_take() -> None:
-    network = Network(limits(max_retained_bytes_per_client=SHARE))
-    client = network.client("deep")
-    client.publish("first", b"x", retain=True)
-    client.publish("d" + "/x" * 100, b"x", retain=True)
-    assert kept(network.router) == {"first"}
-    client.publish("d" + "/x" * 20, b"x", retain=True)
-    assert network.router.retained_store.shares.of("deep") > 20 * NODE_BYTES
 
 
 def test_one_message_of_each_client_may_always_be_retained() -> None:
@@ -135,40 +125,6 @@ def test_it_counts_for_what_it_takes(levels: int, length: int, payload: int) -> 
     # Interpreted objects have dictionaries. What the allocator rounds up, tracemalloc does not see.
     most = 5 * counted if isinstance(Message.payload, FunctionType) else counted
     assert 0.6 * counted < taken + 40 * count <= most
-
-
-@pytest.mark.parametrize(("name", "each"), [("x" * 10_000, 30_000), ("x" * 9_999 + "\N{SNOWMAN}", 90_000)])
-def test_a_long_topic_counts_as_often_as_it_is_kept(name: str, each: int) -> None:
-    """Once as it came, and twice as a string: four bytes a character as soon as one is not ASCII."""
-    network = Network(limits(max_retained_bytes=1_000_000))
-    client = network.client("long")
-    for number in range(100):
-        client.publish(f"{number}/{name}", b"x", retain=True)
-    router = network.router
-    size = each + 2 * NODE_BYTES + RETAINED_BYTES + 12
-    # An account alone may hold 16 times what is free.
-    assert len(router.retained) == (16 * 1_000_000 - size) // (17 * size) + 1
-    assert len(router.retained) * each < router.retained_store.bytes <= 1_000_000
-    for number in range(100):
-        client.publish(f"{number}/{name}", b"", retain=True)
-    assert (router.retained_store.bytes, router.retained_store.shares.of("long")) == (0, 0)
-
-
-def test_its_properties_count() -> None:
-    plain, with_some = (Message(b"t", b"x", 0, True, section, 0.0, "p") for section in (b"", b"12345"))
-    assert kept_bytes(with_some, "t") == kept_bytes(plain, "t") + PROPERTIES_BYTES + 5
-
-
-def test_the_time_of_one_that_expires_counts() -> None:
-    """It stands among the deadlines under its topic, and is given back with the message."""
-    router = Network().router
-    for expires_at in (0.0, 5_000.0, 0.0, 6_000.0, 7_000.0):
-        router.retained_store.retain(Message(b"a/topic", b"x", 0, True, b"", expires_at, "p"))
-        plain = NODE_BYTES * 2 + kept_bytes(Message(b"a/topic", b"x", 0, True, b"", 0.0, "p"), "a/topic")
-        assert router.retained_store.bytes == plain + (EXPIRY_BYTES + 7 if expires_at else 0)
-        assert router.retained_store.shares.of("p") == router.retained_store.bytes
-    router.retained_store.retain(Message(b"a/topic", b"", 0, True, b"", 0.0, "p"))
-    assert (router.retained_store.bytes, router.retained_store.shares.of("p")) == (0, 0)
 
 
 def test_the_brokers_own_topics_take_no_room() -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from canopy_mqtt.core.codec import packets as p
-from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.ledger import EXPIRED, FULL_MESSAGES, NOT_AUTHORIZED, SESSION_ENDED
+from canopy_mqtt.core.ledger import FULL_MESSAGES, NOT_AUTHORIZED
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.queue_terms import LATEST, QueueRule
-from canopy_mqtt.store.memory import MemoryStore
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.core.recount import losses
 from tests.core.routing.test_permissions import Rules
 from tests.support.losses import dropped_by_cause
-from tests.support.restored import restore
 
 HOUR = 3_600
 SHARED = "$share/g/t"
@@ -60,53 +55,6 @@ def ledgers(network: Network) -> None:
     )
 
 
-def test_a_new_subscription_takes_from_it() -> None:
-    """Also of a clean session, and only what its QoS allows."""
-    network = Network()
-    away(network, "a")
-    publish(network, range(3), 2)
-    guest = network.client("guest")
-    guest.subscribe(SHARED, qos=1, identifier=7)
-    assert [(one.payload, one.qos) for one in guest.inbox] == [(b"0", 1), (b"1", 1), (b"2", 1)]
-    assert SHARED not in network.router.sessions
-
-
-def test_retained_messages_of_other_subscriptions_come_before() -> None:
-    network = Network()
-    away(network, "a")
-    publish(network, range(2))
-    network.client("p2").publish("r", b"kept", 1, retain=True)
-    guest = network.client("guest")
-    guest.subscribe("r", SHARED, qos=1)
-    assert guest.payloads() == [b"kept", b"0", b"1"]
-
-
-@pytest.mark.parametrize("ends", ["clean start", "expiry", "unsubscribe"])
-def test_it_ends_with_the_last_member(ends: str) -> None:
-    """What waits is lost then, and counted as with a session that ends."""
-    network = Network()
-    first, second = away(network, "a", "b")
-    publish(network, range(4))
-    queue = network.session(SHARED)
-    second.connect(clean=True)  # its session is over, and it is no member
-    assert network.session(SHARED) is queue
-    if ends == "clean start":
-        first.connect(clean=True)
-    elif ends == "expiry":
-        network.advance(HOUR + 1)
-    else:
-        first.answering = False
-        back(first, receive_maximum=1)
-        first.unsubscribe(SHARED)
-    assert SHARED not in network.router.sessions
-    assert queue.ended
-    assert losses(queue) == {"session-ended": 3 if ends == "unsubscribe" else 4}
-    assert dropped_by_cause(queue)[SESSION_ENDED] > 0
-    network.advance(1)
-    publish(network, range(4, 5))
-    assert SHARED not in network.router.sessions
-
-
 def test_its_bounds_are_those_of_a_session() -> None:
     network = Network(limits(session_messages=3, tell_publisher=True))
     (member,) = away(network, "a")
@@ -122,20 +70,6 @@ def test_its_bounds_are_those_of_a_session() -> None:
     assert numbers(member) == [0, 1, 2]
 
 
-def test_messages_expire_in_it() -> None:
-    network = Network()
-    (member,) = away(network, "a")
-    publisher = network.client("p")
-    publisher.publish("t", b"0", 1, expiry=5)
-    publisher.publish("t", b"1", 1)
-    queue = network.session(SHARED)
-    network.advance(6)
-    back(member)
-    assert numbers(member) == [1]
-    assert dropped_by_cause(queue)[EXPIRED] == 1
-    ledgers(network)
-
-
 def test_a_rule_about_its_filter_holds() -> None:
     """With `latest` a newer message takes the place of the older one of its topic."""
     network = Network()
@@ -145,24 +79,6 @@ def test_a_rule_about_its_filter_holds() -> None:
     assert network.session(SHARED).waiting_messages() == 1
     back(member)
     assert numbers(member) == [3]
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_qos_0_is_queued_where_sessions_queue_it(kept: bool) -> None:
-    network = Network(limits(queue_qos0=kept))
-    (member,) = away(network, "a")
-    publish(network, range(2), 0)
-    assert (SHARED in network.router.sessions) is kept
-    back(member)
-    assert numbers(member) == ([0, 1] if kept else [])
-    ledgers(network)
-
-
-def test_a_group_that_was_granted_qos_0_queues_nothing() -> None:
-    network = Network()
-    durable(network, "a", qos=0).disconnect()
-    publish(network, range(2), 1)
-    assert SHARED not in network.router.sessions
 
 
 # -- clients that take no large messages ------------------------------------------------------------------------------
@@ -227,25 +143,6 @@ def test_what_is_in_flight_and_has_no_room_elsewhere_is_not_lost_with_the_connec
     ledgers(network)
 
 
-def test_the_latest_of_a_topic_is_what_came_last_wherever_it_was() -> None:
-    """With a member that left first or last, and with more than one of them."""
-    network = Network()
-    network.router.limits.rules = (QueueRule(topic_filter="t", policy=LATEST),)
-    members = [durable(network, name) for name in "abc"]
-    for member in members:
-        member.answering = False
-    publish(network, range(8))
-    assert sum(member.session.in_flight_messages() for member in members) == 8
-    for member in (members[1], members[0], members[2]):
-        member.cut()
-    network.settle()
-    assert [each.message.payload() for each in network.session(SHARED).queue.waiting()] == [b"7"]
-    publish(network, range(8, 9))
-    back(members[0])
-    assert members[0].inbox[-1].payload == b"8"
-    ledgers(network)
-
-
 def test_a_message_is_as_old_as_it_is_wherever_it_was() -> None:
     """`max_age` counts from when it came to the group."""
     network = Network()
@@ -267,28 +164,6 @@ def test_a_message_is_as_old_as_it_is_wherever_it_was() -> None:
 
 
 # -- whose it is -------------------------------------------------------------------------------------------------------
-
-
-def test_an_account_of_a_member_answers_for_it() -> None:
-    """When that member goes, that of another one does."""
-    network = Network()
-    members = [network.idle(name) for name in ("a", "b")]
-    for member in members:
-        member.host = f"192.0.2.{len(member.client_id) + ord(member.client_id)}"
-        member.connect(clean=False, expiry=HOUR)
-        member.subscribe(SHARED, qos=1)
-        member.disconnect()
-    publish(network, range(3))
-    queue = network.session(SHARED)
-    owner = queue.account.owner
-    [owning] = [each for each in members if each.session.account.owner is owner]
-    [other] = [each for each in members if each is not owning]
-    held = owner.queued
-    assert held > 0
-    network.router.end_session(owning.session, network.now)
-    assert queue.account.owner is other.session.account.owner
-    assert (owner.queued, queue.account.owner.queued) == (0, held)
-    assert queue.principal.client_id == SHARED
 
 
 def test_without_room_for_another_session_a_member_has_it() -> None:
@@ -353,42 +228,6 @@ def test_rules_that_have_changed_hold_for_what_waits() -> None:
 # -- stores ------------------------------------------------------------------------------------------------------------
 
 
-async def restarted(store: MemoryStore, network: Network) -> Network:
-    made = Network(network.router.limits)
-    made.now = network.now
-    made.router.journal = store.journal
-    restore(made.router, await store.load(), made.now)
-    made.settle()
-    return made
-
-
-async def test_a_queue_without_its_group_is_gone() -> None:
-    """As in a file that another program has changed."""
-    store, network = MemoryStore(), Network()
-    await store.open(lambda: network.now)
-    network.router.journal = store.journal
-    away(network, "a")
-    publish(network, range(2))
-    store.journal.unsubscribed("a", SHARED)
-    again = await restarted(store, network)
-    assert SHARED not in again.router.sessions
-    assert again.router.counters.dropped[SESSION_ENDED] == 2
-    assert [each.client_id for each in (await store.load()).sessions] == ["a"]
-
-
-async def test_a_queue_with_subscriptions_of_its_own_is_gone() -> None:
-    """It would be a client that is never there."""
-    store, network = MemoryStore(), Network()
-    await store.open(lambda: network.now)
-    network.router.journal = store.journal
-    (member,) = away(network, "a")
-    publish(network, range(2))
-    store.journal.subscribed(SHARED, member.session.subscriptions[SHARED], False)
-    again = await restarted(store, network)
-    assert SHARED not in again.router.sessions
-    assert again.router.subscription_count == 1
-
-
 def test_a_message_is_nobodys_at_no_moment() -> None:
     """A move ends one delivery and begins another in the same call: the journal hears of nothing in between."""
     network, heard = Network(), Heard()
@@ -416,15 +255,3 @@ class Heard(Journal):
     def in_flight(self, client_id: str, delivery: object) -> None:
         del delivery
         self.notes.append(("in_flight", client_id))
-
-
-def test_options_of_the_member_hold() -> None:
-    """Retain As Published and subscription identifiers are those of the one who takes it."""
-    network = Network()
-    away(network, "a")
-    network.client("p").publish("t", b"x", 1, retain=True)
-    guest = network.client("guest")
-    guest.subscribe(Request(SHARED, 1, False, True, 2), identifier=9)
-    [came] = guest.inbox
-    assert came.retain
-    assert tuple(came.subscription_ids) == (9,)

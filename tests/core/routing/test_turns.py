@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.packets import NEVER, V5, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.hooks import AccessControl, Recorder
+from canopy_mqtt.core.hooks import AccessControl
 from canopy_mqtt.core.jobs import DROP_WORK, DUE_WORK, STEP_WORK
 from canopy_mqtt.core.persistence.journal import Saved, SessionRecord, WillRecord
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.subscription_table import DROPS, DROPS_AT_ONCE, DROPS_PAID
+from canopy_mqtt.core.routing.subscription_table import DROPS, DROPS_AT_ONCE
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.subscription import Subscription
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.restored import restore
 from tests.support.runs import examples
@@ -165,49 +164,6 @@ class TestSessionsThatEnd:
         assert (router.subscription_count, len(router.trie), router.table.bytes) == (0, 0, 0)
         assert len(router.deadlines) == 0
 
-    def test_it_gets_nothing_from_the_first_moment(self) -> None:
-        """What is published while it is taken away is not for it, and no loss of anybody's."""
-        network = Network()
-        client = self.crowded(network)
-        session = client.session
-        publisher = network.client("p")
-        other = network.client("other")
-        other.subscribe("t/#", qos=1)
-        client.cut()
-        offered = int(session.offered)
-        for qos in (0, 1, 2):
-            for number in range(self.COUNT - 1, self.COUNT - 20, -1):
-                publisher.post(f"t/{number}", b"x", qos)
-        publisher.post("t/1", b"x", 1)
-        publisher.wire.to_channel()
-        assert network.router.table.leaving
-        assert int(session.offered) == offered
-        assert session.queued() == 0
-        assert network.router.counters.dropped_in_all() == 0
-        network.settle()
-        assert len(other.take()) == 3 * 19 + 1
-        assert network.router.counters.load.messages == 0
-
-    def test_a_new_session_starts_clean(self) -> None:
-        """The same client identifier subscribes to the same filters while the old ones go; each message comes once."""
-        network = Network()
-        client = self.crowded(network, expiry=1_000)
-        assert not client.connect(clean=True, settle=False).session_present
-        client.wire.to_channel()
-        router = network.router
-        assert router.jobs.waiting
-        assert client.session.subscriptions == {}
-        for number in range(self.COUNT):
-            router.subscribe(client.session, "", f"t/{number}", Request(f"t/{number}", 1), 0)
-        # Who subscribes has taken the old ones away.
-        assert router.subscription_count == self.COUNT
-        network.settle()
-        network.client("p").publish("t/7", b"once", 1)
-        assert client.payloads() == [b"once"]
-        client.disconnect()
-        ticks(network)
-        assert (router.subscription_count, router.table.bytes) == (0, 0)
-
     def test_churn_does_not_pile_up(self) -> None:
         """Clients that subscribe to much and leave at once, with no tick at all, leave behind at most two of them."""
         network = Network()
@@ -223,34 +179,6 @@ class TestSessionsThatEnd:
             router.end_session(session, network.now)
             most = max(most, router.subscription_count)
         assert most <= 2 * self.COUNT
-
-    def test_shared_subscriptions_go_in_turns(self) -> None:
-        """No message is given to a member that is over, whether another is there [MQTT-4.8.2-4] or not."""
-        network = Network(limits(max_shared_subscriptions_per_client=0))
-        router = network.router
-        client = network.client("big")
-        for number in range(self.COUNT):
-            name = f"s/{number}"
-            router.subscribe(client.session, "g", name, Request(f"$share/g/{name}", 1), 0)
-        other = network.client("other", expiry=1_000)
-        names = [f"$share/g/s/{number}" for number in range(10)]
-        other.subscribe(*names, qos=1)
-        other.cut()
-        publisher = network.client("p")
-        client.wire.frozen = True
-        publisher.publish("s/3", b"unfinished", 1)
-        client.cut()
-        assert router.subscription_count == self.COUNT + len(names) - DROPS_AT_ONCE
-        for number in range(20):
-            message = Message(b"s/%d" % number, b"x", 1, False, b"", 0.0, "p")
-            assert router.publish(message, publisher.session) == (number < len(names))
-        assert router.table.leaving
-        assert sum(network.session(name).queued() for name in names) == len(names) + 1
-        assert network.router.counters.dropped_in_all() == 0
-        while router.tick(network.now):
-            pass
-        assert router.subscription_count == len(names)
-        assert total_ledger(router.sessions.values()) == []
 
     def test_many_groups_hear_in_turns_who_came(self) -> None:
         """Who came is chosen before those who are away when its turn has come, and who has gone is not, at once."""
@@ -415,53 +343,6 @@ def test_a_session_that_ends_behind_a_large_one_makes_room_at_once() -> None:
     small.cut()
     assert router.table.leaving
     assert account.filters == 0
-
-
-class Names(Recorder):
-    """Has the subscriptions that a record of "x" would show."""
-
-    def __init__(self) -> None:
-        self.there = 0
-
-    def subscribed(self, subscription: Subscription, snapshot: bool) -> None:
-        del snapshot
-        self.there += subscription.topic_filter == "x"
-
-    def unsubscribed(self, client_id: str, topic_filter: str, ended: bool) -> None:
-        del client_id, ended
-        self.there = 0 if topic_filter == "x" else self.there
-
-    def connected(self, *_: object) -> None:
-        """Nothing is looked at but subscriptions."""
-
-    def disconnected(self, *_: object) -> None:
-        """The same."""
-
-    def session_ended(self, *_: object) -> None:
-        """The same."""
-
-
-def test_all_former_subscriptions_of_a_name_end_before_the_next_one() -> None:
-    """However many sessions of one client are over and not yet taken away when a recorder comes."""
-    network = Network()
-    router = network.router
-    router.table.drops = 0
-    # Each subscription that is made pays for some that go: those of the first session that ended.
-    large, client = network.client("large"), network.client("c")
-    for number in range(10 * DROPS_PAID):
-        router.subscribe(large.session, "", f"{number}", Request(f"{number}", 1), 0)
-    large.cut()
-    for _ in range(2):
-        router.subscribe(client.session, "", "x", Request("x", 1), 0)
-        client.cut()
-        client.connect(clean=True, settle=False)
-        client.wire.to_channel()
-    recorder = Names()
-    router.record(recorder, ["#"])
-    router.subscribe(client.session, "", "x", Request("x", 1), 0)
-    router.table.drops = DROPS
-    ticks(network)
-    assert recorder.there == 1
 
 
 @given(

@@ -28,10 +28,6 @@ def connect(session: Session, connected: bool) -> None:
     session.send_buffer = SendBuffer([], Counters(), 0, 0) if connected else None
 
 
-def sole(entry: FilterEntry) -> Subscription | None:
-    return entry.only
-
-
 def is_empty(entry: FilterEntry) -> bool:
     return entry.only is None and entry.many is None
 
@@ -62,55 +58,6 @@ def test_an_entry_that_left_the_trie_takes_nobody() -> None:
     assert is_empty(entry)
     assert entry.subscriptions == []
     assert entry.groups == {}
-
-
-@for_each("visitors", [("",), ("g",), ("", "g"), ("g", ""), ("", "", "g", "h", "g")])
-def test_company_that_leaves_leaves_nothing(visitors: tuple[str, ...]) -> None:
-    """Whoever came beside the only subscriber: what is there afterwards is what was there before, and `only` too."""
-    entry = FilterEntry("a")
-    staying = subscription()
-    entry.add(staying)
-    for order in (1, -1):
-        crowd = [(subscription(), name) for name in visitors]
-        for one, name in crowd:
-            entry.add(one, name)
-        assert sole(entry) is None
-        entry.set_slow(2)
-        for one, _ in crowd[::order]:
-            assert sole(entry) is None
-            entry.discard(one)
-        assert sole(entry) is staying
-        assert entry.slow == 0
-    other = subscription()
-    entry.add(other)
-    entry.discard(staying)
-    assert sole(entry) is other
-    entry.discard(other)
-    assert is_empty(entry)
-
-
-def test_turns_are_for_those_who_are_connected() -> None:
-    entry = FilterEntry("a")
-    crowd = [subscription() for _ in range(5)]
-    for member in crowd:
-        entry.add(member, "g")
-    group = entry.groups["g"]
-    version = entry.version
-    for member in crowd[1:3]:
-        connect(member.session, True)
-        group.place(member)
-        group.place(member)  # says nothing new
-    assert members(group.connected) == crowd[1:3]
-    assert {id(member) for member in members(group.away)} == {id(member) for member in (crowd[0], *crowd[3:])}
-    assert group.size == len(members(group)) == subscriber_count(entry) == 5
-    assert [group.next_member() for _ in range(4)] == crowd[1:3] * 2
-    connect(crowd[1].session, False)
-    group.place(crowd[1])
-    assert [group.next_member() for _ in range(2)] == [crowd[2]] * 2
-    connect(crowd[2].session, False)
-    group.place(crowd[2])
-    assert {id(group.next_member()) for _ in range(5)} == {id(member) for member in crowd}
-    assert entry.version == version
 
 
 @for_each("count", [10, 1_000, 20_000])

@@ -219,18 +219,6 @@ async def test_properties(daemon: Served, unique: Unique) -> None:
         assert await reader.line() == "|text/plain|42|first:1 second:ñ|answers/here|body"
 
 
-async def test_a_file_of_nearly_a_megabyte(daemon: Served, unique: Unique) -> None:
-    topic = unique("big")
-    payload = b"0123456789abcdef" * 65_000
-    reading = asyncio.create_task(_count(daemon, topic, "mqttv5", 1))
-    reader = await reading
-    assert reader.process.stdout is not None
-    await publish(daemon, "-V", "mqttv5", "-q", "2", "-t", topic, "-s", stdin=payload)
-    out = await within("the file", reader.process.stdout.read(), 2 * PATIENCE)
-    await reader.process.wait()
-    assert hash(payload + b"\n") in {hash(line + b"\n") for line in out.split(b"\n")}
-
-
 async def test_the_broker_tells_of_itself(daemon: Served) -> None:
     """$SYS, as people look at it."""
     out = await run(SUB, daemon, "-t", "$SYS/broker/version", "-C", "1")

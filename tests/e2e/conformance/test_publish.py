@@ -166,24 +166,6 @@ async def test_order(joined: Joined, unique: Unique, version: int, qos: int) -> 
     assert seen == list(range(count))
 
 
-async def test_two_topics_two_sources(joined: Joined, unique: Unique, version: int) -> None:
-    """Order holds for each source and topic while others publish in between. [MQTT-4.6.0-5] [MQTT3-4.6.0-6]"""
-    stem = unique("t")
-    target = await joined(version=version)
-    await target.subscribe((f"{stem}/#", 1))
-    sources = [await joined(version=level) for level in (4, 5)]
-    for number in range(50):
-        for index, source in enumerate(sources):
-            payload = f"{index} {number}".encode()
-            await source.send(
-                wire.publish(f"{stem}/{index}", payload, version=source.version, qos=1, packet_id=number + 1)
-            )
-    found = [await target.message() for _ in range(100)]
-    for index in range(2):
-        mine = [one.payload for one in found if one.topic == f"{stem}/{index}"]
-        assert mine == [f"{index} {number}".encode() for number in range(50)]
-
-
 # ------------------------------------------------------------------------------------------------------------- retained
 
 
@@ -282,16 +264,6 @@ async def test_retained_messages_outlive_their_session(joined: Joined, unique: U
     await source.publish(topic, b"kept", qos=1, retain=True)
     await source.disconnect()
     assert [one.payload for one in await retained(joined, topic, version)] == [b"kept"]
-
-
-async def test_retained_messages_at_the_granted_qos(joined: Joined, unique: Unique, version: int) -> None:
-    """The lower QoS counts for them too. [MQTT-3.8.4-8]"""
-    topic = unique("t")
-    await (await joined(version=version)).publish(topic, b"kept", qos=2, retain=True)
-    for granted in (0, 1, 2):
-        peer = await joined(version=version)
-        await peer.subscribe((topic, granted))
-        assert (await peer.message()).qos == granted
 
 
 async def test_retain_handling(joined: Joined, unique: Unique) -> None:

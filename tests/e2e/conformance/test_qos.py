@@ -60,22 +60,6 @@ async def test_receiving_qos_2(joined: Joined, unique: Unique, version: int) -> 
     await alive(watcher)
 
 
-async def test_many_qos_2_at_once(joined: Joined, unique: Unique, version: int) -> None:
-    """Identifiers are apart from each other: each is released by itself. [MQTT-4.3.3-11] [MQTT-4.3.3-8]"""
-    topic = unique("t")
-    watcher, peer = await joined(), await joined(version=version)
-    await watcher.subscribe((topic, 0))
-    ids = [4, 2, 9, 65_535, 1]
-    for packet_id in ids:
-        await peer.send(wire.publish(topic, str(packet_id).encode(), version=version, qos=2, packet_id=packet_id))
-    assert [(await peer.expect(PUBREC)).packet_id for _ in ids] == ids
-    for packet_id in sorted(ids):
-        await peer.send(wire.ack(PUBREL, packet_id, version=version))
-        assert (await peer.expect(PUBCOMP)).packet_id == packet_id
-    assert {int((await watcher.message()).payload) for _ in ids} == set(ids)
-    await alive(watcher)
-
-
 async def test_no_matching_subscribers(joined: Joined, unique: Unique) -> None:
     """The codes for it are 0x00 and 0x10. [MQTT-3.4.2-1] [MQTT-3.5.2-1]"""
     peer = await joined()
@@ -89,21 +73,6 @@ async def test_releasing_what_was_never_published(joined: Joined, version: int) 
     await peer.send(wire.ack(PUBREL, 77, version=version))
     done = await peer.expect(PUBCOMP)
     assert (done.packet_id, done.code) == (77, 0x92 if version == 5 else 0)
-    await alive(peer)
-
-
-async def test_qos_1_and_2_share_their_identifiers(joined: Joined, unique: Unique, version: int) -> None:
-    """A subscription may use an identifier that an unfinished QoS 2 message of the client does not have, and so on:
-    the broker's own identifiers are a set of their own. [MQTT-2.2.1-4]
-    """
-    topic = unique("t")
-    peer = await joined(version=version)
-    await peer.subscribe((topic, 2))
-    await peer.send(wire.publish(topic, b"x", version=version, qos=2, packet_id=1))
-    kinds = {(await peer.recv()).kind}
-    await peer.send(wire.ack(PUBREL, 1, version=version))
-    while kinds != {PUBREC, PUBLISH, PUBCOMP}:
-        kinds.add((await peer.recv()).kind)
     await alive(peer)
 
 

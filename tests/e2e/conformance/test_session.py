@@ -8,7 +8,7 @@ from tests.e2e import wire
 from tests.e2e.conformance.conftest import Elapse, Joined, Unique
 from tests.e2e.conformance.outcomes import PROTOCOL_ERROR, alive, thrown_out
 from tests.e2e.conftest import StartBroker
-from tests.e2e.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, Properties, Will
+from tests.e2e.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, Properties
 from tests.support.runs import for_each
 
 CROSSINGS = pytest.mark.parametrize(
@@ -329,16 +329,3 @@ async def test_qos_2_goes_on_though_expired(joined: Joined, unique: Unique, elap
     await peer.send(wire.ack(PUBREL, 9))
     done = await peer.expect(PUBCOMP)
     assert (done.packet_id, done.code) == (9, 0)
-
-
-async def test_a_will_waits_in_a_session(joined: Joined, unique: Unique, version: int) -> None:
-    """A Will is a message: it waits for a subscriber that is away. [MQTT-4.5.0-1] [MQTT-3.1.2-8]"""
-    topic, name = unique("w"), unique("c")
-    first = await joined(name, version=version, clean=False, props=kept(version))
-    await first.subscribe((topic, 1))
-    await first.disconnect()
-    watcher = await joined()
-    await watcher.subscribe(topic)
-    (await joined(version=version, will=Will(topic, qos=1))).abort()
-    await watcher.message()
-    assert (await (await resume(joined, name, version)).message()).payload == b"gone"

@@ -85,17 +85,6 @@ async def test_a_connection_that_is_gone_is_forgotten_whatever_its_keep_alive(sc
     await until(forgotten)
 
 
-async def test_sys_topics_leave_the_limit_of_retained_messages_to_clients(scene: SetScene) -> None:
-    stage = await scene(retained={"max_messages": 2})
-    peer = await stage.join("")
-    for topic in ("one", "two", "three"):
-        await peer.publish(topic, b"kept", retain=True)
-    await peer.subscribe("#")
-    kept = {(await peer.expect(wire.PUBLISH)).topic for _ in range(2)}
-    assert kept == {"one", "two"}
-    await peer.disconnect()
-
-
 # ------------------------------------------------------------------------------------------------------- extremes, ends
 
 

@@ -112,15 +112,6 @@ async def test_a_loss_does_not_end_a_closed_loop() -> None:
     assert result.deliveries.received > 30
 
 
-async def test_what_comes_in_the_drain_counts() -> None:
-    """What a broker has not delivered when the stages end is what it was slowest with."""
-    async with ScriptedServer(Script(fate=lambda _: Fate(delay=0.6))) as server:
-        result = await play(server, sender(), reader(), stages=[stage(0.4)], quiet=0.5)
-        agrees(server, result)
-    assert above(result.latency, 0.6) == result.latency.count == 30
-    assert above(named(result, "sub").latency, 0.6) == 30
-
-
 async def test_a_warm_up_is_not_measured() -> None:
     """Its messages are sent and judged; neither the rates nor the latencies know them, even when they come late."""
     script = Script(fate=lambda each: Fate(delay=0.25 if each.message.topic == "t/warm" else 0.01))
@@ -157,24 +148,6 @@ async def test_a_stall_is_charged_to_every_message_that_was_due_in_it() -> None:
     due = named(result, "pub").sent + named(result, "pub").unsent
     assert 259 <= due <= 261, "1.3 seconds at 200 a second"
     charged(result.latency, 200)
-
-
-async def test_a_stall_that_blocks_the_generator_is_charged_to_it_all_the_same() -> None:
-    """More than all the buffers between the two can hold: what could not be written was due nevertheless."""
-    script = Script(stall=lambda message: 1.0 if message.number == 15 else 0.0)
-    async with ScriptedServer(script) as server:
-        result = await play(
-            server,
-            sender(messages=None, rate=100, payload={"size": 120_000}),
-            reader(),
-            stages=[stage(1.8)],
-        )
-        agrees(server, result)
-    due = named(result, "pub").sent + named(result, "pub").unsent
-    assert 179 <= due <= 181
-    assert sum(second.offered for second in result.seconds) == due
-    if not named(result, "pub").unsent:
-        charged(result.latency, 100)
 
 
 def charged(latency: Latency, rate: int) -> None:
@@ -241,31 +214,3 @@ async def test_a_client_that_the_broker_keeps_waiting_for_its_return(seconds: fl
         assert (server.accepted["back-0"], server.disconnected.count("back-0")) == (1, 2)
     else:
         assert above(named(result, "hears").latency, 0.3) >= 20, "60 are due in the first 0.6 of 0.9 seconds"
-
-
-async def test_what_is_overdue_does_not_change_with_the_load() -> None:
-    """40 messages are due in the first stage, 40 in the second and 40 in the ramp; one goes, and none is made up."""
-    script = Script(connack_properties={RECEIVE_MAXIMUM: 1}, puback=lambda _: None)
-    async with ScriptedServer(script) as server:
-        result = await play(
-            server,
-            sender(messages=None, qos=1),
-            sender("early", "u", messages=None, qos=1, stages=["slow"]),
-            sender("leaves", "v", keys={"cycle": {"up": 0.3, "down": 60, "spread": 0}}, messages=20, qos=1),
-            reader(),
-            stages=[
-                stage(0.4, "slow"),
-                stage(0.1, "fast", load=4),
-                stage(0.2, "ramp", load=4, to=0),
-                stage(0.1, "none", load=0),
-            ],
-            drain=0.6,
-        )
-        balanced(result)
-    group, early = named(result, "pub"), named(result, "early")
-    assert (group.sent, early.sent) == (1, 1)
-    assert group.unsent == pytest.approx(119, abs=3)
-    assert early.unsent == pytest.approx(39, abs=1)
-    left = named(result, "leaves")
-    assert (left.sent, left.unsent) == (1, 19), "overdue when it left"
-    assert sum(second.offered for second in result.seconds) == sum(each.sent + each.unsent for each in result.groups)

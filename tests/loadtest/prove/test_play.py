@@ -13,9 +13,7 @@ from canopy_load.brokers.process import BrokerFailed
 from canopy_load.engine.job import Target
 from canopy_load.ledger.history import Connect, History, Look, Publish, Subscribe
 from canopy_load.prove import report
-from canopy_load.prove.client import Client
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
-from canopy_load.prove.ground import Ground
 from canopy_load.prove.judge import judge
 from canopy_load.prove.plan import make
 from canopy_load.prove.play import Proof, play
@@ -24,17 +22,8 @@ from canopy_mqtt.core.codec import packets
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.core.codec.reason_codes import QOS_NOT_SUPPORTED
-from tests.loadtest.prove.fake import FakeBroker, Peer, Planted, Session, Waiting
+from tests.loadtest.prove.fake import FakeBroker, Peer, Session, Waiting
 from tests.loadtest.prove.proving import RATE, JumpingLoop, broken, proof, reported
-
-
-def test_two_events_of_one_round_of_the_event_loop_have_an_order() -> None:
-    async def main() -> None:
-        ground = Ground("00000000", [])
-        assert ground.now() < ground.now() < asyncio.get_running_loop().time() + 0.001
-
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        runner.run(main())
 
 
 def test_a_stop_ends_the_rounds_and_there_is_a_judgement() -> None:
@@ -70,12 +59,6 @@ def test_what_still_comes_when_the_time_is_over_is_not_lost() -> None:
     judgement = judge(made)
     assert judgement.broken == []
     assert reported(judgement).code == 2
-
-
-def test_what_does_not_come_at_all_is_lost() -> None:
-    made = proof(Planted.LOSES_SOME, faults=())
-    assert made.rested
-    assert reported(judge(made)).code == 1
 
 
 class Gone(FakeBroker):
@@ -193,16 +176,6 @@ def test_a_look_names_the_node_that_was_looked_at(later: float) -> None:
             assert each.node == at[each.client]
 
 
-async def test_a_topic_that_is_cleared_while_it_is_looked_at_has_no_retained_message() -> None:
-    plan = make(1, 1, [], RATE).clients["looker-0"]
-    ground = Ground("00000001", [Target("127.0.0.1", 1)])
-    topic, payload = ground.topic("r/0"), ground.streams.message(("retainer-0", "r/0", 1))[1]
-    looker = Client(plan, ground)
-    for retain, sent, found in ((True, payload, 1), (False, b"", 0), (False, payload, 1), (True, b"", 1)):
-        looker._delivered(packets.Publish(topic.encode(), sent, 0, retain))
-        assert len(looker.retained) == found
-
-
 class Apart(FakeBroker):
     """Each node has sessions and share groups of its own."""
 
@@ -232,11 +205,6 @@ def test_a_broker_whose_sessions_stay_at_their_nodes_is_judged_by_that(seed: int
     assert moved
     assert [client for client in moved if not clients[client].clean or clients[client].kind == "member"] == []
     assert len({each.node for each in judgement.proof.history.of(Look)}) == 3
-
-
-def test_without_that_it_is_found_to_have_no_common_sessions_and_groups() -> None:
-    judgement = judge(proof(nodes=3, broker=Apart()))
-    assert broken(judgement) >= {"session", "to two members", "one connection"}
 
 
 class Shared(FakeBroker):

@@ -226,14 +226,6 @@ def test_many_addresses_have_no_more_than_all_may_have_and_the_table_is_bounded(
     assert told[-1]["refused"] == MAX_ADDRESSES + 500 - most
 
 
-def test_zero_is_no_limit(told: Lines) -> None:
-    log = the_log(Log(client_warnings=0))
-    for _ in range(1_000):
-        log.ended(ended("192.0.2.1"), 1.0)
-    log.finish()
-    assert len(told) == 1_000
-
-
 def written(told: Lines) -> int:
     """Bytes of the lines as JSON."""
     return sum(len(json.dumps(line)) + len("2026-11-28T09:45:50.610814Z") + 16 for line in told)

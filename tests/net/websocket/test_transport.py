@@ -96,17 +96,6 @@ async def test_a_batch_of_the_writer_is_one_frame(broker: Broker) -> None:
     assert there.take() == [Frame(BINARY, b"".join(packets))]
 
 
-async def test_a_packet_may_be_in_many_frames_and_its_frame_in_many_reads(broker: Broker) -> None:
-    """[MQTT-6.0.0-2]."""
-    there, source = await accepted(broker, "there", "t"), await accepted(broker, "source")
-    packet = wire.publish("t", b"payload")
-    sent = frame(packet[:3], fin=False) + frame(b"", PING) + frame(packet[3:5], 0, fin=False) + frame(packet[5:], 0)
-    for at in range(len(sent)):
-        source.says(sent[at : at + 1])
-    assert there.take() == [Frame(BINARY, packet)]
-    assert source.take() == [Frame(PONG, b"")]
-
-
 # ---------------------------------------------------------------------------------------------------------- the upgrade
 
 
@@ -201,20 +190,6 @@ async def test_a_text_frame_ends_it(broker: Broker) -> None:
     assert client.connection.protocol.close_text == "WebSocket: a text frame; MQTT travels in binary frames"
 
 
-@pytest.mark.parametrize(
-    ("broken", "code"),
-    [(frame(b"x", mask=None), 1002), (frame(b"x", rsv=4), 1002), (frame(b"x" * 126, PING), 1002)],
-    ids=["unmasked", "compressed", "long ping"],
-)
-async def test_a_broken_rule_ends_it(broker: Broker, broken: bytes, code: int) -> None:
-    client = await accepted(broker, "there", version=4)
-    client.says(broken + frame(wire.PING))
-    await rounds()
-    assert [(one.opcode, one.code) for one in client.take()] == [(CLOSE, code)]
-    client.says(frame(wire.publish("t", b"late")))
-    assert client.connection.protocol.messages_received == 0
-
-
 async def test_a_giant_frame_is_refused_before_it_is_there(broker: Broker) -> None:
     """From a stranger. Nothing of the frames of a client that was accepted is kept, so they may be large."""
     most = 100_000 + ROOM
@@ -244,12 +219,6 @@ async def test_what_is_left_of_a_connection_goes_at_once(
 
 
 # ------------------------------------------------------------------------------------------------------- pings, turns
-
-
-async def test_of_many_pings_the_latest_is_answered(broker: Broker) -> None:
-    client = await accepted(broker, "there")
-    client.says(b"".join(frame(b"%d" % number, PING) for number in range(1000)))
-    assert client.take() == [Frame(PONG, b"999")]
 
 
 async def test_who_does_not_read_gets_no_pong(broker: Broker) -> None:

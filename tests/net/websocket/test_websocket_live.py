@@ -15,7 +15,6 @@ import pytest
 from canopy_mqtt import Broker, Settings
 from canopy_mqtt.net.connections.connection import Connection
 from tests.e2e import wire
-from tests.net.websocket.framing import frame
 from tests.net.websocket.peer import WebPeer
 from tests.support.certificates import Authority
 from tests.support.waiting import until
@@ -88,20 +87,6 @@ def connection_of(broker: Broker, client_id: str) -> Connection:
     (found,) = (each for each in broker.connections if each.protocol.client_id == client_id)
     assert isinstance(found, Connection)
     return found
-
-
-@SECURE
-async def test_messages_of_every_size_go_through(start: Start, join: Join, scheme: str) -> None:
-    broker = await start(scheme)
-    peer = await join(broker, "c")
-    await peer.subscribe("t")
-    for size in (0, 1, 100, 126, 65_530, 65_536, 1_000_000):
-        await peer.publish("t", bytes(size))
-        assert len((await peer.expect(wire.PUBLISH)).payload) == size
-    # Many at once, a frame for each, in both directions.
-    peer.frames.write_raw(b"".join(frame(wire.publish("t", b"%d" % number)) for number in range(5_000)))
-    for number in range(5_000):
-        assert (await peer.expect(wire.PUBLISH)).payload == b"%d" % number
 
 
 @SECURE

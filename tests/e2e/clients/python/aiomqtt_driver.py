@@ -32,8 +32,6 @@ class Aio(Driver):
             transport="websockets" if self.web else "tcp",
             **self.session_options(),
         )
-        if self.bulk:
-            self.client._client.max_inflight_messages_set(IN_FLIGHT)
         # The library tells whether a session was present to nobody.
         wrapped: Any = self.client._client.on_connect
 

@@ -20,7 +20,7 @@ PATIENCE: Final = 20.0
 """Seconds until something that should happen counts as not happening."""
 
 IN_FLIGHT: Final = 500
-"""Publishes that the bulk tests have under way at once."""
+"""Publishes that `Driver.publish_all` has under way at once, where the library has no limit of its own."""
 
 Opener = Callable[..., Awaitable["Driver"]]
 
@@ -71,19 +71,14 @@ class Driver(ABC):
         resume: bool | None = None,
         will: Will | None = None,
         keep_alive: int = 60,
-        bulk: bool = False,
     ) -> None:
-        """`resume`: whether an earlier session is taken up; by default when the session is to be kept.
-
-        `bulk`: whether the library's own limit of publishes under way is raised to `IN_FLIGHT`.
-        """
+        """`resume`: whether an earlier session is taken up; by default when the session is to be kept."""
         self.port = port
         self.client_id = client_id
         self.keep = keep
         self.resume = keep if resume is None else resume
         self.will = will
         self.keep_alive = keep_alive
-        self.bulk = bulk
         self.session_present = False
         self.inbox: asyncio.Queue[Received] = asyncio.Queue()
         self.ended = asyncio.Event()

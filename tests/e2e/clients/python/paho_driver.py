@@ -15,7 +15,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.e2e.clients.python.drivers import IN_FLIGHT, PATIENCE, Driver, Received, within
+from tests.e2e.clients.python.drivers import PATIENCE, Driver, Received, within
 from tests.support.paho_client import close_wakeup_sockets
 
 KEPT = 3600
@@ -57,8 +57,6 @@ class Paho(Driver):
             transport="websockets" if self.web else "tcp",
             reconnect_on_failure=False,
         )
-        if self.bulk:
-            self.client.max_inflight_messages_set(IN_FLIGHT)
         self.client.on_connect = self._on_connect
         self.client.on_disconnect = self._on_disconnect
         self.client.on_message = self._on_message
@@ -115,12 +113,6 @@ class Paho(Driver):
         self.client.loop_start()
         code = await within(f"CONNACK for {self.client_id}", self._connected)
         assert not code.is_failure, code
-
-    async def again(self) -> None:
-        """Connect once more after the end, with what the library remembers of messages under way."""
-        self.ended.clear()
-        self._connected = self.loop.create_future()
-        await self.connect()
 
     async def answer(self, called: tuple[MQTTErrorCode, int | None]) -> list[ReasonCode]:
         """The codes of a SUBACK or UNSUBACK; it may have come before we ask."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.e2e import wire
 from tests.e2e.clients.conftest import Unique
 from tests.e2e.clients.python.contract import Contract, UnicodeIdentifiers
-from tests.e2e.clients.python.drivers import Opener, Received, within
-from tests.e2e.clients.python.paho_driver import Paho, Paho5, properties
+from tests.e2e.clients.python.drivers import Opener, Received
+from tests.e2e.clients.python.paho_driver import Paho, Paho5
 
 
 class TestPaho(Contract, UnicodeIdentifiers):
@@ -88,46 +84,3 @@ class TestPaho5(Contract, UnicodeIdentifiers):
         told = client.connack.json()  # type: ignore[no-untyped-call]
         assert told["AssignedClientIdentifier"]
         assert told["MaximumPacketSize"] == 8_388_608
-
-    async def test_a_takeover_says_why(self, opener: Opener, unique: Unique) -> None:
-        """Session taken over, 0x8E."""
-        client_id = unique("twin")
-        first = await opener(Paho5, client_id)
-        await opener(Paho5, client_id)
-        await first.gone()
-        assert isinstance(first, Paho5)
-        assert first.end_code is not None
-        assert first.end_code.value == 0x8E
-
-    async def test_a_small_receive_maximum(self, opener: Opener, unique: Unique) -> None:
-        """[MQTT-3.3.4-9] One at a time is enough for all of them."""
-        topic = unique("window")
-        client = await opener(Paho5, unique("sub"), connect_properties={"ReceiveMaximum": 1})
-        publisher = await opener(Paho5, unique("pub"))
-        await client.subscribe(topic, 2)
-        payloads = [b"%d" % number for number in range(100)]
-        found, _ = await asyncio.gather(client.receive_all(100), publisher.publish_all(topic, payloads, 2))
-        assert [message.payload for message in found] == payloads
-
-    async def test_a_message_larger_than_the_client_takes(self, opener: Opener, unique: Unique) -> None:
-        """[MQTT-3.1.2-24] [MQTT-3.1.2-25] Left out, as if it had been delivered."""
-        topic = unique("size")
-        client = await opener(Paho5, unique("sub"), connect_properties={"MaximumPacketSize": 200})
-        publisher = await opener(Paho5, unique("pub"))
-        await client.subscribe(topic, 1)
-        await publisher.publish(topic, bytes(500), 1)
-        await publisher.publish(topic, b"small", 1)
-        assert (await client.receive()).payload == b"small"
-
-    async def test_a_session_expiry_given_at_the_end(self, opener: Opener, unique: Unique) -> None:
-        """Section 3.14.2.2.2: DISCONNECT may end what CONNECT had asked to keep."""
-        client_id = unique("keeper")
-        client = await opener(Paho5, client_id, keep=True)
-        assert isinstance(client, Paho5)
-        await client.subscribe("anything", 1)
-        client.client.disconnect(properties=properties(PacketTypes.DISCONNECT, SessionExpiryInterval=0))
-        await client.gone()
-        back = await wire.Peer.open("127.0.0.1", client.port)
-        await back.send(wire.connect(client_id, clean=False))
-        assert not (await within("CONNACK", back.expect(wire.CONNACK))).session_present
-        await back.disconnect()

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy_load.engine.clients.connection import ClientConnection
-from canopy_load.engine.clients.send_scheduler import SendScheduler
 from canopy_load.engine.clients.sending import MAX_SNAPSHOT, Sender, Session
 from canopy_load.engine.schedule import BURSTS, CONSTANT, POISSON
 from canopy_load.ledger import mark
@@ -168,16 +167,6 @@ def test_lateness_is_the_generators_own_and_not_what_the_broker_held_up(by: str)
     assert [time for _, _, time in paper.marks()] == [second * SECOND for second in range(1, 7)]
 
 
-def test_a_batch_that_is_full_is_the_generators_own_lateness() -> None:
-    sender, _ = new()
-    sender.phase = 1.0
-    sender.set_rate(1e6, 0)
-    sender.pump(5000)
-    assert 0 < sender.sent < 5000
-    sender.pump(9000)
-    assert max(sender.tally.late) > 4000
-
-
 def _pump(sender: Sender, now: int) -> None:
     """Everything that is due, as far as it may go."""
     sent = -1
@@ -200,18 +189,6 @@ def test_chance_keeps_its_rate_while_that_changes() -> None:
         expected += rate / 10
     # Its standard deviation is the root: 77 of 5,980.
     assert abs(len(paper.packets()) - expected) < 4 * expected**0.5
-
-
-def test_the_pacer_forgets_times_that_no_longer_count() -> None:
-    scheduler = SendScheduler()
-    senders = [new()[0] for _ in range(20)]
-    for step in range(1000):
-        for sender in senders:
-            sender.set_rate(0.001 + step * 1e-6, step)
-            scheduler.put(sender)
-    assert len(scheduler) < 20 * 10, "one time for each, and some that are stale"
-    scheduler.run(10**10)
-    assert all(sender.sent for sender in senders)
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------
