@@ -39,10 +39,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         {"store": {"path": Path("/kept")}},
         'store.path: found /kept; allowed: a folder, like "/var/lib/canopy", or "" for memory only',
     ),
-    (
-        {"mesh": {"name": "a"}},
-        "mesh.name: nodes of a cluster stand in [cluster] (docs/cluster.md); remove the section [mesh]",
-    ),
 ]
 
 

@@ -175,10 +175,26 @@ class TestListen:
         assert settings.listen == ("mqtt://127.0.0.1:0", "mqtt://127.0.0.1:0")
         assert settings.addresses == (Address("127.0.0.1", 0), Address("127.0.0.1", 0))
 
+    @for_each(
+        ("one", "other", "overlap"),
+        [
+            ("127.0.0.1:1883", "0.0.0.0:1883", True),
+            ("*:1883", "[::1]:1883", True),
+            ("[::]:1883", "[::1]:1883", True),
+            ("[::]:1883", "0.0.0.0:1883", False),
+            ("[::]:1883", "127.0.0.1:1883", False),
+            ("127.0.0.1:1883", "127.0.0.2:1883", False),
+            ("127.0.0.1:0", "0.0.0.0:0", False),
+        ],
+    )
+    def test_an_address_of_every_interface_has_the_port_of_each(self, one: str, other: str, overlap: bool) -> None:
+        first, second = parse_listen(f"mqtt://{one}"), parse_listen(f"mqtt://{other}")
+        assert (first.overlaps(second), second.overlaps(first)) == (overlap, overlap)
+
     def test_a_port_cannot_be_had_twice(self) -> None:
-        with pytest.raises(SettingsError, match="listed twice"):
+        with pytest.raises(SettingsError, match="listed, too"):
             Settings(listen=["mqtt://localhost", "mqtt://localhost:1883"])
-        with pytest.raises(SettingsError, match="listed twice"):
+        with pytest.raises(SettingsError, match="listed, too"):
             Settings(listen=["ws://localhost:1883", "mqtt://localhost"])
 
     def test_one_is_needed(self) -> None:

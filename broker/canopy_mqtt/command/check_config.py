@@ -36,7 +36,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command("check-config")
 def check_config(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Settings in TOML.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Settings in TOML.")] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="The same as FILE.")] = None,
     defaults: Annotated[
         bool,

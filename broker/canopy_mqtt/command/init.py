@@ -18,7 +18,7 @@ def init(
     use: Annotated[
         str,
         typer.Argument(
-            metavar="[USE]", help="dev, edge, public, recorder or cluster.", autocompletion=lambda: list(USES)
+            metavar="USE", help="dev, edge, public, recorder or cluster.", autocompletion=lambda: list(USES)
         ),
     ] = "dev",
     output: Annotated[

@@ -28,7 +28,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def serve(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Settings in TOML.", show_default=False)] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Settings in TOML.", show_default=False)] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="The same as FILE.")] = None,
     listen: Annotated[
         list[str] | None,

@@ -131,7 +131,7 @@ def salvage(
 @_failures_in_one_line
 def export(
     directory: Directory,
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="A new file; - for standard output.")] = STANDARD,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; - for standard output.")] = STANDARD,
 ) -> None:
     """Write a consistent copy of the store as lines of JSON. A broker may be running."""
     from canopy_mqtt.store.tools import exporting
@@ -173,9 +173,7 @@ def _write(file: Path, lines: Iterable[str]) -> None:
 @_failures_in_one_line
 def bring(
     directory: Directory,
-    file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="The file that export wrote; - for standard input.")
-    ] = "",
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file that export wrote; - for standard input.")] = "",
     mosquitto_db: Annotated[
         Path | None,
         typer.Option("--mosquitto", metavar="FILE", help="Import mosquitto's file instead."),

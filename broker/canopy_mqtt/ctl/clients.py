@@ -103,7 +103,7 @@ class Recent(StrEnum):
 def clients(
     context: typer.Context,
     client_id: Annotated[
-        str | None, typer.Argument(metavar="[CLIENT]", help="Show all about this client, connected or not.")
+        str | None, typer.Argument(metavar="CLIENT", help="Show all about this client, connected or not.")
     ] = None,
     away: Annotated[
         bool, typer.Option("--away", help="List the sessions whose clients are away, in place of those connected.")
@@ -158,7 +158,7 @@ def kick(
 @failures_in_one_line
 def subs(
     context: typer.Context,
-    client_id: Annotated[str | None, typer.Argument(metavar="[CLIENT]", help="Only those of this client.")] = None,
+    client_id: Annotated[str | None, typer.Argument(metavar="CLIENT", help="Only those of this client.")] = None,
     topic: Annotated[
         str | None, typer.Option(metavar="FILTER", help="Only those with exactly this topic filter.")
     ] = None,
@@ -200,10 +200,10 @@ BANS: Final[Columns] = {
 @failures_in_one_line
 def ban(
     context: typer.Context,
-    kind: Annotated[Kind | None, typer.Argument(metavar="[KIND]", help="client, user, address or network.")] = None,
+    kind: Annotated[Kind | None, typer.Argument(metavar="KIND", help="client, user, address or network.")] = None,
     who: Annotated[
         str | None,
-        typer.Argument(metavar="[WHO]", help="A client identifier, user name, IP address, or network (10.0.0.0/8)."),
+        typer.Argument(metavar="WHO", help="A client identifier, user name, IP address, or network (10.0.0.0/8)."),
     ] = None,
     how_long: Annotated[
         float | None,

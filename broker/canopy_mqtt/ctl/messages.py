@@ -30,7 +30,7 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 @failures_in_one_line
 def retained(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only topics that match this filter.")] = "#",
+    topic: Annotated[str, typer.Argument(metavar="FILTER", help="Only topics that match this filter.")] = "#",
     get: Annotated[
         bool, typer.Option("--get", help="Write the payload of the topic FILTER; on a terminal with escapes.")
     ] = False,
@@ -68,7 +68,7 @@ def publish(
     context: typer.Context,
     topic: Topic,
     payload: Annotated[
-        str, typer.Argument(metavar="[PAYLOAD]", help="Text; without it and --file, the payload is empty.")
+        str, typer.Argument(metavar="PAYLOAD", help="Text; without it and --file, the payload is empty.")
     ] = "",
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file with the payload; - for standard input.")

@@ -142,7 +142,7 @@ def _figures(context: typer.Context, pattern: str) -> None:
 @failures_in_one_line
 def upstream(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The link to reset.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The link to reset.")] = None,
     reset: Annotated[
         bool, typer.Option("--reset", help="Make the link NAME connect again. Its queued messages stay queued.")
     ] = False,
@@ -224,7 +224,7 @@ def api(
     context: typer.Context,
     method: Annotated[Method, typer.Argument(metavar="METHOD", show_default=False)],
     path: Annotated[str, typer.Argument(metavar="PATH", help="Path below /api/v5, such as '/clients?limit=5'.")],
-    body: Annotated[str, typer.Argument(metavar="[BODY]", help="JSON; - reads it from standard input.")] = "",
+    body: Annotated[str, typer.Argument(metavar="BODY", help="JSON; - reads it from standard input.")] = "",
 ) -> None:
     """Send a request to the API, and print the response unchanged. /openapi.json describes the API."""
     if not path.startswith("/"):

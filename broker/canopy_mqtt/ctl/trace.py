@@ -78,7 +78,7 @@ def trace(
 @failures_in_one_line
 def traces(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Get the packets of this trace so far.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Get the packets of this trace so far.")] = None,
     output: Output = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the trace NAME; the broker keeps its packets.")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="End the trace NAME and delete it.")] = False,

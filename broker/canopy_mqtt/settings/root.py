@@ -43,15 +43,17 @@ PLUGIN: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
     if not urls:
         raise wrong("at least one listener")
-    seen: set[tuple[str, int]] = set()
+    seen: list[Address] = []
     for url in urls:
         try:
             address = parse_listen(url)
         except ValueError as error:
             raise PydanticCustomError("listen", '"{url}": {why}', {"url": url, "why": str(error)}) from None
-        if address[:2] in seen and address.port:
-            raise PydanticCustomError("listen", '"{url}" is listed twice', {"url": url})
-        seen.add(address[:2])
+        for other in seen:
+            if address.overlaps(other):
+                found = {"url": url, "other": other.url()}
+                raise PydanticCustomError("listen", '"{url}" takes the port of "{other}", which is listed, too', found)
+        seen.append(address)
     return tuple(urls)
 
 

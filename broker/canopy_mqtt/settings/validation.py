@@ -19,7 +19,6 @@ from pydantic_core import ErrorDetails
 from canopy_mqtt.settings.brokers.upstream import A_LIST, A_WORD
 from canopy_mqtt.settings.descriptions import SECRETS, TABLES, Steps, allowed, cut, inner_model, is_known, show, to_toml
 from canopy_mqtt.settings.errors import SettingsError
-from canopy_mqtt.settings.removed import removed
 from canopy_mqtt.settings.root import AllSettings, defaults, section_models
 from canopy_mqtt.settings.urls import HIDDEN
 from canopy_mqtt.settings.values import Section
@@ -92,11 +91,10 @@ def validate(
     for entry in entries:
         if entry.name in known:
             chosen[entry.name] = entry
-        elif removed(entry.name) is None:
+        else:
             problem = tell(entry, known)
             if problem is not None:
                 problems.append(problem)
-    problems += _of_earlier_versions(entries)
     settings: Model | None = None
     try:
         settings = model.model_validate(_nested(chosen.values()))
@@ -136,15 +134,6 @@ def _nested(entries: Iterable[Entry]) -> dict[str, Any]:
         else:
             tree[section] = entry.value
     return tree
-
-
-def _of_earlier_versions(entries: Iterable[Entry]) -> list[str]:
-    """Return a line for each removed setting or section: its first place, and the remedy."""
-    found: dict[str, str] = {}
-    for entry in entries:
-        if (advice := removed(entry.name)) is not None:
-            found.setdefault(advice, f"{entry.where()}{entry.name}: {advice}")
-    return list(found.values())
 
 
 def nearest(name: str, known: Mapping[str, Any]) -> str | None:

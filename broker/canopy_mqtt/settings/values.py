@@ -60,6 +60,15 @@ class Address(NamedTuple):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
+    def overlaps(self, other: Address) -> bool:
+        """Return whether the system would bind only one of the two: `0.0.0.0` has the port of every IPv4 address."""
+        if self.port != other.port or self.port == 0:
+            return False
+        return self.host == other.host or self._is_wild_for(other.host) or other._is_wild_for(self.host)
+
+    def _is_wild_for(self, host: str) -> bool:
+        return self.host == "*" or self.host == ("::" if ":" in host else "0.0.0.0")
+
 
 def parse_listen(url: str) -> Address:
     """Read ``mqtt://HOST[:PORT]`` (1883) or ``ws://HOST[:PORT]`` (8080); an IPv6 address stands in brackets.

@@ -60,7 +60,7 @@ def run(
 @told
 def show(
     scenario: Annotated[
-        str | None, typer.Argument(metavar="[SCENARIO]", help="A built-in scenario's name, or a file.")
+        str | None, typer.Argument(metavar="SCENARIO", help="A built-in scenario's name, or a file.")
     ] = None,
     sets: SetOption = None,
     scale: ScaleOption = None,

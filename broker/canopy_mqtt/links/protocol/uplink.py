@@ -401,7 +401,9 @@ class Uplink(Peer):
         self.look(now)
 
     def _on_connack(self, packet: Connack, now: float) -> None:
-        """The upstream has accepted us, or not. Raises ProtocolError."""
+        """Open the session, or end the connection if the upstream refuses it or is the wrong one. Raises
+        ProtocolError.
+        """
         code = packet.reason_code
         if code != 0:
             if not self.v5:
@@ -421,21 +423,24 @@ class Uplink(Peer):
             elif name == HELD and self.session.node:
                 self.stale.append(value)
         wrong = "" if self.terms.judge_node is None else self.terms.judge_node(node)
+        if not wrong and self._downlink.peer_id == self.session.broker_id and not self.session.node:
+            wrong = "the upstream is this broker itself, or has its broker_id"
         if wrong:
-            self.final_packet = encode(Disconnect(reason_codes.SUCCESS), self.version)
-            self.end(reason_codes.IMPLEMENTATION_SPECIFIC_ERROR, wrong)
-            return
-        if self._downlink.peer_id == self.session.broker_id and not self.session.node:
-            self.final_packet = encode(Disconnect(reason_codes.SUCCESS), self.version)
-            self.end(
-                reason_codes.IMPLEMENTATION_SPECIFIC_ERROR, "the upstream is this broker itself, or has its broker_id"
-            )
+            self._leave(reason_codes.IMPLEMENTATION_SPECIFIC_ERROR, wrong)
             return
         self.accepted = True
         if self.session_reset:
-            self.final_packet = encode(Disconnect(reason_codes.SUCCESS), self.version)
-            self.end(reason_codes.SUCCESS, "an earlier session was ended")
-            return
+            self._leave(reason_codes.SUCCESS, "an earlier session was ended")
+        else:
+            self._open(packet, now)
+
+    def _leave(self, code: int, text: str) -> None:
+        """End the connection with a DISCONNECT that blames nothing."""
+        self.final_packet = encode(Disconnect(reason_codes.SUCCESS), self.version)
+        self.end(code, text)
+
+    def _open(self, packet: Connack, now: float) -> None:
+        """Take the upstream's limits, and let the session's messages and subscriptions go out on this connection."""
         integers = packet.properties.integers
         terms = self.terms
         session = self.session
