@@ -45,19 +45,6 @@ class Step:
     given: tuple[str, ...] = ()
 
 
-def covers(wide: str, narrow: str) -> bool:
-    """Return True if one filter matches every topic that the other one matches."""
-    if wide == "+/#":
-        return True  # every topic has a first level
-    mine, theirs = wide.split("/"), narrow.split("/")
-    for at, level in enumerate(mine):
-        if level == "#":
-            return True
-        if at >= len(theirs) or theirs[at] == "#" or level not in ("+", theirs[at]):
-            return False
-    return len(mine) == len(theirs)
-
-
 def generalisations(levels: Levels) -> Iterator[Levels]:
     """Yield the filters that cover a filter and are one step wider: a tail cut at any level, one level a `+`, both."""
     body = levels[:-1] if levels[-1] == "#" else levels

@@ -1,7 +1,8 @@
-"""The record at a glance: messages, drops, gaps and clients over time, the busiest topics and clients.
+"""The record at a glance: messages, drops, gaps and clients over time, and the busiest clients. The topics are on the
+pages of rollup and tree.
 
-No table is brought to the driver: time is cut into `POINTS` pieces at most, causes of drops into `CAUSES`, topics and
-clients into `BUSIEST`.
+No table is brought to the driver: time is cut into `POINTS` pieces at most, causes of drops into `CAUSES`, clients into
+`BUSIEST`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ STEPS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 10_800, 21_600, 
 CAUSES: Final = len(COLOURS) - 1
 """Causes of drops with a line of their own; the others share one."""
 BUSIEST: Final = 10
-COLUMNS: Final = ("kind", "ts", "client_id", "topic", "reason", "n")
+COLUMNS: Final = ("kind", "ts", "client_id", "reason", "n")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,6 @@ class Picture:
     pieces: int = 0
     counts: dict[tuple[str, str | None], dict[int, int]] = field(default_factory=dict)
     """By kind and cause, in each piece of time: messages, lost ones for drops and gaps, or else events."""
-    topics: list[list[Any]] = field(default_factory=list)
     clients: list[list[Any]] = field(default_factory=list)
 
     def of(self, kind: str) -> dict[int, int]:
@@ -80,13 +80,6 @@ def picture(events: DataFrame) -> Picture:
     counts: dict[tuple[str, str | None], dict[int, int]] = defaultdict(dict)
     for row in rows:
         counts[row["kind"], row["cause"]][row["at"]] = row["n"]
-    topics = (
-        events.where(f.col("kind") == PUBLISH)
-        .groupBy("topic")
-        .agg(f.count(f.lit(1)).alias("n"), f.count_distinct("client_id").alias("publishers"))
-        .orderBy(f.desc("n"), "topic")
-        .limit(BUSIEST)
-    )
     clients = (
         events.where(f.col("client_id").isNotNull() & f.col("kind").isin(PUBLISH, DELIVER, DROP, CONNECT))
         .groupBy("client_id")
@@ -104,7 +97,6 @@ def picture(events: DataFrame) -> Picture:
         step,
         (last - start) // step + 1,
         dict(counts),
-        [list(row) for row in topics.collect()],
         [list(row) for row in clients.collect()],
     )
 
@@ -116,8 +108,6 @@ def draw(made: Page, shown: Picture) -> None:
     for plot in (_messages(shown), _clients(shown), _drops(shown), _gaps(shown)):
         plot.broad = False
         made.plot(plot)
-    made.heading("Busiest topics")
-    made.table(["topic", "messages", "publishers"], shown.topics)
     made.heading("Busiest clients")
     made.table(["client", "published", "received", "dropped on the way to it", "connects"], shown.clients)
 

@@ -125,31 +125,17 @@ class Tables:
             .parquet(self.folder.at(where))
         )
         found: dict[str, str] = {}
-        for place in self.places(where, parts="part" in by):
-            names = [name for name in self.folder.names(f"{where}/{place}") if name.endswith(".parquet")]
-            names = [name for name in names if not name.startswith((".", "_"))]
-            if len(names) != 1:
-                raise PipelineError(f"{self.folder.at(where)}/{place}: Spark wrote {len(names)} files, not one")
-            found[place] = f"{where}/{place}/{names[0]}"
+        for file in self.folder.listed(".parquet", where):
+            place = file.rpartition("/")[0].removeprefix(f"{where}/")
+            if place in found:
+                raise PipelineError(f"{self.folder.at(where)}/{place}: several files were written, not one")
+            found[place] = file
         return found
 
-    def places(self, table: str, parts: bool = False) -> list[str]:
-        """The hours (date=…/hour=…) of a table, or their parts (…/part=…)."""
-        found = [
-            f"{date}/{hour}"
-            for date in self.folder.names(table)
-            if date.startswith("date=")
-            for hour in self.folder.names(f"{table}/{date}")
-            if hour.startswith("hour=")
-        ]
-        if not parts:
-            return found
-        return [
-            f"{hour}/{part}"
-            for hour in found
-            for part in self.folder.names(f"{table}/{hour}")
-            if part.startswith("part=")
-        ]
+    def places(self, table: str) -> list[str]:
+        """The hours (date=…/hour=…) of a table."""
+        files = self.folder.listed(".parquet", table)
+        return list(dict.fromkeys(file.rpartition("/")[0].removeprefix(f"{table}/") for file in files))
 
     def move(self, files: dict[str, str], table: str) -> set[str]:
         """Move staged files into their places, in place of the old ones; return their new names."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
-from canopy_mqtt.core.codec.topic_names import validate_filter
+from canopy_mqtt.core.codec.topic_names import matches, validate_filter
 
 NAME: Final = r"[a-z_][a-z0-9_]{0,62}"
 """The names of tables and columns: SQL takes them without quotes, whatever it does with capitals."""
@@ -21,24 +21,17 @@ _NAMED: Final = re.compile(rf"\{{({NAME})\}}")
 @dataclass(frozen=True)
 class Pattern:
     text: str
-    levels: tuple[str, ...]
-    """As the filter has them, without the `#` at its end."""
-    tail: bool
-    """True if it ends with `#`."""
+    filter: str
+    """The same without names."""
     names: tuple[str, ...]
     at: tuple[int, ...]
     """The positions of the named levels."""
 
     def values(self, topic: str) -> tuple[str, ...] | None:
         """Return the named levels of a topic; None if it does not match."""
+        if not matches(self.filter, topic):
+            return None
         levels = topic.split("/")
-        if len(levels) < len(self.levels) or (len(levels) > len(self.levels) and not self.tail):
-            return None
-        if topic.startswith("$") and (not self.levels or self.levels[0] == "+"):
-            return None
-        for mine, its in zip(self.levels, levels, strict=False):
-            if mine not in ("+", its):
-                return None
         return tuple(levels[at] for at in self.at)
 
 
@@ -61,9 +54,9 @@ def pattern(text: str) -> Pattern:
             levels[at] = "+"
         elif "{" in level or "}" in level:
             raise ValueError(f"the level {level}: use lower-case letters, digits and _ for a name in braces")
+    plain = "/".join(levels)
     try:
-        validate_filter("/".join(levels))
+        validate_filter(plain)
     except ProtocolError as error:
         raise ValueError(f"{error}; give one such as site/{{site}}/device/{{device}}/+") from error
-    tail = levels[-1] == "#"
-    return Pattern(text, tuple(levels[:-1] if tail else levels), tail, tuple(names), tuple(names.values()))
+    return Pattern(text, plain, tuple(names), tuple(names.values()))

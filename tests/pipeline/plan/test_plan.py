@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from canopy_mqtt.core.codec.topic_names import covers
 from canopy_mqtt.settings.loader import load_settings
 from canopy_pipeline.cli import app
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.plan import plan_job
-from canopy_pipeline.plan.filter_folding import covers
 from canopy_pipeline.plan.plan_transforms import cut, subscribed
 from canopy_pipeline.record.segments import events
 from tests.pipeline.recorded import Story

@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +27,8 @@ from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.record_folder import RecordFolder
 from canopy_pipeline.retention import retention_job as retention
-from tests.pipeline.folder import NOW, down_after, record, seen, step
+from tests.pipeline.folder import NOW, record, seen
+from tests.pipeline.record.test_killed import held
 from tests.pipeline.recorded import Story
 
 HOUR: Final = timedelta(hours=1)
@@ -47,25 +47,11 @@ def merge(folder: Path) -> compact.CompactOutcome:
     return compact.run(str(folder), HOUR, 1 << 20, NONE, now=NOW)
 
 
-def held(folder: Path) -> list[int]:
-    """The numbers in the table, as often as it has them; each file is there."""
-    read: Any = DeltaTable(folder).to_pyarrow_table(columns=["seq"])
-    return sorted(pa.table(read)["seq"].to_pylist())
-
-
 def told(folder: Path, version: int) -> dict[str, Any]:
     """What the metadata of a commit says."""
     lines = (folder / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
     made: dict[str, Any] = next(each for each in map(json.loads, lines) if "commitInfo" in each)["commitInfo"]["canopy"]
     return made
-
-
-@contextmanager
-def allsteps(monkeypatch: pytest.MonkeyPatch, steps: int) -> Iterator[list[str]]:
-    """`down_after`, for the commits of the table, too."""
-    with down_after(monkeypatch, steps) as made, monkeypatch.context() as patch:
-        patch.setattr(RecordFolder, "commit", step("commit", RecordFolder.commit, made, steps))
-        yield made
 
 
 def test_the_readers_count_the_same(spark: SparkSession, folder: Path) -> None:

@@ -79,18 +79,9 @@ def test_each_of_them_is_run_here() -> None:
     assert set(snippets()) == {"Python", "DuckDB", "pandas", "Polars", "Spark", "Trino"}
 
 
-def test_duckdb(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    run("DuckDB", files)
-    assert counts(capsys.readouterr().out) == COUNTS
-
-
-def test_pandas(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    run("pandas", files)
-    assert counts(capsys.readouterr().out) == COUNTS
-
-
-def test_polars(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    run("Polars", files)
+@pytest.mark.parametrize("name", ["DuckDB", "pandas", "Polars"])
+def test_a_reader(files: list[str], capsys: pytest.CaptureFixture[str], name: str) -> None:
+    run(name, files)
     assert counts(capsys.readouterr().out) == COUNTS
 
 
