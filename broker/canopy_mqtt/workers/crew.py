@@ -88,6 +88,7 @@ class Crew:
         self._write = write
         self._relayed = relayed
         self._folder: Path | None = None
+        self._dividing: asyncio.Task[None] | None = None
         # Two may be out at a time, at a worker that starts during a reload.
         self._questions = itertools.count()
         self._broker_id = secrets.token_hex(4)
@@ -119,6 +120,7 @@ class Crew:
         self._ports = ports
         self._folder = await asyncio.to_thread(run_folder, len(self.slots))
         self._plan = Plan(self._settings, self._folder, self._people)
+        self._dividing = asyncio.create_task(self._divide())
         await _together([self._begin(slot) for slot in self.slots])
         await _together([self._open(slot) for slot in self.slots])
         await _together([self._join(slot, LINKING) for slot in self.slots])
@@ -194,11 +196,11 @@ class Crew:
                 slot.process.channel.send(*said)
 
     def _tell_one(self, worker: int, *said: object) -> None:
-        process = self.slots[worker].process
-        assert process is not None
-        process.channel.send(*said)
+        # One that ends may still say what it uses.
+        if (process := self.slots[worker].process) is not None:
+            process.channel.send(*said)
 
-    async def divide(self) -> None:
+    async def _divide(self) -> None:
         """Tell all workers that run their parts of what is limited for all together, again and again."""
         while True:
             await asyncio.sleep(PERIOD)
@@ -215,6 +217,8 @@ class Crew:
 
     async def stop(self) -> None:
         """End all in order, at the same time. What waits for them is refused at once: some wait for its end."""
+        if self._dividing is not None:
+            self._dividing.cancel()
         for slot in self.slots:
             slot.line.close()
         await asyncio.gather(*(self.end(slot) for slot in self.slots))
