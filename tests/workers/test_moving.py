@@ -29,6 +29,7 @@ from canopy_mqtt.store.tools.exporting import rows_of
 from canopy_mqtt.store.tools.read_only import ReadOnlyStore
 from canopy_mqtt.store.tools.verifying import verify
 from canopy_mqtt.workers import moving
+from canopy_mqtt.workers.parts import TOTALS
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.worker import Worker
 from tests.support.daemon import environment
@@ -91,6 +92,14 @@ async def test_one_three_two_one(stack: AsyncExitStack, tmp_path: Path) -> None:
     assert crew.children == []
     assert await crew.stop() == 0
     assert sorted(each.name for each in (tmp_path / "store").iterdir()) == ["canopy.db", "canopy.lock"]
+
+
+def test_what_workers_have_for_each_other_finds_room_whatever_the_limits() -> None:
+    """Each is full; what would be refused, or dropped, is in no store afterwards."""
+    settings = Settings(session={"max_sessions": 5}, queue={"total_messages": 7, "total_bytes": 9_000_000})
+    former = moving._former(settings, 3)
+    assert former.workers.count == 3
+    assert {getattr(getattr(former, section), name) for section, name in TOTALS} == {0}
 
 
 @contextmanager

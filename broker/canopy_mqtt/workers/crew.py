@@ -22,7 +22,7 @@ from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.gate import Gate
 from canopy_mqtt.workers.kept_bans import KeptBans
-from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
+from canopy_mqtt.workers.lines import MAX_BYTES, Line, Newcomer, refuse
 from canopy_mqtt.workers.parts import PERIOD, Parts
 from canopy_mqtt.workers.plan import Plan, make_again, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
@@ -75,20 +75,20 @@ class Crew:
         """`people`: they read the log. `write` takes the lines of the workers' logs. `most`: connections that wait
         for all of them. `relayed` is called with a connection that a worker has for another one."""
         count = settings.workers.count
-        # A quarter is for all lines alike, so that no line has all: who waits for one that is away keeps nobody out.
-        part = max(most // count // 4, min(UNTAKEN, most // count))
-        room = Room(most - part * count)
+        # In equal parts: who waits for a worker that is away keeps nobody of another one out.
+        self._most = most // count
         self._settings = settings
         self.gate = Gate(settings, log, partial(self.tell, "short"))
         """Counts the connections that are passed on."""
         self.bans = KeptBans(settings.security, self.tell)
         self.parts = Parts(settings, self._tell_one)
-        self.slots = [self._slot(number, room, part) for number in range(count)]
+        self.slots = [self._slot(number) for number in range(count)]
         self._log = log
         self._people = people
         self._write = write
         self._relayed = relayed
         self._folder: Path | None = None
+        self._dividing: asyncio.Task[None] | None = None
         # Two may be out at a time, at a worker that starts during a reload.
         self._questions = itertools.count()
         self._broker_id = secrets.token_hex(4)
@@ -96,8 +96,8 @@ class Crew:
         self._plan: Plan
         self._ports: Sequence[int]
 
-    def _slot(self, number: int, room: Room, part: int) -> Slot:
-        line = Line(room, part, MAX_BYTES // self._settings.workers.count, partial(self.gate.pass_on, number))
+    def _slot(self, number: int) -> Slot:
+        line = Line(self._most, MAX_BYTES // self._settings.workers.count, partial(self.gate.pass_on, number))
         return Slot(number, line, self._gone)
 
     def _gone(self, worker: int) -> None:
@@ -120,6 +120,7 @@ class Crew:
         self._ports = ports
         self._folder = await asyncio.to_thread(run_folder, len(self.slots))
         self._plan = Plan(self._settings, self._folder, self._people)
+        self._dividing = asyncio.create_task(self._divide())
         await _together([self._begin(slot) for slot in self.slots])
         await _together([self._open(slot) for slot in self.slots])
         await _together([self._join(slot, LINKING) for slot in self.slots])
@@ -195,11 +196,11 @@ class Crew:
                 slot.process.channel.send(*said)
 
     def _tell_one(self, worker: int, *said: object) -> None:
-        process = self.slots[worker].process
-        assert process is not None
-        process.channel.send(*said)
+        # One that ends may still say what it uses.
+        if (process := self.slots[worker].process) is not None:
+            process.channel.send(*said)
 
-    async def divide(self) -> None:
+    async def _divide(self) -> None:
         """Tell all workers that run their parts of what is limited for all together, again and again."""
         while True:
             await asyncio.sleep(PERIOD)
@@ -216,6 +217,8 @@ class Crew:
 
     async def stop(self) -> None:
         """End all in order, at the same time. What waits for them is refused at once: some wait for its end."""
+        if self._dividing is not None:
+            self._dividing.cancel()
         for slot in self.slots:
             slot.line.close()
         await asyncio.gather(*(self.end(slot) for slot in self.slots))

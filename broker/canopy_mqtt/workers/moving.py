@@ -36,6 +36,7 @@ from canopy_mqtt.store.tools.importing import filling
 from canopy_mqtt.store.tools.read_only import ReadOnlyStore, open_read_only
 from canopy_mqtt.store.tools.verifying import verify
 from canopy_mqtt.workers.crew import Crew
+from canopy_mqtt.workers.parts import TOTALS
 from canopy_mqtt.workers.placing import worker_of
 from canopy_mqtt.workers.process import WorkerError, nursery
 from canopy_mqtt.workers.wire import Arrival
@@ -201,12 +202,16 @@ def _begin(folder: Path, workers: int) -> None:
 
 
 def _former(settings: Settings, workers: int) -> Settings:
-    """Return the settings of another number of workers, without what one process alone can have."""
-    update = {
+    """Return the settings of another number of workers, without what one process alone can have, and without limits on
+    what all keep together."""
+    update: dict[str, Any] = {
         "workers": settings.workers.model_copy(update={"count": workers}),
         "http": Http(),
         "recorder": Recorder(),
     }
+    for section, name in TOTALS:
+        # What one has for another one finds room there, though it counts at both for a moment.
+        update[section] = update.get(section, getattr(settings, section)).model_copy(update={name: 0})
     made = settings.model_copy(update=update)
     if "listen" not in settings.model_fields_set:
         # Beside tables the default does not apply.

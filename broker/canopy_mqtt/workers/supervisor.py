@@ -143,7 +143,6 @@ class Supervisor:
         self._roll = Roll(self._crew, self.log)
         slots = self._crew.slots
         self._keepers = [loop.create_task(self._keep(slot)) for slot in slots]
-        self._keepers.append(loop.create_task(self._crew.divide()))
         self.log.info("workers serve", pids={slot.name: slot.process.pid for slot in slots if slot.process})
 
     async def stop(self) -> None:
