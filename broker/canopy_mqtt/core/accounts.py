@@ -69,8 +69,6 @@ class Account:
         self.held: list[int] = [0] * len(ROOMS)
         # What stands for it in the heap of each room, while it holds something there.
         self.holders: list[Holder | None] = [None] * len(ROOMS)
-        # Of how many rooms it holds something.
-        self.rooms: i64 = 0
 
     @property
     def bytes(self) -> int:
@@ -123,16 +121,13 @@ class Room:
             return
         holder = account.holders[number]
         if holder is None:
-            if account.rooms == 0:
-                self._accounts[account.name] = account
-            account.rooms += 1
+            self._accounts[account.name] = account
             account.holders[number] = holder = Holder(account, held)
             self._heap.add(holder)
         elif held == 0:
             self._heap.remove(holder)
             account.holders[number] = None
-            account.rooms -= 1
-            if account.rooms == 0:
+            if account.holders.count(None) == len(ROOMS):
                 del self._accounts[account.name]
         else:
             holder.key = -float(held)

@@ -70,7 +70,7 @@ _AUTH_CODES_SERVER: Final = frozenset((reason_codes.SUCCESS, reason_codes.CONTIN
 
 
 class FilterList:
-    """The topic filters of one SUBSCRIBE or UNSUBSCRIBE (`kind`; sections 3.8.3 and 3.10.3), and a cursor over them.
+    """The topic filters of one SUBSCRIBE or UNSUBSCRIBE (sections 3.8 and 3.10), and a cursor over them.
 
     There may be a quarter of a million. They are read in turns, first to check them and then to act on them, without an
     object for each.
@@ -79,13 +79,29 @@ class FilterList:
     `options` (SUBSCRIBE alone). The packet's bytes stay as they are while this lasts: it refers to them.
     """
 
-    def __init__(
-        self, kind: int, version: int, packet_id: int, properties: Properties, data: bytes, start: i64, end: i64
-    ) -> None:
+    def __init__(self, decoder: Decoder) -> None:
+        """Begin with the decoder's current frame.
+
+        Raises:
+            ProtocolError: its packet identifier or its properties are not right, or it has no filter.
+        """
+        data = decoder.buffer
+        start: i64 = decoder.body
+        end: i64 = decoder.end
+        kind: i64 = decoder.header >> 4
+        self.packet_id = 0
+        self.properties = NO_PROPERTIES
+        # The common case: an identifier, and in 5.0 no properties.
+        if decoder.version == 5 and start + 3 <= end and data[start + 2] == 0:
+            self.packet_id = data[start] << 8 | data[start + 1]
+            start += 3
+        if self.packet_id == 0:
+            reader = Reader(data, decoder.body, end)
+            self.packet_id = decoder.packet_id(reader)
+            self.properties = decoder.section(kind, reader)
+            start = reader.position
         if start >= end:  # [MQTT-3.8.3-2] [MQTT-3.10.3-2]
             raise ProtocolViolation("SUBSCRIBE or UNSUBSCRIBE without a topic filter")
-        self.packet_id = packet_id
-        self.properties = properties
         self.subscribes = kind == packets.SUBSCRIBE
         # Whether all filters that were checked are printable ASCII, and none begins with "$".
         self.plain = True
@@ -96,7 +112,7 @@ class FilterList:
         self.start: i64 = start
         self.position: i64 = start
         self.end: i64 = end
-        self._v5 = version == packets.V5
+        self._v5 = decoder.version == packets.V5
         self._data = data
 
     def next(self, checks: bool, controls: bool = True) -> bool:
@@ -221,7 +237,7 @@ class Decoder(Frames):
             raise MalformedPacket("a topic name with a wildcard")
         packet_id: i64 = 0
         if qos > 0:  # [MQTT-2.2.1-2]
-            packet_id = self._packet_id(reader)
+            packet_id = self.packet_id(reader)
         elif dup:  # [MQTT-3.3.1-2]
             raise MalformedPacket("DUP in a PUBLISH with QoS 0")
         if self.version < 5:
@@ -280,7 +296,7 @@ class Decoder(Frames):
             return self._connack(reader)
         return self._auth(reader)
 
-    def _properties(self, kind: int, reader: Reader) -> Properties:
+    def section(self, kind: int, reader: Reader) -> Properties:
         """The property section of 5.0; empty, and nothing read, before it."""
         return properties.parse(reader, kind, self.max_user_properties) if self.version >= 5 else NO_PROPERTIES
 
@@ -323,7 +339,7 @@ class Decoder(Frames):
         if level < 5 and flags & 0xC0 == 0x40:  # [MQTT3-3.1.2-22]
             raise MalformedPacket("a password without a user name")
         keep_alive = reader.two_bytes()
-        section = self._properties(packets.CONNECT, reader)
+        section = self.section(packets.CONNECT, reader)
         if (
             properties.AUTHENTICATION_DATA in section.binaries
             and properties.AUTHENTICATION_METHOD not in section.strings
@@ -400,7 +416,7 @@ class Decoder(Frames):
             raise ProtocolViolation("session present in a CONNACK that refuses")
         return Connack(session_present=flags == 1, reason_code=code, properties=section)
 
-    def _packet_id(self, reader: Reader) -> int:
+    def packet_id(self, reader: Reader) -> int:
         packet_id = reader.two_bytes()
         if packet_id == 0:  # [MQTT-2.2.1-3] [MQTT-2.2.1-4] [MQTT3-2.3.1-1]
             raise ProtocolViolation("a packet identifier of 0")
@@ -408,42 +424,20 @@ class Decoder(Frames):
 
     def _ack(self, kind: int, reader: Reader) -> Ack:
         """Sections 3.4 to 3.7 [MQTT-2.2.1-5]."""
-        packet_id = self._packet_id(reader)
+        packet_id = self.packet_id(reader)
         if self.version < 5 or reader.position == reader.end:
             return Ack(kind=kind, packet_id=packet_id)
         code = reader.byte()
         if code not in (_PUBACK_CODES if kind <= packets.PUBREC else _PUBREL_CODES):
             # [MQTT-3.4.2-1] [MQTT-3.5.2-1] [MQTT-3.6.2-1] [MQTT-3.7.2-1]
             raise ProtocolViolation(f"{packets.NAMES[kind]} with the reason code {code:#04x}")
-        section = Properties() if reader.position == reader.end else self._properties(kind, reader)
+        section = Properties() if reader.position == reader.end else self.section(kind, reader)
         return Ack(kind=kind, packet_id=packet_id, reason_code=code, properties=section)
-
-    def filters(self) -> FilterList:
-        """Return the filters of the current frame, a SUBSCRIBE or UNSUBSCRIBE, to be processed in turns.
-
-        Raises:
-            ProtocolError: its packet identifier or its properties are not right, or it has no filter.
-        """
-        data = self.buffer
-        body: i64 = self.body
-        end: i64 = self.end
-        # The common case: an identifier, and in 5.0 no properties.
-        if self.version == 5 and body + 3 <= end and data[body + 2] == 0 and (data[body] > 0 or data[body + 1] > 0):
-            packet_id = data[body] << 8 | data[body + 1]
-            return FilterList(self.header >> 4, 5, packet_id, NO_PROPERTIES, data, body + 3, end)
-        return self._filters(self.header >> 4, Reader(data, body, end))
-
-    def _filters(self, kind: int, reader: Reader) -> FilterList:
-        """Sections 3.8 and 3.10: all but the filters is read here, and the reader is left at the end."""
-        packet_id = self._packet_id(reader)
-        section = self._properties(kind, reader)
-        start = reader.position
-        reader.position = reader.end
-        return FilterList(kind, self.version, packet_id, section, reader.data, start, reader.end)
 
     def _subscribe(self, reader: Reader) -> Subscribe:
         """Section 3.8."""
-        filters = self._filters(packets.SUBSCRIBE, reader)
+        filters = FilterList(self)
+        reader.position = reader.end
         requests: list[SubscriptionRequest] = []
         while filters.next(True):
             requests.append(filters.request())
@@ -451,8 +445,8 @@ class Decoder(Frames):
 
     def _suback(self, reader: Reader) -> Suback:
         """Section 3.9."""
-        packet_id = self._packet_id(reader)
-        section = self._properties(packets.SUBACK, reader)
+        packet_id = self.packet_id(reader)
+        section = self.section(packets.SUBACK, reader)
         codes = self._codes(reader, _SUBACK_CODES if self.version >= 5 else _SUBACK_CODES_V3)  # [MQTT-3.9.3-2]
         return Suback(packet_id=packet_id, reason_codes=codes, properties=section)
 
@@ -469,7 +463,8 @@ class Decoder(Frames):
 
     def _unsubscribe(self, reader: Reader) -> Unsubscribe:
         """Section 3.10."""
-        filters = self._filters(packets.UNSUBSCRIBE, reader)
+        filters = FilterList(self)
+        reader.position = reader.end
         topic_filters: list[str] = []
         while filters.next(True):
             topic_filters.append(filters.topic_filter())
@@ -477,7 +472,7 @@ class Decoder(Frames):
 
     def _unsuback(self, reader: Reader) -> Unsuback:
         """Section 3.11; no payload before 5.0."""
-        packet_id = self._packet_id(reader)
+        packet_id = self.packet_id(reader)
         if self.version < 5:
             return Unsuback(packet_id=packet_id)
         section = properties.parse(reader, packets.UNSUBACK)
@@ -495,7 +490,7 @@ class Decoder(Frames):
         code = reader.byte()
         if code not in (_DISCONNECT_CODES_CLIENT if self.server else _DISCONNECT_CODES_SERVER):  # [MQTT-3.14.2-1]
             raise ProtocolViolation(f"DISCONNECT with the reason code {code:#04x}")
-        section = Properties() if reader.position == reader.end else self._properties(packets.DISCONNECT, reader)
+        section = Properties() if reader.position == reader.end else self.section(packets.DISCONNECT, reader)
         if self.server:
             if properties.SERVER_REFERENCE in section.strings:  # section 3.14.2.2.5
                 raise ProtocolViolation("a server reference from a client")
@@ -510,7 +505,7 @@ class Decoder(Frames):
             raise ProtocolViolation(f"AUTH with the reason code {code:#04x}")
         if reader.end == self.body:
             return Auth()
-        section = self._properties(packets.AUTH, reader)
+        section = self.section(packets.AUTH, reader)
         if properties.AUTHENTICATION_METHOD not in section.strings:  # section 3.15.2.2.2
             raise ProtocolViolation("AUTH without an authentication method")
         return Auth(reason_code=code, properties=section)

@@ -99,7 +99,7 @@ def step(protocol: ServerProtocol, now: float) -> None:
     budget = protocol.router.budget
     packet = protocol.filter_job
     if packet is None:
-        protocol.filter_job = packet = FilterPacket(protocol.decoder.filters(), session, protocol.router)
+        protocol.filter_job = packet = FilterPacket(FilterList(protocol.decoder), session, protocol.router)
     if not packet.step(budget):
         return
     protocol.filter_job = None
@@ -233,12 +233,13 @@ class FilterPacket(Job):
                 why = self._bad_options or STORE
                 self._session.refused(SUBSCRIBE, filters.topic_filter(), code, why, count=self._count)
             return True
-        # Meanwhile no other client subscribes. The most that all filters of the packet can take is compared once.
         table = router.table
         length: i64 = len(self._mount)
-        self._room = table.room(router.limits, self._session)
-        characters: i64 = self._count * length + filters.end - filters.start
-        self._roomy = router.trie.max_cost(self._count, characters) <= self._room
+        if filters.subscribes:
+            # Meanwhile no other client subscribes. The most that all filters of the packet can take is compared once.
+            self._room = table.room(router.limits, self._session)
+            characters: i64 = self._count * length + filters.end - filters.start
+            self._roomy = router.trie.max_cost(self._count, characters) <= self._room
         each: i64 = FILTER_WORK + (i64(table.count) >> MANY_FILTERS_SHIFT)
         if self._heard:
             each += TOLD_WORK
