@@ -56,6 +56,14 @@ class Apart:
             case "twice", [*_, Delivery() as again] if not everywhere:
                 # Its publisher sent it again to another node before the first one had acknowledged it.
                 return len(self._ways(again, again.sequence)) > 1
+            case "to two members", [Publish(), *_, Delivery() as again]:
+                return len(self._ways(again, again.sequence)) > 1
+            case "twice with QoS 0", [Publish(), Delivery() as one, *_, Delivery() as again]:
+                # What comes over the links finds the client at each of the nodes.
+                return self._node(one.client, one.at) != self._node(again.client, again.at)
+            case "DUP", [*_, Delivery() as again] if everywhere:
+                # A database does not keep that it was sent.
+                return again.qos == 1
             case "one connection", [Connect() as one, Connect() as other, Ping() as ping]:
                 return one.node != other.node and self._cut(other.node, one.node, other.ended, ping.ended)
             case "retained, the last", [*newer, Look() as look]:
