@@ -165,6 +165,19 @@ class TestSettings:
         assert made._committer._size == 77
         assert dict(made.figures())["path"] == "postgresql://db1:5433,db2/canopy, schema plant"
 
+    def test_with_a_cluster_a_url_makes_one_that_nodes_share(self) -> None:
+        pytest.importorskip("asyncpg")
+        from canopy_mqtt.store.shared.store import SharedStore
+
+        terms = {"url": "postgresql://me:secret@db1/canopy", "name": "plant", "memory_messages": 7}
+        cluster = {"name": "port", "node": "a", "listen": "mqtt+unix:///a", "dead_after": 9.0}
+        settings = Settings.model_validate({"store": terms, "cluster": cluster})
+        made = storing.make(settings)
+        assert isinstance(made, SharedStore)
+        assert (made.most, made._dead_after, made.running.database.node_name) == (7, 9.0, "a")
+        assert dict(made.figures())["path"] == "postgresql://db1/canopy, schema plant"
+        assert "durable sessions of all nodes, with their queues; all else in memory" in storing.kept(settings)
+
     def test_the_start_says_which_database_and_no_password(self) -> None:
         settings = Settings.model_validate({"store": {"url": "postgresql://me:secret@db1/canopy?sslmode=require"}})
         assert storing.place(settings) == "postgresql://db1/canopy, schema canopy"

@@ -113,3 +113,10 @@ class TestStore:
         (line,) = told(store={"synchronous": "off"})
         assert line == "store.synchronous has no effect without store.path or store.url: everything is in memory"
         assert told(store={"path": "/s", "synchronous": "off"}) == []
+
+    def test_what_says_nothing_of_a_database_that_nodes_share(self) -> None:
+        node = {"name": "plant", "node": "a", "listen": "mqtt+unix:///a", "dead_after": 9.0}
+        (line,) = told(cluster=node, store={"url": "postgresql://h/d", "commit_window": 0.1, "will_grace": 1.0})
+        assert line == "store.will_grace has no effect with cluster.name and store.url: the nodes share their sessions"
+        (line,) = told(cluster=node, store={"path": "/s", "will_grace": 1.0})
+        assert line.startswith("cluster.dead_after has no effect without cluster.name and store.url: ")

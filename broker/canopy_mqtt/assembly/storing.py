@@ -98,6 +98,9 @@ def _database(settings: Settings) -> str:
 def kept(settings: Settings) -> str:
     """Return the line for people with the kept state, its place, and its guarantee."""
     wanted = settings.store
+    if settings.shares_sessions:
+        kept = f"kept in {_database(settings)}: durable sessions of all nodes, with their queues; all else in memory"
+        return f"{kept}; {KEPT_IN_DATABASE[wanted.synchronous]}"
     if wanted.url:
         kept = f"kept in {_database(settings)}: sessions, queued and retained messages"
         return f"{kept}; {KEPT_IN_DATABASE[wanted.synchronous]}"

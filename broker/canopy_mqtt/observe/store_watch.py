@@ -108,6 +108,11 @@ class StoreWatch(StoreListener):
         self._server.log.error("store was set aside", file=where, lost=lost, kept=kept)
 
     @property
+    def blocked(self) -> bool:
+        """True while somebody keeps the store from giving back the room of what is gone."""
+        return self._store.blocked
+
+    @property
     def damage(self) -> str:
         """Describe the damage since the start in one line; empty: none."""
         parts = [f"the damaged file is {self.aside}"] if self.aside else []

@@ -59,9 +59,11 @@ class Store(ABC):
         journal: what the core tells. It only takes notes: no call of it blocks, waits or raises.
         listener: who is told of failures while it is open.
         commit_times: seconds from a change to its commit; None for a store that does not say.
+        blocked: whether somebody keeps it from giving back the room of what is gone.
     """
 
     commit_times: Histogram | None = None
+    blocked = False
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal

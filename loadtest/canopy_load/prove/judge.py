@@ -82,6 +82,8 @@ ENDURING: Final = frozenset(
 )  # fmt: skip
 """The promises that a broker can only keep over a kill if it has written what they are about to its disk."""
 
+LIVE_GROUPS: Final = "lost to a group"
+"""The promise that a broker does not make whose share groups have no queue."""
 KILLS: Final = (Fault.KILL, Fault.KILL_WORKER)
 WILL_SECONDS: Final = 1.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it.
@@ -115,7 +117,7 @@ class Durability:
     relinked: float = 0.0
     """Seconds after a fault within which nodes reach each other again; 0: as one (`Apart`)."""
     shared: bool = False
-    """True if durable sessions, and nothing else, outlive the process of a node."""
+    """True if durable sessions, and nothing else, outlive the process of a node; no share group has a queue."""
 
 
 @dataclass
@@ -234,7 +236,7 @@ def _doubtful(will: Publish, proof: Proof) -> bool:
 
 def _excused(promise: str, events: list[Event], durability: Durability, proof: Proof) -> bool:
     """Return True if the broker does not promise it, or a kill took away what it does not promise to keep."""
-    if promise == "first of a group" and not durability.share_queue:
+    if (promise == "first of a group" and not durability.share_queue) or (promise == LIVE_GROUPS and durability.shared):
         return True
     last = time_of(events[-1])
     fatal = STARTS if durability.volatile else KILLS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from canopy_load.ledger.history import Connect, Delivery, History, Look, Publish, Subscribe
+from canopy_load.ledger.history import Connect, Delivery, History, Look, Ping, Publish, Subscribe
 from canopy_load.prove.faults import BrokerFault, Fault
 from canopy_load.prove.judge import Durability, judge
 from canopy_load.prove.lateness import Lateness
@@ -16,6 +16,7 @@ from canopy_load.prove.play import Proof
 from tests.loadtest.prove.fake import Planted
 from tests.loadtest.prove.proving import broken, proof
 from tests.loadtest.prove.test_play import Apart
+from tests.support.runs import for_each
 
 A, B, C = NODES = ["mqtt://a", "mqtt://b", "mqtt://c"]
 STAY = Durability(relinked=2.0)
@@ -102,6 +103,40 @@ def test_a_kill_takes_nothing_from_a_database(client: str, found: set[str]) -> N
     story.publish(1.0, 0)
     assert story.broken(SHARED) == found
     assert story.broken() == {"lost"}
+
+
+@for_each(
+    ("client", "then", "found"),
+    [
+        ("connected-0", B, {"twice"}),
+        ("clean-0", B, set()),
+        ("clean-0", A, {"twice"}),
+    ],
+)
+def test_a_message_whose_publisher_moves_before_it_is_acknowledged_may_come_twice(
+    client: str, then: str, found: set[str]
+) -> None:
+    """But not from a database."""
+    story = Story()
+    story.connect(client, 0.0, C)
+    story.subscribe(client, 0.2, "t/#")
+    story.connect("p", 0.5, A)
+    publish = story.history.add(Publish(client="p", began=1.0, topic="t/0", qos=2, sequence=0))
+    story.comes(publish, 1.5, qos=2, client=client)
+    story.connect("p", 2.0, then)
+    story.comes(publish, 2.6, qos=2, client=client)
+    publish.ok(2.7)
+    assert story.broken(SHARED) == found
+
+
+@for_each(("node", "at", "found"), [(B, 2.5, set()), (A, 2.5, {"one connection"}), (B, 9.0, {"one connection"})])
+def test_the_connection_at_another_node_ends_in_a_moment(node: str, at: float, found: set[str]) -> None:
+    story = Story()
+    story.connect("taken-over-0", 0.0, A)
+    story.connect("taken-over-0", 2.0, node)
+    first, _ = story.history.of(Connect)
+    story.history.add(Ping(client="taken-over-0", began=at, connection=first.number)).ok(at + 0.1)
+    assert story.broken(SHARED) == found
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ async def test_publishers_wait_for_the_recorder(looks: Looks, broker: Broker) ->
 
 async def test_the_store_fails(looks: Looks, broker: Broker) -> None:
     class Watch:
-        failing, state, damage = True, "disk full", ""
+        failing, state, damage, blocked = True, "disk full", "", False
 
     broker.figures.store = Watch()  # type: ignore[assignment]
     assert looks.look() == ["store-failing"]
@@ -245,9 +245,18 @@ async def test_the_store_fails(looks: Looks, broker: Broker) -> None:
     assert looks.look() == []
 
 
+async def test_the_store_is_kept_from_giving_back_room(looks: Looks, broker: Broker) -> None:
+    class Watch:
+        failing, state, damage, blocked = False, "written", "", True
+
+    broker.figures.store = Watch()  # type: ignore[assignment]
+    assert looks.look() == []
+    assert looks.look(20.0) == ["store-blocked"]
+
+
 async def test_the_store_was_damaged(looks: Looks, broker: Broker) -> None:
     class Watch:
-        failing, state, damage = False, "written", "lost rows: 2 of retained"
+        failing, state, damage, blocked = False, "written", "lost rows: 2 of retained", False
 
     broker.figures.store = Watch()  # type: ignore[assignment]
     assert looks.look() == ["store-damaged"]

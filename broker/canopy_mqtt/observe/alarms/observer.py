@@ -32,6 +32,7 @@ KINDS: Final = {
     "drop-rate": "messages are dropped",
     "authentication-failures": "clients send wrong credentials",
     "store-failing": "the store cannot be written",
+    "store-blocked": "a transaction in the database keeps it from giving back room",
     "store-damaged": "a part of the store was damaged, and is lost",
     "recorder-failing": "nothing is recorded",
     "recorder-behind": "publishers wait for the recorder",
@@ -202,6 +203,7 @@ class Observer:
             bounds = self._bounds(1.0, at_once=True)
             detail = watch.state if watch.failing else ""
             yield Observation("store-failing", "", float(watch.failing), "", bounds, detail)
+            yield Observation("store-blocked", "", float(watch.blocked), "", self._bounds(1.0))
             yield Observation("store-damaged", "", float(bool(watch.damage)), "", bounds, watch.damage)
 
     def _recorder(self) -> Iterator[Observation]:

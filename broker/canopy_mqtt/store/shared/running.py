@@ -182,14 +182,19 @@ class RunningNode:
 
         async def ask() -> None:
             try:
-                answer = await call()
-            except Over:
+                try:
+                    answer = await call()
+                except Over:
+                    self.node.over()
+                except FAILURES:
+                    failed()
+                else:
+                    back(answer)
+                    self._side.answered()
+            except Exception:
+                # A fault of ours: nobody would ask again. What this incarnation has noted counts no more.
                 self.node.over()
-            except FAILURES:
-                failed()
-            else:
-                back(answer)
-                self._side.answered()
+                raise
 
         task = asyncio.create_task(ask())
         self._tasks.add(task)
