@@ -12,7 +12,7 @@ from canopy_mqtt.store.base import StoreError, StoreListener
 from canopy_mqtt.store.shared.store import OVER
 from tests.core.harness import bag, total_ledger
 from tests.store.postgresql.place import Proxy
-from tests.store.shared.brokers import Broker, client_of, connect, publish, subscribe
+from tests.store.shared.brokers import Broker, client_of, connect, publish, rows, subscribe, until_empty
 from tests.store.shared.conftest import Nodes
 from tests.support.waiting import until
 
@@ -28,17 +28,6 @@ async def brokers(nodes: Nodes) -> AsyncIterator[list[Broker]]:
         assert total_ledger(each.router.sessions.values()) == []
         each.linked = False
         await each.store.close()
-
-
-async def rows(nodes: Nodes, table: str) -> int:
-    [[count]] = await nodes.ask(f"SELECT count(*) FROM {table}")
-    return int(count)
-
-
-async def until_empty(nodes: Nodes, *tables: str) -> None:
-    for table in tables:
-        while await rows(nodes, table):
-            pass
 
 
 async def test_a_client_roams_and_gets_everything(nodes: Nodes, brokers: list[Broker]) -> None:

@@ -108,6 +108,7 @@ class RunningNode:
     async def close(self) -> None:
         """End the tasks and the connections. A group that is being written may be written or not."""
         tasks = [*self._times, *self._tasks]
+        self.node.joined = None  # nothing is asked any more
         self._stop()
         for task in self._times:
             task.cancel()
