@@ -3,8 +3,9 @@ limits that ``docs/cluster.md`` names for Canopy.
 
 Owns: `Apart`, and what is said of a session (`of_session`), which nodes may have in a database. `Apart` promises to
 excuse the order of messages that their publisher sent by different nodes, and an older retained message, also for
-Retain Handling 2, at a node that a newer one can hardly have reached; to a session at one node, a second copy of what
-its publisher sent by two; a connection that can hardly know of a later one at another node; nothing else.
+Retain Handling 2, at a node that a newer one can hardly have reached; to a session at one node, or another member, a
+second copy of what its publisher sent by two, and one with QoS 0 to a client that has changed nodes; from a database,
+DUP 0 in a second copy with QoS 1; a connection that can hardly know of a later one at another node; nothing else.
 """
 
 from __future__ import annotations
@@ -51,11 +52,19 @@ class Apart:
         """Return True if the nodes do not promise what a finding says. `everywhere`: it is about a session that all
         nodes have in a database, in the order in which messages were written there."""
         match promise, events:
-            case "order", [*_, Delivery() as late] if not everywhere:
+            case "order", [*_, Delivery() as late] if late.qos == 0 or not everywhere:
                 return self._overtaken(late)
             case "twice", [*_, Delivery() as again] if not everywhere:
                 # Its publisher sent it again to another node before the first one had acknowledged it.
                 return len(self._ways(again, again.sequence)) > 1
+            case "to two members", [Publish(), *_, Delivery() as again]:
+                return len(self._ways(again, again.sequence)) > 1
+            case "twice with QoS 0", [Publish(), Delivery() as one, *_, Delivery() as again]:
+                # What comes over the links finds the client at each of the nodes.
+                return self._node(one.client, one.at) != self._node(again.client, again.at)
+            case "DUP", [Publish(), Delivery(), Delivery() as again] if everywhere:
+                # A database does not keep that it was sent.
+                return again.qos == 1
             case "one connection", [Connect() as one, Connect() as other, Ping() as ping]:
                 return one.node != other.node and self._cut(other.node, one.node, other.ended, ping.ended)
             case "retained, the last", [*newer, Look() as look]:

@@ -402,7 +402,7 @@ def claim(
         tx.drop(("client", client))  # ON CONFLICT DO NOTHING: another one has made it
     yield "own"
     row = tx.get("session", sid)
-    clean = clean or (row["expires"] is not None and row["expires"] <= tx.db.clock())
+    clean = clean or row["expiry"] == 0 or (row["expires"] is not None and row["expires"] <= tx.db.clock())
     for key, old in tx.scan("will"):
         if key[0] == client and not old["due"]:
             yield Lock(("will", key), "x")

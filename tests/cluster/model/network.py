@@ -65,6 +65,8 @@ class Network:
         """When the session of c1 began last. A claim of a connection that is gone may be carried out late, and begin it
         anew under another one."""
         self.c1_ids = set[int]()
+        self.c1_expires = FOR_EVER
+        """When the session of c1 ends, as it was written when a node let it go last."""
         self.group_ids: dict[int, str] = {}
         """The share groups, and their filters."""
         self.members = {"g1", "g2"} if "shares" in parts else set[str]()

@@ -103,9 +103,12 @@ class World(Network):
                 self.written_at[(row["pub"], row["n"])] = self.now
             elif table == "retained" and isinstance(row, dict):
                 self.order[(key, row["msg"]["pub"], row["msg"]["n"])] = number
-            elif table == "session" and isinstance(row, dict) and row["client"] == "c1" and key not in self.c1_ids:
-                self.c1_ids.add(key)
-                self.anew = self.now
+            elif table == "session" and isinstance(row, dict) and row["client"] == "c1":
+                if row["expires"] is not None:
+                    self.c1_expires = row["expires"]
+                if key not in self.c1_ids:
+                    self.c1_ids.add(key)
+                    self.anew = self.now
             elif table == "published_will":
                 self.will_count[row["n"]] += 1
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from canopy_mqtt.core.causes import TAKEN_OVER
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import PUBCOMP, PUBREL, Ack, Disconnect, Publish, SubscriptionRequest, Will
-from canopy_mqtt.core.hooks import NodeDoor, Origin
+from canopy_mqtt.core.hooks import LATER, AccessControl, NodeDoor, Origin, Ticket
 from canopy_mqtt.core.persistence.journal import DeliveryRecord, MessageRecord, SubscriptionRecord
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import RELEASED, SENT
@@ -25,6 +27,19 @@ def in_flight(number: int, payload: bytes, packet_id: int, state: int = SENT) ->
     made = DeliveryRecord(number, message, 2, False, (), "")
     made.packet_id, made.state, made.attempts = packet_id, state, 1
     return made
+
+
+class AnswersLater(AccessControl):
+    """Keeps its tickets, for a test to answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tickets: list[Ticket] = []
+
+    def admit(self, connect: p.Connect, origin: Origin, ticket: Ticket) -> int:
+        del connect, origin
+        self.tickets.append(ticket)
+        return LATER
 
 
 class Door(NodeDoor):
@@ -71,6 +86,22 @@ def test_a_clean_session_is_claimed_too(clean: bool) -> None:
 def test_a_claim_may_be_answered_at_once() -> None:
     net = SharedNetwork(at_once=True)
     client = net.waiting("c")
+    assert client.connack.reason_code == 0
+
+
+def test_access_control_answers_once_and_before_the_claim() -> None:
+    net = SharedNetwork(at_once=False)
+    asked = AnswersLater()
+    net.router.access_control = asked
+    client = net.waiting("c")
+    assert net.store.attempts == []
+    for _ in range(2):
+        asked.tickets[0].answer(0)
+        net.settle()
+    assert client.packets == []
+    [attempt] = net.store.attempts
+    attempt.opened(None)
+    net.settle()
     assert client.connack.reason_code == 0
 
 
@@ -250,15 +281,20 @@ def test_a_session_of_another_user_is_given_back() -> None:
     assert ("gone", "c") not in net.journal.told
 
 
-def test_the_limits_of_sessions_hold_for_those_that_come() -> None:
-    net = SharedNetwork(max_sessions=1)
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [("max_sessions", reason_codes.QUOTA_EXCEEDED), ("max_connections", reason_codes.SERVER_BUSY)],
+)
+def test_limits_hold_for_sessions_that_come(limit: str, code: int) -> None:
+    bounds: dict[str, Any] = {limit: 1}
+    net = SharedNetwork(**bounds)
     net.durable("a")
     net.store.at_once = False
     client = net.waiting("b")
     attempt = net.store.attempts[-1]
     attempt.opened(record("b", subscription("x")))
     net.settle()
-    assert client.connack.reason_code == reason_codes.QUOTA_EXCEEDED
+    assert client.connack.reason_code == code
     assert net.store.over == [attempt]
     assert set(net.router.sessions) == {"a"}
 

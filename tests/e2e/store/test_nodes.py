@@ -7,7 +7,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -45,7 +45,7 @@ class Cluster:
 
     async def join(self, name: str, client_id: str, *filters: tuple[str, int]) -> Peer:
         """A client with a session that lasts, at a node."""
-        options = {"clean": False, "props": [(SESSION_EXPIRY, 300)]}
+        options: dict[str, Any] = {"clean": False, "props": [(SESSION_EXPIRY, 300)]}
         peer = await Peer.join(self.daemons[name].port, client_id, *filters, **options)
         self.stack.callback(peer.abort)
         return peer

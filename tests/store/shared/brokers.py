@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from canopy_mqtt.core.codec.packets import Suback, Subscribe
@@ -10,7 +11,8 @@ from canopy_mqtt.store.shared.calls import Piece
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.store import SharedStore
 from tests.core.harness import Client, Network, limits
-from tests.support.waiting import until
+from tests.store.shared.conftest import Nodes
+from tests.support.waiting import PATIENCE, until
 
 EXPIRY = 300
 
@@ -41,6 +43,8 @@ class Broker(Network):
         self.linked = False
         self.others.remove(self)
         await self.store.running.close()
+        for link in self.links:
+            link.lose()
 
 
 async def connect(client: Client, broker: Broker, **given: Any) -> None:
@@ -72,3 +76,17 @@ async def publish(client: Client, payload: bytes, qos: int = 1, topic: str = "a"
     """Publish, and wait until it is acknowledged."""
     packet = client.publish(topic, payload, qos)
     await until(lambda: packet.packet_id not in client.outgoing, f"the acknowledgement of {payload!r}")
+
+
+async def rows(nodes: Nodes, table: str) -> int:
+    """Return how many rows a table has."""
+    [[count]] = await nodes.ask(f"SELECT count(*) FROM {table}")
+    return int(count)
+
+
+async def until_empty(nodes: Nodes, *tables: str) -> None:
+    """Wait until nothing is left in tables."""
+    async with asyncio.timeout(PATIENCE):
+        for table in tables:
+            while await rows(nodes, table):
+                pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -122,6 +123,24 @@ async def test_a_group_whose_answer_is_lost_is_written_once(nodes: Nodes, proxy:
     assert (proxy.lost, written.again, written.hints) == (1, True, [])
     assert [row.payload for row in await waiting(node, owner.session)] == [b"the payload"]
     assert not (await publish(node, b"another", "a")).again
+
+
+async def test_a_connection_that_asyncpg_is_confused_about_is_replaced(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the server has ended it while it was idle, and nothing was read yet."""
+    node = await nodes.open("a")
+    errors = iter([asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")])
+    fetch = asyncpg.Connection.fetch
+
+    async def confused(self: Any, *words: Any, **options: Any) -> Any:
+        for error in errors:
+            raise error
+        return await fetch(self, *words, **options)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetch", confused)
+    assert not (await node.write(Group())).again
+    assert list(errors) == []
 
 
 async def test_a_group_that_did_not_arrive_is_asked_again(nodes: Nodes, proxy: Proxy) -> None:

@@ -335,7 +335,7 @@ def _restore(protocol: ServerProtocol, admission: Admission, attempt: Attempt, n
         router.let_go(earlier, now)
     record, attempt.record = attempt.record, None
     if record is not None and not attempt.clean:
-        check_room(router)
+        # Once it is among the sessions, no limit is about it.
         check_session(admission.connect, client_id, admission.principal, router, now)
         attempt.restored = restore.restore_claimed(router, record, now)
 

@@ -59,8 +59,11 @@ class Behind(Exception):
     """The database lacks changes that it had confirmed."""
 
 
-FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, Replaced, Behind)
-"""The errors of a call to the database."""
+FAILURES: Final = (
+    OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, Replaced, Behind,
+)  # fmt: skip
+"""The errors of a call to the database. `InternalClientError`: for instance, the server has ended the connection while
+nothing was asked."""
 
 
 class Database:

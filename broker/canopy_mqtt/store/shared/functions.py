@@ -387,6 +387,7 @@ DECLARE
     said claimed;
     owner json;
     ended boolean;
+    lasts boolean;                         -- longer than its connection
 BEGIN
     PERFORM FROM node WHERE id = p_node AND incarnation = p_incarnation AND alive FOR KEY SHARE;
     IF NOT FOUND THEN
@@ -410,14 +411,15 @@ BEGIN
         END IF;
     END LOOP;
     -- step: own
-    SELECT coalesce(expires_at <= clock_timestamp(), false), epoch, principal::json
-        INTO ended, said.epoch, owner FROM session WHERE id = said.session;
+    SELECT coalesce(expires_at <= clock_timestamp(), false), expiry > 0, epoch, principal::json
+        INTO ended, lasts, said.epoch, owner FROM session WHERE id = said.session;
     IF NOT (p_any_user OR ended) AND owner ->> 'user_name' IS DISTINCT FROM p_principal::json ->> 'user_name' THEN
         said.session := NULL;
         RETURN said;
     END IF;
-    -- A session whose time is over has ended, swept or not. One of another mount has no topics for this client.
-    p_clean := p_clean OR ended OR owner ->> 'mount' IS DISTINCT FROM p_principal::json ->> 'mount';
+    -- A session whose time is over has ended, swept or not, and one that does not last ends now, with its connection.
+    -- One of another mount has no topics for this client.
+    p_clean := p_clean OR ended OR NOT lasts OR owner ->> 'mount' IS DISTINCT FROM p_principal::json ->> 'mount';
     IF p_clean THEN
         -- Another id: whoever writes for the old one, having looked before, writes for nobody.
         INSERT INTO garbage VALUES (said.session);

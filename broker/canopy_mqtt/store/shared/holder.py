@@ -140,8 +140,8 @@ class Holder:
     # -- as the place sees it ------------------------------------------------------------------------------------------
 
     def move(self) -> None:
-        """End the connection of a session that lasts, since the database cannot be reached from here."""
-        if self.attempt.expiry > 0:
+        """End the connection of a session that is kept, since the database cannot be reached from here."""
+        if self.attempt.is_kept:
             text = "the sessions of the cluster cannot be kept here"
             self.attempt.end(MOVED, reason_codes.USE_ANOTHER_SERVER, text, self._place.now())
 

@@ -108,6 +108,7 @@ class RunningNode:
     async def close(self) -> None:
         """End the tasks and the connections. A group that is being written may be written or not."""
         tasks = [*self._times, *self._tasks]
+        self.node.joined = None  # nothing is asked any more
         self._stop()
         for task in self._times:
             task.cancel()
@@ -181,14 +182,19 @@ class RunningNode:
 
         async def ask() -> None:
             try:
-                answer = await call()
-            except Over:
+                try:
+                    answer = await call()
+                except Over:
+                    self.node.over()
+                except FAILURES:
+                    failed()
+                else:
+                    back(answer)
+                    self._side.answered()
+            except Exception:
+                # A fault of ours: nobody would ask again. What this incarnation has noted counts no more.
                 self.node.over()
-            except FAILURES:
-                failed()
-            else:
-                back(answer)
-                self._side.answered()
+                raise
 
         task = asyncio.create_task(ask())
         self._tasks.add(task)
