@@ -3,8 +3,9 @@ limits that ``docs/cluster.md`` names for Canopy.
 
 Owns: `Apart`, and what is said of a session (`of_session`), which nodes may have in a database. `Apart` promises to
 excuse the order of messages that their publisher sent by different nodes, and an older retained message, also for
-Retain Handling 2, at a node that a newer one can hardly have reached; to a session at one node, a second copy of what
-its publisher sent by two; a connection that can hardly know of a later one at another node; nothing else.
+Retain Handling 2, at a node that a newer one can hardly have reached; to a session at one node, or another member, a
+second copy of what its publisher sent by two, and one with QoS 0 to a client that has changed nodes; from a database,
+DUP 0 in a second copy with QoS 1; a connection that can hardly know of a later one at another node; nothing else.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Apart:
             case "twice with QoS 0", [Publish(), Delivery() as one, *_, Delivery() as again]:
                 # What comes over the links finds the client at each of the nodes.
                 return self._node(one.client, one.at) != self._node(again.client, again.at)
-            case "DUP", [*_, Delivery() as again] if everywhere:
+            case "DUP", [Publish(), Delivery(), Delivery() as again] if everywhere:
                 # A database does not keep that it was sent.
                 return again.qos == 1
             case "one connection", [Connect() as one, Connect() as other, Ping() as ping]:

@@ -35,7 +35,8 @@ class Story:
         self.history.add(Connect(client=client, began=at, node=node, clean=True)).ok(at + 0.1)
 
     def subscribe(self, client: str, at: float, topic_filter: str, **more: Any) -> None:
-        self.history.add(Subscribe(client=client, began=at, topic_filter=topic_filter, qos=2, **more)).ok(at + 0.1)
+        more = {"qos": 2, **more}
+        self.history.add(Subscribe(client=client, began=at, topic_filter=topic_filter, **more)).ok(at + 0.1)
 
     def publish(self, at: float, number: int, topic: str = "t/0", **more: Any) -> Publish:
         made = self.history.add(Publish(client="p", began=at, topic=topic, qos=1, sequence=number, **more))
@@ -127,6 +128,32 @@ def test_a_message_whose_publisher_moves_before_it_is_acknowledged_may_come_twic
     story.comes(publish, 2.6, qos=2, client=client)
     publish.ok(2.7)
     assert story.broken(SHARED) == found
+
+
+@for_each(("node", "found"), [(B, set()), (A, {"twice with QoS 0"})])
+def test_a_client_that_changes_nodes_may_get_qos_0_at_each(node: str, found: set[str]) -> None:
+    story = Story()
+    story.connect("once-0", 0.0, A)
+    story.subscribe("once-0", 0.2, "t/#", qos=0)
+    story.connect("p", 0.5, C)
+    publish = story.publish(1.0, 0)
+    story.comes(publish, 1.2, qos=0, client="once-0")
+    story.history.add(Connect(client="once-0", began=2.0, node=node, present=True)).ok(2.1)
+    story.comes(publish, 2.5, qos=0, client="once-0")
+    assert story.broken(SHARED) == found
+
+
+@for_each(("client", "durability", "found"), [("cut-0", SHARED, set()), ("cut-0", STAY, {"DUP"})])
+def test_a_database_does_not_keep_that_qos_1_was_sent(client: str, durability: Durability, found: set[str]) -> None:
+    story = Story()
+    story.history.add(Connect(client=client, began=0.0, node=A)).ok(0.1)
+    story.subscribe(client, 0.2, "t/#")
+    story.connect("p", 0.5, C)
+    publish = story.publish(1.0, 0)
+    story.comes(publish, 1.2, client=client, packet_id=1)
+    story.history.add(Connect(client=client, began=2.0, node=A, present=True)).ok(2.1)
+    story.comes(publish, 2.5, client=client, packet_id=1)
+    assert story.broken(durability) == found
 
 
 @for_each(("node", "at", "found"), [(B, 2.5, set()), (A, 2.5, {"one connection"}), (B, 9.0, {"one connection"})])

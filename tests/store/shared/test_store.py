@@ -9,6 +9,7 @@ import pytest
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Publish
 from canopy_mqtt.store.base import StoreError, StoreListener
+from canopy_mqtt.store.shared.store import OVER
 from tests.core.harness import bag, total_ledger
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.brokers import Broker, client_of, connect, publish, rows, subscribe, until_empty
@@ -237,6 +238,7 @@ async def test_messages_larger_than_what_a_queue_may_have_wait_in_the_store(node
 async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: list[Broker]) -> None:
     """What a client without a durable session has published meanwhile is kept, and acknowledged by the next group."""
     here, there = brokers
+    here.store.listener = heard = Heard()
     durable, live = await client_of(here, "p"), await client_of(here, "live", clean=True, expiry=0)
     client = await client_of(there, "s")
     await subscribe(client, "a")
@@ -247,6 +249,7 @@ async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: l
     assert durable.end == reason_codes.USE_ANOTHER_SERVER
     assert durable.acks(PUBACK) == []
     assert not live.closed
+    assert heard.lines == [OVER]
     await until(lambda: client.payloads() == [b"1"])
     await connect(durable, here)
     assert durable.connack.session_present
@@ -265,6 +268,9 @@ class Heard(StoreListener):
 
     def recovered(self) -> None:
         self.lines.append("")
+
+    def noticed(self, line: str) -> None:
+        self.lines.append(line)
 
 
 async def test_a_node_without_its_database_serves_clean_clients(nodes: Nodes, proxy: Proxy) -> None:

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 MOST: Final = 1_024
 """Messages of a session that are in memory at most, where the settings do not say."""
+OVER: Final = (
+    "the other nodes counted this one as dead, or another one has its name (cluster.node): its durable clients are "
+    "disconnected"
+)
 CLOSING: Final = 10.0
 """Seconds in which what is noted has to be written when the broker stops."""
 
@@ -189,6 +193,8 @@ class SharedStore(Store):
     def over(self, notes: Sequence[Note]) -> Iterable[Note]:
         """End the durable connections; what is noted of sessions counts no more. What clients without one have
         published is written in the next incarnation, and acknowledged then: it may be in the store twice."""
+        if self.listener is not None:
+            self.listener.noticed(OVER)
         for attempt in list(self.sessions.waiting.values()):
             unclaimed(attempt)
         for holder in list(self._holders.values()):
