@@ -13,7 +13,7 @@ VERSIONS: Final = (1,)
 """The versions that this program knows."""
 
 PARTS: Final = (4, 5)
-LONGEST_VERSION: Final = 3
+MAX_VERSION_DIGITS: Final = 3
 """Digits."""
 ASKS: Final = {"asks": True, "knows": False}
 
@@ -63,7 +63,7 @@ def read(value: str) -> Greeting | None:
     if len(parts) not in PARTS or not all(parts) or parts[2] not in ASKS:
         return None
     versions = parts[3].split(",")
-    if not all(each.isascii() and each.isdecimal() and len(each) <= LONGEST_VERSION for each in versions):
+    if not all(each.isascii() and each.isdecimal() and len(each) <= MAX_VERSION_DIGITS for each in versions):
         return None
     return Greeting(parts[0], parts[1], ASKS[parts[2]], tuple(int(each) for each in versions), "".join(parts[4:]))
 

@@ -179,9 +179,11 @@ def test_what_the_store_has_is_sent_in_its_order_within_receive_maximum() -> Non
 def test_access_control_is_asked_about_what_the_store_has() -> None:
     net = network("a")
     net.router.access_control = Denies()
-    client = net.durable("c")
+    client = net.subscriber("c", "#")
     net.take("c", b"x", topic=b"secret")
     net.take("c", b"y", topic=b"lower")
+    # With QoS 0 it is live, and the store has it nevertheless.
+    net.client("p").publish("lowest", b"z", 1)
     net.take("c", b"z", topic=b"lowest")
     assert [(each.payload, each.qos) for each in client.inbox] == [(b"y", 1), (b"z", 0)]
     assert sorted(told[2] for told in net.journal.told if told[0] == "finished") == [b"x", b"y", b"z"]
