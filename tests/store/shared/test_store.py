@@ -235,6 +235,28 @@ async def test_messages_larger_than_what_a_queue_may_have_wait_in_the_store(node
     await broker.store.close()
 
 
+async def test_a_client_whose_queue_is_full_is_not_read_for(nodes: Nodes) -> None:
+    """Until half of it is sent."""
+    broker = Broker([], await nodes.open("a"), session_bytes=3_000)
+    await broker.open()
+    client, publisher = await client_of(broker, "s", receive_maximum=1), await client_of(broker, "p")
+    await subscribe(client, "a")
+    client.answering = False
+    for _ in range(9):
+        await publish(publisher, b"x" * 1_000)
+    await until(lambda: client.unanswered)
+    session = broker.store.node.by_client["s"]
+    await until(lambda: session.more and not session.reading)
+    reads = len(broker.reads)
+    for _ in range(3):
+        await publish(publisher, b"for nobody", topic="b")
+    assert len(broker.reads) == reads
+    client.answering = True
+    client.answer()
+    await until(lambda: len(client.inbox) == 9)
+    await broker.store.close()
+
+
 async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: list[Broker]) -> None:
     """What a client without a durable session has published meanwhile is kept, and acknowledged by the next group."""
     here, there = brokers
