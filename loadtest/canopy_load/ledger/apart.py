@@ -52,7 +52,7 @@ class Apart:
         """Return True if the nodes do not promise what a finding says. `everywhere`: it is about a session that all
         nodes have in a database, in the order in which messages were written there."""
         match promise, events:
-            case "order", [*_, Delivery() as late] if not everywhere:
+            case "order", [*_, Delivery() as late] if late.qos == 0 or not everywhere:
                 return self._overtaken(late)
             case "twice", [*_, Delivery() as again] if not everywhere:
                 # Its publisher sent it again to another node before the first one had acknowledged it.
