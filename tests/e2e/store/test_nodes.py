@@ -7,7 +7,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -45,8 +45,8 @@ class Cluster:
 
     async def join(self, name: str, client_id: str, *filters: tuple[str, int]) -> Peer:
         """A client with a session that lasts, at a node."""
-        options: dict[str, Any] = {"clean": False, "props": [(SESSION_EXPIRY, 300)]}
-        peer = await Peer.join(self.daemons[name].port, client_id, *filters, **options)
+        port = self.daemons[name].port
+        peer = await Peer.join(port, client_id, *filters, clean=False, props=[(SESSION_EXPIRY, 300)])
         self.stack.callback(peer.abort)
         return peer
 

@@ -48,12 +48,12 @@ class Broker(Network):
 
 
 async def connect(client: Client, broker: Broker, **given: Any) -> None:
-    """Connect a client to a broker, from wherever it was, and wait for its CONNACK."""
+    """Connect a client to a broker, from wherever it was, and wait for its CONNACK, or until it is turned away."""
     if client.link is not None:
         client.killed()
     client.network = broker
     client.connect(**{"clean": False, "expiry": EXPIRY, **given})
-    await until(lambda: client.connack.reason_code != -1, "CONNACK")
+    await until(lambda: client.connack.reason_code != -1 or client.closed, "CONNACK")
 
 
 async def client_of(broker: Broker, name: str, **given: Any) -> Client:

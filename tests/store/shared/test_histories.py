@@ -113,7 +113,7 @@ class History:
     async def arrive(self, client: Client) -> None:
         while True:
             await connect(client, self.rng.choice(self.linked))
-            if client.connack.reason_code == 0:
+            if self.is_here(client):
                 return
 
     def check(self) -> None:

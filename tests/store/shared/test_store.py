@@ -295,6 +295,7 @@ async def test_a_node_without_its_database_serves_clean_clients(nodes: Nodes, pr
     assert not live.closed
     assert not clean.closed
     assert packet.packet_id in live.outgoing
+    await publish(clean, b"2", topic="of no durable session")
     assert dict(broker.store.figures())["away"] == 60.0
     with pytest.raises(StoreError):
         await broker.store.close()

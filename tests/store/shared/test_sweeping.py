@@ -12,7 +12,14 @@ from canopy_mqtt.store.shared import sweeping
 from canopy_mqtt.store.shared.calls import ACKNOWLEDGED, Change, Group, Release
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.schema import LONG
-from canopy_mqtt.store.shared.sweeping import CLEAN_SECONDS, MAX_PAUSE, SLOT_SECONDS, TRIM_SECONDS, Sweeper
+from canopy_mqtt.store.shared.sweeping import (
+    CLEAN_SECONDS,
+    FILTER_SECONDS,
+    MAX_PAUSE,
+    SLOT_SECONDS,
+    TRIM_SECONDS,
+    Sweeper,
+)
 from tests.store.shared.conftest import Nodes
 from tests.store.shared.place import claim, publish, subscribe, waiting
 from tests.store.shared.test_watching import Clock
@@ -23,6 +30,10 @@ LATER: Final = f"UPDATE slots SET changed = changed - {SLOT_SECONDS} * interval 
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+def unused(name: str) -> None:
+    """Do nothing with a filter that no session has."""
 
 
 async def slots(nodes: Nodes) -> tuple[int, set[int]]:
@@ -49,7 +60,7 @@ async def test_all_that_a_session_has_goes_with_it(nodes: Nodes, clock: Clock, m
     for number in range(3):
         await publish(node, b"%d" % number, "a")
     await node.write(Group(releases=[Release(each.session, each.epoch) for each in ended]))
-    sweeper = Sweeper(node, clock)
+    sweeper = Sweeper(node, clock, unused)
     await sweeper.turn()
     [[before]] = await nodes.ask("SELECT count(*) FROM session")
     await nodes.ask("UPDATE session SET expires_at = now() WHERE expires_at IS NOT NULL RETURNING 1")
@@ -61,13 +72,29 @@ async def test_all_that_a_session_has_goes_with_it(nodes: Nodes, clock: Clock, m
     assert await nodes.ask("SELECT * FROM garbage") == []
 
 
+async def test_filters_of_sessions_that_have_ended_end(nodes: Nodes, clock: Clock) -> None:
+    node = await nodes.open("a")
+    await subscribe(node, "s", "of both", "of one")
+    await subscribe(node, "t", "of both")
+    found: list[str] = []
+    sweeper = Sweeper(node, clock, found.append)
+    clock.now += FILTER_SECONDS
+    await sweeper.turn()
+    assert found == []
+    await claim(node, "s", clean=True)
+    for _ in range(2):
+        clock.now += FILTER_SECONDS
+        await sweeper.turn()
+    assert set(found) == {"of one"}
+
+
 async def test_a_turn_ends_in_time_and_the_next_one_goes_on(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "SESSIONS", 1)
     node = await nodes.open("a")
     for number in range(3):
         await claim(node, f"s{number}")
     await nodes.ask("UPDATE session SET expires_at = now() RETURNING 1")
-    ticking = Sweeper(node, Clock(step=1.0))
+    ticking = Sweeper(node, Clock(step=1.0), unused)
     await ticking.turn()
     assert len(await nodes.ask("SELECT FROM session")) == 2
     await ticking.turn()
@@ -82,7 +109,7 @@ async def test_what_waits_is_moved_and_old_slots_are_emptied(
     owner = await subscribe(node, "s", "a")
     for number in range(5):
         await publish(node, b"%d" % number, "a")
-    sweeper = Sweeper(node, clock)
+    sweeper = Sweeper(node, clock, unused)
     await sweeper.turn()
     assert await slots(nodes) == (0, {0})
     await change_slots(nodes, sweeper, 1)
@@ -96,7 +123,7 @@ async def test_what_waits_is_moved_and_old_slots_are_emptied(
 
 
 async def test_nodes_change_a_slot_once(nodes: Nodes, clock: Clock) -> None:
-    sweepers = [Sweeper(await nodes.open(name), clock) for name in "abc"]
+    sweepers = [Sweeper(await nodes.open(name), clock, unused) for name in "abc"]
     await nodes.ask(LATER + " RETURNING 1")
     for sweeper in sweepers:
         await sweeper.turn()
@@ -113,7 +140,7 @@ async def old_slot(nodes: Nodes) -> SharedDatabase:
 
 
 async def test_a_slot_that_is_used_for_long_is_tried_less_and_less_often(nodes: Nodes, clock: Clock) -> None:
-    sweeper = Sweeper(await old_slot(nodes), clock)
+    sweeper = Sweeper(await old_slot(nodes), clock, unused)
     other = await asyncpg.connect(nodes.url, server_settings={"search_path": nodes.name})
     reader = other.transaction(isolation="repeatable_read")
     await reader.start()
@@ -145,14 +172,14 @@ async def test_a_slot_that_another_node_moves_is_left_to_it(nodes: Nodes, clock:
     async with other.transaction():
         assert await other.fetchval("SELECT is_sweeper()")
         assert await node.move(0, 10) is None
-        await Sweeper(node, clock).turn()
+        await Sweeper(node, clock, unused).turn()
         assert await slots(nodes) == (2, {0})
     await other.close()
 
 
 async def test_messages_that_nobody_waits_for_any_more_are_deleted(nodes: Nodes, clock: Clock) -> None:
     node = await old_slot(nodes)
-    sweeper = Sweeper(node, clock)
+    sweeper = Sweeper(node, clock, unused)
     await sweeper.turn()
     [[session, number]] = await nodes.ask("SELECT session, id FROM delivery")
     await node.write(Group(changes=[Change(session, None, 0, number, LONG, ACKNOWLEDGED)]))
@@ -165,7 +192,7 @@ async def test_messages_that_nobody_waits_for_any_more_are_deleted(nodes: Nodes,
 
 async def test_numbers_of_groups_are_forgotten_but_the_last(nodes: Nodes, clock: Clock) -> None:
     made = [await nodes.open(name) for name in "ab"]
-    sweeper = Sweeper(made[0], clock)
+    sweeper = Sweeper(made[0], clock, unused)
     for node in made:
         for _ in range(3):
             await node.write(Group())

@@ -55,6 +55,11 @@ SELECT slot::smallint FROM slots CROSS JOIN generate_series(0, {SLOTS - 1}) slot
 scan would go over all that was deleted there."""
 
 
+UNUSED: Final = """
+SELECT name FROM filter f WHERE NOT gone AND NOT EXISTS (SELECT FROM subscription s WHERE s.filter = f.id) LIMIT $1
+"""
+
+
 class Line:
     """A connection, made when it is needed, for one call after another. After an error it goes."""
 
@@ -316,6 +321,10 @@ class SharedDatabase:
     async def collect(self, limit: int) -> bool:
         """Delete what a session has left, `limit` deliveries at most. False: there is none."""
         return bool(await self._sweep("SELECT collect_1($1)", limit))
+
+    async def unused_filters(self, limit: int) -> list[str]:
+        """Return filters that no session has, `limit` at most."""
+        return [row[0] for row in await self._sweeps.fetch(UNUSED, limit, seconds=self.timeout)]
 
     async def trim(self) -> None:
         """Forget the numbers of groups that are not asked for any more."""

@@ -19,6 +19,7 @@ from canopy_mqtt.store.shared.calls import (
     Claimed,
     Content,
     DeliveryKey,
+    End,
     Foreign,
     Group,
     Joined,
@@ -98,8 +99,9 @@ class RunningNode:
         """Begin an incarnation, on the running event loop. The schema is there (`SharedDatabase.open`)."""
         now = asyncio.get_running_loop().time
         watch = Watch(self.database, dead_after=self._dead_after, now=now)
-        sweeper = Sweeper(self.database, now)
+        sweeper = Sweeper(self.database, now, lambda name: self.node.note(End(name)))
         self._times = [
+            asyncio.create_task(self._beat(watch)),
             asyncio.create_task(self._each_second(watch, sweeper)),
             asyncio.create_task(self._sweep(sweeper)),
         ]
@@ -129,7 +131,7 @@ class RunningNode:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    async def _each_second(self, watch: Watch, sweeper: Sweeper) -> None:
+    async def _beat(self, watch: Watch) -> None:
         while True:
             await asyncio.sleep(SECOND)
             joined = self.node.joined
@@ -142,6 +144,11 @@ class RunningNode:
                         self.node.over()
                     continue
                 self.node.saw(peers or ())
+
+    async def _each_second(self, watch: Watch, sweeper: Sweeper) -> None:
+        """Pass seconds on, also while a beat waits for its answer."""
+        while True:
+            await asyncio.sleep(SECOND)
             self.node.second(linked=self._side.linked())
             self._side.second(watch.away, blocked=sweeper.blocked)
 

@@ -26,6 +26,9 @@ SLOT_SECONDS: Final = 600
 """Seconds for which a slot is written. What is acknowledged by then is never moved."""
 TRIM_SECONDS: Final = 10.0
 CLEAN_SECONDS: Final = 3_600.0
+FILTER_SECONDS: Final = 60.0
+FILTERS: Final = 500
+"""Filters without subscriptions that are looked for at once: those of sessions that have ended."""
 FIRST_PAUSE: Final = 1.0
 """Seconds before a slot that is in use is tried again; twice as many each time."""
 MAX_PAUSE: Final = 60.0
@@ -34,9 +37,12 @@ MAX_PAUSE: Final = 60.0
 class Sweeper:
     """Sweeps for a node."""
 
-    def __init__(self, database: SharedDatabase, now: Callable[[], float]) -> None:
-        """`now`: a clock in seconds that only goes forward."""
+    def __init__(self, database: SharedDatabase, now: Callable[[], float], unused: Callable[[str], None]) -> None:
+        """`now`: a clock in seconds that only goes forward; `unused` is told of filters that no session has: the node
+        ends them in its groups, which look again."""
         self._database = database
+        self._unused = unused
+        self._filters_at = now() + FILTER_SECONDS
         self._now = now
         self._trim_at = now() + TRIM_SECONDS
         self._clean_at = now() + CLEAN_SECONDS
@@ -64,6 +70,12 @@ class Sweeper:
         if now >= self._clean_at:
             self._clean_at = now + CLEAN_SECONDS
             await database.clean_long()
+        if now >= self._filters_at:
+            names = await database.unused_filters(FILTERS)
+            if len(names) < FILTERS:
+                self._filters_at = now + FILTER_SECONDS
+            for name in names:
+                self._unused(name)
         await database.change_slot(SLOT_SECONDS)
         if now >= self._empty_at:
             for slot in await database.old_slots():
