@@ -184,7 +184,7 @@ def test_the_place_is_kept_when_the_whole_level_is_made_again() -> None:
     for n in range(99):
         tree.remove(f"a/{n}")
     for n in range(99):
-        tree.set(f"a/{n}", Retainable())
+        tree.set(f"a/{n}", object())
     assert rest(cursor) == ["a/99"]
     assert len(came) == 10
 
