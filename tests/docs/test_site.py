@@ -58,7 +58,7 @@ def test_the_page_of_settings_has_each_setting_and_its_variable(settings_page: s
 def test_settings_are_few_enough_to_know() -> None:
     """Who needs one more says which one goes, or why a constant with its reason does not do.
 
-    A cluster has ten: names, addresses and files are those of each node, and its three bounds are promises to operators.
+    A cluster has ten: names, addresses and files are those of each node, and three bounds are promises to operators.
     Workers have one, their number.
     """
     assert len(defaults()) <= 160 + 10 + 1
