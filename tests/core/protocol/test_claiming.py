@@ -268,6 +268,18 @@ def test_a_session_that_ends_with_its_next_connection_is_shared_until_then() -> 
 # -- who may come ------------------------------------------------------------------------------------------------------
 
 
+def test_no_other_user_takes_over_whatever_the_store_says() -> None:
+    """It may not have asked whose the session is: it cannot reach its database."""
+    net = SharedNetwork()
+    client = net.durable("c", user_name="alice")
+    other = net.waiting("c", user_name="bob", clean=True, expiry=0)
+    net.settle()
+    assert other.connack.reason_code == reason_codes.CLIENT_IDENTIFIER_NOT_VALID
+    assert not client.closed
+    assert net.session("c").user_name == "alice"
+    assert len(net.store.over) == 1
+
+
 def test_a_session_of_another_user_is_given_back() -> None:
     net = SharedNetwork(at_once=False, any_user_takes_over=False)
     client = net.waiting("c", user_name="mallory")

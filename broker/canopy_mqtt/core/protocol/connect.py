@@ -329,6 +329,8 @@ def _restore(protocol: ServerProtocol, admission: Admission, attempt: Attempt, n
     if shared.waiting.get(client_id) is attempt:
         del shared.waiting[client_id]
     earlier = router.sessions.get(client_id)
+    # The store has asked whose the session is, unless it could not be reached.
+    identity.check_owner(earlier, admission.principal.user_name, router.limits, now)
     if earlier is not None:
         # The claim counts for it no more.
         _take_over(earlier, router, now)
