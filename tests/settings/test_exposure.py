@@ -19,8 +19,8 @@ def test_this_machine_alone(host: str) -> None:
 
 @for_each("host", ["0.0.0.0", "[::]", "192.168.1.5", "broker.example.org"])
 def test_other_machines(host: str) -> None:
-    (line,) = exposed(Settings(listen=("mqtt://127.0.0.1:1883", f"mqtt://{host}:1883")))
-    assert line.startswith(f'listen "mqtt://{host}:1883": other machines may reach it')
+    (line,) = exposed(Settings(listen=("mqtt://127.0.0.1:1883", f"mqtt://{host}:1884")))
+    assert line.startswith(f'listen "mqtt://{host}:1884": other machines may reach it')
 
 
 def test_a_user_name_proves_nothing() -> None:

@@ -82,6 +82,22 @@ def test_the_last_piece_is_found_by_whoever_needs_it() -> None:
     assert [workers.take(worker, 1) for worker in range(3)] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("offset", range(6))
+@pytest.mark.parametrize("worker", range(3))
+def test_the_last_piece_is_found_whoever_was_told_first(offset: int, worker: int) -> None:
+    """Answers come when all have been told, and workers do not begin in one round."""
+    workers = Workers(3, 7)
+    for _ in range(offset):
+        workers.round(0)
+    for _ in range(40):
+        for each in range(3):
+            workers.kept.tell(each)
+        for each in range(3):
+            workers.answer(each)
+        workers.take(worker, 7)
+    assert workers.used[worker] == 7
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_all_together_never_have_more_than_there_is(seed: int) -> None:
     """A worker that stands still keeps its part; one that ended has none."""

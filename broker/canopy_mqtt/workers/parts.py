@@ -52,8 +52,9 @@ class Total:
         count = len(self.used)
         weights = [1 + SHORT * count * self._is_short(each) for each in range(count)]
         own, rest = divmod(free * weights[worker], sum(weights))
-        # The last pieces go round: one that needs them takes them, and the others give them back, which takes a turn.
-        own += rest > 0 and (self._is_short(worker) or self._turn // (2 * count) % count == worker)
+        # The last pieces go round: one that needs them takes them, and the others give them back, which takes a turn,
+        # and another one where it is told in the same round.
+        own += rest > 0 and (self._is_short(worker) or self._turn // (3 * count) % count == worker)
         self._turn += 1
         left = self.limit - sum(self.parts) + self.parts[worker]
         part = max(self.used[worker], min(self.used[worker] + own, left))

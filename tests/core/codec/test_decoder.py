@@ -188,3 +188,12 @@ class TestReasonCodes:
                 continue
             accepted.append(code)
         assert accepted == sorted(allowed)
+
+
+def test_publish_before_connect() -> None:
+    """[MQTT-3.1.0-1]"""
+    decoder = Decoder(100)
+    decoder.feed(b"\x30\x03\x00\x01a")
+    assert decoder.next_frame()
+    with pytest.raises(ProtocolViolation):
+        decoder.publish()

@@ -304,3 +304,9 @@ class TestForward:
     def test_decode_refuses(self, raw: bytes, error: type[ProtocolError]) -> None:
         with pytest.raises(error):
             pr.decode_forward(raw)
+
+    @for_each("topic", ["", "a/+", "#"])
+    def test_response_topic(self, topic: str) -> None:
+        """[MQTT-3.3.2-14] [MQTT-4.7.3-1]"""
+        with pytest.raises(ValueError, match="not a topic name"):
+            pr.encode_forward(response_topic=topic)

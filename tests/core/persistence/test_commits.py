@@ -22,6 +22,17 @@ class Waiting(Waiter):
         return self.things
 
 
+def test_an_earlier_number_is_not_put_off_by_a_later_one() -> None:
+    commits, told = Commits(), list[tuple[str, int]]()
+    waiter = Waiting("a", told)
+    commits.journal_position = 1
+    commits.wait(waiter)
+    commits.journal_position = 5
+    commits.wait(waiter)
+    commits.advance(1)
+    assert told == [("a", 1)]
+
+
 def test_who_is_handed_something_is_told_in_the_next_turn_whatever_is_committed() -> None:
     """Before those who wait for a number."""
     commits, told = Commits(), list[tuple[str, int]]()

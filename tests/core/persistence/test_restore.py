@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from canopy_mqtt.core.codec.packets import Publish, SubscriptionRequest, Will
 from canopy_mqtt.core.persistence import restore as restoring
 from canopy_mqtt.core.persistence.journal import (
@@ -132,6 +134,16 @@ def test_the_journal_hears_what_the_restart_changed_and_no_more() -> None:
     died.will = WillRecord(Will("w", b"", delay=9), None)
     network(kept, died, retained=(message(b"r"),), journal=Notes())
     assert told == [("c", b"1", 31), ("c", b"2", 32), ("d", 100, START), ("d", "w", START + 9)]
+
+
+def test_only_a_new_router_can_be_restored() -> None:
+    used = Network()
+    used.client("c")
+    with pytest.raises(RuntimeError, match="new router"):
+        restore(used.router, Saved(), used.now)
+    retaining = network(retained=(message(b"1"),))
+    with pytest.raises(RuntimeError, match="new router"):
+        restore(retaining.router, Saved(), retaining.now)
 
 
 def test_what_has_to_make_room_is_told_to_be_over() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from canopy_mqtt.core.codec import packets as p
-from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Ack, Publish, Suback, Unsuback
+from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, PUBREL, V5, V311, Ack, Publish, Suback, Unsuback
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.queues.held import FILTERS_ANSWER
 from canopy_mqtt.core.queues.send_buffer import MAX_CONTROL_BYTES
@@ -166,27 +166,6 @@ def test_what_is_held_of_other_packets_is_bounded_in_bytes(flood: p.Packet) -> N
 # -- lost connections --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [V311, V5])
-def test_what_is_held_when_the_connection_ends_is_dropped(house: House, version: int) -> None:
-    """QoS 1 comes again as a new message [MQTT-4.3.2-5]; QoS 2 is known, and routed once [MQTT-4.3.3-10]."""
-    house.away()
-    client = house.lasting("pub", version)
-    client.post("t/1", b"one", 1)
-    client.post("t/1", b"two", 2)
-    house.network.settle()
-    assert house.store.gate.waiting == 1
-    client.cut()
-    assert house.store.gate.waiting == 0
-    client.connect(clean=False, expiry=EXPIRY if version == V5 else None)
-    house.network.settle()
-    assert client.got(Ack) == []
-    house.commit()
-    house.commit()
-    assert sorted(_kinds(client)) == [(PUBACK, 1), (PUBREC, 2), (PUBCOMP, 2)]
-    waiting = house.network.session("sub").queue.pending or ()
-    assert [each.message.payload() for each in waiting] == [b"one", b"two", b"one"]
-
-
 # -- SUBACK and UNSUBACK -----------------------------------------------------------------------------------------------
 
 
@@ -201,6 +180,15 @@ def test_unsuback_for_what_a_lost_connection_took_back_waits_too(house: House) -
     assert client.got(Unsuback) == []
     house.commit()
     assert [(each.packet_id, each.reason_codes) for each in client.got(Unsuback)] == [(3, [0x11])]
+
+
+def test_suback_leaves_at_once_where_nobody_keeps_the_session(house: House) -> None:
+    house.away()
+    house.client("pub").publish("t/1", b"x", 1)
+    assert house.store.gate.pending()
+    client = house.client("clean")
+    assert client.subscribe("u/#", qos=1) == [1]
+    assert client.unsubscribe("u/#") == [0]
 
 
 # -- what a client is sent ---------------------------------------------------------------------------------------------
@@ -235,50 +223,6 @@ def test_one_that_may_leave_and_was_not_written_stays_before_what_is_not_committ
     assert client.payloads() == [b"first", b"second"]
 
 
-def test_what_the_send_quota_left_waiting_stays_behind_what_is_not_kept_yet(house: House) -> None:
-    """The client comes back twice with a Receive Maximum of 1, before anything is committed [MQTT-4.6.0-6]."""
-    client = house.receiver()
-    other = house.client("pub")
-    other.publish("t/1", b"first", 2)
-    other.publish("t/1", b"second", 2)
-    for _ in range(2):
-        client.cut()
-        client.connect(clean=False, expiry=EXPIRY, receive_maximum=1, settle=False)
-        house.network.settle()
-    house.commit()
-    house.commit()
-    house.commit()
-    assert client.payloads() == [b"first", b"second"]
-
-
-@pytest.mark.parametrize("acknowledged", [False, True])
-def test_what_the_send_quota_left_waiting_stays_behind_what_was_sent(house: House, acknowledged: bool) -> None:
-    """The connection ends twice: before anything is committed, and after some have been sent [MQTT-4.6.0-6]."""
-    client = house.receiver()
-    other = house.client("pub")
-    for payload in (b"1", b"2", b"3", b"4"):
-        other.publish("t/1", payload, 2)
-    client.cut()
-    client.answering = False
-    client.connect(clean=False, expiry=EXPIRY, receive_maximum=2, settle=False)
-    house.network.settle()
-    house.commit()
-    assert client.payloads() == [b"1", b"2"]
-    if acknowledged:
-        for kind in (PUBREC, PUBCOMP):
-            client.send(Ack(kind, 1))
-            house.network.settle()
-            house.commit()
-        assert client.payloads() == [b"3"]
-    client.cut()
-    client.answering = True
-    client.connect(clean=False, expiry=EXPIRY, settle=False)
-    house.network.settle()
-    house.commit()
-    # That what had been sent came again before was seen by the client's judge.
-    assert client.payloads() == ([b"4"] if acknowledged else [b"3", b"4"])
-
-
 def test_our_pubrel_waits_until_it_is_kept_that_pubrec_came(house: House) -> None:
     """[MQTT-4.3.3-4]"""
     client = house.receiver()
@@ -304,31 +248,6 @@ def test_a_run_of_pubrecs_is_answered_when_all_of_it_is_kept(house: House) -> No
     assert [each.packet_id for each in client.acks(PUBREL)] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("written", [True, False])
-def test_what_passed_a_held_publish_is_sent_again_before_it(house: House, written: bool) -> None:
-    """QoS 1 does not wait for QoS 2: the order of sending is that of sending again [MQTT-4.6.0-1].
-
-    `written`: whether the one that is held leaves before the connection ends.
-    """
-    client = house.receiver()
-    client.answering = False
-    publisher = house.client("pub")
-    for payload, qos in ((b"held", 2), (b"first", 1), (b"held, too", 2)):
-        publisher.publish("t/1", payload, qos)
-    assert client.payloads() == [b"first"]
-    if written:
-        house.commit()
-        assert client.payloads() == [b"held", b"held, too"]
-    client.cut()
-    house.commit()
-    client.answering = True
-    client.connect(clean=False, expiry=EXPIRY, receive_maximum=1)
-    while client.session.inflight.count:
-        house.commit()
-    again = [(each.payload, each.dup) for each in client.got(Publish)]
-    assert again == [(b"first", True), (b"held", written), (b"held, too", written)]
-
-
 def test_held_publishes_that_find_no_room_go_when_the_writer_has_made_some() -> None:
     """A send buffer keeps its bounds also where many are committed at once."""
     house = House(live_messages=2)
@@ -345,7 +264,30 @@ def test_held_publishes_that_find_no_room_go_when_the_writer_has_made_some() -> 
     assert client.payloads() == [b"%d" % number for number in range(6)]
 
 
+def test_an_identifier_that_is_held_is_not_acknowledged_by_guessing(house: House) -> None:
+    """What was never written has no PUBREC."""
+    client = house.receiver()
+    house.client("pub").publish("t/1", b"x", 2)
+    client.send(Ack(PUBREC, 1))
+    house.network.settle()
+    assert client.session.inflight.count == 1
+    house.commit()
+    assert client.payloads() == [b"x"]
+
+
 # -- a store that fails ------------------------------------------------------------------------------------------------
+
+
+def test_refuse_ends_the_connection_of_a_client_that_cannot_be_told() -> None:
+    """3.1.1 has no reason codes: an acknowledgement would be a promise."""
+    house = House(store_refuses=True)
+    house.away()
+    client = house.client("pub", V311)
+    client.publish("t/1", b"0", 0)
+    house.store.gate.fail()
+    client.publish("t/1", b"x", 1)
+    assert client.closed
+    assert client.got(Ack) == []
 
 
 def test_a_refusal_stays_behind_what_is_held() -> None:

@@ -140,6 +140,16 @@ class TestAuth:
         assert client.connack.reason_code == 0x87
         assert keeper.refused == [("c", 0x87)]
 
+    def test_large_challenge(self) -> None:
+        """An AUTH that the client cannot take is not sent: the connection ends [MQTT-3.1.2-24] [MQTT-3.15.2-2]."""
+        network = Network()
+        network.router.auth_methods["counting"] = Counting()
+        client = network.idle("c")
+        client.connect(properties=_method("counting", b"0"), max_packet=16)
+        assert client.closed
+        assert client.got(Auth) == []
+        assert network.router.sessions == {}
+
     def test_whom_an_exchange_has_found(self) -> None:
         """That is who the client is, and access control is told before it decides."""
         network = Network()

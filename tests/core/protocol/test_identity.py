@@ -8,7 +8,7 @@ import pytest
 
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
-from canopy_mqtt.core.codec.properties import REASON_STRING, encode_forward
+from canopy_mqtt.core.codec.properties import encode_forward
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.hooks import FORBIDDEN, LATER, AccessControl, Origin, PeerCertificate, Ticket
 from canopy_mqtt.core.jobs import ASK_FILTER_WORK, TURN_WORK
@@ -92,27 +92,6 @@ class TestOwner:
         assert bob.take() == []
         assert alice.connect(clean=False, expiry=HOUR, user_name=owner).session_present
         assert alice.payloads() == [b"queued"]
-
-    @pytest.mark.parametrize(("owner", "other", "why"), [
-        (None, "bob", "was created without a user name, and this client has one"),
-        ("alice", None, "belongs to a user name, and this client has none"),
-        ("alice", "bob", "belongs to another user name"),
-    ])  # fmt: skip
-    @pytest.mark.parametrize("version", [V311, V5])
-    def test_the_log_says_why_and_what_to_do(
-        self, version: int, owner: str | None, other: str | None, why: str
-    ) -> None:
-        """ "Identifier rejected" sends people to the wrong place; the client is not told whose session it is."""
-        network = Network()
-        network.client("c", clean=False, expiry=HOUR, user_name=owner).cut()
-        client = network.idle("c", version)
-        answer = client.connect(user_name=other)
-        told = client.wire.protocol.close_text
-        assert told == (
-            f'the session of this client identifier {why}: session.takeover = "any-user" lets any client take it over, '
-            "and canopy ctl kick --session CLIENT removes it"
-        )
-        assert "takeover" not in answer.properties.strings.get(REASON_STRING, "")
 
     @pytest.mark.parametrize("version", [V31, V311, V5])
     @pytest.mark.parametrize(("owner", "other"), [("", None), (None, ""), ("", "")])
@@ -464,25 +443,6 @@ class TestPrincipal:
         assert client.connack.reason_code == 0
         return client
 
-    @pytest.mark.parametrize("later", [False, True])
-    def test_each_session_has_its_own(self, later: bool) -> None:
-        """Though one object was given for both: with its client identifier, and where it came by."""
-        network, knows = self.knowing(later)
-        for name in ("a", "b"):
-            client = self.come(network, name)
-            client.publish("t", b"x", 1, retain=True)
-        for name in ("a", "b"):
-            principal = network.session(name).principal
-            assert principal.client_id == name
-            assert (principal.user_name, principal.groups) == ("real", ("staff",))
-            assert (principal.host, principal.listener) == ("10.0.0.1", "mqtt://127.0.0.1:1883")
-            assert (principal.certificate, principal.attributes) == ("CN=x", {"room": "7"})
-        assert [(one.client_id, topic, qos, retain) for one, topic, qos, retain in knows.asked] == [
-            ("a", "t", 1, True),
-            ("b", "t", 1, True),
-        ]
-        assert knows.principal.client_id == ""
-
     def test_the_session_is_the_real_users(self) -> None:
         """Not that of whoever the CONNECT names."""
         network, _ = self.knowing()
@@ -546,15 +506,6 @@ class TestPrincipal:
         assert network.idle("a").connect().reason_code == 0
         assert network.idle("b").connect().reason_code == 0x87
         assert list(network.router.sessions) == ["a"]
-
-    def test_groups_and_attributes_are_counted(self) -> None:
-        """They take room that a client may fill: a token can be long."""
-        network = Network()
-        network.router.access_control = Names({"a": "u" * 100}, ("g" * 10_000,))
-        network.client("b")
-        before = network.router.session_table.bytes
-        network.client("a")
-        assert network.router.session_table.bytes - before > 4 * 10_000
 
 
 class Names(AccessControl):

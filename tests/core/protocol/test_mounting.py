@@ -30,7 +30,26 @@ def names(client: Client) -> list[str]:
     return [packet.topic.decode() for packet in client.take()]
 
 
+def asking(topic: str) -> bytes:
+    """The properties of a request."""
+    return encode_forward(0, "text", topic, b"correlation", [("a", "1")])
+
+
 class TestNames:
+    @QOS
+    def test_a_response_topic(self, qos: int) -> None:
+        """Whoever answers it, inside or outside, answers to where the requester listens; all else is unaltered."""
+        network = Network()
+        outside = network.client("o")
+        outside.subscribe("#", qos=2)
+        inside = network.mounted("i", V5, TENANT, user_name="a")
+        inside.subscribe("#", qos=2)
+        inside.publish("ask", b"?", qos, properties=asking("back/to/me"))
+        (seen,) = outside.take()
+        assert seen.properties == asking("tenant/a/back/to/me")
+        (own,) = inside.take()
+        assert own.properties == asking("back/to/me")
+
     @QOS
     @for_each("retain", [False, True])
     @for_each("topic", [
@@ -97,6 +116,13 @@ class TestNames:
 
 class TestOutside:
     """What lies outside a mount is not to be reached from inside: topics that begin with "$" are everybody's."""
+
+    @for_each(("version", "code"), [(V31, 5), (V311, 5), (V5, 0x87)])
+    def test_a_will(self, version: int, code: int) -> None:
+        network = Network()
+        idle = network.idle("i", version, TENANT)
+        assert idle.connect(user_name="a", will=Will("$x", b"")).reason_code == code
+        assert "i" not in network.router.sessions
 
     def test_names_that_are_too_long(self) -> None:
         """For the protocol, or for the settings: with what stands before them."""

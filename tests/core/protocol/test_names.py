@@ -77,6 +77,11 @@ class TestRefused:
         """Bad user name or password."""
         assert Network().idle("c", version).connect(user_name=f"u{sign}").reason_code == code
 
+    @for_each("sign", CONTROLS)
+    def test_wills(self, sign: str) -> None:
+        """As any topic name."""
+        assert Network().idle("c").connect(will=Will(f"a{sign}", b"")).reason_code == 0x81
+
 
 @for_each("sign", PLAIN)
 def test_everything_else_may_stand_in_names(sign: str) -> None:

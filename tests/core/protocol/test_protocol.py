@@ -137,3 +137,15 @@ class TestTurns:
         flood.wire.protocol.go_on(network.now)
         network.settle()
         assert 0 < len(other.take()) < 20_000
+
+
+class TestSubscribing:
+    """SUBSCRIBE and UNSUBSCRIBE."""
+
+    def test_limits_per_filter(self) -> None:
+        """What the settings refuse has its own code; the others are subscribed [MQTT-3.9.3-2]."""
+        network = Network(limits(max_topic_levels=3, max_subscriptions_per_client=2, max_qos=1))
+        filters = ["a", "a/b/c/d", "b", "c", "a"]
+        client = network.client("c")
+        assert client.subscribe(*filters, qos=2) == [1, 0x8F, 1, 0x97, 1]  # [MQTT-3.2.2-10]
+        assert network.client("o", V311).subscribe(*filters, qos=2) == [1, 0x80, 1, 0x80, 1]

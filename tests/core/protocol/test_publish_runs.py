@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from canopy_mqtt.core.codec import encoder
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import V5, V311, Ack, Packet, Publish
+from canopy_mqtt.core.queues.send_window import ACK_RUN
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.runs import examples
 
@@ -99,3 +100,39 @@ def test_a_stream_is_answered_in_one_read_as_packet_by_packet(
         # What is dropped when a queue is full depends on when its writer had its turn, and so does how much is
         # unacknowledged; what is answered does not.
         assert all(one == other for one, other in zip(whole[3], apart[3], strict=False))
+
+
+def test_runs_of_acknowledgements_of_every_kind() -> None:
+    """Longer than one go, with one in between that is unknown, and one that carries a reason code."""
+    network = Network(limits(receive_maximum=5_000, max_inflight=5_000))
+    publisher = network.client("p")
+    subscriber = network.client("s")
+    subscriber.answering = False
+    subscriber.subscribe("t", qos=2)
+    for qos in (1, 2):
+        count = ACK_RUN + 6
+        for number in range(count):
+            publisher.post("t", b"%d" % number, qos)
+        network.settle()
+        assert len(subscriber.session.inflight) == count
+        kinds = (p.PUBACK,) if qos == 1 else (p.PUBREC, p.PUBCOMP)
+        for kind in kinds:
+            owed = subscriber.unanswered
+            assert len(owed) == count
+            assert all(isinstance(each, Ack) and each.kind == kind for each in owed)
+            # Nobody knows this one: it is passed over, or told so.
+            subscriber.unanswered = [*owed[:5], Ack(kind, 65_000), *owed[5:]]
+            if kind == p.PUBACK:
+                refused = subscriber.unanswered[9]
+                assert isinstance(refused, Ack)
+                refused.reason_code = 0x97
+            subscriber.answer()
+            unknown = [each for each in subscriber.acks(p.PUBREL) if each.reason_code == 0x92]
+            assert len(unknown) == (0 if kind == p.PUBACK else 1)
+            if kind == p.PUBREC:
+                # Its PUBREL for nothing is answered with a PUBCOMP for nothing.
+                subscriber.unanswered = [each for each in subscriber.unanswered if each.packet_id != 65_000]  # type: ignore[attr-defined]
+        assert not subscriber.session.inflight
+        assert subscriber.session.window.quota == subscriber.session.window.limit
+        subscriber.take()
+    assert total_ledger(network.router.sessions.values()) == []

@@ -59,6 +59,13 @@ class TestPublishLimit:
         assert "PUBLISH packets a second for 5 s" in str(error)
         assert now >= NOW + 5.0
 
+    def test_patience_ends_in_the_middle_of_a_long_hold(self) -> None:
+        """Who owes an hour is not held for an hour."""
+        limit = PublishLimit(10.0, 0, 5.0)
+        assert limit.published(36_010, 1, NOW) == NOW + 5.0
+        with pytest.raises(ProtocolError, match="more than 10 PUBLISH packets a second for 5 s"):
+            limit.released(NOW + 5.0)
+
     def test_a_break_begins_anew(self) -> None:
         """A second without being held back, again and again: it may go on like that for ever."""
         limit = PublishLimit(10.0, 0, 5.0)

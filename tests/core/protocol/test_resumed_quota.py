@@ -1,14 +1,42 @@
-"""Receive Maximum of a publisher whose session is resumed (5.0 sections 3.3.4 and 4.9)."""
+"""Receive Maximum of a session that is resumed, in both directions (5.0 sections 3.3.4 and 4.9)."""
 
 from __future__ import annotations
 
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import PUBCOMP, PUBREC, PUBREL, V5, V311, Ack, Publish
+from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from tests.core.harness import Client, Network, limits
 from tests.support.runs import for_each
 
 EXPIRY = 100
 MAXIMUM = 4
+
+
+def test_a_pubrec_for_what_was_to_be_sent_again_takes_a_place_as_well() -> None:
+    """The client had the PUBLISH on its last connection, and answers before it comes again [MQTT-3.3.4-9]."""
+    network = Network()
+    client = network.idle("sub")
+    client.connect(clean=False, expiry=EXPIRY, receive_maximum=2)
+    client.subscribe(Request("t", 2))
+    client.answering = False
+    publisher = network.client("p")
+    publisher.publish("t", b"1", 2)
+    publisher.publish("t", b"2", 2)
+    client.cut()
+    client.connect(clean=False, expiry=EXPIRY, receive_maximum=1)
+    first, second = (each.packet_id for each in client.session.inflight.values())
+    assert [each.packet_id for each in client.got(Publish)] == [first]
+    client.send(Ack(PUBREC, second))
+    network.settle()
+    publisher.publish("t", b"3", 2)
+    assert client.session.window.quota == -1
+    for kind, packet_id in ((PUBCOMP, second), (PUBREC, first)):
+        client.send(Ack(kind, packet_id))
+        network.settle()
+        assert len(client.got(Publish)) == 1
+    client.send(Ack(PUBCOMP, first))
+    network.settle()
+    assert [each.payload for each in client.got(Publish)] == [b"1", b"3"]
 
 
 def _publisher(version: int = V5) -> tuple[Network, Client]:

@@ -133,39 +133,6 @@ def test_filters_that_somebody_hears_of_count_for_more(heard: str) -> None:
     assert charge(network, wanted) == plain + 100 * TOLD_WORK + for_rules
 
 
-@pytest.mark.crowd
-@pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
-@pytest.mark.parametrize("end", ["cut", "taken over", "closed"])
-def test_an_end_in_the_middle(kind: str, end: str) -> None:
-    """What was acted on stands, nothing else is, and everything goes with the session."""
-    network = Network()
-    client = network.client("c", clean=False, expiry=100)
-    if kind == "unsubscribe":
-        client.subscribe(*_names())
-    client.send(_subscribe() if kind == "subscribe" else _unsubscribe())
-    client.wire.to_channel()
-    assert client.wire.protocol.unfinished
-    router, session = network.router, client.session
-    left = len(session.subscriptions)
-    assert 0 < left < MANY
-    if end == "cut":
-        client.cut()
-    elif end == "taken over":
-        again = network.idle("c")
-        again.connect(clean=False, expiry=100, settle=False)
-        again.wire.to_channel()
-        assert client.wire.protocol.close_cause == "taken-over"
-        again.cut()
-    else:
-        client.wire.protocol.close("shutdown", 0x8B, "", network.now)
-    client.wire.protocol.go_on(network.now)
-    network.settle()
-    assert len(session.subscriptions) == router.subscription_count == len(router.trie) == left
-    network.advance(200)
-    assert router.sessions == {}
-    assert len(router.trie) == 0
-
-
 @pytest.mark.parametrize(
     ("count", "differ", "told"), [(MAX_TOLD + 1, False, 1), (MAX_TOLD, True, MAX_TOLD), (MAX_TOLD + 1, True, 0)]
 )

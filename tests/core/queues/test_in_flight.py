@@ -64,6 +64,17 @@ def test_a_ring_is_a_dictionary_in_the_order_of_sending(steps: list[tuple[str, i
         agree(ring, model)
 
 
+def test_all_identifiers_can_be_in_use() -> None:
+    """And not one more; one that is free again is the next."""
+    ring = InFlight()
+    sent = [send(ring) for _ in range(MAX_ID)]
+    assert {each.packet_id for each in sent} == set(range(1, MAX_ID + 1))
+    assert ring.next_id() == 0
+    ring.remove(sent[499])
+    assert send(ring).packet_id == 500
+    assert ring.next_id() == 0
+
+
 @pytest.mark.crowd
 def test_one_that_is_never_acknowledged_does_not_make_the_ring_grow() -> None:
     """Its slot is passed over, lap after lap: a client that leaves one open costs what it did before."""

@@ -31,7 +31,7 @@ from canopy_mqtt.core.queues.queue_terms import (
 )
 from canopy_mqtt.store import MemoryStore
 from tests.core.harness import Client, Network
-from tests.core.recount import User, ask, user_wish
+from tests.core.recount import User, ask, numbers, user_wish
 from tests.store.observed import at_once
 from tests.store.places import rebooted
 from tests.support.restored import restore
@@ -200,6 +200,20 @@ class TestRestart:
         assert kept.options is not None
         assert kept.options.policy == DISCONNECT
         assert subscriptions["v"].message_terms is None
+
+    def test_it_holds(self) -> None:
+        """For what comes after the restart."""
+        limits = Limits()
+        network, store, client = self.world(limits)
+        ask(client, "t", qos=1, user=user_wish("latest"))
+        client.cut()
+        made = self.restarted(network, store, limits)
+        publisher = made.client("p")
+        for payload in numbers(5):
+            publisher.publish("t", payload, 1)
+        back = made.idle("c")
+        back.connect(clean=False, expiry=HOUR)
+        assert back.payloads() == [b"0004"]
 
     def test_rules_by_user_name(self) -> None:
         """A restored session has no user name until its client is back; then the rules for that user hold again."""

@@ -11,6 +11,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from canopy_mqtt.core.causes import QUEUE_FULL
 from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.core.queues.message import OVERHEAD
 from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST, LATEST
@@ -258,3 +259,26 @@ class TestLatest:
         network.settle()
         assert [packet.payload for packet in client.take()] == numbers(4)
         assert losses(client.session) == {"replaced-by-latest": 3}
+
+
+class TestDisconnect:
+    """A client whose queue runs over is told and disconnected."""
+
+    def test_from_a_shared_subscription(self) -> None:
+        """What it did not finish goes to another member (section 4.8.2)."""
+        network = Network(limits(max_inflight=1))
+        publisher = network.client("p")
+        slow, quick = network.client("slow", clean=False, expiry=HOUR), network.client("quick")
+        slow.judge.enabled = quick.judge.enabled = False
+        ask(slow, "$share/g/t", qos=1, user=user_wish("disconnect", depth="2"))
+        slow.answering = False
+        sent = numbers(4)
+        for payload in sent:
+            publisher.publish("t", payload, 1)
+        assert slow.wire.protocol.close_cause == QUEUE_FULL
+        assert quick.subscribe("$share/g/t", qos=1) == [1]
+        slow.connect(clean=False, expiry=HOUR)
+        slow.cut()
+        network.settle()
+        assert set(quick.payloads()) == set(sent[:3])
+        check(network, network.router.sessions.values())

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from canopy_mqtt.core.causes import QUEUE_FULL
 from canopy_mqtt.core.codec.packets import V5, V311
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import (
+    DISCONNECT,
     DROP_NEWEST,
     DROP_OLDEST,
     LATEST,
@@ -24,7 +26,7 @@ from canopy_mqtt.core.queues.queue_terms import (
     QueueRule,
 )
 from tests.core.harness import Client, Network
-from tests.core.recount import ask, check, losses, numbers, user_wish
+from tests.core.recount import ask, burst, check, losses, numbers, user_wish
 from tests.support.runs import examples, for_each
 from tests.support.sessions import any_session
 
@@ -96,29 +98,6 @@ class TestAccount:
         assert message_terms.oldest() is first
         assert message_terms._topics is not None
         assert len(message_terms._topics) == message_terms.waiting == 11
-
-
-def test_a_frozen_lane_costs_no_more_however_much_passes_through() -> None:
-    """Gaps in the queue, and places in the order of age, stay in proportion to what waits."""
-    given_limits = Limits()
-    given_limits.rules = (QueueRule(topic_filter="a/#", policy=DROP_OLDEST, depth=3, max_age=1_000.0),)
-    network = Network(given_limits)
-    client, publisher = network.client("c"), network.client("p")
-    client.subscribe("a/#", "b")
-    client.wire.frozen = True
-    publisher.publish("b")
-    for _ in range(3_000):
-        publisher.publish("a/1")
-    message_terms = client.session.subscriptions["a/#"].message_terms
-    assert message_terms is not None
-    assert message_terms._by_age is not None
-    assert (client.wire.send_buffer.messages, message_terms.waiting) == (4, 3)
-    assert losses(client.session) == {"full-messages": 2_997}
-    assert len(client.wire.send_buffer.items) < 100
-    assert len(message_terms._by_age) < 100
-    client.wire.frozen = False
-    network.settle()
-    assert len(client.take()) == 4
 
 
 def aged(policy: int = DROP_NEWEST, max_age: float = AGE, queue_qos0: bool = True) -> Network:
@@ -324,6 +303,44 @@ class TestExpiry:
         assert returned(client) == [b"new", b"newer"]
         assert losses(session) == {"expired": 4}
         check(network, network.router.sessions.values())
+
+
+class TestDepth:
+    """The messages of one subscription that wait."""
+
+    @for_each("bound", ["live_messages", "live_bytes"])
+    def test_drop_oldest_in_a_full_queue(self, bound: str) -> None:
+        """What was granted holds when the client's queue is full of nothing but this subscription's messages."""
+        given_limits = Limits()
+        given_limits.rules = (QueueRule(topic_filter="d", policy=DROP_OLDEST),)
+        setattr(given_limits, bound, {"live_messages": 4, "live_bytes": 400}[bound])
+        network = Network(given_limits)
+        publisher, client = network.client("p"), network.client("c")
+        client.subscribe("d")
+        client.wire.frozen = True
+        burst(publisher, "d", numbers(20))
+        client.wire.frozen = False
+        network.settle()
+        assert client.payloads()[-1:] == numbers(20)[-1:]
+
+    @for_each(("qos", "bound"), [(0, "live_messages"), (0, "live_bytes"), (1, "session_messages")])
+    def test_disconnect_in_a_full_queue(self, qos: int, bound: str) -> None:
+        """A subscription whose wish it is ends the connection when its message does not fit; another's does not."""
+        given_limits = Limits()
+        given_limits.max_inflight = 1
+        given_limits.rules = (QueueRule(topic_filter="d", policy=DISCONNECT),)
+        setattr(given_limits, bound, {"live_messages": 3, "live_bytes": 600, "session_messages": 3}[bound])
+        network = Network(given_limits)
+        publisher, client = network.client("p"), network.client("c")
+        client.subscribe("d", qos=1)
+        client.subscribe("o", qos=1)
+        client.answering = False
+        client.wire.frozen = True
+        for payload in numbers(30):
+            publisher.publish("o", payload, qos)
+        assert client.wire.protocol.close_cause == ""
+        publisher.publish("d", b"x" * 60, qos)
+        assert client.wire.protocol.close_cause == QUEUE_FULL
 
 
 class TestOrder:

@@ -121,6 +121,19 @@ def test_a_connected_bridge_keeps_its_name() -> None:
     assert told(network) == b"0"
 
 
+def test_two_that_announce_one_name() -> None:
+    """The first to write it has it: the other's will says nothing about it."""
+    network, operator = watched()
+    first = network.client("first", V311, clean=False, will=will())
+    second = network.client("second", V311, clean=False, will=will())
+    first.publish(STATE, b"1", 1, retain=True)
+    second.publish(STATE, b"0", 1, retain=True)
+    second.cut()
+    network.settle()
+    assert operator.payloads() == [b"1"]
+    assert told(network) == b"1"
+
+
 def test_an_absent_bridge_keeps_its_name() -> None:
     """As long as its session is there: nobody else says that it is up. Then the name is free."""
     network, operator = watched()

@@ -131,32 +131,6 @@ def test_rules_that_are_made_meanwhile_hold_for_who_has_not_had_it() -> None:
     assert min(session.queued() for session in barred) == 1
 
 
-@pytest.mark.parametrize("anew", [True, False])
-def test_rules_that_come_into_force_hold_for_a_topic_of_very_many(anew: bool) -> None:
-    """`anew`: there were none before; else they looked at no delivery, and so it was not asked who may have it."""
-    network = Network()
-    router = network.router
-    rules = Rules()
-    rules.ask_work = 0
-    rules.filters_deliveries = False
-    if not anew:
-        router.access_control = rules
-    receivers = sessions(network)
-    router.publish(message(1), None)
-    # What the message finds out about its receivers is out of date when it is through.
-    router.subscribe(receivers[0], "", "a/#", Request("a/#", 1), 0)
-    finish(router, network.now)
-    rules.filters_deliveries = True
-    rules.no_receive |= {(session.client_id, TOPIC.decode()) for session in receivers[1:]}
-    if anew:
-        router.access_control = rules
-    else:
-        rules.change()
-    router.publish(message(1), None)
-    finish(router, network.now)
-    assert [session.queued() for session in receivers] == [2] + [1] * (len(receivers) - 1)
-
-
 @pytest.mark.crowd
 def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does() -> None:
     """So that two messages of one client come in their order, and no more than one of each client is written down."""
@@ -304,39 +278,6 @@ class Told(Journal):
     def in_flight(self, client_id: str, delivery: Delivery) -> None:
         del delivery
         self.told.append(client_id)
-
-
-def kept(network: Network) -> tuple[Told, list[Session]]:
-    """Sessions that a journal is told of."""
-    network.router.journal = journal = Told()
-    receivers = sessions(network)
-    for session in receivers:
-        session.keep_in(journal)
-    return journal, receivers
-
-
-@pytest.mark.crowd
-def test_with_a_store_it_goes_in_turns_too() -> None:
-    """Its journal hears of it at once, and of each who has had it in the very call in which he had it."""
-    network = Network()
-    router = network.router
-    journal, receivers = kept(network)
-    router.publish(message(1), None)
-    assert (journal.begun, journal.had, journal.over) == ([b"x"], [], [])
-    for _ in range(2 * MANY):
-        before = router.budget.used
-        more = router.tick(network.now)
-        assert router.budget.used - before <= STEP_WORK + 2 * OBJECT_WORK
-        assert journal.had == journal.told
-        assert journal.over == ([] if more else [1])
-        if not more:
-            break
-    assert {session.queued() for session in receivers} == {1}
-    assert sorted(journal.had) == sorted(session.client_id for session in receivers)
-    # What nobody is promised anything of is nobody's to keep.
-    router.publish(message(0), None)
-    finish(router, network.now)
-    assert journal.begun == [b"x"]
 
 
 @pytest.mark.parametrize("filters", [("#",), FILTERS])

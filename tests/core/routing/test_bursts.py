@@ -225,3 +225,15 @@ def test_how_long_a_run_may_be() -> None:
     assert longest(0, RUN_MESSAGES) == RUN_MESSAGES
     assert longest(QUEUE_PART * 5, RUN_MESSAGES) == 5
     assert longest(1, RUN_MESSAGES) == 1
+
+
+def test_what_is_wrong_in_a_burst_is_found() -> None:
+    """A packet that breaks the protocol ends the connection, after what stood before it was routed."""
+    for wrong in (b"\x30\x05\x00\x01+ab", b"\x30\x02\x00\x05", b"\x36\x05\x00\x01xab", b"\x30\xff\xff\xff\xff\x01"):
+        side = Side([Listener("x", 4, 0, False, 0, False)], 4, 10_000, False)
+        side.warm(4)
+        packet = wire.publish("x", b"ok", version=4)
+        side.publisher.receive(packet * 3 + wrong + packet, 1.0)
+        assert side.publisher.close_cause == "protocol-error"
+        side.clients[0].send_buffer.listed = False
+        assert b"".join(side.clients[0].send_buffer.take_batch(1 << 20, 1.0)) == packet * 3

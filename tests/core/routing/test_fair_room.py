@@ -13,6 +13,7 @@ from canopy_mqtt.core.hooks import AccessControl, Origin, Ticket
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
+from canopy_mqtt.core.routing.retained import RetainedMessage, account_name
 from canopy_mqtt.core.routing.session_table import lacking_session_room
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import check_accounts
@@ -281,6 +282,27 @@ def test_retained_messages_of_qos_0_make_room(bound: dict[str, int], hog: str, o
     assert gone == sorted(gone, reverse=True)
     assert any(gone)
     check_accounts(network.router)
+
+
+@pytest.mark.parametrize("bound", [{"max_retained_bytes": 300_000}, {"max_retained_messages": 200}])
+def test_the_oldest_message_may_be_the_one_that_is_replaced(bound: dict[str, int]) -> None:
+    """By a larger one: the next oldest makes room for it."""
+    network = town(**bound)
+    fill_retained(network, "alice", 0)
+    newcomer = come(network, "newcomer", "bob")
+    for _ in range(30):
+        oldest = next(topic for topic in kept(network) if account_of(network, topic) == "user alice")
+        newcomer.publish(oldest, b"y" * 3_000, retain=True)
+        assert oldest in kept(network)
+        assert account_of(network, oldest) == "user bob"
+    check_accounts(network.router)
+
+
+def account_of(network: Network, topic: str) -> str:
+    """On whose account the retained message of a topic is."""
+    found = network.router.retained.get(topic)
+    assert isinstance(found, RetainedMessage)
+    return account_name(found)
 
 
 @pytest.mark.parametrize("bound", [{"max_retained_bytes": 300_000}, {"max_retained_messages": 200}])

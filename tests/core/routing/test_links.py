@@ -1,10 +1,11 @@
-"""Clients that are other brokers: bridges of 3.1 and 3.1.1."""
+"""Clients that are other brokers: bridges of 3.1 and 3.1.1, and how many links a message may pass."""
 
 from __future__ import annotations
 
 import pytest
 
 from canopy_mqtt.core.codec.packets import V31, V311
+from canopy_mqtt.core.routing.links import with_hop
 from tests.core.harness import Network, limits, total_ledger
 
 
@@ -13,6 +14,27 @@ def named(hop_limit: int = 8, **given: int) -> Network:
     network = Network(limits(hop_limit=hop_limit, **given))
     network.router.broker_id = "here"
     return network
+
+
+def path(*broker_ids: str) -> bytes:
+    """The properties of a message that came this way."""
+    properties = b""
+    for broker_id in broker_ids:
+        properties = with_hop(properties, broker_id)
+    return properties
+
+
+class TestPath:
+    """A message that has been here, or has come over too many links, goes nowhere and is acknowledged."""
+
+    def test_no_limit(self) -> None:
+        """0 lets any number through."""
+        network = named(hop_limit=0)
+        listener, publisher = network.client("s"), network.client("p")
+        listener.subscribe("t")
+        publisher.publish("t", b"x", properties=path(*(str(number) for number in range(300))))
+        publisher.publish("t", b"y", properties=path("here"))
+        assert listener.payloads() == [b"x"]
 
 
 class TestBridges:

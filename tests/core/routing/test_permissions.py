@@ -8,8 +8,10 @@ from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import V5, V311, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.hooks import FORBIDDEN, UNSTEADY, AccessControl
+from canopy_mqtt.core.ledger import NOT_AUTHORIZED
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.send_window import TURN
+from canopy_mqtt.store.memory import MemoryStore
 from tests.core.harness import Client, Network, limits, total_ledger
 
 HOUR = 3600
@@ -163,6 +165,21 @@ class TestDeliveries:
             writer.publish("t", b"%d" % number)
         assert reader.payloads() == [b"0", b"1", b"2"]
         assert (rules.publishes, rules.receives) == (5, 4)
+
+
+class TestSharedSubscriptions:
+    def test_what_is_left_behind_goes_to_one_who_may_have_it(self) -> None:
+        network, rules = ruled()
+        writer = network.client("w")
+        leaving, barred = network.client("leaving"), network.client("barred")
+        leaving.answering = False
+        leaving.subscribe("$share/g/t", qos=1)
+        writer.publish("t", b"x", 1)
+        barred.subscribe("$share/g/t", qos=1)
+        rules.no_receive.add(("barred", "t"))
+        leaving.disconnect()
+        assert barred.payloads() == []
+        assert total_ledger(network.router.sessions.values()) == []
 
 
 class TestRetained:
@@ -328,6 +345,23 @@ class TestWillsOfOthers:
 class TestInFlight:
     """What was in flight when the connection ended, and the rules have changed meanwhile."""
 
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_what_was_never_written_is_not_sent(self, qos: int) -> None:
+        network, rules = ruled()
+        reader, writer = network.client("r", clean=False, expiry=HOUR, receive_maximum=4), network.client("w")
+        reader.subscribe("#", qos=qos)
+        reader.wire.frozen = True
+        for topic in ("t", "u", "t", "t", "t"):
+            writer.publish(topic, topic.encode(), qos)
+        reader.cut()
+        rules.no_receive.add(("r", "t"))
+        rules.change()
+        reader.connect(clean=False, expiry=HOUR, receive_maximum=4)
+        assert reader.payloads() == [b"u"]
+        assert network.router.counters.dropped[NOT_AUTHORIZED] == 4
+        assert reader.session.window.quota == 4
+        assert total_ledger(network.router.sessions.values()) == []
+
     def test_what_was_is_not_sent_again_but_with_qos_2(self) -> None:
         """Whose client may know the packet identifier: it would take the next message with it for the same."""
         network, rules = ruled()
@@ -440,6 +474,37 @@ class TestQos:
         assert keys == [True, False]
         writer.publish("t", b"x", 2)
         assert qos_of(a) == [1, 1]
+
+    @pytest.mark.parametrize("most", [0, 1])
+    @pytest.mark.parametrize("away", [True, False])
+    def test_what_waits_while_the_rules_change(self, most: int, away: bool) -> None:
+        """It has the QoS that is allowed when it is sent; the accounts agree, and a store forgets it."""
+        network, rules, writer = self.capped()
+        store = MemoryStore()
+        network.router.journal = store.journal
+        a = network.client("a", clean=False, expiry=HOUR, receive_maximum=1)
+        a.subscribe("#", qos=2)
+        a.answering = False
+        writer.publish("first", b"", 1)
+        if away:
+            a.cut()
+        for topic in ("t", "u", "t"):
+            writer.publish(topic, b"x", 2)
+        rules.most["a", "t"] = most
+        rules.change()
+        a.answering = True
+        if away:
+            a.connect(clean=False, expiry=HOUR, receive_maximum=1)
+        else:
+            a.answer()
+        assert [(each.topic, each.qos) for each in a.take() if each.topic != b"first"] == [
+            (b"t", most),
+            (b"u", 2),
+            (b"t", most),
+        ]
+        assert a.session.queued() == a.session.queue.qos0 == a.session.inflight.count == 0
+        assert total_ledger([a.session]) == []
+        assert not store.journal.sessions["a"].deliveries  # type: ignore[attr-defined]
 
 
 class Meddling(Rules):

@@ -80,6 +80,26 @@ def crowd(network: Network, count: int) -> None:
             router.subscribe(session, "", name, Request(name, 1), 0)
 
 
+class TestManyReceivers:
+    COUNT = 2_000
+
+    def crowd(self) -> Network:
+        network = Network()
+        crowd(network, self.COUNT)
+        return network
+
+    def test_many_changes_make_it_anew(self) -> None:
+        """More than is remembered: the recipients are what new ones are."""
+        network = self.crowd()
+        router = network.router
+        before = route_of(router).receivers
+        for number in range(1_000):
+            router.unsubscribe(router.sessions[f"c{number}"], "#")
+        route = route_of(router)
+        assert route.receivers is not before
+        assert whole(route) == whole(anew(route))
+
+
 class Mended(RuleBasedStateMachine):
     """Whatever changes between two publishes, the recipients are those that would be computed from the start."""
 

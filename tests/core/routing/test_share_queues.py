@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from canopy_mqtt.core.codec import packets as p
-from canopy_mqtt.core.ledger import FULL_MESSAGES, NOT_AUTHORIZED
+from canopy_mqtt.core.ledger import FULL_MESSAGES
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.queue_terms import LATEST, QueueRule
+from canopy_mqtt.store.memory import MemoryStore
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.core.recount import losses
 from tests.core.routing.test_permissions import Rules
 from tests.support.losses import dropped_by_cause
+from tests.support.restored import restore
 
 HOUR = 3_600
 SHARED = "$share/g/t"
@@ -83,48 +85,25 @@ def test_a_rule_about_its_filter_holds() -> None:
 
 # -- clients that take no large messages ------------------------------------------------------------------------------
 
-LARGE = bytes(1_000)
-
-
-def small(member: Client) -> None:
-    """It is there, and takes only small packets."""
-    member.connect(clean=False, expiry=HOUR, max_packet=200)
-
-
-def test_what_is_too_large_for_one_member_goes_to_another() -> None:
-    """Of what waited as of what comes; the others are shared as ever."""
-    network = Network()
-    first, second = away(network, "a", "b")
-    publisher = network.client("p")
-    for payload in (LARGE, b"0", LARGE, b"1"):
-        publisher.publish("t", payload, 1)
-    small(first)
-    assert first.payloads() == [b"0", b"1"]
-    publisher.publish("t", LARGE, 1)
-    assert SHARED not in network.router.sessions
-    back(second)
-    assert second.payloads() == [LARGE] * 3
-    for payload in (b"2", LARGE, b"3", LARGE, LARGE):
-        publisher.publish("t", payload, 1)
-    assert sorted(first.payloads() + second.payloads()) == [LARGE] * 3 + [b"2", b"3"]
-    assert losses(first.session) == losses(second.session) == {}
-    ledgers(network)
-
-
-def test_what_is_too_large_for_all_members_is_dropped_and_counted() -> None:
-    network = Network()
-    (member,) = away(network, "a")
-    publisher = network.client("p")
-    for payload in (LARGE, b"0"):
-        publisher.publish("t", payload, 1)
-    small(member)
-    publisher.publish("t", LARGE, 1)
-    assert member.payloads() == [b"0"]
-    assert losses(member.session) == {"too-large": 2}
-    ledgers(network)
-
-
 # -- members that leave ------------------------------------------------------------------------------------------------
+
+
+def test_what_has_no_room_stays_with_the_member() -> None:
+    """No message is dropped since its member leaves; the member has it again when it is back."""
+    network = Network(limits(session_messages=4))
+    (member,) = away(network, "a")
+    publish(network, range(4))
+    member.answering = False
+    back(member, receive_maximum=2)
+    publish(network, range(4, 6))
+    assert network.session(SHARED).waiting_messages() == 4
+    member.cut()
+    network.settle()
+    assert (network.session(SHARED).waiting_messages(), member.session.in_flight_messages()) == (4, 2)
+    member.answering = True
+    back(member)
+    assert sorted(set(numbers(member))) == list(range(6))
+    ledgers(network)
 
 
 def test_what_is_in_flight_and_has_no_room_elsewhere_is_not_lost_with_the_connection() -> None:
@@ -143,23 +122,22 @@ def test_what_is_in_flight_and_has_no_room_elsewhere_is_not_lost_with_the_connec
     ledgers(network)
 
 
-def test_a_message_is_as_old_as_it_is_wherever_it_was() -> None:
-    """`max_age` counts from when it came to the group."""
+def test_the_latest_of_a_topic_is_what_came_last_wherever_it_was() -> None:
+    """With a member that left first or last, and with more than one of them."""
     network = Network()
-    network.router.limits.rules = (QueueRule(topic_filter="t", max_age=10.0),)
-    (member,) = away(network, "a")
-    publish(network, range(2))
-    member.answering = False
-    for _ in range(3):
-        network.advance(3)
-        back(member)
+    network.router.limits.rules = (QueueRule(topic_filter="t", policy=LATEST),)
+    members = [durable(network, name) for name in "abc"]
+    for member in members:
+        member.answering = False
+    publish(network, range(8))
+    assert sum(member.session.in_flight_messages() for member in members) == 8
+    for member in (members[1], members[0], members[2]):
         member.cut()
-    publish(network, range(2, 3))
-    queue = network.session(SHARED)
-    assert queue.waiting_messages() == 3
-    network.advance(2)
-    network.router.sweep(network.now)
-    assert (queue.waiting_messages(), losses(queue)) == (1, {"age": 2})
+    network.settle()
+    assert [each.message.payload() for each in network.session(SHARED).queue.waiting()] == [b"7"]
+    publish(network, range(8, 9))
+    back(members[0])
+    assert members[0].inbox[-1].payload == b"8"
     ledgers(network)
 
 
@@ -210,22 +188,50 @@ def test_a_message_that_the_first_member_may_not_have_holds_up_no_other() -> Non
     ledgers(network)
 
 
-def test_rules_that_have_changed_hold_for_what_waits() -> None:
-    network, rules = Network(), Rules()
-    network.router.access_control = rules
-    (member,) = away(network, "a")
-    publish(network, range(3))
-    queue = network.session(SHARED)
-    rules.no_receive.add(("a", "t"))
-    rules.change()
-    back(member)
-    assert member.payloads() == []
-    assert dropped_by_cause(queue)[NOT_AUTHORIZED] == 3
-    assert SHARED not in network.router.sessions
-    ledgers(network)
-
-
 # -- stores ------------------------------------------------------------------------------------------------------------
+
+
+async def restarted(store: MemoryStore, network: Network) -> Network:
+    made = Network(network.router.limits)
+    made.now = network.now
+    made.router.journal = store.journal
+    restore(made.router, await store.load(), made.now)
+    made.settle()
+    return made
+
+
+async def test_it_is_back_after_a_restart() -> None:
+    """With what members had in flight, QoS 1, and each message at its place."""
+    store, network = MemoryStore(), Network()
+    await store.open(lambda: network.now)
+    network.router.journal = store.journal
+    first, _ = away(network, "a", "b")
+    publish(network, range(4))
+    first.answering = False
+    back(first, receive_maximum=2)
+    assert len(first.inbox) == 2
+    again = await restarted(store, network)
+    queue = again.session(SHARED)
+    assert [int(each.message.payload()) for each in queue.queue.waiting()] == [0, 1, 2, 3]
+    member = again.idle("b")
+    back(member)
+    assert numbers(member) == [0, 1, 2, 3]
+    assert [(each.client_id, each.deliveries) for each in (await store.load()).sessions] == [("a", []), ("b", [])]
+    assert SHARED not in again.router.sessions
+    ledgers(again)
+
+
+async def test_a_queue_with_subscriptions_of_its_own_is_gone() -> None:
+    """It would be a client that is never there."""
+    store, network = MemoryStore(), Network()
+    await store.open(lambda: network.now)
+    network.router.journal = store.journal
+    (member,) = away(network, "a")
+    publish(network, range(2))
+    store.journal.subscribed(SHARED, member.session.subscriptions[SHARED], False)
+    again = await restarted(store, network)
+    assert SHARED not in again.router.sessions
+    assert again.router.subscription_count == 1
 
 
 def test_a_message_is_nobodys_at_no_moment() -> None:

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from canopy_mqtt.core.codec.packets import NEVER, V5, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.core.hooks import AccessControl
+from canopy_mqtt.core.hooks import AccessControl, Recorder
 from canopy_mqtt.core.jobs import DROP_WORK, DUE_WORK, STEP_WORK
 from canopy_mqtt.core.persistence.journal import Saved, SessionRecord, WillRecord
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.routing.subscription_table import DROPS, DROPS_AT_ONCE
+from canopy_mqtt.core.routing.subscription_table import DROPS, DROPS_AT_ONCE, DROPS_PAID
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.topics.subscription import Subscription
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.restored import restore
 from tests.support.runs import examples
@@ -343,6 +344,53 @@ def test_a_session_that_ends_behind_a_large_one_makes_room_at_once() -> None:
     small.cut()
     assert router.table.leaving
     assert account.filters == 0
+
+
+class Names(Recorder):
+    """Has the subscriptions that a record of "x" would show."""
+
+    def __init__(self) -> None:
+        self.there = 0
+
+    def subscribed(self, subscription: Subscription, snapshot: bool) -> None:
+        del snapshot
+        self.there += subscription.topic_filter == "x"
+
+    def unsubscribed(self, client_id: str, topic_filter: str, ended: bool) -> None:
+        del client_id, ended
+        self.there = 0 if topic_filter == "x" else self.there
+
+    def connected(self, *_: object) -> None:
+        """Nothing is looked at but subscriptions."""
+
+    def disconnected(self, *_: object) -> None:
+        """The same."""
+
+    def session_ended(self, *_: object) -> None:
+        """The same."""
+
+
+def test_all_former_subscriptions_of_a_name_end_before_the_next_one() -> None:
+    """However many sessions of one client are over and not yet taken away when a recorder comes."""
+    network = Network()
+    router = network.router
+    router.table.drops = 0
+    # Each subscription that is made pays for some that go: those of the first session that ended.
+    large, client = network.client("large"), network.client("c")
+    for number in range(10 * DROPS_PAID):
+        router.subscribe(large.session, "", f"{number}", Request(f"{number}", 1), 0)
+    large.cut()
+    for _ in range(2):
+        router.subscribe(client.session, "", "x", Request("x", 1), 0)
+        client.cut()
+        client.connect(clean=True, settle=False)
+        client.wire.to_channel()
+    recorder = Names()
+    router.record(recorder, ["#"])
+    router.subscribe(client.session, "", "x", Request("x", 1), 0)
+    router.table.drops = DROPS
+    ticks(network)
+    assert recorder.there == 1
 
 
 @given(

@@ -61,33 +61,6 @@ def test_what_is_published_meanwhile_comes_once(handling: int, as_published: boo
     assert {b"old %d" % number for number in range(1, TOPICS, 2)} <= set(came)
 
 
-def test_a_session_that_is_resumed_gets_it_once() -> None:
-    """It was queued while the client was away, and its stream goes on."""
-    network, publisher = _filled()
-    client = _subscribed(network, Request("r/#", 2), expiry=100)
-    client.cut()
-    for number in range(TOPICS):
-        publisher.publish(f"r/{number:03}", b"new %d" % number, 2, retain=True)
-    taken = Counter(packet.payload for packet in client.take())
-    client.connect(clean=False, expiry=100, receive_maximum=5)
-    came = _all(client)
-    assert {came[b"new %d" % number] for number in range(TOPICS)} == {1}
-    # What was in flight comes again with DUP, which is the same delivery.
-    assert all(count == 1 or payload.startswith(b"old") for payload, count in (came + taken).items())
-
-
-def test_overlapping_subscriptions_and_several_streams() -> None:
-    """Each new subscription is sent the message that was retained before it, and none is sent a live one again."""
-    network, publisher = _filled()
-    client = _subscribed(network, Request("r/#", 2))
-    client.send(Subscribe(client.take_id(), [Request("r/+", 2)]))
-    network.settle()
-    for number in range(TOPICS):
-        publisher.publish(f"r/{number:03}", b"new %d" % number, 2, retain=True)
-    came = _all(client)
-    assert {came[b"new %d" % number] for number in range(TOPICS)} == {1}
-
-
 def test_a_message_that_was_dropped_comes_from_the_stream() -> None:
     """The queue was full: without the stream the subscriber would not have the value of the topic."""
     network, publisher = _filled(session_messages=3)
@@ -101,19 +74,6 @@ def test_a_message_that_was_dropped_comes_from_the_stream() -> None:
     # The first five were on their way before the new ones were published.
     assert {b"new %d" % number for number in range(5, TOPICS)} <= set(came)
     assert len(started) < TOPICS / 2
-
-
-def test_one_that_was_dropped_and_published_again_comes_once() -> None:
-    network, publisher = _filled(session_messages=1)
-    client = _subscribed(network, Request("r/#", 2))
-    publisher.publish("r/500", b"fills the queue", 2, retain=True)
-    publisher.publish("r/501", b"dropped", 2, retain=True)
-    client.answer(4)
-    client.answer(4)
-    publisher.publish("r/501", b"accepted", 2, retain=True)
-    came = _all(client)
-    assert came[b"fills the queue"] == came[b"accepted"] == 1
-    assert came[b"dropped"] == 0
 
 
 def test_with_qos_1_it_comes_twice() -> None:

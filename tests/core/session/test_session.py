@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from canopy_mqtt.core.ledger import ACCEPTED
+from canopy_mqtt.core.ledger import ACCEPTED, TOO_LARGE
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.message_queue import STALE
 from canopy_mqtt.core.session.session import Session
-from tests.core.harness import Network
+from tests.core.harness import Network, total_ledger
 from tests.support.losses import dropped_by_cause
 
 
@@ -54,3 +54,26 @@ def test_a_client_of_qos_0_has_neither_queue_nor_window() -> None:
     publisher.cut()
     assert idle.ended
     assert (idle.made_queue, idle.made_window) == (None, None)
+
+
+def test_what_is_too_large_on_return() -> None:
+    """A client that comes back with a smaller Maximum Packet Size loses what does not fit, as if it had been sent.
+
+    [MQTT-3.1.2-24] [MQTT-3.1.2-25]
+    """
+    network = Network()
+    subscriber, publisher = network.client("s", clean=False, expiry=1_000), network.client("p")
+    subscriber.subscribe("t/#", qos=2)
+    subscriber.answering = False
+    publisher.publish("t/a", b"x" * 500, 1)
+    publisher.publish("t/a", b"y", 1)
+    subscriber.take()
+    subscriber.cut()
+    publisher.publish("t/a", b"z" * 500, 1)
+    publisher.publish("t/a", b"!", 1)
+    subscriber.answering = True
+    subscriber.connect(clean=False, expiry=1_000, max_packet=100)
+    assert subscriber.payloads() == [b"y", b"!"]
+    assert dropped_by_cause(subscriber.session)[TOO_LARGE] == 1
+    assert not subscriber.session.inflight
+    assert total_ledger([subscriber.session]) == []

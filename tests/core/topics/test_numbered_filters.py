@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from canopy_mqtt.core.topics import numbered_filters
 from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
 
 
@@ -40,9 +37,9 @@ def test_a_filter_that_is_not_there_can_go() -> None:
     assert table.match(b"a") == (1,)
 
 
-def test_answers_take_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbered_filters, "MAX_REMEMBERED", 3)
+def test_answers_take_bounded_room() -> None:
     table = made("#")
+    table.max_remembered = 3
     for number in range(10):
         assert table.match(b"%d" % number) == (1,)
         assert len(table._answers) <= 3

@@ -176,6 +176,19 @@ def test_a_walked_level_keeps_no_more_dead_than_alive() -> None:
     assert len(rest(cursor)) == 40
 
 
+def test_the_place_is_kept_when_the_whole_level_is_made_again() -> None:
+    """Every topic but one is cleared and set again, which replaces what the walk stands in."""
+    tree = filled([f"a/{n}" for n in range(100)])
+    cursor = tree.walk("a/+")
+    came = {node.topic for node in cursor.take(10)}
+    for n in range(99):
+        tree.remove(f"a/{n}")
+    for n in range(99):
+        tree.set(f"a/{n}", object())
+    assert rest(cursor) == ["a/99"]
+    assert len(came) == 10
+
+
 class Walker:
     """A cursor of the machine below, with what it may and must give."""
 

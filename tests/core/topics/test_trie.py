@@ -18,6 +18,7 @@ from canopy_mqtt.core.topics.trie_compact import CompactTrie
 from tests.core import naive
 from tests.support.runs import examples, for_each
 from tests.support.sessions import any_session, members
+from tests.support.tries import filters_of
 
 Make = Callable[[], Trie]
 
@@ -91,6 +92,45 @@ def test_matches_as_the_oracle_does(make: Make, filters: list[str], tried: list[
         assert names(trie.match(topic)) == naive.matching(set(filters), topic)
 
 
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@given(filters=st.lists(naive.topic_filters, unique=True, max_size=30), data=st.data())
+def test_removal_leaves_what_was_never_there(make: Make, filters: list[str], data: st.DataObject) -> None:
+    """Filters that came and left again leave no record behind: the rest looks as if they had never been."""
+    kept = data.draw(st.lists(st.sampled_from(filters), unique=True)) if filters else []
+    trie = filled(make, filters)
+    for topic_filter in filters:
+        if topic_filter not in kept:
+            assert remove(trie, topic_filter)
+            assert not remove(trie, topic_filter)
+    fresh = filled(make, kept)
+    assert len(trie) == len(kept)
+    assert sorted(filters_of(trie)) == sorted(kept)
+    assert trie.nodes == fresh.nodes
+    for topic_filter in filters:
+        entry = trie.find(topic_filter)
+        assert (entry is not None) is (topic_filter in kept)
+    for topic_filter in kept:
+        assert remove(trie, topic_filter)
+    assert len(trie) == 0
+    assert trie.nodes == 0
+    assert filters_of(trie) == []
+
+
+@pytest.mark.parametrize("topic_filter", ["a/b", "a/+", "a/+/b", "a/+/b/#", "#"])
+def test_a_filter_that_somebody_listens_at_stays(make: Make, topic_filter: str) -> None:
+    trie = make()
+    entry = trie.insert(topic_filter)
+    records = trie.nodes
+    subscription = Subscription(any_session(), topic_filter)
+    entry.add(subscription)
+    with pytest.raises(ValueError, match="has subscriptions"):
+        remove(trie, topic_filter)
+    assert trie.find(topic_filter) is entry
+    assert (len(trie), trie.nodes) == (1, records)
+    entry.discard(subscription)
+    assert remove(trie, topic_filter)
+
+
 def test_everything_is_given_back(make: Make) -> None:
     """No entry, node or table outlives the filters: counted among all objects that the interpreter knows."""
 
@@ -129,6 +169,7 @@ def test_siblings_one_after_the_other(make: Make) -> None:
 
 # What it costs, counted in look-ups.
 
+LEVELS = 5
 EMQX = 10
 
 

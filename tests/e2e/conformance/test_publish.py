@@ -166,6 +166,24 @@ async def test_order(joined: Joined, unique: Unique, version: int, qos: int) -> 
     assert seen == list(range(count))
 
 
+async def test_two_topics_two_sources(joined: Joined, unique: Unique, version: int) -> None:
+    """Order holds for each source and topic while others publish in between. [MQTT-4.6.0-5] [MQTT3-4.6.0-6]"""
+    stem = unique("t")
+    target = await joined(version=version)
+    await target.subscribe((f"{stem}/#", 1))
+    sources = [await joined(version=level) for level in (4, 5)]
+    for number in range(50):
+        for index, source in enumerate(sources):
+            payload = f"{index} {number}".encode()
+            await source.send(
+                wire.publish(f"{stem}/{index}", payload, version=source.version, qos=1, packet_id=number + 1)
+            )
+    found = [await target.message() for _ in range(100)]
+    for index in range(2):
+        mine = [one.payload for one in found if one.topic == f"{stem}/{index}"]
+        assert mine == [f"{index} {number}".encode() for number in range(50)]
+
+
 # ------------------------------------------------------------------------------------------------------------- retained
 
 

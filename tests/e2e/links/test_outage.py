@@ -126,23 +126,6 @@ class Silent(ScriptedUpstream):
             await super().answer(caller, heard)
 
 
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_an_upstream_that_has_lost_the_session_gets_what_it_has_not_acknowledged(net: Net, qos: int) -> None:
-    """The same with a CONNACK that says that there is no session: nothing of what was accepted here is lost."""
-    upstream = await net.scripted(Silent())
-    edge = await net.edge(link(upstream, publish=["load"]))
-    writer = await net.join(edge, "writer")
-    await burst(writer, "load", range(20), qos)
-    first = await upstream.caller(0)
-    await upstream.until("all", lambda: len(first.published()) == 20)
-    upstream.mute = False
-    first.abort()
-    second = await upstream.caller(1)
-    await upstream.until("all again", lambda: len(second.published()) == 20)
-    assert second.published() == [b"%d" % number for number in range(20)]
-    await upstream.until("seen through", lambda: qos == 1 or len(second.said(wire.PUBREL)) == 20)
-
-
 async def test_a_half_open_connection_is_noticed_by_the_keep_alive(net: Net) -> None:
     """Nothing passes and nothing is told: the link notices by itself, and what was sent into the void goes again."""
     upstream = await net.upstream("canopy")

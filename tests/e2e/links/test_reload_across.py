@@ -100,21 +100,6 @@ async def test_the_first_and_the_last_link(net: Net) -> None:
     await upstream.until("subscribed", lambda: "down" in second.filters)
 
 
-async def test_the_same_settings_change_nothing(net: Net) -> None:
-    """SIGHUP without an edit."""
-    upstream = await net.scripted(ScriptedUpstream())
-    one = link(upstream, aggregate=["site/#"])
-    edge = await net.canopy(0, upstream=[one])
-    await net.join(edge, "client", "site/1")
-    caller = await upstream.caller()
-    await upstream.until("subscribed", lambda: "site/#" in caller.filters)
-    for _ in range(3):
-        await edge.reload(settings(0, one))
-    await net.join(edge, "fence", "fence")
-    await upstream.until("the fence", lambda: "fence" in caller.filters)
-    assert (caller.asked(), caller.took_back(), len(upstream.callers)) == (["site/#", "fence"], [], 1)
-
-
 async def test_a_budget_is_kept_at_each_moment(net: Net) -> None:
     """Other roots, another budget: the upstream never has more than the larger of both allows."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,6 +11,7 @@ from contextlib import closing
 import pytest
 
 from benchmarks.certificates import certificate
+from canopy_load.brokers import listeners
 from canopy_load.brokers.listeners import (
     HEAD,
     TLS,
@@ -71,6 +73,26 @@ def test_what_is_sent_arrives(ends: tuple[socket.socket, socket.socket]) -> None
         assert got == wanted
 
 
+def test_a_reader_that_waits_gets_no_more_than_it_asks_for(ends: tuple[socket.socket, socket.socket]) -> None:
+    client, server = ends
+    client.sendall(b"abcdef")
+    assert server.recv(2) + server.recv(1) == b"abc"
+    space = memoryview(bytearray(10))
+    assert bytes(space[: server.recv_into(space)]) == b"def"
+
+
+@pytest.mark.parametrize("ends", [TLS], indirect=True)
+def test_a_handshake_that_is_through_at_once_is_not_waited_for(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, server = ends
+    server.sendall(b"a")
+    assert client.recv(1) == b"a"  # and with it what else the server had said
+    monkeypatch.setattr(listeners, "HANDSHAKE_TIMEOUT", 0.0)
+    assert isinstance(client, ssl.SSLSocket)
+    listeners._shake_hands([client])
+
+
 @for_each("masked", [True, False])
 @for_each("step", [1, 2, 3, 7, HEAD, 1000])
 def test_frames_in_pieces_of_any_size(masked: bool, step: int) -> None:
@@ -94,6 +116,14 @@ def test_frames_in_pieces_of_any_size(masked: bool, step: int) -> None:
         assert got == wanted
         far.close()
         assert reader.recv_into(space) == 0
+
+
+def test_a_frame_that_is_no_data_is_an_error() -> None:
+    near, far = socket.socketpair()
+    with WebSocket(near, True) as reader, far:
+        far.sendall(b"\x88\x02\x03\xea")
+        with pytest.raises(HandshakeError, match="0x88"):
+            reader.recv(10)
 
 
 def test_who_speaks_no_websocket_is_told(recwarn: pytest.WarningsRecorder) -> None:

@@ -227,13 +227,31 @@ def test_a_fault_of_syntax_has_line_and_column(write: Write) -> None:
             'name = "publishers"\nrate = 5',
             f"groups.publishers.rate: no such key; known are {', '.join(Group.model_fields)}",
         ),
+        (
+            "seconds = 1",
+            "seconds = 1\nxyzzy = 1",
+            "stages.steady.xyzzy: no such key; known are name, seconds, load, to, measured",
+        ),
         ("seconds = 1", "", "stages.steady.seconds: is missing"),
+        ('name = "steady"', "", "stages.0.name: is missing"),
+        ('name = "plain"', "", "name: is missing"),
         ("seconds = 1", "seconds = 0", "stages.steady.seconds: found 0; it should be greater than 0"),
         (
             "clients = 2\nsub",
             'clients = "2"\nsub',
             'groups.subscribers.clients: found "2"; it should be a valid integer',
         ),
+        (
+            "clients = 2\nsub",
+            "clients = 1.5\nsub",
+            "groups.subscribers.clients: found 1.5; it should be a valid integer",
+        ),
+        (
+            "clients = 2\nsub",
+            "clients = true\nsub",
+            "groups.subscribers.clients: found true; it should be a valid integer",
+        ),
+        ("seconds = 1", "seconds = inf", "stages.steady.seconds: found inf; it should be a finite number"),
         (
             "seconds = 1",
             "seconds = 1\nmeasured = 'no'",
@@ -244,17 +262,42 @@ def test_a_fault_of_syntax_has_line_and_column(write: Write) -> None:
             'name = "Subscribers"',
             'groups.Subscribers.name: found "Subscribers"; allowed: a-z, 0-9, _ and -, no sign first',
         ),
+        (
+            'name = "subscribers"',
+            'name = "subscribers"\nversion = "4"',
+            "groups.subscribers.version: found \"4\"; it should be '3.1.1' or '5.0'",
+        ),
         ("[[stages]]", "[stages]", "stages: found a table; write [[stages]], since there may be several"),
+        (
+            "publish = [{ topic = 'a/%c', rate = 1 }]".replace("'", '"'),
+            'publish = { topic = "a", rate = 1 }',
+            "groups.publishers.publish: found a table; write [[groups.publish]], since there may be several",
+        ),
         ("rate = 1", "rate = 1, payload = 64", "groups.publishers.publish.0.payload: found 64; it should be a table"),
+        (
+            "rate = 1",
+            "rate = 1, payload = { between = [30, 20] }",
+            "groups.publishers.publish.0.payload: between: the first size is above the second",
+        ),
         ("rate = 1", 'rate = 1, stages = ["begin"]', "groups.publishers: there is no stage 'begin', only steady"),
         ('name = "subscribers"', 'name = "publishers"', "groups: 'publishers' stands there twice"),
         ('"plain"', "2024-01-01", "there is a date or a time, and no key takes one: write it in quotes"),
         ("a/%c", "a/%x", "groups.publishers.publish.0.topic: 'a/%x': unknown pattern at '%x'"),
+        ('"steady"', '"a.b"\nto = -1', 'stages."a.b".to: found -1; it should be greater than or equal to 0'),
+        ('"steady"', '"a\\nb"\nto = -1', 'stages."a\\nb".to: found -1; it should be greater than or equal to 0'),
     ],
 )
 def test_each_fault_has_its_place_and_its_remedy(old: str, new: str, line: str, write: Write) -> None:
     assert PLAIN.count(old) == 1
     assert problem(write(PLAIN.replace(old, new))) == f"my.toml: {line}"
+
+
+def test_a_template_is_held_against_the_patterns(write: Write) -> None:
+    text = PLAIN.replace("rate = 1", "rate = 1, payload = { template = '%m 40 % full' }")
+    assert problem(write(text)) == (
+        "my.toml: groups.publishers.publish.0.payload.template: '%m 40 % full': unknown pattern at '% full';"
+        " a percent sign is written %%"
+    )
 
 
 def test_every_fault_is_told_at_once_and_long_values_are_cut(write: Write) -> None:
@@ -355,6 +398,22 @@ def test_an_override_that_names_nothing_says_what_there_is(override: str, rest: 
     assert problem(write(PLAIN), override) == f"--set {shown}: {rest}"
 
 
+@pytest.mark.parametrize(
+    ("override", "rest"),
+    [
+        ("stage.steady.seconds=1", "stage: no such key; did you mean stages?"),
+        (
+            "groups.subscribers.publish.0.rate=1",
+            "groups.subscribers.publish: found a table; write [[groups.publish]], since there may be several",
+        ),
+        ("groups.publishers.publish.0.rat=1", "groups.publishers.publish.0.rat: no such key; did you mean rate?"),
+        ("seed.first=1", "seed: found a table; it should be a valid integer"),
+    ],
+)
+def test_an_override_of_an_unknown_key_is_told_as_in_a_file(override: str, rest: str, write: Write) -> None:
+    assert problem(write(PLAIN), override).endswith(f"--set {override}: {rest}")
+
+
 def test_a_wrong_value_is_laid_to_the_flag_that_brought_it(write: Write) -> None:
     name = write(PLAIN)
     assert problem(name, "groups.publishers.clients=many") == (
@@ -367,6 +426,11 @@ def test_a_wrong_value_is_laid_to_the_flag_that_brought_it(write: Write) -> None
         "my.toml with --set groups.publishers.client_id=x: groups.publishers.client_id: needs %c"
     )
     assert len(problems(name, "x=1", "y=2")) == 2
+
+
+def test_a_name_with_a_dot_stands_in_quotes(write: Write) -> None:
+    scenario, _ = load(write(PLAIN.replace('"steady"', '"a.b"')), ['stages."a.b".seconds=7'])
+    assert scenario.stages[0].seconds == 7
 
 
 # --- as text ------------------------------------------------------------------------------------------------------
@@ -430,6 +494,13 @@ def test_the_guide_has_every_key_with_its_default(section: str) -> None:
         if isinstance(default, Part):
             default = default.model_dump(exclude_unset=True)
         assert tomllib.loads(f"value = {found[key].strip('`')}")["value"] == default, key
+
+
+def test_the_guide_says_what_is_required() -> None:
+    for section, model in SECTIONS.items():
+        for key, field in model.model_fields.items():
+            (line,) = re.findall(rf"^\| `{key}` \| .+$", _body(section), re.MULTILINE)
+            assert ("Required" in line) == field.is_required(), (section, key)
 
 
 def test_the_guide_names_every_builtin_scenario_and_its_example_is_one(tmp_path: Path) -> None:

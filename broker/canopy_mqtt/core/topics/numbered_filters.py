@@ -25,6 +25,7 @@ class NumberedFilters:
         self._trie = create("nodes")
         self._numbers: dict[FilterEntry, int] = {}
         self._answers: dict[bytes, tuple[int, ...]] = {}
+        self.max_remembered = MAX_REMEMBERED
 
     def __len__(self) -> int:
         """Return how many filters there are."""
@@ -50,7 +51,7 @@ class NumberedFilters:
         if found is None:
             found = tuple([self._numbers[entry] for entry in self._trie.match(topic.decode())])
             if len(topic) <= MAX_TOPIC:
-                if len(self._answers) >= MAX_REMEMBERED:
+                if len(self._answers) >= self.max_remembered:
                     self._answers = {}
                 self._answers[topic] = found
         return found

@@ -14,7 +14,7 @@ from canopy_load.cli.common import exit_code
 from canopy_load.engine import conductor
 from canopy_load.engine.clients import round_trips
 from canopy_load.engine.clients.connection import ClientConnection
-from canopy_load.engine.clients.round_trips import Responder
+from canopy_load.engine.clients.round_trips import Requester, Responder
 from canopy_load.engine.clients.sending import Session
 from canopy_load.engine.job import Job, Target
 from canopy_load.ledger.counters import Tally
@@ -111,6 +111,27 @@ def answer(stream: int, sequence: int, run: int = RUN) -> bytes:
     return encode_forward(correlation_data=pack(run, 1_000, stream, sequence))
 
 
+def test_each_request_counts_once_whatever_the_order_of_its_answers() -> None:
+    tally = Tally()
+    asked = Requester(RUN, 4, 6, tally)
+    for stream, sequence in [(4, 0), (5, 7), (4, 3), (4, 1), (4, 3), (5, 2), (4, 1), (5, 7)]:
+        assert asked.take(answer(stream, sequence), 3_500)
+    assert (asked.answered, tally.answered, tally.answered_again) == (5, 5, 3)
+    assert tally.round_trips == {2_500 >> 1 << 1: 5}
+
+
+@for_each("properties",
+    [
+        answer(3, 0), answer(6, 0), answer(4, 0, run=RUN + 1), encode_forward(correlation_data=b"other"),
+        encode_forward(content_type="x"), b"\xff",
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_to_its_requests_is_left_to_others(properties: bytes) -> None:
+    asked = Requester(RUN, 4, 6, Tally())
+    assert not asked.take(properties, 5)
+    assert asked.answered == 0
+
+
 class Socket:
     """A transport of which it is known whether somebody reads from it."""
 
@@ -199,3 +220,8 @@ def test_what_excludes_requests_and_answers(made: Any, why: str) -> None:
 def test_every_caller_has_a_response_topic_of_its_own(topic: str) -> None:
     with pytest.raises(PlanError, match="needs %c and takes no %n"):
         Plan(scenario(callers() | {"publish": [{"topic": "t/%c", "rate": 1, "reply_to": topic}]}), "0" * 8)
+
+
+def test_a_response_topic_without_wildcards() -> None:
+    with pytest.raises(PlanError, match=r"topic 'a/0/\+'"):
+        Plan(scenario(callers() | {"publish": [{"topic": "t/%c", "rate": 1, "reply_to": "a/%c/+"}]}), "0" * 8)
