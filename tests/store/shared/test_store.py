@@ -9,6 +9,7 @@ import pytest
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Publish
 from canopy_mqtt.store.base import StoreError, StoreListener
+from canopy_mqtt.store.shared.calls import End
 from canopy_mqtt.store.shared.store import OVER
 from tests.core.harness import bag, total_ledger
 from tests.store.postgresql.place import Proxy
@@ -233,6 +234,17 @@ async def test_messages_larger_than_what_a_queue_may_have_wait_in_the_store(node
     await until(lambda: len(client.inbox) == len(sent))
     assert client.payloads() == sent
     await broker.store.close()
+
+
+async def test_filters_that_the_node_ends_acknowledge_nothing(brokers: list[Broker]) -> None:
+    """No client waits for them: those of sessions that have ended."""
+    here, _ = brokers
+    client = await client_of(here, "s")
+    here.store.node.note(End("of a session that has ended"))
+    await publish(client, b"1")
+    assert here.store.journal.commits_kept.committed == here.store.journal.commits_kept.journal_position
+    await publish(client, b"2")
+    assert not client.closed
 
 
 async def test_a_client_whose_queue_is_full_is_not_read_for(nodes: Nodes) -> None:

@@ -65,7 +65,7 @@ class SharedJournal(Journal):
     @staticmethod
     def has_position(what: Noted) -> bool:
         """Return whether a change was noted here, and not by the node itself."""
-        return not isinstance(what, Release | Reap | Empty)
+        return not isinstance(what, End | Release | Reap | Empty)
 
     def written(self, count: int) -> None:
         """The first `count` changes that were noted are written, or count no more."""
@@ -87,7 +87,8 @@ class SharedJournal(Journal):
         kept = self.kept.get(client_id)
         if kept is not None:
             self.note(Subscribe(*kept.owner, topic_filter, None))
-            self.note(End(topic_filter))
+            # Nobody waits for this: the node ends filters by itself, too.
+            self._note(End(topic_filter))
 
     # -- deliveries to the client --------------------------------------------------------------------------------------
 
