@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from canopy_mqtt.core.codec.packets import Suback, Subscribe
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
-from canopy_mqtt.store.shared.calls import Piece
+from canopy_mqtt.store.shared.calls import Ask, DeliveryKey, Page, Piece
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.store import SharedStore
 from tests.core.harness import Client, Network, limits
@@ -25,6 +26,15 @@ class Broker(Network):
         self.linked = True
         self.others = others
         self.store = SharedStore(database, window=0.002, dead_after=60.0, most=most)
+        self.reads: list[list[Ask]] = []
+        """What was asked of the database for sessions."""
+        read = database.read
+
+        def reads(asks: Sequence[Ask], known: Iterable[DeliveryKey] = ()) -> Coroutine[Any, Any, list[Page]]:
+            self.reads.append([*asks])
+            return read(asks, known)
+
+        database.read = reads  # type: ignore[method-assign]
         self.router.journal = self.store.journal
         self.router.shared = self.store.sessions
         self.store.attach(self.router, after_batch=self.settle, tell=self._tell, linked=lambda: self.linked)

@@ -22,6 +22,7 @@ from canopy_mqtt.store.shared.calls import (
     Subscribe,
 )
 from canopy_mqtt.store.shared.database import WRITE
+from canopy_mqtt.store.shared.functions import PAGE_BYTES
 from canopy_mqtt.store.shared.schema import LONG, NEVER, SLOTS
 from tests.store.shared.conftest import Nodes
 from tests.store.shared.place import claim, message, publish, subscribe, waiting
@@ -97,6 +98,19 @@ async def test_a_page_says_whether_there_is_more(nodes: Nodes) -> None:
     assert (page.waiting, page.more) == ([], False)
     [page] = await node.read([Ask(12345, 0, 2)])
     assert (page.epoch, page.waiting) == (None, [])
+
+
+async def test_a_page_of_large_messages_has_few(nodes: Nodes) -> None:
+    """The answer would be larger than PostgreSQL's can be, or the broker's memory."""
+    node = await nodes.open("a")
+    owner = await subscribe(node, "s", "a")
+    for size in (1, PAGE_BYTES - 2, 1, 1, PAGE_BYTES + 1, 1):
+        await publish(node, bytes(size), "a")
+    pages, low = [], 0
+    while low == 0 or pages[-1].more:
+        pages += await node.read([Ask(owner.session, low, 100)])
+        low = pages[-1].waiting[-1].id
+    assert [len(page.waiting) for page in pages] == [3, 2, 1]
 
 
 async def test_a_subscription_is_replaced_and_ends(nodes: Nodes) -> None:

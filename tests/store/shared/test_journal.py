@@ -31,8 +31,9 @@ from canopy_mqtt.store.shared.calls import (
     Owner,
     Subscribe,
 )
-from canopy_mqtt.store.shared.journal import Kept, SharedJournal
+from canopy_mqtt.store.shared.journal import FULL, Kept, SharedJournal
 from canopy_mqtt.store.shared.records import delivery_record, publish, session_record
+from tests.store.shared import place
 from tests.store.shared.conftest import Nodes
 from tests.store.shared.place import claim, waiting
 
@@ -99,7 +100,7 @@ def test_what_is_told_is_noted(name: str) -> None:
     journal.kept["s"] = kept()
     tell(journal)
     assert noted == expected
-    assert journal.commits_kept.journal_position == len(expected)
+    assert journal.commits_kept.journal_position == sum(map(journal.has_position, expected))
 
 
 class Waiting(Waiter):
@@ -129,6 +130,23 @@ def test_changes_are_committed_with_their_groups() -> None:
     assert [each.heard for each in waiters] == [[2], [2], []]
     journal.written(0)
     assert journal.commits_kept.committed == 2
+
+
+def test_what_waits_while_the_database_is_away_is_bounded() -> None:
+    journal = SharedJournal(lambda _: None)
+    commits = journal.commits_kept
+    large = place.message(bytes(FULL // 4), ())
+    for _ in range(4):
+        journal.note(large)
+    assert not commits.refuses(False)
+    commits.fail()
+    journal.note(large)
+    assert commits.refuses(False)
+    journal.written(5)
+    commits.recover()
+    commits.fail()
+    journal.note(large)
+    assert not commits.refuses(False)
 
 
 def plain(record: SessionRecord) -> dict[str, Any]:

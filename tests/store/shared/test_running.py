@@ -22,7 +22,7 @@ from canopy_mqtt.store.shared.calls import (
     Written,
 )
 from canopy_mqtt.store.shared.database import SharedDatabase
-from canopy_mqtt.store.shared.node import Note, Session
+from canopy_mqtt.store.shared.node import BYTES, Note, Session
 from canopy_mqtt.store.shared.running import RunningNode
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.conftest import Nodes
@@ -231,4 +231,18 @@ async def test_a_node_gets_over_lost_connections(nodes: Nodes, proxy: Proxy) -> 
         proxy.cut()
         await writing
         await until(lambda sent=sent: client.got == sent)  # type: ignore[misc]
+    await place.running.close()
+
+
+async def test_a_group_has_few_large_messages(nodes: Nodes) -> None:
+    """PostgreSQL would refuse what is too much at once, again and again."""
+    place = Place([], await nodes.open("a"))
+    place.running.start()
+    await until(lambda: place.node.joined and place.node.flight is None)
+    written: list[Written] = []
+    for _ in range(4):
+        place.node.note(message(bytes(BYTES // 2), []), written.append)
+    place.node.close_group()
+    assert len(place.node.flight or ()) == 2
+    await until(lambda: len(written) == 4)
     await place.running.close()

@@ -9,6 +9,7 @@ import pytest
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Publish
 from canopy_mqtt.store.base import StoreError, StoreListener
+from canopy_mqtt.store.shared.calls import End
 from canopy_mqtt.store.shared.store import OVER
 from tests.core.harness import bag, total_ledger
 from tests.store.postgresql.place import Proxy
@@ -232,6 +233,39 @@ async def test_messages_larger_than_what_a_queue_may_have_wait_in_the_store(node
     await connect(client, broker)
     await until(lambda: len(client.inbox) == len(sent))
     assert client.payloads() == sent
+    await broker.store.close()
+
+
+async def test_filters_that_the_node_ends_acknowledge_nothing(brokers: list[Broker]) -> None:
+    """No client waits for them: those of sessions that have ended."""
+    here, _ = brokers
+    client = await client_of(here, "s")
+    here.store.node.note(End("of a session that has ended"))
+    await publish(client, b"1")
+    assert here.store.journal.commits_kept.committed == here.store.journal.commits_kept.journal_position
+    await publish(client, b"2")
+    assert not client.closed
+
+
+async def test_a_client_whose_queue_is_full_is_not_read_for(nodes: Nodes) -> None:
+    """Until half of it is sent."""
+    broker = Broker([], await nodes.open("a"), session_bytes=3_000)
+    await broker.open()
+    client, publisher = await client_of(broker, "s", receive_maximum=1), await client_of(broker, "p")
+    await subscribe(client, "a")
+    client.answering = False
+    for _ in range(9):
+        await publish(publisher, b"x" * 1_000)
+    await until(lambda: client.unanswered)
+    session = broker.store.node.by_client["s"]
+    await until(lambda: session.more and not session.reading)
+    reads = len(broker.reads)
+    for _ in range(3):
+        await publish(publisher, b"for nobody", topic="b")
+    assert len(broker.reads) == reads
+    client.answering = True
+    client.answer()
+    await until(lambda: len(client.inbox) == 9)
     await broker.store.close()
 
 

@@ -341,7 +341,7 @@ class FilterPacket(Job):
         if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
             self._why = "limits.max_topic_levels"
             return reason_codes.TOPIC_FILTER_INVALID
-        if router.shared is not None and isinstance(session, SharedSession) and MAX_FILTER < len(name.encode()):
+        if router.shared is not None and isinstance(session, SharedSession) and len(name.encode()) > MAX_FILTER:
             self._why = f"a durable session has no filters of more than {MAX_FILTER} bytes here"
             return reason_codes.TOPIC_FILTER_INVALID
         subscriptions = session.subscriptions

@@ -59,6 +59,11 @@ class Publish(NamedTuple):
     filters: Sequence[int]
 
     @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return len(self.topic) + len(self.payload) + len(self.properties or b"")
+
+    @property
     def owner(self) -> Owner | None:
         if self.qos < 2 or self.session is None or self.epoch is None:
             return None

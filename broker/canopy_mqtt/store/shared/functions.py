@@ -467,18 +467,21 @@ LANGUAGE sql STABLE AS $$
 $$;
 """
 
+PAGE_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of the payloads that are read of a session at once. PostgreSQL answers with up to 1 GB."""
+
 READ: Final = f"""
 CREATE FUNCTION read_1(p_sessions bigint[], p_low bigint[], p_room integer[], p_known delivery_key[])
 RETURNS TABLE (o_session bigint, o_epoch bigint, o_final bigint, o_more boolean, o_waiting waiting[])
 LANGUAGE plpgsql {PLANS} SET enable_sort = off AS $$
--- What waits for sessions above p_low and is not known, without locks: p_room of each session, and whether there is
--- more. No message up to o_final can appear any more.
+-- What waits for sessions above p_low and is not known, without locks: p_room of each session, and of them {PAGE_BYTES}
+-- bytes and the message that passes these; and whether there is more. No message up to o_final can appear any more.
 -- In plpgsql, and not STABLE: a statement has its snapshot once it has its locks. With that of the call it would miss
 -- what was moved before a slot was truncated.
 BEGIN
     RETURN QUERY
-        SELECT a.session, s.epoch, f.final, coalesce(cardinality(w.found) > a.room, false),
-                coalesce(w.found[:a.room], '{{}}')
+        SELECT a.session, s.epoch, f.final, coalesce(w.count > coalesce(cardinality(w.found), 0), false),
+                coalesce(w.found, '{{}}')
             FROM unnest(p_sessions, p_low, p_room) a (session, low, room)
             LEFT JOIN session s ON s.id = a.session
             CROSS JOIN (
@@ -487,14 +490,30 @@ BEGIN
                     WHERE n.alive
             ) f
             CROSS JOIN LATERAL (
-                SELECT array_agg(row_waiting(page.d, m) ORDER BY m.id) AS found
+                SELECT max(sized.count) AS count,
+                        array_agg(row_waiting(sized.d, each.m) ORDER BY sized.place) FILTER (WHERE place <= a.room)
+                            AS found
                     FROM (
-                        SELECT d FROM delivery d
-                            WHERE d.session = a.session AND d.source = 0 AND d.id > a.low
-                                AND (d.session, d.id) NOT IN (SELECT session, id FROM unnest(p_known))
-                            ORDER BY d.id LIMIT a.room + 1
-                    ) page
-                    JOIN message m ON m.id = (page.d).id AND m.slot = (page.d).slot
+                        SELECT page.d, row_number() OVER one_after_another AS place, count(*) OVER () AS count,
+                                coalesce(sum(its.size) OVER (
+                                    one_after_another ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                                ), 0) AS before
+                            FROM (
+                                SELECT d, d.id FROM delivery d
+                                    WHERE d.session = a.session AND d.source = 0 AND d.id > a.low
+                                        AND (d.session, d.id) NOT IN (SELECT session, id FROM unnest(p_known))
+                                    ORDER BY d.id LIMIT a.room + 1
+                            ) page
+                            CROSS JOIN LATERAL (
+                                SELECT octet_length(payload) AS size FROM message m
+                                    WHERE m.id = page.id AND m.slot = (page.d).slot OFFSET 0
+                            ) its
+                            WINDOW one_after_another AS (ORDER BY page.id)
+                    ) sized
+                    CROSS JOIN LATERAL (
+                        SELECT m FROM message m WHERE m.id = (sized.d).id AND m.slot = (sized.d).slot OFFSET 0
+                    ) each
+                    WHERE sized.place <= greatest(a.room, 1) AND sized.before < {PAGE_BYTES}
             ) w;
 END $$;
 """

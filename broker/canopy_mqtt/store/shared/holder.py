@@ -68,6 +68,8 @@ class Holder:
         self._place = place
         self._principal = principal
         self._kept: Kept | None = None
+        self._read_at = place.most // 2
+        """Messages that wait here when more are read, at most; -1: they are read when there is room (`starved`)."""
 
     # -- as the node sees it -------------------------------------------------------------------------------------------
 
@@ -113,14 +115,17 @@ class Holder:
         for each in waiting:
             more = len(each.topic.encode()) + len(each.payload) + len(each.properties or b"") + OVERHEAD
             count = len(records) + 1
-            if (messages and (messages >= queue.max_messages or size + more > queue.max_bytes)) or not (
-                load.has_room(count, size - queue.bytes + more) or load.admits(1, more, messages, size)
-            ):
-                self._place.starved(self)
+            full = messages > 0 and (messages >= queue.max_messages or size + more > queue.max_bytes)
+            if full or not (load.has_room(count, size - queue.bytes + more) or load.admits(1, more, messages, size)):
+                if not full:
+                    self._place.starved(self)
+                self._read_at = messages // 2 if messages else -1
                 break
             messages, size = messages + 1, size + more
             records.append(delivery_record(each))
             kept.slots[each.id] = each.slot
+        else:
+            self._read_at = self._place.most // 2
         restore.take(self._place.router, session, records, self._place.now())
         return len(records)
 
@@ -185,6 +190,6 @@ class Holder:
             and session is not None
             and claimed.more
             and not claimed.reading
-            and 2 * session.waiting_messages() <= self._place.most
+            and session.waiting_messages() <= self._read_at
         ):
             self._place.node.wants(claimed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from canopy_mqtt.core.persistence.commits import Commits
 from canopy_mqtt.core.persistence.journal import Journal
@@ -26,11 +27,17 @@ from canopy_mqtt.store.shared.calls import (
     End,
     Noted,
     Owner,
+    Publish,
     Reap,
     Release,
     Subscribe,
 )
 from canopy_mqtt.store.shared.records import subscribe
+
+FULL: Final = 64 * 1024 * 1024
+"""Bytes that may wait to be written while the database is away; then publishes of QoS 1 and 2 are refused."""
+NOTED: Final = 256
+"""Bytes that a change takes in memory, about, without those of a message."""
 
 
 class Kept:
@@ -53,25 +60,32 @@ class SharedJournal(Journal):
         self.commits = self.commits_kept
         self.kept: dict[str, Kept] = {}
         self._note = note
-        self._positions: deque[int] = deque()
-        """Of the changes that are not written yet, in their order."""
+        self._unwritten: deque[tuple[int, int]] = deque()
+        """Position and bytes of the changes that are not written yet, in their order."""
+        self._bytes = 0
 
     def note(self, what: Noted) -> None:
         """Note a change, which has a position of its own."""
-        self.commits_kept.journal_position += 1
-        self._positions.append(self.commits_kept.journal_position)
+        commits = self.commits_kept
+        commits.journal_position += 1
+        size = NOTED + (what.size if isinstance(what, Publish) else 0)
+        self._unwritten.append((commits.journal_position, size))
+        self._bytes += size
+        if commits.failed and self._bytes >= FULL:
+            commits.full = True
         self._note(what)
 
     @staticmethod
     def has_position(what: Noted) -> bool:
         """Return whether a change was noted here, and not by the node itself."""
-        return not isinstance(what, Release | Reap | Empty)
+        return not isinstance(what, End | Release | Reap | Empty)
 
     def written(self, count: int) -> None:
         """The first `count` changes that were noted are written, or count no more."""
         position = 0
         for _ in range(count):
-            position = self._positions.popleft()
+            position, size = self._unwritten.popleft()
+            self._bytes -= size
         if position:
             self.commits_kept.advance(position)
 
@@ -87,7 +101,8 @@ class SharedJournal(Journal):
         kept = self.kept.get(client_id)
         if kept is not None:
             self.note(Subscribe(*kept.owner, topic_filter, None))
-            self.note(End(topic_filter))
+            # Nobody waits for this: the node ends filters by itself, too.
+            self._note(End(topic_filter))
 
     # -- deliveries to the client --------------------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ P = ParamSpec("P")
 
 MOST: Final = 500
 """Changes of a group."""
+BYTES: Final = 4 * 1024 * 1024
+"""Bytes of its messages: with the message that passes them a group is complete. PostgreSQL takes up to 1 GB at once."""
 REAPED: Final = 500
 """Sessions of dead nodes that are released in one group."""
 
@@ -267,11 +269,15 @@ class Node:
             return
         things = set()
         group: list[Note] = []
-        while self.notes and len(group) < most:
-            thing = self.notes[0].what.thing
+        size = 0
+        while self.notes and len(group) < most and size < BYTES:
+            what = self.notes[0].what
+            thing = what.thing
             if thing is not None and thing in things:
                 break
             things.add(thing)
+            if isinstance(what, Publish):
+                size += what.size
             group.append(self.notes.popleft())
         self.flight = group
         self._write()
