@@ -9,8 +9,9 @@ import asyncpg
 import pytest
 
 from canopy_mqtt.store.shared import sweeping
-from canopy_mqtt.store.shared.calls import ACKNOWLEDGED, Change, Group, Release
+from canopy_mqtt.store.shared.calls import ACKNOWLEDGED, SENT, Change, Group, Release, Subscribe
 from canopy_mqtt.store.shared.database import SharedDatabase
+from canopy_mqtt.store.shared.functions import GONE
 from canopy_mqtt.store.shared.schema import LONG
 from canopy_mqtt.store.shared.sweeping import (
     CLEAN_SECONDS,
@@ -200,3 +201,40 @@ async def test_numbers_of_groups_are_forgotten_but_the_last(nodes: Nodes, clock:
     await sweeper.turn()
     rows = await nodes.ask("SELECT node, grp FROM progress")
     assert set(rows) == {(node.node, node.grp) for node in made}
+
+
+async def test_what_has_expired_while_it_waited_long_is_deleted(nodes: Nodes, clock: Clock) -> None:
+    """But not what was sent."""
+    node = await nodes.open("a")
+    owner = await subscribe(node, "s", "a")
+    for payload, expiry in ((b"sent", 0), (b"expired", 0), (b"waits", None)):
+        await publish(node, payload, "a", qos=2, expiry=expiry)
+    sent = (await waiting(node, owner.session))[0]
+    await node.write(Group(changes=[Change(owner.session, owner.epoch, 0, sent.id, sent.slot, SENT, 1)]))
+    await nodes.ask("UPDATE slots SET current = 1 RETURNING 1")
+    while await node.move(0, 100):
+        pass
+    sweeper = Sweeper(node, clock, unused)
+    clock.now += CLEAN_SECONDS
+    await sweeper.turn()
+    left = await nodes.ask("SELECT payload FROM delivery JOIN message USING (id, slot) ORDER BY id")
+    assert left == [(b"sent",), (b"waits",)]
+    assert len(await nodes.ask("SELECT FROM message WHERE slot = 9")) == 2
+
+
+async def test_filters_that_are_long_gone_are_forgotten(nodes: Nodes, clock: Clock) -> None:
+    """They would be read by each node that begins. The name may come again."""
+    node = await nodes.open("a")
+    owner = await subscribe(node, "s", "old", "new", "used")
+    for name in ("old", "new"):
+        gone = Group(subscribes=[Subscribe(owner.session, owner.epoch, name, None)], ends=[name])
+        await node.write(gone)
+        if name == "old":
+            await nodes.ask(f"UPDATE progress SET grp = grp + {GONE} RETURNING 1")
+            node.grp += GONE
+    sweeper = Sweeper(node, clock, unused)
+    clock.now += CLEAN_SECONDS
+    await sweeper.turn()
+    assert await nodes.ask("SELECT name FROM filter ORDER BY name") == [("new",), ("used",)]
+    await node.write(Group(subscribes=[Subscribe(owner.session, owner.epoch, "old", 1)]))
+    assert "old" in [each.name for each in await node.feed()]

@@ -351,6 +351,11 @@ class SharedDatabase:
         emptied = await self._sweep("SELECT empty_deliveries_1($1)", slot)
         return bool(emptied and await self._sweep("SELECT empty_messages_1($1)", slot))
 
+    async def forget(self, limit: int) -> int:
+        """Delete what has expired while it waited long, and filters that are long gone, `limit` of each at most; return
+        how many of one."""
+        return int(await self._sweep("SELECT forget_1($1)", limit))
+
     async def clean_long(self) -> None:
         """Delete messages that have waited long, and that nobody waits for any more."""
         await self._sweep("SELECT clean_long_1()")

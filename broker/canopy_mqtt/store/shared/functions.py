@@ -467,6 +467,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 """
 
+GONE: Final = 100_000
+"""Groups of a node after which a filter that is gone is forgotten: each node has heard of it by then."""
+
 PAGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of the payloads that are read of a session at once. PostgreSQL answers with up to 1 GB."""
 
@@ -567,6 +570,36 @@ BEGIN
     END IF;
     -- step: commit
     RETURN ended IS NOT NULL;
+END $$;
+"""
+
+FORGET: Final = f"""
+CREATE FUNCTION forget_1(p_limit integer) RETURNS integer
+LANGUAGE plpgsql AS $$
+-- Delete what waits in the slot {LONG} and has expired, and filters that have been gone for {GONE} groups of their
+-- node, p_limit of each at most. Return how many. A node that has not heard that a filter is gone has it until its name
+-- comes again, or the node begins anew.
+DECLARE
+    expired integer;
+    ended integer;
+BEGIN
+    -- step: expired
+    DELETE FROM delivery d USING (
+        SELECT d.session, d.source, d.id FROM delivery d JOIN message m ON m.id = d.id AND m.slot = {LONG}
+            WHERE d.slot = {LONG} AND d.state = 0 AND m.expires_at <= clock_timestamp()
+            LIMIT p_limit FOR UPDATE OF d SKIP LOCKED
+    ) e WHERE d.slot = {LONG} AND d.session = e.session AND d.source = e.source AND d.id = e.id;
+    GET DIAGNOSTICS expired = ROW_COUNT;
+    -- step: filters
+    DELETE FROM filter WHERE id IN (SELECT id FROM filter WHERE gone AND id = ANY (ARRAY(
+        SELECT f.id FROM node n CROSS JOIN LATERAL (
+            SELECT id, gone FROM filter
+                WHERE node = n.id AND grp < (SELECT max(grp) FROM progress WHERE node = n.id) - {GONE}
+        ) f WHERE f.gone LIMIT p_limit
+    )) FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    -- step: commit
+    RETURN greatest(expired, ended);
 END $$;
 """
 
@@ -708,6 +741,7 @@ END $$;
 """
 
 FUNCTIONS: Final = (
-    JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, EXPIRE, COLLECT, SWEEPERS,
+    JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, EXPIRE, COLLECT, FORGET,
+    SWEEPERS,
 )  # fmt: skip
 """In the order in which they are made."""

@@ -67,7 +67,7 @@ class Sweeper:
         if now >= self._trim_at:
             self._trim_at = now + TRIM_SECONDS
             await database.trim()
-        if now >= self._clean_at:
+        if now >= self._clean_at and await self._forget():
             self._clean_at = now + CLEAN_SECONDS
             await database.clean_long()
         if now >= self._filters_at:
@@ -83,6 +83,13 @@ class Sweeper:
 
     def _has_time(self) -> bool:
         return self._now() < self._until
+
+    async def _forget(self) -> bool:
+        """Delete what is not needed any more; False: there is more of it."""
+        while await self._database.forget(DELIVERIES) == DELIVERIES:
+            if not self._has_time():
+                return False
+        return True
 
     async def _empty(self, slot: int) -> None:
         """Move what waits in a slot, some at a time; then empty it, if that does not have to wait."""
