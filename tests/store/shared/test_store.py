@@ -291,6 +291,30 @@ async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: l
     await until(lambda: b"2" in client.payloads())
 
 
+async def test_a_claim_that_was_given_up_takes_no_session(nodes: Nodes, proxy: Proxy) -> None:
+    """It waits for another one, which the database does not answer; meanwhile its client connects elsewhere."""
+    made: list[Broker] = []
+    here = Broker(made, await nodes.open("a", url=await proxy.start()))
+    there = Broker(made, await nodes.open("b"))
+    for each in (here, there):
+        await each.open()
+    await client_of(here, "t")
+    proxy.stand_still()
+    for name in ("s", "t"):
+        client = here.idle(name)
+        client.connect(clean=False, expiry=300)
+        here.settle()
+        client.killed()
+    client = await client_of(there, "t")
+    proxy.go_on()
+    await client_of(here, "last")
+    await publish(client, b"1")
+    assert not client.closed
+    for each in made:
+        each.linked = False
+        await each.store.close()
+
+
 class Heard(StoreListener):
     """Hears of failures."""
 

@@ -93,6 +93,7 @@ class RunningNode:
         self._timers: set[asyncio.TimerHandle] = set()
         self._closing: asyncio.TimerHandle | None = None
         self._several = 0.0
+        self._claiming = asyncio.Lock()
         self.node = Node(self, filters)
 
     def start(self) -> None:
@@ -233,15 +234,21 @@ class RunningNode:
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         clean, expiry, principal = client.terms
-        call = partial(
-            self.database.claim,
-            client_id,
-            clean=clean,
-            expiry=expiry,
-            principal=principal,
-            any_user=self._any_user,
-        )
-        self._ask(call, back, lambda: back(None))
+
+        async def claim() -> Claimed | Foreign | None:
+            async with self._claiming:
+                if client.is_gone:
+                    # It waited for other claims, and may have its session elsewhere by now.
+                    return None
+                return await self.database.claim(
+                    client_id, clean=clean, expiry=expiry, principal=principal, any_user=self._any_user
+                )
+
+        def answered(claimed: Claimed | Foreign | None) -> None:
+            if claimed is not None:
+                back(claimed)
+
+        self._ask(claim, answered, lambda: back(None))
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None:
         self._ask(partial(self.database.content, session), back, lambda: back(None))
