@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncpg
 import pytest
 
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.store.postgresql import PostgresStore
+from canopy_mqtt.store.postgresql.database import remedy
 from tests.store.postgresql.place import ask, kill, opened
 from tests.store.sqlite.place import Listener, Wanted, delivery
 from tests.support import postgresql
@@ -214,3 +216,13 @@ async def test_a_primary_that_has_become_a_standby(name: str) -> None:
     assert "it cannot be written: name the primary in store.url" in listener.reasons[0]
     await store.close()
     assert await load(name) == {"c": [b"x"]}
+
+
+async def test_a_database_that_only_reads_is_named_so() -> None:
+    """It takes the connection, and is none that is asked for."""
+    url = postgresql.shared().url
+    with pytest.raises(asyncpg.TargetServerAttributeNotMatched) as found:
+        await asyncpg.connect(
+            url, target_session_attrs="read-write", server_settings={"default_transaction_read_only": "on"}
+        )
+    assert remedy(found.value) == "it cannot be written: name the primary in store.url, or all hosts"

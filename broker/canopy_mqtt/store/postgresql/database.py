@@ -272,7 +272,7 @@ def remedy(error: BaseException) -> str:
         return "the user of store.url lacks a privilege: grant it CREATE on the database, or let it own the schema"
     if isinstance(error, asyncpg.DiskFullError):
         return "its disk is full: free some space"
-    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError | asyncpg.TargetServerAttributeNotMatched):
         return "it cannot be written: name the primary in store.url, or all hosts"
     if isinstance(error, asyncpg.PostgresError) and not isinstance(error, asyncpg.PostgresConnectionError):
         return "it refuses the request: check the options of store.url, and its log"
