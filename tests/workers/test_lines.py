@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from canopy_mqtt.workers import wire
-from canopy_mqtt.workers.lines import SMALL, UNAVAILABLE_V5, UNTAKEN, Line, Newcomer
+from canopy_mqtt.workers.lines import SMALL, UNAVAILABLE_V5, UNTAKEN, Line, Newcomer, Room
 from canopy_mqtt.workers.wire import ANY, SHORTAGE, Arrival, Channel, Frames, encoded
 from canopy_mqtt.workers.worker import Worker
 from tests.support.waiting import until
@@ -75,7 +75,7 @@ def ends() -> Iterator[Ends]:
 
 
 async def test_what_waits_for_a_worker_comes_in_order_once_it_is_there(ends: Ends) -> None:
-    line = Line(1_000)
+    line = Line(Room(0), 1_000)
     for number in range(3 * UNTAKEN):
         line.add(ends.newcomer(b"%d" % number))
     channel = ends.channel(line)
@@ -88,7 +88,7 @@ async def test_what_waits_for_a_worker_comes_in_order_once_it_is_there(ends: End
 
 
 async def test_what_a_worker_had_not_taken_goes_to_the_next(ends: Ends) -> None:
-    line = Line(1_000)
+    line = Line(Room(0), 1_000)
     ends.takes = False
     first = ends.channel(line)
     line.begin(first)
@@ -111,7 +111,7 @@ async def test_what_a_worker_had_not_taken_goes_to_the_next(ends: Ends) -> None:
     ("version", "answer"), [(5, b"\x20\x03\x00\x88\x00"), (4, b"\x20\x02\x00\x03"), (3, b"\x20\x02\x00\x03"), (0, b"")]
 )
 async def test_what_does_not_fit_is_told(ends: Ends, version: int, answer: bytes) -> None:
-    line = Line(1)
+    line = Line(Room(0), 1)
     line.add(ends.newcomer())
     line.add(ends.newcomer(version=version))
     assert await ends.answer(1) == answer
@@ -120,7 +120,7 @@ async def test_what_does_not_fit_is_told(ends: Ends, version: int, answer: bytes
 
 
 async def test_their_bytes_are_bounded_but_one_always_fits(ends: Ends) -> None:
-    line = Line(10, SMALL)
+    line = Line(Room(0), 10, SMALL)
     large = bytes(SMALL + 1)
     for data in (large, large, bytes(SMALL)):
         line.add(ends.newcomer(data))
@@ -132,7 +132,7 @@ async def test_their_bytes_are_bounded_but_one_always_fits(ends: Ends) -> None:
 
 async def test_one_address_keeps_out_no_other(ends: Ends) -> None:
     """The oldest of the address that has most makes place, as long as that has more than the new one's."""
-    line = Line(4)
+    line = Line(Room(2), 2)
     for _ in range(4):
         line.add(ends.newcomer(address="stranger"))
     for address in ("a", "b", "b", "b"):
@@ -152,7 +152,7 @@ async def test_one_address_keeps_out_no_other(ends: Ends) -> None:
 
 
 async def test_large_ones_of_one_address_keep_out_no_other(ends: Ends) -> None:
-    line = Line(10, 3 * SMALL)
+    line = Line(Room(0), 10, 3 * SMALL)
     large = bytes(SMALL + 1)
     for address in ("stranger", "stranger", "a"):
         line.add(ends.newcomer(large, address=address))
@@ -171,7 +171,7 @@ CONNECT_ALONE = b"\x10\x03abc"
     [(CONNECT_ALONE, True), (CONNECT_ALONE + b"\xc0\0", False), (b"PROXY", False), (b"", False), (b"\x10\x83", False)],
 )
 async def test_who_has_left_after_a_connect_is_not_served(ends: Ends, data: bytes, left: bool) -> None:
-    line = Line(10)
+    line = Line(Room(0), 10)
     for each in (data, b"stays"):
         line.add(ends.newcomer(each))
     ends.clients[0].shutdown(socket.SHUT_WR)
@@ -185,7 +185,7 @@ async def test_who_has_left_after_a_connect_is_not_served(ends: Ends, data: byte
 
 async def test_bytes_that_are_on_their_way_keep_none_out(ends: Ends) -> None:
     """The worker is there; those that it did not take are not refused when it ends, either."""
-    line = Line(10, 2 * SMALL)
+    line = Line(Room(0), 10, 2 * SMALL)
     ends.takes = False
     first = ends.channel(line)
     line.begin(first)
@@ -204,8 +204,23 @@ async def test_bytes_that_are_on_their_way_keep_none_out(ends: Ends) -> None:
     ends.other.close()
 
 
+async def test_who_waits_for_one_worker_keeps_out_no_client_of_another(ends: Ends) -> None:
+    room = Room(3)
+    away, other = Line(room, 2), Line(room, 2)
+    for _ in range(6):
+        away.add(ends.newcomer())
+    assert await ends.answer(5) == UNAVAILABLE_V5
+    for _ in range(3):
+        other.add(ends.newcomer())
+    assert await ends.answer(8) == UNAVAILABLE_V5
+    assert (len(away), len(other)) == (5, 2)
+    away.close()
+    other.close()
+    assert room.left == 3
+
+
 async def test_those_that_any_worker_can_have_do_not_wait_for_one_that_is_gone(ends: Ends) -> None:
-    line = Line(10)
+    line = Line(Room(0), 10)
     ends.takes = False
     channel = ends.channel(line)
     line.begin(channel)
@@ -234,7 +249,7 @@ async def test_a_shortage_of_the_system_passes(ends: Ends, monkeypatch: pytest.M
 
     monkeypatch.setattr(socket, "send_fds", send_fds)
     monkeypatch.setattr(wire, "PAUSE", 0.001)
-    line = Line(100)
+    line = Line(Room(0), 100)
     channel = ends.channel(line)
     line.begin(channel)
     for number in range(5):
@@ -339,7 +354,7 @@ async def test_a_worker_begins_with_a_connection_once_that_has_left(monkeypatch:
 
 
 async def test_none_waits_beyond_its_time(ends: Ends) -> None:
-    line = Line(10)
+    line = Line(Room(0), 10)
     now = asyncio.get_running_loop().time()
     # In whichever order they came.
     line.add(ends.newcomer(until=now + 1_000))

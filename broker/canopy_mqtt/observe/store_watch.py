@@ -109,7 +109,7 @@ class StoreWatch(StoreListener):
 
     @property
     def blocked(self) -> bool:
-        """True while somebody keeps the store from giving back the room of what is gone."""
+        """True while another transaction keeps the store from giving back the room of what is gone."""
         return self._store.blocked
 
     @property

@@ -22,7 +22,7 @@ from canopy_mqtt.settings.reloadable import with_reloadable
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.gate import Gate
 from canopy_mqtt.workers.kept_bans import KeptBans
-from canopy_mqtt.workers.lines import MAX_BYTES, Line, Newcomer, refuse
+from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
 from canopy_mqtt.workers.parts import PERIOD, Parts
 from canopy_mqtt.workers.plan import Plan, make_again, run_folder
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
@@ -75,14 +75,15 @@ class Crew:
         """`people`: they read the log. `write` takes the lines of the workers' logs. `most`: connections that wait
         for all of them. `relayed` is called with a connection that a worker has for another one."""
         count = settings.workers.count
-        # In equal parts: who waits for a worker that is away keeps nobody of another one out.
-        self._most = most // count
+        # A quarter is for all lines alike, so that no line has all: who waits for one that is away keeps nobody out.
+        part = max(most // count // 4, min(UNTAKEN, most // count))
+        room = Room(most - part * count)
         self._settings = settings
         self.gate = Gate(settings, log, partial(self.tell, "short"))
         """Counts the connections that are passed on."""
         self.bans = KeptBans(settings.security, self.tell)
         self.parts = Parts(settings, self._tell_one)
-        self.slots = [self._slot(number) for number in range(count)]
+        self.slots = [self._slot(number, room, part) for number in range(count)]
         self._log = log
         self._people = people
         self._write = write
@@ -96,8 +97,8 @@ class Crew:
         self._plan: Plan
         self._ports: Sequence[int]
 
-    def _slot(self, number: int) -> Slot:
-        line = Line(self._most, MAX_BYTES // self._settings.workers.count, partial(self.gate.pass_on, number))
+    def _slot(self, number: int, room: Room, part: int) -> Slot:
+        line = Line(room, part, MAX_BYTES // self._settings.workers.count, partial(self.gate.pass_on, number))
         return Slot(number, line, self._gone)
 
     def _gone(self, worker: int) -> None:

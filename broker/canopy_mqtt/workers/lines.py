@@ -1,7 +1,7 @@
 """Connections on their way to the workers: a line for each worker, in which they wait while it is away.
 
 Owns their sockets until the worker has said that it has them. Promises: what waits in a line is bounded, in number,
-bytes and time; beyond, the oldest client of the address that has most,
+bytes and time, and each has a part that no other line can take; beyond, the oldest client of the address that has most,
 or the new one, is told that the server is unavailable (0x88). A connection that a worker had not taken when it ended
 goes to the next process of that worker, with all that was read of it, and no connection goes to two.
 """
@@ -95,20 +95,30 @@ def has_left(newcomer: Newcomer) -> bool:
         return True
 
 
+class Room:
+    """The room that all lines have in common."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        """Connections that may still come beyond the parts of their lines."""
+
+
 class Line:
     """The connections for one worker. Made on the event loop."""
 
     def __init__(
         self,
-        most: int,
+        room: Room,
+        part: int,
         most_bytes: int = MAX_BYTES,
         passes: Callable[[Newcomer], Newcomer | None] = lambda newcomer: newcomer,
     ) -> None:
-        """`most`: connections that it has at a time; `most_bytes`: what was read of large ones that wait, and about as
-        much of those that are on their way; one always fits. `passes` returns a connection as the worker is to have it,
-        None: it is to be closed."""
+        """`part`: connections that fit whatever the other lines take of the room; `most_bytes`: what was read of large
+        ones that wait, and about as much of those that are on their way; one always fits. `passes` returns a connection
+        as the worker is to have it, None: it is to be closed."""
         self._passes = passes
-        self._most = most
+        self._room = room
+        self._part = part
         self._most_bytes = most_bytes
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -143,6 +153,7 @@ class Line:
         if self._closed or not self._make_room(newcomer):
             refuse(newcomer)
             return
+        self._room.left -= len(self) >= self._part
         self._wait(newcomer)
         self._send()
 
@@ -153,19 +164,14 @@ class Line:
         while size and self._bytes and self._bytes + size > self._most_bytes:
             if not self._give_way(self._large, address):
                 return False
-        return len(self) < self._most or self._give_way(self._by_address, address)
+        return len(self) < self._part or self._room.left > 0 or self._give_way(self._by_address, address)
 
     def _give_way(self, among: ByAddress[Newcomer], address: Hashable) -> bool:
         """Refuse the oldest connection of the address that has most, if that has two more than this one."""
         if among.most < among.count(address) + 2:
             return False
-        self._refuse(among.oldest_of_fullest())
+        refuse(self._leave(among.oldest_of_fullest()))
         return True
-
-    def _refuse(self, newcomer: Newcomer) -> None:
-        """Refuse one of those that wait."""
-        self._forget(newcomer)
-        refuse(newcomer)
 
     def _wait(self, newcomer: Newcomer) -> None:
         address = self._waiting[newcomer] = _address(newcomer)
@@ -199,6 +205,7 @@ class Line:
         """
         self._channel = None
         all_of_them = [*self._sent, *self._waiting]
+        self._room.left += max(0, len(all_of_them) - self._part)
         others = [each for each in all_of_them if each.arrival.worker == ANY]
         for each in list(self._waiting):
             self._forget(each)
@@ -206,6 +213,7 @@ class Line:
         for each in all_of_them:
             if each.arrival.worker != ANY:
                 self._wait(each)
+        self._room.left -= max(0, len(self) - self._part)
         if self._closed:
             self.close()
         self._watch()
@@ -214,13 +222,14 @@ class Line:
     def taken(self) -> None:
         """The worker has the first of those that were sent to it."""
         self._sent.popleft().sock.close()
+        self._room.left += len(self) >= self._part
         self._send()
 
     def close(self) -> None:
         """Refuse all that wait, and all that come: the broker stops."""
         self._closed = True
         for each in list(self._waiting):
-            self._refuse(each)
+            refuse(self._leave(each))
         self._watch()
 
     def _send(self) -> None:
@@ -230,13 +239,19 @@ class Line:
                 break
             newcomer = next(iter(self._waiting))
             passed = None if has_left(newcomer) else self._passes(newcomer)
-            self._forget(newcomer)
             if passed is None:
-                newcomer.sock.close()
+                self._leave(newcomer).sock.close()
                 continue
+            self._forget(newcomer)
             self._sent.append(newcomer)
             channel.send("connection", passed.arrival, sock=newcomer.sock)
         self._watch()
+
+    def _leave(self, newcomer: Newcomer) -> Newcomer:
+        """Take out one of those that wait, which does not go to the worker."""
+        self._forget(newcomer)
+        self._room.left += len(self) >= self._part
+        return newcomer
 
     def _watch(self) -> None:
         """Have the timer run while connections wait."""
@@ -257,5 +272,5 @@ class Line:
         while self._ends and self._ends[0][0] <= now:
             _, _, newcomer = heapq.heappop(self._ends)
             if newcomer in self._waiting:
-                self._refuse(newcomer)
+                refuse(self._leave(newcomer))
         self._watch()

@@ -52,6 +52,8 @@ class Apart:
         """Return True if the nodes do not promise what a finding says. `everywhere`: it is about a session that all
         nodes have in a database, in the order in which messages were written there."""
         match promise, events:
+            case "order", [*_, Delivery(qos=0) as one, Delivery() as other] if self._moved(one, other):
+                return True
             case "order", [*_, Delivery() as late] if late.qos == 0 or not everywhere:
                 return self._overtaken(late)
             case "twice", [*_, Delivery() as again] if not everywhere:
@@ -60,8 +62,7 @@ class Apart:
             case "to two members", [Publish(), *_, Delivery() as again]:
                 return len(self._ways(again, again.sequence)) > 1
             case "twice with QoS 0", [Publish(), Delivery() as one, *_, Delivery() as again]:
-                # What comes over the links finds the client at each of the nodes.
-                return self._node(one.client, one.at) != self._node(again.client, again.at)
+                return self._moved(one, again)
             case "DUP", [Publish(), Delivery(), Delivery() as again] if everywhere:
                 # A database does not keep that it was sent.
                 return again.qos == 1
@@ -78,6 +79,10 @@ class Apart:
     def _node(self, client: str, at: float) -> str:
         """Return the node where a client was at a time."""
         return next((node for began, end, node in self._stays[client] if began <= at < end), "")
+
+    def _moved(self, one: Delivery, other: Delivery) -> bool:
+        """Return True if a client was at another node for each of two: what is live comes to each node in its time."""
+        return self._node(one.client, one.at) != self._node(other.client, other.at)
 
     def _ways(self, late: Delivery, sequence: int) -> set[str]:
         """Return the nodes to which the publisher of a delivery has sent a message of that stream until then."""

@@ -62,7 +62,8 @@ class Cluster:
 async def cluster() -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
         made = Cluster(stack)
-        await asyncio.gather(*map(made.start, NAMES))
+        for name in NAMES:
+            await made.start(name)
         yield made
 
 

@@ -143,6 +143,19 @@ def test_a_client_that_changes_nodes_may_get_qos_0_at_each(node: str, found: set
     assert story.broken(SHARED) == found
 
 
+@for_each(("node", "found"), [(B, set()), (A, {"order"})])
+def test_a_client_that_changes_nodes_may_get_qos_0_behind_later_ones(node: str, found: set[str]) -> None:
+    story = Story()
+    story.connect("once-0", 0.0, A)
+    story.subscribe("once-0", 0.2, "t/#", qos=0)
+    story.connect("p", 0.5, C)
+    one, two = story.publish(1.0, 0), story.publish(1.2, 1)
+    story.comes(two, 1.5, qos=0, client="once-0")
+    story.history.add(Connect(client="once-0", began=2.0, node=node, present=True)).ok(2.1)
+    story.comes(one, 2.5, qos=0, client="once-0")
+    assert story.broken(SHARED) == found
+
+
 @for_each(("client", "durability", "found"), [("cut-0", SHARED, set()), ("cut-0", STAY, {"DUP"})])
 def test_a_database_does_not_keep_that_qos_1_was_sent(client: str, durability: Durability, found: set[str]) -> None:
     story = Story()

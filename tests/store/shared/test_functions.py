@@ -18,6 +18,7 @@ from canopy_mqtt.store.shared.calls import (
     Foreign,
     Group,
     Owner,
+    Page,
     Release,
     Subscribe,
 )
@@ -106,7 +107,8 @@ async def test_a_page_of_large_messages_has_few(nodes: Nodes) -> None:
     owner = await subscribe(node, "s", "a")
     for size in (1, PAGE_BYTES - 2, 1, 1, PAGE_BYTES + 1, 1):
         await publish(node, bytes(size), "a")
-    pages, low = [], 0
+    pages: list[Page] = []
+    low = 0
     while low == 0 or pages[-1].more:
         pages += await node.read([Ask(owner.session, low, 100)])
         low = pages[-1].waiting[-1].id

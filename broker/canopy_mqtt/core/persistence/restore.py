@@ -154,7 +154,8 @@ def take(router: Router, session: Session, records: list[DeliveryRecord], now: f
             journal.restored(session.client_id, delivery, record.number)
         if most < 0:
             session.ledger.barred(session.principal, delivery.message.topic, False)
-        delivery.qos = min(delivery.qos, most)
+        if most > 0:
+            delivery.qos = min(delivery.qos, most)
         if (most <= 0 or not session.restore(delivery)) and journal is not None:
             journal.finished(session.client_id, delivery)
     session.go_on(now)
