@@ -2,7 +2,8 @@
 
 A statement that others may precede begins behind a `yield` with its name. The shipped SQL has the same names in the
 same order (`canopy_mqtt/store/shared/functions.py`, `-- step:`), and `tests/store/shared/mirror.py` runs both side by
-side.
+side. The model has nothing that expires while it waits, and no bounds of queues (`forget`, `bound`): they delete what
+is queued, as an acknowledgement does.
 
 `without` of the database names rules that are taken away, to see that each is needed.
 """

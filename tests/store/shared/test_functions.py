@@ -317,6 +317,7 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
         lambda: ("SELECT * FROM look_1()",),
         lambda: ("SELECT expire_1(10)",),
         lambda: ("SELECT collect_1(10)",),
+        lambda: ("SELECT * FROM bound_1($1, 1, 1, 10)", owner.session),
         lambda: ("SELECT move_1(2::smallint, 10)",),
     )  # fmt: skip
     connection = await asyncpg.connect(nodes.url, server_settings={"search_path": nodes.name, "jit": "off"})

@@ -117,6 +117,13 @@ class Place:
     def second(self, away: float, *, blocked: bool) -> None:
         """Nothing is shown to an operator."""
 
+    def terms(self, client_id: str, principal: str) -> tuple[int, int]:
+        del client_id, principal
+        return 0, 0
+
+    def dropped(self, client_id: str, principal: str, count: int, *, messages: bool) -> None:
+        """Its clients have no limits."""
+
     async def connect(self, name: str) -> Client:
         client = Client(self, name)
         self.clients.append(client)

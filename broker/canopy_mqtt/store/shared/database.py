@@ -58,6 +58,7 @@ scan would go over all that was deleted there."""
 UNUSED: Final = """
 SELECT name FROM filter f WHERE NOT gone AND NOT EXISTS (SELECT FROM subscription s WHERE s.filter = f.id) LIMIT $1
 """
+CLIENTS: Final = "SELECT id, client_id, principal FROM session WHERE id = ANY ($1)"
 
 
 class Line:
@@ -321,6 +322,19 @@ class SharedDatabase:
     async def collect(self, limit: int) -> bool:
         """Delete what a session has left, `limit` deliveries at most. False: there is none."""
         return bool(await self._sweep("SELECT collect_1($1)", limit))
+
+    async def clients(self, sessions: Sequence[int]) -> list[tuple[int, str, str]]:
+        """Return which of these sessions there are, and their client identifiers and principals (JSON)."""
+        rows = await self._sweeps.fetch(CLIENTS, sessions, seconds=self.timeout)
+        return [(session, client_id, principal) for session, client_id, principal in rows]
+
+    async def bound(self, session: int, messages: int, size: int, limit: int) -> tuple[int, bool]:
+        """Delete the oldest of what is queued for a session beyond `messages`, and `size` bytes (0: no limit), `limit`
+        at most; return how many, and whether there were too many messages, and not only bytes."""
+        [[count, by_messages]] = await self._sweeps.fetch(
+            "SELECT * FROM bound_1($1, $2, $3, $4)", session, messages, size, limit, seconds=self.timeout
+        )
+        return int(count), bool(by_messages)
 
     async def unused_filters(self, limit: int) -> list[str]:
         """Return filters that no session has, `limit` at most."""

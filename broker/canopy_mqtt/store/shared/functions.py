@@ -573,6 +573,51 @@ BEGIN
 END $$;
 """
 
+BOUND: Final = f"""
+CREATE FUNCTION bound_1(
+    p_session bigint, p_messages bigint, p_bytes bigint,  -- 0: no limit
+    p_limit integer, OUT o_dropped integer, OUT o_messages boolean
+)
+LANGUAGE plpgsql {PLANS} AS $$
+-- Delete the oldest of what is queued for a session beyond p_messages and p_bytes, p_limit at most: how many, and
+-- whether there were too many messages, and not only bytes. The newest one stays, however large it is.
+#variable_conflict use_column
+DECLARE
+    newest bigint;                         -- of those that go
+    rows change[];
+BEGIN
+    o_dropped := 0;
+    SELECT id, p_messages > 0 AND place > p_messages INTO newest, o_messages
+        FROM (
+            SELECT page.id, row_number() OVER newest_first AS place, sum(its.size) OVER newest_first AS bytes
+                FROM (
+                    SELECT id, slot FROM delivery WHERE session = p_session AND source = 0 AND state = 0
+                        ORDER BY id DESC LIMIT nullif(p_messages, 0) + 1
+                ) page
+                CROSS JOIN LATERAL (
+                    SELECT octet_length(topic) + octet_length(payload) + coalesce(octet_length(properties), 0) AS size
+                        FROM message m WHERE m.id = page.id AND m.slot = page.slot OFFSET 0
+                ) its
+                WINDOW newest_first AS (ORDER BY page.id DESC)
+        ) sized
+        WHERE place > 1 AND (p_messages > 0 AND place > p_messages OR p_bytes > 0 AND bytes > p_bytes)
+        ORDER BY place LIMIT 1;
+    IF newest IS NOT NULL THEN
+        -- step: rows
+        rows := ARRAY(
+            SELECT (session, NULL, source, id, slot, 3, 0)::change FROM delivery
+                WHERE session = p_session AND source = 0 AND state = 0 AND id <= newest
+                ORDER BY session, source, id LIMIT p_limit FOR UPDATE SKIP LOCKED
+        );
+        -- step: drop
+        DELETE FROM delivery d USING unnest(rows) c
+            WHERE d.session = c.session AND d.source = c.source AND d.id = c.id AND d.slot = c.slot;
+        GET DIAGNOSTICS o_dropped = ROW_COUNT;
+    END IF;
+    -- step: commit
+END $$;
+"""
+
 FORGET: Final = f"""
 CREATE FUNCTION forget_1(p_limit integer) RETURNS integer
 LANGUAGE plpgsql AS $$
@@ -741,7 +786,7 @@ END $$;
 """
 
 FUNCTIONS: Final = (
-    JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, EXPIRE, COLLECT, FORGET,
-    SWEEPERS,
+    JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, EXPIRE, COLLECT, BOUND,
+    FORGET, SWEEPERS,
 )  # fmt: skip
 """In the order in which they are made."""

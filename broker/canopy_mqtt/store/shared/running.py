@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from canopy_mqtt.store.postgresql.database import FAILURES
+from canopy_mqtt.store.shared.bounding import Clients, QueueBounds
 from canopy_mqtt.store.shared.calls import (
     Ask,
     ChangedFilter,
@@ -44,7 +45,7 @@ LATELY: Final = 20
 """Groups of which that share is taken, about."""
 
 
-class Side(Protocol):
+class Side(Clients, Protocol):
     """The broker that a node runs in."""
 
     def tell(self, piece: Piece) -> None:
@@ -84,8 +85,8 @@ class RunningNode:
         that is another user's."""
         self.database = database
         self.tell = side.tell
-        self.wrote = side.wrote
         self._side = side
+        self._bounds = QueueBounds(database, side)
         self._window, self._dead_after, self._any_user = window, dead_after, any_user
         self._tasks: set[asyncio.Task[None]] = set()
         """Of this incarnation."""
@@ -158,6 +159,8 @@ class RunningNode:
             await asyncio.sleep(SECOND)
             with suppress(*FAILURES):
                 await sweeper.turn()
+            with suppress(*FAILURES):
+                await self._bounds.turn(asyncio.get_running_loop().time)
 
     def due(self) -> None:
         loop = asyncio.get_running_loop()
@@ -231,6 +234,10 @@ class RunningNode:
         ]
         # The filters that the messages were matched with: others may be known when the call begins.
         self._ask(partial(self.database.write, group, self.database.vector), back, lambda: None)
+
+    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        self._bounds.wrote(noted, written)
+        self._side.wrote(noted, written)
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         clean, expiry, principal = client.terms

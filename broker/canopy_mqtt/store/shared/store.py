@@ -13,8 +13,11 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from canopy_mqtt.core.ledger import FULL_BYTES, FULL_MESSAGES, Ledger
 from canopy_mqtt.core.persistence.journal import Saved
+from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.queues.queue_terms import queue_terms
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.shared import Attempt, SharedSessions
 from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
@@ -92,6 +95,8 @@ class SharedStore(Store):
         self._holders: dict[Attempt, Holder] = {}
         """Of attempts that have been answered, and are not over."""
         self._starved: set[Holder] = set()
+        self._ledgers: dict[str, Ledger] = {}
+        """By client, what was dropped from queues in the database, until the log has told of it."""
         self._ready: asyncio.Future[None] | None = None
         self._groups = self._rows = 0
 
@@ -218,11 +223,30 @@ class SharedStore(Store):
         if self.is_away:
             for holder in list(self._holders.values()):
                 holder.move()
+        self._ledgers = {name: each for name, each in self._ledgers.items() if each.unreported is not None}
         starved, self._starved = self._starved, set()
         for holder in starved:
             if holder.claimed is not None:
                 self.node.wants(holder.claimed)
         self._after_batch()
+
+    def terms(self, client_id: str, principal: str) -> tuple[int, int]:
+        terms = queue_terms(self.router.limits, client_id, self._principal(client_id, principal).user_name)
+        return terms.session_messages, terms.session_bytes
+
+    def dropped(self, client_id: str, principal: str, count: int, *, messages: bool) -> None:
+        """Count messages that were dropped. Not in the ledger of a session here, which has what came into memory."""
+        ledger = self._ledgers.get(client_id)
+        if ledger is None:
+            ledger = self._ledgers[client_id] = Ledger(client_id, self.router.counters)
+            ledger.principal = self._principal(client_id, principal)
+        ledger.lost(FULL_MESSAGES if messages else FULL_BYTES, count)
+
+    def _principal(self, client_id: str, text: str) -> Principal:
+        try:
+            return self._principals.read(text, client_id)
+        except (ValueError, TypeError, KeyError, AttributeError):  # no broker wrote that
+            return Principal()
 
     @property
     def in_trouble(self) -> bool:
