@@ -8,7 +8,7 @@ from canopy_mqtt.core.codec.packets import NEVER, V5, V31, V311
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import POLICIES, UNSET, QueueRule
 from canopy_mqtt.core.routing.router import Router
-from canopy_mqtt.settings import MAX_PACKET, QueueRuleSettings, Settings
+from canopy_mqtt.settings import MAX_PACKET, MAX_STORED_NAME, QueueRuleSettings, Settings
 
 VERSIONS: Final = {"3.1": V31, "3.1.1": V311, "5.0": V5}
 """The protocol levels of the versions of MQTT (section 3.1.2.2)."""
@@ -64,6 +64,7 @@ def limits(settings: Settings) -> Limits:
     made.receive_maximum = settings.mqtt.receive_maximum or MAX_WINDOW
     made.max_inflight = settings.mqtt.max_inflight or MAX_WINDOW
     made.max_session_expiry = settings.session.max_expiry or NEVER
+    made.max_stored_name = MAX_STORED_NAME if settings.store.url else 0
     made.store_refuses = settings.store.on_failure == "refuse"
     made.versions = tuple(VERSIONS[version] for version in settings.mqtt.versions)
     made.link_users = tuple(settings.federation.link_users)

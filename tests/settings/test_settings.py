@@ -30,6 +30,7 @@ from canopy_mqtt.settings import (
     Section,
     Session,
     Settings,
+    Store,
     Upstream,
     defaults,
     flatten,
@@ -125,6 +126,11 @@ class TestModels:
                 Limits(max_client_id_length=length)
         for length in (0, 23, 65_535):
             assert Limits(max_client_id_length=length).max_client_id_length == length
+
+    def test_a_database_keeps_no_longer_client_identifier_than_its_indexes_take(self) -> None:
+        for length in (0, 2_049):
+            with pytest.raises(ValidationError, match=r"23 to 2048 with store\.url"):
+                Settings(store=Store(url="postgresql://h/d"), limits=Limits(max_client_id_length=length))
 
 
 class TestListen:

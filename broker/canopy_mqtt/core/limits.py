@@ -23,6 +23,8 @@ class Limits:
         self.max_payload_size = 0
         self.max_client_id_length = 256
         self.max_topic_levels = 128
+        # Bytes of a filter, or of the topic of a retained message, that the store takes. 0: of any.
+        self.max_stored_name = 0
         self.max_subscriptions_per_client = 0
         self.max_shared_subscriptions_per_client = 100
         self.max_client_bytes = 0

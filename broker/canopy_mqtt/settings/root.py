@@ -34,7 +34,7 @@ from canopy_mqtt.settings.sections import (
     Tracing,
 )
 from canopy_mqtt.settings.store import Store
-from canopy_mqtt.settings.values import Address, Section, parse_listen, wrong
+from canopy_mqtt.settings.values import MAX_STORED_NAME, Address, Section, parse_listen, wrong
 
 PLUGIN: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 """A module, and the name of an object in it."""
@@ -141,6 +141,14 @@ class AllSettings(BaseModel):
                 raise wrong(
                     "an address that is not in listen; leave one of both out", f"listener[{at}].url", listener.url
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _kept(self) -> AllSettings:
+        """Check that a database can keep each client identifier that is accepted."""
+        longest = self.limits.max_client_id_length
+        if self.store.url and not 0 < longest <= MAX_STORED_NAME:
+            raise wrong(f"23 to {MAX_STORED_NAME} with store.url", "limits.max_client_id_length", longest)
         return self
 
     @property

@@ -24,6 +24,10 @@ MAX_PACKET: Final = MAX_REMAINING_LENGTH + 5 - 1_048_576
 """The largest packet that can be accepted: the protocol's largest, less the bytes that forwarding may add to a message
 (the property section of 5.0 with its subscription identifiers)."""
 
+MAX_STORED_NAME: Final = 2_048
+"""Bytes of a topic filter, the topic of a retained message or a client identifier that a database keeps at most: its
+indexes have rows of up to 2,704 bytes."""
+
 NEVER: Final = 0xFFFF_FFFF
 """The session expiry interval that means "does not expire" (MQTT 5.0, section 3.1.2.11.2)."""
 

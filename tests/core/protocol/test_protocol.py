@@ -149,3 +149,8 @@ class TestSubscribing:
         client = network.client("c")
         assert client.subscribe(*filters, qos=2) == [1, 0x8F, 1, 0x97, 1]  # [MQTT-3.2.2-10]
         assert network.client("o", V311).subscribe(*filters, qos=2) == [1, 0x80, 1, 0x80, 1]
+
+    def test_a_filter_that_the_store_cannot_keep(self) -> None:
+        """With all that is to be written together with it, it could not be written."""
+        network = Network(limits(max_stored_name=6))
+        assert network.client("c").subscribe("\u6c34" * 2, "\u6c34" * 3) == [0, 0x8F]

@@ -148,3 +148,12 @@ def test_the_brokers_own_topics_take_no_room() -> None:
     for name in (b"$SYS", *(b"$SYS/broker/%d/x" % number for number in range(50)), b"a", b"b"):
         router.retained_store.retain(Message(name, b"", 0, True, b"", 0.0, ""))
     assert (len(router.retained), router.retained_store.bytes, router.retained_store.system_count) == (0, 0, 0)
+
+
+def test_a_topic_that_the_store_cannot_keep_is_not_retained() -> None:
+    network = Network(limits(max_stored_name=3))
+    publisher = network.client("p")
+    for topic in ("abc", "abcd"):
+        publisher.publish(topic, b"x", retain=True)
+    assert [network.router.retained.get(topic) is not None for topic in ("abc", "abcd")] == [True, False]
+    assert network.router.counters.retained_refused == 1

@@ -6,7 +6,7 @@ import pytest
 
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, Ack, Publish, SubscriptionRequest, Will
-from canopy_mqtt.core.codec.reason_codes import NO_MATCHING_SUBSCRIBERS, SUCCESS, TOPIC_FILTER_INVALID
+from canopy_mqtt.core.codec.reason_codes import NO_MATCHING_SUBSCRIBERS, SUCCESS
 from canopy_mqtt.core.hooks import AccessControl
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
@@ -232,16 +232,3 @@ class Denies(AccessControl):
     def receive_qos(self, principal: Principal, topic: str) -> int:
         del principal
         return {"secret": -1, "lower": 1, "lowest": 0}.get(topic, 2)
-
-
-def test_a_filter_that_no_index_takes_is_refused_to_a_durable_session() -> None:
-    """With all that is to be written together with it, it could not be written."""
-    net = SharedNetwork()
-    durable, live = net.durable("d"), net.durable("l", clean=True, expiry=0)
-    for client in (durable, live):
-        filters = [SubscriptionRequest("\u6c34" * length, 1) for length in (683, 682)]
-        client.send(p.Subscribe(client.take_id(), filters))
-    net.settle()
-    net.commit()
-    assert durable.got(p.Suback)[0].reason_codes == [TOPIC_FILTER_INVALID, 1]
-    assert live.got(p.Suback)[0].reason_codes == [1, 1]

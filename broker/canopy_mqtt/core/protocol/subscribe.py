@@ -48,7 +48,6 @@ from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.session_table import lacking_filter_room
 from canopy_mqtt.core.routing.share_homes import group_of
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.session.shared_session import MAX_FILTER, SharedSession
 from canopy_mqtt.core.topics.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -341,8 +340,9 @@ class FilterPacket(Job):
         if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
             self._why = "limits.max_topic_levels"
             return reason_codes.TOPIC_FILTER_INVALID
-        if router.shared is not None and isinstance(session, SharedSession) and len(name.encode()) > MAX_FILTER:
-            self._why = f"a durable session has no filters of more than {MAX_FILTER} bytes here"
+        if 0 < limits.max_stored_name < len(name.encode()):
+            # Whatever the session: the next CONNECT may have it kept.
+            self._why = f"the store takes topic filters of up to {limits.max_stored_name} bytes"
             return reason_codes.TOPIC_FILTER_INVALID
         subscriptions = session.subscriptions
         if 0 < limits.max_subscriptions_per_client <= len(subscriptions) and name not in subscriptions:

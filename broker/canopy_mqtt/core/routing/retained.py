@@ -256,6 +256,8 @@ class RetainedStore:
         """
         if is_free(message):
             return ""
+        if 0 < self._limits.max_stored_name < len(message.topic):
+            return "store.url"
         size = self._size(topic, message, old)
         accounts = self._accounts
         setting = self._refused_alone(message, old, account, size)

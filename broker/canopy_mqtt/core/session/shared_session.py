@@ -6,8 +6,6 @@ twice. QoS 0 is live.
 
 from __future__ import annotations
 
-from typing import Final
-
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.ledger import EXCLUDED
 from canopy_mqtt.core.persistence.journal import Journal
@@ -16,9 +14,6 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import MessageTerms
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import SharedGroup
-
-MAX_FILTER: Final = 2_048
-"""Bytes of a topic filter at most: the database has them in an index, whose rows are no longer than 2,704 bytes."""
 
 
 class SharedSession(Session):
