@@ -129,7 +129,7 @@ class TestModels:
 
     def test_a_database_keeps_no_longer_client_identifier_than_its_indexes_take(self) -> None:
         for length in (0, 2_049):
-            with pytest.raises(ValidationError, match=r"23 to 2048 with store\.url"):
+            with pytest.raises(SettingsError, match=r"23 to 2048 with store\.url"):
                 Settings(store=Store(url="postgresql://h/d"), limits=Limits(max_client_id_length=length))
 
 

@@ -33,6 +33,11 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
     if not checked:
         yield from _unproven(settings)
     yield from _unbound(settings)
+    if settings.shares_sessions:
+        yield (
+            "[cluster] with store.url is experimental: nothing limits how many sessions, and filters of absent "
+            "clients, the database keeps. Let only clients connect that you trust"
+        )
     for listener in settings.listeners:
         if not _others_reach(listener):
             continue
