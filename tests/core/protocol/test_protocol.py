@@ -9,6 +9,7 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.packets import V5, V311, Connect, Disconnect, Publish
 from canopy_mqtt.core.hooks import Origin
+from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.protocol.server_protocol import ServerProtocol
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from tests.core.codec.wire_cases import CASES, MAX_PACKET_SIZE, Case
@@ -151,6 +152,9 @@ class TestSubscribing:
         assert network.client("o", V311).subscribe(*filters, qos=2) == [1, 0x80, 1, 0x80, 1]
 
     def test_a_filter_that_the_store_cannot_keep(self) -> None:
-        """With all that is to be written together with it, it could not be written."""
+        """What is to be written together with it could not be. Sessions that are not kept may have it."""
         network = Network(limits(max_stored_name=6))
-        assert network.client("c").subscribe("\u6c34" * 2, "\u6c34" * 3) == [0, 0x8F]
+        network.router.journal = Journal()
+        filters = ["\u6c34" * 2, "\u6c34" * 3]
+        assert network.client("kept", expiry=9).subscribe(*filters) == [0, 0x8F]
+        assert network.client("c").subscribe(*filters) == [0, 0]

@@ -340,8 +340,7 @@ class FilterPacket(Job):
         if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
             self._why = "limits.max_topic_levels"
             return reason_codes.TOPIC_FILTER_INVALID
-        if 0 < limits.max_stored_name < len(name.encode()):
-            # Whatever the session: the next CONNECT may have it kept.
+        if session.journal is not None and 0 < limits.max_stored_name < len(name.encode()):
             self._why = f"the store takes topic filters of up to {limits.max_stored_name} bytes"
             return reason_codes.TOPIC_FILTER_INVALID
         subscriptions = session.subscriptions
