@@ -69,11 +69,11 @@ def test_the_promises_hold_while_clients_roam_without_a_fault() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", [1_000, 2_000, 3_000, 4_000])
 def test_the_promises_hold_in_many_histories(first: int) -> None:
-    histories(first, 300)
+    histories(first, 50)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", [5_000, 6_000])
 def test_the_promises_hold_in_many_histories_of_five_nodes(first: int) -> None:
-    histories(first, 150, nodes=5)
+    histories(first, 25, nodes=5)
