@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from canopy_mqtt.core.codec.packets import Subscribe
@@ -81,6 +82,7 @@ class SharedStore(SharedSessions):
         self.attempts: list[Attempt] = []
         self.over: list[Attempt] = []
         self.kept: list[Kept] = []
+        self.live: list[Callable[[], object]] = []
         self._journal = journal
 
     def claim(self, attempt: Attempt) -> None:
@@ -93,8 +95,17 @@ class SharedStore(SharedSessions):
         assert attempt.session is None
         self.over.append(attempt)
 
-    def publish(self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int) -> None:
+    def publish(
+        self,
+        message: Message,
+        filters: tuple[int, ...],
+        session: Session | None,
+        packet_id: int,
+        live: Callable[[], object] | None,
+    ) -> None:
         self.kept.append(Kept(message, filters, session, packet_id))
+        if live is not None:
+            self.live.append(live)
         self._journal.note("kept", message.payload())
 
 

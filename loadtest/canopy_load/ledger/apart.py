@@ -48,15 +48,16 @@ class Apart:
             if not each.retained:
                 self._came[each.client, each.stream, each.qos].append(each)
 
-    def excuse(self, promise: str, events: list[Event], everywhere: bool = False) -> bool:
+    def excuse(self, promise: str, events: list[Event], everywhere: bool = False, once: bool = False) -> bool:
         """Return True if the nodes do not promise what a finding says. `everywhere`: it is about a session that all
-        nodes have in a database, in the order in which messages were written there."""
+        nodes have in a database, in the order in which messages were written there; `once`: about a message of such a
+        session."""
         match promise, events:
             case "order", [*_, Delivery(qos=0) as one, Delivery() as other] if self._moved(one, other):
                 return True
             case "order", [*_, Delivery() as late] if late.qos == 0 or not everywhere:
                 return self._overtaken(late)
-            case "twice", [*_, Delivery() as again] if not everywhere:
+            case "twice", [*_, Delivery() as again] if not everywhere and not once:
                 # Its publisher sent it again to another node before the first one had acknowledged it.
                 return len(self._ways(again, again.sequence)) > 1
             case "to two members", [Publish(), *_, Delivery() as again]:

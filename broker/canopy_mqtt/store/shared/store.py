@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.ledger import FULL_BYTES, FULL_MESSAGES, Ledger
@@ -24,7 +25,17 @@ from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
 from canopy_mqtt.store.base import Store, StoreError
 from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
 from canopy_mqtt.store.shared import records
-from canopy_mqtt.store.shared.calls import ChangedFilter, Empty, Hello, Noted, Piece, Publish, Skipped, Taken, Written
+from canopy_mqtt.store.shared.calls import (
+    ChangedFilter,
+    Empty,
+    Hello,
+    Noted,
+    Piece,
+    Publish,
+    Skipped,
+    Taken,
+    Written,
+)
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.holder import UNAVAILABLE, Holder, unclaimed
 from canopy_mqtt.store.shared.journal import SharedJournal
@@ -286,7 +297,9 @@ class SharedStore(Store):
             self._starved.discard(holder)
             holder.left()
 
-    def publish(self, message: Message, session: Session | None, packet_id: int) -> None:
+    def publish(
+        self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
+    ) -> None:
         """Note a message, also where no filter matches that is known: there may be another by now, and the group looks.
         Only while the database is away, it is not held up for that."""
         if self.in_trouble and packet_id == 0 and not self.node.filters.match(message.topic.decode()):
@@ -297,7 +310,9 @@ class SharedStore(Store):
             if kept is None:
                 return  # its session is elsewhere, and its connection ends: nothing is acknowledged
             owner = kept.owner
-        self.journal.note(records.publish(message, owner, packet_id, self.now()))
+        # Its session is lost where the client has sent the message to another node by now: that node delivers it.
+        then = None if live is None else partial(_live, live)
+        self.journal.note(records.publish(message, owner, packet_id, self.now()), then)
 
 
 class _Sessions(SharedSessions):
@@ -313,6 +328,18 @@ class _Sessions(SharedSessions):
     def left(self, attempt: Attempt) -> None:
         self._store.left(attempt)
 
-    def publish(self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int) -> None:
+    def publish(
+        self,
+        message: Message,
+        filters: tuple[int, ...],
+        session: Session | None,
+        packet_id: int,
+        live: Callable[[], object] | None,
+    ) -> None:
         del filters  # they are matched again when the group is written
-        self._store.publish(message, session, packet_id)
+        self._store.publish(message, session, packet_id, live)
+
+
+def _live(live: Callable[[], object], written: Written) -> None:
+    del written
+    live()
