@@ -85,6 +85,12 @@ def test_a_publisher_that_changes_nodes_may_overtake_itself() -> None:
     assert overtaken(A, B).broken(Durability()) == {"order"}, "others promise it"
 
 
+def test_what_comes_before_a_client_is_accepted_comes_to_the_node_before() -> None:
+    story = overtaken(A, B)
+    story.history.add(Connect(client="s", began=3.9, node=A, clean=True)).ok(4.5)
+    assert story.broken() == set()
+
+
 @pytest.mark.parametrize(
     ("client", "found"), [("connected-0", {"order"}), ("clean-0", set()), ("durable-member-0", set())]
 )
