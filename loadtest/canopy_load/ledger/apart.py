@@ -107,7 +107,8 @@ class Apart:
         ways = self._ways(late, late.sequence)
         begun = max((each for each in self._fresh[late.client] if each < late.number), default=-1)
         came = self._came[late.client, late.stream, late.qos]
-        before = {each.sequence for each in came if begun < each.number < late.number}
+        # What came to it at another node came there in that node's time.
+        before = {each.sequence for each in came if begun < each.number < late.number and not self._moved(each, late)}
         later = [self._ways(late, sequence) for sequence in before if sequence > late.sequence]
         another = anywhere or ways != {self._home(late)}
         return bool(ways) and another and all(len(each | ways) > 1 for each in later)

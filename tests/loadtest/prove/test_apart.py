@@ -91,6 +91,22 @@ def test_what_comes_before_a_client_is_accepted_comes_to_the_node_before() -> No
     assert story.broken() == set()
 
 
+def test_what_a_client_got_at_another_node_says_nothing_of_order() -> None:
+    """It gets the second message at the node of their publisher, then the third and the first elsewhere."""
+    story = Story()
+    story.connect("s", 0.0, A)
+    story.subscribe("s", 0.2, "t/#", qos=0)
+    story.connect("p", 0.5, A)
+    first, second = story.publish(1.0, 0), story.publish(1.2, 1)
+    story.comes(second, 1.4, qos=0)
+    story.history.add(Connect(client="s", began=1.5, node=C, present=True)).ok(1.6)
+    story.connect("p", 1.7, B)
+    third = story.publish(1.9, 2)
+    story.comes(third, 2.1, qos=0)
+    story.comes(first, 2.3, qos=0)
+    assert story.broken() == set()
+
+
 @pytest.mark.parametrize(
     ("client", "found"), [("connected-0", {"order"}), ("clean-0", set()), ("durable-member-0", set())]
 )
