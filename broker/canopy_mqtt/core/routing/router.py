@@ -186,8 +186,9 @@ class Router:
         if route is None:
             route = fanout.new_route(message.topic)
         count = fanout.forward(route, message, origin) if route.tapped else fanout.deliver(route, message, origin)
-        if self.shared is not None and message.qos > 0 and self._keep(self.shared, message, origin, packet_id):
-            count = max(count, 0) + 1
+        if self.shared is not None and message.qos > 0 and not message.publisher.startswith(NODE_LINKS):
+            self._keep(self.shared, message, origin, packet_id)
+            count = max(count, 0) + 1  # it may be for a session elsewhere
         # Without RETAIN no retained message is touched [MQTT-3.3.1-8].
         if message.retain and not retained:
             self.retained_store.retain(message, origin, True)
@@ -477,23 +478,14 @@ class Router:
             attempt.is_gone = True
             self.shared.left(attempt)
 
-    def _keep(self, shared: SharedSessions, message: Message, origin: Session | None, packet_id: int) -> bool:
-        """Give a message of QoS 1 or 2 to the store that brokers share. Return whether it may reach a session.
-
-        Also one that no known filter matches: a client of another node may have subscribed before it came, and only the
-        store tells which filters there are. `packet_id`: see `publish`.
-        """
-        if message.publisher.startswith(NODE_LINKS):
-            return False
-        filters = shared.filters
-        matching = () if filters is None else filters.match(message.topic)
+    def _keep(self, shared: SharedSessions, message: Message, origin: Session | None, packet_id: int) -> None:
+        """Give a message of QoS 1 or 2 to the store that brokers share. `packet_id`: see `publish`."""
         session = origin if isinstance(origin, SharedSession) else None
         if session is None:
             packet_id = 0
         elif packet_id == 0 and message.qos == 2:
             session = None  # it is none that the client may send again
-        shared.publish(message, matching, session, packet_id)
-        return filters is None or len(matching) > 0
+        shared.publish(message, session, packet_id)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -301,7 +301,7 @@ class SharedStore(Store):
 
 
 class _Sessions(SharedSessions):
-    """Passes the core's calls on to the store. It never says which filters there are: each message is looked at."""
+    """Passes the core's calls on to the store."""
 
     def __init__(self, store: SharedStore) -> None:
         super().__init__()
@@ -313,6 +313,5 @@ class _Sessions(SharedSessions):
     def left(self, attempt: Attempt) -> None:
         self._store.left(attempt)
 
-    def publish(self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int) -> None:
-        del filters  # they are matched again when the group is written
+    def publish(self, message: Message, session: Session | None, packet_id: int) -> None:
         self._store.publish(message, session, packet_id)
