@@ -105,6 +105,9 @@ class Place:
     def linked(self) -> bool:
         return self.is_linked
 
+    def refused(self, what: Noted, why: str) -> None:
+        """The database takes everything."""
+
     def answered(self) -> None:
         """Nothing is written to a client."""
 

@@ -40,6 +40,11 @@ FIRST_PAUSE: Final = 0.05
 WRITE: Final = "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) w"
 MAX_PAUSE: Final = 1.0
 """Seconds between two attempts at most."""
+REFUSED: Final = ("21", "22", "23", "54")
+"""Classes of errors (SQLSTATE) by which PostgreSQL refuses what is in a statement, whatever the state of the server: a
+row that would be changed twice, data that a column does not take, a constraint, more than a row or an index may have."""
+REFUSALS: Final = 3
+"""Such answers one after another to the same group, after which it is not asked again as it is."""
 END_BACKENDS: Final = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name = left($1, 63) AND pid <> pg_backend_pid()
@@ -59,6 +64,11 @@ UNUSED: Final = """
 SELECT name FROM filter f WHERE NOT gone AND NOT EXISTS (SELECT FROM subscription s WHERE s.filter = f.id) LIMIT $1
 """
 CLIENTS: Final = "SELECT id, client_id, principal FROM session WHERE id = ANY ($1)"
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether PostgreSQL refuses what is in a statement (`REFUSED`)."""
+    return isinstance(error, asyncpg.PostgresError) and str(error.sqlstate)[:2] in REFUSED
 
 
 class Line:
@@ -190,14 +200,15 @@ class SharedDatabase:
         """Write the next group; return when it is written, however long the database is away. One at a time.
 
         `vector`: how far the filters were known that its messages were matched with; None: as they are known now. A
-        caller that is cancelled does not cancel the call. Raises Over.
+        caller that is cancelled does not cancel the call. `Written.refused`: it is not written as it is, and the next
+        group has its number. Raises Over.
         """
         assert self._writing is None or self._writing.done(), "one group at a time"
         self._writing = asyncio.ensure_future(self._write(group, self.vector if vector is None else vector))
         return await asyncio.shield(self._writing)
 
     async def _write(self, group: Group, vector: dict[int, int]) -> Written:
-        grp, pause = self.grp + 1, FIRST_PAUSE
+        grp, pause, refusals = self.grp + 1, FIRST_PAUSE, 0
         while True:
             values = (
                 self.node, self.incarnation, grp, list(vector), list(vector.values()), group.publishes,
@@ -206,6 +217,12 @@ class SharedDatabase:
             try:
                 [row] = await self._groups.fetch(WRITE, *values)
             except FAILURES as error:
+                # Without an answer it may have been written. A refusal says that it was not: the number is looked at
+                # before what is in the group.
+                refusals = refusals + 1 if is_refusal(error) else 0
+                if refusals == REFUSALS:
+                    self.trouble = ""
+                    return Written(False, False, False, frozenset(), frozenset(), (), self._told(error))
                 self.trouble = self._told(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE)

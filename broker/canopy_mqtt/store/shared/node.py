@@ -52,6 +52,10 @@ REAPED: Final = 500
 """Sessions of dead nodes that are released in one group."""
 
 
+UNWRITTEN: Final = Written(False, False, False, frozenset(), frozenset(), ())
+"""What is said of a change that was dropped."""
+
+
 class Client(Protocol):
     """The broker's side of a session: a connection, and what it has in memory."""
 
@@ -121,6 +125,10 @@ class Calls(Protocol):
     def wrote(self, noted: Sequence[Noted], written: Written) -> None:
         """A group is written, and sessions that are lost have been dropped."""
 
+    def refused(self, what: Noted, why: str) -> None:
+        """The database refuses a change, which is dropped: end the connection of whoever waits for it. `why`: for
+        people."""
+
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None: ...
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None: ...
@@ -180,6 +188,8 @@ class Node:
         """What no group has yet."""
         self.flight: list[Note] | None = None
         """The group that is being written."""
+        self._suspects = 0
+        """Of the first changes, how many were in a group that the database refused, and may be what it refuses."""
         self.joined: Joined | None = None
         self.filters = self._make_filters()
         self._joining = self._reaping = False
@@ -267,6 +277,8 @@ class Node:
         """Write what is noted, up to a second change of one thing, and no more than `most`; one group at a time."""
         if self.flight is not None or self.joined is None or not self.notes:
             return
+        if self._suspects:
+            most = min(most, max(self._suspects // 2, 1))
         things = set()
         group: list[Note] = []
         size = 0
@@ -293,6 +305,9 @@ class Node:
         if written.rematch:
             self._feed(self._write)
             return
+        if written.refused:
+            self._divide(written.refused)
+            return
         if written.again:
             # Whom the group gave messages was in the lost answer.
             self._doubt()
@@ -301,12 +316,28 @@ class Node:
                 self._feed()
             self._spread(written.hints)
         group, self.flight = self.flight or (), None
+        self._suspects = max(self._suspects - len(group), 0)
         for owner in written.lost:
             self._drop(owner)
         for what, then in group:
             if then is not None and what.owner not in written.lost:
                 then(written)
         self._calls.wrote([what for what, _ in group], written)
+        self._look_whether_due()
+
+    def _divide(self, why: str) -> None:
+        """Write half of a group that the database refuses, and so on, until one change is left: that one is dropped."""
+        group, self.flight = self.flight or [], None
+        if len(group) > 1:
+            self.notes.extendleft(reversed(group))
+            self._suspects = len(group)
+        else:
+            self._suspects = 0
+            for what, _ in group:
+                if isinstance(what, Reap):
+                    self._reaping = False
+                self._calls.refused(what, why)
+            self._calls.wrote([what for what, _ in group], UNWRITTEN)
         self._look_whether_due()
 
     def _drop(self, owner: Owner) -> None:

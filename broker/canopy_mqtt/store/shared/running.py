@@ -57,6 +57,9 @@ class Side(Clients, Protocol):
     def wrote(self, noted: Sequence[Noted], written: Written) -> None:
         """See `Calls.wrote`."""
 
+    def refused(self, what: Noted, why: str) -> None:
+        """See `Calls.refused`."""
+
     def answered(self) -> None:
         """The database has answered, and clients may have got something."""
 
@@ -238,6 +241,9 @@ class RunningNode:
     def wrote(self, noted: Sequence[Noted], written: Written) -> None:
         self._bounds.wrote(noted, written)
         self._side.wrote(noted, written)
+
+    def refused(self, what: Noted, why: str) -> None:
+        self._side.refused(what, why)
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         clean, expiry, principal = client.terms

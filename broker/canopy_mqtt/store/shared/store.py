@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from canopy_mqtt.core.causes import INTERNAL_ERROR, MAX_TEXT
+from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.ledger import FULL_BYTES, FULL_MESSAGES, Ledger
 from canopy_mqtt.core.persistence.journal import Saved
 from canopy_mqtt.core.principal import Principal
@@ -98,7 +100,7 @@ class SharedStore(Store):
         self._ledgers: dict[str, Ledger] = {}
         """By client, what was dropped from queues in the database, until the log has told of it."""
         self._ready: asyncio.Future[None] | None = None
-        self._groups = self._rows = 0
+        self._groups = self._rows = self._refused = 0
 
     def attach(
         self,
@@ -158,6 +160,7 @@ class SharedStore(Store):
         yield "groups", self._groups
         yield "rows", self._rows
         yield "waiting", self.journal.commits_kept.journal_position - self.journal.commits_kept.committed
+        yield "refused", self._refused
         yield "claimed", len(self.node.sessions)
         yield "away", round(self.away, 1)
 
@@ -191,6 +194,22 @@ class SharedStore(Store):
         self._recover()
         self.journal.written(sum(map(self.journal.has_position, noted)))
         self._after_batch()
+
+    def refused(self, what: Noted, why: str) -> None:
+        """End the connection of the client before what waits for the change is acknowledged."""
+        self._refused += 1
+        client_id = (what.publisher or "") if isinstance(what, Publish) else ""
+        owner = what.owner
+        kept = None if owner is None else self.node.sessions.get(owner.session)
+        if kept is not None:
+            client_id = kept.client_id
+        if self.listener is not None:
+            whose = f'a change of the client "{client_id}"' if client_id else "a change"
+            self.listener.noticed(f"{whose} cannot be kept, and is dropped: {why[:MAX_TEXT]}")
+        session = self.router.sessions.get(client_id)
+        if session is not None and session.claim is not None:
+            text = "the database cannot keep what this client has sent"
+            session.claim.end(INTERNAL_ERROR, reason_codes.IMPLEMENTATION_SPECIFIC_ERROR, text, self.now())
 
     def answered(self) -> None:
         self._after_batch()
