@@ -27,7 +27,7 @@ from canopy_mqtt.store.base import Store, StoreError
 from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
 from canopy_mqtt.store.shared import records
 from canopy_mqtt.store.shared.calls import ChangedFilter, Empty, Hello, Noted, Piece, Publish, Skipped, Taken, Written
-from canopy_mqtt.store.shared.database import SharedDatabase
+from canopy_mqtt.store.shared.database import SharedDatabase, Unreachable
 from canopy_mqtt.store.shared.holder import UNAVAILABLE, Holder, unclaimed
 from canopy_mqtt.store.shared.journal import SharedJournal
 from canopy_mqtt.store.shared.node import Node, Note
@@ -42,6 +42,9 @@ OVER: Final = (
     "the other nodes counted this one as dead, or another one has its name (cluster.node): its durable clients are "
     "disconnected"
 )
+REPLACED: Final = "another process is this node (cluster.node), and its incarnation is the newer one: stop one of them"
+UNREACHED: Final = 1.0
+"""Seconds before a database that cannot be reached when the broker starts is tried again."""
 CLOSING: Final = 10.0
 """Seconds in which what is noted has to be written when the broker stops."""
 
@@ -92,7 +95,7 @@ class SharedStore(Store):
         self._principals = Principals(rules)
         self._dead_after = dead_after
         self._tell: Callable[[Piece], None] = lambda _: None
-        self._is_linked: Callable[[], bool] = lambda: True
+        self._is_linked: Callable[[Collection[str]], bool] = lambda _: True
         self._after_batch: Callable[[], None] = lambda: None
         self._holders: dict[Attempt, Holder] = {}
         """Of attempts that have been answered, and are not over."""
@@ -108,7 +111,7 @@ class SharedStore(Store):
         *,
         after_batch: Callable[[], None],
         tell: Callable[[Piece], None],
-        linked: Callable[[], bool],
+        linked: Callable[[Collection[str]], bool],
     ) -> None:
         """Serve a broker: call it before `open`. `after_batch`: has connections write what came into their buffers;
         `tell`, `linked`: see `Side`."""
@@ -118,10 +121,17 @@ class SharedStore(Store):
     # -- as a store ----------------------------------------------------------------------------------------------------
 
     async def open(self, clock: Callable[[], float]) -> None:
-        """Begin an incarnation, and read the filters of all sessions. Raises StoreError."""
+        """Begin an incarnation, and read the filters of all sessions. Waits for a database that cannot be reached.
+
+        Raises StoreError.
+        """
         self.now = clock
+        try:
+            await self._reach()
+        except BaseException:
+            await self.running.database.close()
+            raise
         self._ready = asyncio.get_running_loop().create_future()
-        await self.running.database.open()
         self.running.start()
         try:
             async with asyncio.timeout(CLOSING):
@@ -129,6 +139,24 @@ class SharedStore(Store):
         except TimeoutError as error:
             await self.running.close()
             raise StoreError(f"{self.running.database.place}: {UNAVAILABLE}") from error
+
+    async def _reach(self) -> None:
+        """Open the database, as soon as it can be reached. Raises StoreError."""
+        told = False
+        while True:
+            try:
+                await self.running.database.open(dead_after=self._dead_after, waits=self._notice)
+            except Unreachable as error:
+                if not told:
+                    self._notice(f"this node begins to serve once it has its database: {error}")
+                    told = True
+                await asyncio.sleep(UNREACHED)
+            else:
+                return
+
+    def _notice(self, line: str) -> None:
+        if self.listener is not None:
+            self.listener.noticed(line)
 
     async def load(self) -> Saved:
         return Saved()
@@ -150,10 +178,12 @@ class SharedStore(Store):
             raise StoreError(why) from error
 
     async def close(self) -> None:
+        written = False
         try:
             await self.flush()
+            written = True
         finally:
-            await self.running.close()
+            await self.running.close(leaves=written)
 
     def figures(self) -> Iterator[tuple[str, object]]:
         yield "path", self.running.database.place
@@ -180,8 +210,8 @@ class SharedStore(Store):
             self._ready.set_result(None)  # the node has begun
         self._tell(piece)
 
-    def linked(self) -> bool:
-        return self._is_linked()
+    def linked(self, nodes: Collection[str]) -> bool:
+        return self._is_linked(nodes)
 
     def wrote(self, noted: Sequence[Noted], written: Written) -> None:
         self._groups += 1
@@ -203,9 +233,8 @@ class SharedStore(Store):
         kept = None if owner is None else self.node.sessions.get(owner.session)
         if kept is not None:
             client_id = kept.client_id
-        if self.listener is not None:
-            whose = f'a change of the client "{client_id}"' if client_id else "a change"
-            self.listener.noticed(f"{whose} cannot be kept, and is dropped: {why[:MAX_TEXT]}")
+        whose = f'a change of the client "{client_id}"' if client_id else "a change"
+        self._notice(f"{whose} cannot be kept, and is dropped: {why[:MAX_TEXT]}")
         session = self.router.sessions.get(client_id)
         if session is not None and session.claim is not None:
             text = "the database cannot keep what this client has sent"
@@ -217,8 +246,7 @@ class SharedStore(Store):
     def over(self, notes: Sequence[Note]) -> Iterable[Note]:
         """End the durable connections; what is noted of sessions counts no more. What clients without one have
         published is written in the next incarnation, and acknowledged then: it may be in the store twice."""
-        if self.listener is not None:
-            self.listener.noticed(OVER)
+        self._notice(OVER)
         for attempt in list(self.sessions.waiting.values()):
             unclaimed(attempt)
         for holder in list(self._holders.values()):
@@ -233,10 +261,10 @@ class SharedStore(Store):
     def second(self, away: float, *, blocked: bool) -> None:
         """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
         self.away, self.blocked = away, blocked
-        if self.in_trouble:
+        if self.in_trouble or self.running.is_replaced:
             self.journal.commits_kept.fail()
             if self.listener is not None:
-                self.listener.failed(self.running.database.trouble)
+                self.listener.failed(self.running.database.trouble or REPLACED)
         else:
             self._recover()
         if self.is_away:
