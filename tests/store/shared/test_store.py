@@ -314,6 +314,34 @@ async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: l
     await until(lambda: b"2" in client.payloads())
 
 
+@pytest.mark.parametrize("expiry", [0, 300], ids=["clean", "durable"])
+async def test_what_the_database_refuses_is_dropped_alone(nodes: Nodes, brokers: list[Broker], expiry: int) -> None:
+    """All else of its group is written, in its order. Its client is disconnected, and not told that it is kept."""
+    here, there = brokers
+    here.store.listener = heard = Heard()
+    client, publisher = await client_of(there, "s"), await client_of(here, "p")
+    refused = await client_of(here, "r", clean=expiry == 0, expiry=expiry)
+    await subscribe(client, "a")
+    await nodes.ask("ALTER TABLE message ADD CHECK (payload <> 'poison')")
+    sent = [b"%d" % number for number in range(20)]
+    for payload in sent[:13]:
+        publisher.post("a", payload, 1)
+    refused.post("a", b"poison", 1)
+    here.settle()
+    for payload in sent[13:]:
+        publisher.post("a", payload, 1)
+    here.settle()
+    await until(lambda: not publisher.outgoing)
+    await until(lambda: client.payloads() == sent)
+    assert refused.end == reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
+    assert refused.acks(PUBACK) == []
+    assert dict(here.store.figures())["refused"] == 1
+    assert [line for line in heard.lines if line.startswith('a change of the client "r" cannot be kept')]
+    refused.outgoing = {}  # a client that sent it again would be disconnected again
+    await connect(refused, here, clean=expiry == 0, expiry=expiry)
+    await publish(refused, b"goes on")
+
+
 async def test_a_claim_that_was_given_up_takes_no_session(nodes: Nodes, proxy: Proxy) -> None:
     """It waits for another one, which the database does not answer; meanwhile its client connects elsewhere."""
     made: list[Broker] = []

@@ -203,9 +203,10 @@ class Router:
             self.shared is not None
             and message.qos > 0
             and packet_id != KEPT
-            and self._keep(self.shared, message, origin, packet_id, None)
+            and not message.publisher.startswith(NODE_LINKS)
         ):
-            count = max(count, 0) + 1
+            self._keep(self.shared, message, origin, packet_id, None)
+            count = max(count, 0) + 1  # it may be for a session elsewhere
         # Without RETAIN no retained message is touched [MQTT-3.3.1-8].
         if message.retain and not retained:
             self.retained_store.retain(message, origin, True)
@@ -502,23 +503,15 @@ class Router:
         origin: Session | None,
         packet_id: int,
         live: Callable[[], object] | None,
-    ) -> bool:
-        """Give a message of QoS 1 or 2 to the store that brokers share. Return whether it may reach a session.
-
-        Also one that no known filter matches: a client of another node may have subscribed before it came, and only the
-        store tells which filters there are. `packet_id`: see `publish`; `live`: see `SharedSessions.publish`.
-        """
-        if message.publisher.startswith(NODE_LINKS):
-            return False
-        filters = shared.filters
-        matching = () if filters is None else filters.match(message.topic)
+    ) -> None:
+        """Give a message of QoS 1 or 2 to the store that brokers share. `packet_id`: see `publish`; `live`: see
+        `SharedSessions.publish`."""
         session = origin if isinstance(origin, SharedSession) else None
         if session is None:
             packet_id = 0
         elif packet_id == 0 and message.qos == 2:
             session = None  # it is none that the client may send again
-        shared.publish(message, matching, session, packet_id, live)
-        return filters is None or len(matching) > 0
+        shared.publish(message, session, packet_id, live)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
