@@ -89,6 +89,8 @@ class NodeLink(UpstreamLink):
         self._own = own
         self._answer_within = link_timeout * ANSWER_PART
         self._changed = changed
+        self.quiet = False
+        """Its ups and downs are for the level debug: something else tells of them."""
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
@@ -179,7 +181,8 @@ class NodeLink(UpstreamLink):
 
     def tell_connected(self, uplink: Uplink) -> None:
         """Log that the link is up."""
-        self.log.info(
+        tell = self.log.debug if self.quiet else self.log.info
+        tell(
             "link up",
             node=self.node.name,
             address=self.node.address,
@@ -189,7 +192,8 @@ class NodeLink(UpstreamLink):
 
     def tell_failed(self, why: str) -> None:
         """Log that the link is down."""
-        self.log.warning("link down", node=self.node.name, address=self.node.address, why=why)
+        tell = self.log.debug if self.quiet else self.log.warning
+        tell("link down", node=self.node.name, address=self.node.address, why=why)
 
 
 def common_name(certificate: dict[str, Any]) -> str:
