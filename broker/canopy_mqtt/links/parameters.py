@@ -114,10 +114,21 @@ def tls(settings: Upstream) -> ssl.SSLContext | None:
     """Return the TLS context of the connection. Raises ValueError when a file cannot be used."""
     if not settings.remote.tls:
         return None
+    asked: list[bool] = []
+
+    def tell() -> str:
+        # Without this OpenSSL would ask on the terminal, and the event loop would wait for the answer.
+        asked.append(True)
+        return ""
+
     try:
         context = ssl.create_default_context(cafile=settings.ca_file or None)
         if settings.cert_file:
-            context.load_cert_chain(settings.cert_file, settings.key_file)
+            context.load_cert_chain(settings.cert_file, settings.key_file, tell)
     except OSError as error:
+        if asked:
+            raise ValueError(
+                f"key_file {settings.key_file}: the private key is encrypted, and a link has no password for it"
+            ) from error
         raise ValueError(f"ca_file, cert_file or key_file cannot be used: {error}") from error
     return context
