@@ -81,6 +81,8 @@ class SharedStore(SharedSessions):
         self.attempts: list[Attempt] = []
         self.over: list[Attempt] = []
         self.kept: list[Kept] = []
+        self.absent: set[str] = set()
+        """Clients whose sessions were opened while the store was away."""
         self._journal = journal
 
     def claim(self, attempt: Attempt) -> None:
@@ -92,6 +94,9 @@ class SharedStore(SharedSessions):
         assert attempt.is_gone
         assert attempt.session is None
         self.over.append(attempt)
+
+    def holds(self, session: Session) -> bool:
+        return session.claim is not None and session.client_id not in self.absent
 
     def publish(self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int) -> None:
         self.kept.append(Kept(message, filters, session, packet_id))

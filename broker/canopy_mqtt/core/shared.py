@@ -129,8 +129,9 @@ class SharedSessions:
     The store refuses the session of another user, and begins one of another mount anew (`connect._open_session`).
 
     A message of QoS 1 or 2 goes to durable sessions by the store alone, also to those that are here: `publish`. The
-    store reads it back into the queues of those who are connected (`persistence.restore.take`). QoS 0, messages for a
-    subscription with QoS 0, those for share groups, and retained ones for a new subscription, come as without a store.
+    store reads it back into the queues of those who are connected (`persistence.restore.take`). So it does with those
+    for share groups, also to members whose sessions end with their connections. QoS 0, messages for another
+    subscription with QoS 0, and retained ones for a new subscription, come as without a store.
     Where a client has connected elsewhere, the store tells the router (`Router.elsewhere`, `Attempt.end`).
 
     No session subscribes here to the filters of all nodes: it would be asked for of other brokers, judged by access
@@ -154,6 +155,10 @@ class SharedSessions:
 
         It stays in the store for `attempt.expiry` seconds; with 0 it ends. All that is told of it has been told.
         """
+        raise NotImplementedError
+
+    def holds(self, session: Session) -> bool:
+        """Return whether the store has a session that is here: it has none that was opened while it was away."""
         raise NotImplementedError
 
     def publish(self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int) -> None:

@@ -85,16 +85,12 @@ def test_a_publisher_that_changes_nodes_may_overtake_itself() -> None:
     assert overtaken(A, B).broken(Durability()) == {"order"}, "others promise it"
 
 
-@pytest.mark.parametrize(
-    ("client", "found"), [("connected-0", {"order"}), ("clean-0", set()), ("durable-member-0", set())]
-)
+@pytest.mark.parametrize(("client", "found"), [("connected-0", {"order"}), ("clean-0", set())])
 def test_what_comes_from_a_database_comes_in_order(client: str, found: set[str]) -> None:
     assert overtaken(A, B, client=client).broken(SHARED) == found
 
 
-@pytest.mark.parametrize(
-    ("client", "found"), [("connected-0", {"lost"}), ("clean-0", set()), ("durable-member-0", set())]
-)
+@pytest.mark.parametrize(("client", "found"), [("connected-0", {"lost"}), ("clean-0", set())])
 def test_a_kill_takes_nothing_from_a_database(client: str, found: set[str]) -> None:
     """It may take what was on its way to anybody else."""
     story = Story((1.5, 4.0, BrokerFault(1.5, Fault.KILL, 2.5)))
