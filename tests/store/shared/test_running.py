@@ -63,6 +63,10 @@ class Client:
     def room(self) -> int:
         return 2
 
+    @property
+    def share_room(self) -> int:
+        return 2
+
     def restored(self, session: Session, content: Content) -> None:
         self.session = session
         self.content = content

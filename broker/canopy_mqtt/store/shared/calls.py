@@ -256,9 +256,12 @@ class Written(NamedTuple):
 
 
 class Claimed(NamedTuple):
+    """`hints`: what a session that begins anew has given back to share groups."""
+
     session: int
     epoch: int
     present: bool
+    hints: Sequence[DeliveryKey] = ()
 
 
 class Foreign(NamedTuple):
@@ -293,9 +296,31 @@ class Page(NamedTuple):
 
 
 class ChangedFilter(NamedTuple):
+    """A filter that has changed. `share`: where it is that of a share group, the group's queue, a session without a
+    client."""
+
     id: int
     name: str
     gone: bool
+    share: int | None = None
+
+
+class Member(NamedTuple):
+    """A member of a share group: a claim of a session, and how many messages it takes."""
+
+    session: int
+    epoch: int
+    room: int
+
+
+class Pulled(NamedTuple):
+    """What went from the queue of a share group to its members. `full`: these have no more room; `left`: something is
+    left; `refused`: whose claims count no more."""
+
+    taken: frozenset[int]
+    full: bool
+    left: bool
+    refused: frozenset[int]
 
 
 class Peer(NamedTuple):

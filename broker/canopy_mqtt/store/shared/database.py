@@ -26,10 +26,12 @@ from canopy_mqtt.store.shared.calls import (
     DeliveryKey,
     Foreign,
     Group,
+    Member,
     Over,
     Owner,
     Page,
     Peer,
+    Pulled,
     Subscribe,
     Waiting,
     Written,
@@ -148,8 +150,8 @@ class SharedDatabase:
         self.trouble = ""
         """Why the group that is being written is asked again, for people; empty: it is not."""
         self._synchronous = SYNCHRONOUS[synchronous]
-        lines = [Line(self._connect) for _ in range(5)]
-        self._groups, self._claims, self._reads, self._beats, self._sweeps = self._lines = lines
+        lines = [Line(self._connect) for _ in range(6)]
+        self._groups, self._claims, self._reads, self._pulls, self._beats, self._sweeps = self._lines = lines
         self._writing: asyncio.Task[Any] | None = None
 
     @property
@@ -311,7 +313,7 @@ class SharedDatabase:
             node, grp = row["o_node"], row["o_grp"]
             vector[node] = max(vector.get(node, 0), grp)
         self.vector = vector
-        return [ChangedFilter(row["o_id"], row["o_name"], row["o_gone"]) for row in rows]
+        return [ChangedFilter(row["o_id"], row["o_name"], row["o_gone"], row["o_share"]) for row in rows]
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -327,7 +329,10 @@ class SharedDatabase:
         )  # fmt: skip
         if row["epoch"] is None:
             raise Over
-        return Foreign() if row["session"] is None else Claimed(*row)
+        if row["session"] is None:
+            return Foreign()
+        hints = [DeliveryKey(*each) for each in row["hints"]]
+        return Claimed(row["session"], row["epoch"], row["present"], hints)
 
     async def content(self, session: int) -> Content:
         """Return what a claimed session has. Raises FAILURES."""
@@ -350,6 +355,14 @@ class SharedDatabase:
             Page(session, epoch, final, more, [Waiting(*each) for each in found])
             for session, epoch, final, more, found in rows
         ]
+
+    async def pull(self, share_filter: int, members: Sequence[Member]) -> Pulled:
+        """Move what waits for a share group to its members here. After an error it may be theirs. Raises FAILURES."""
+        [[taken, full, left, refused]] = await self._pulls.fetch(
+            "SELECT * FROM pull_1($1, $2, $3, $4)", self.node, self.incarnation, share_filter, members,
+            seconds=self.timeout,
+        )  # fmt: skip
+        return Pulled(frozenset(taken), full, left, frozenset(refused))
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 

@@ -24,10 +24,12 @@ from canopy_mqtt.store.shared.calls import (
     Foreign,
     Group,
     Joined,
+    Member,
     Noted,
     Over,
     Page,
     Piece,
+    Pulled,
     Written,
 )
 from canopy_mqtt.store.shared.database import SharedDatabase
@@ -306,3 +308,6 @@ class RunningNode:
         self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
     ) -> None:
         self._ask(partial(self.database.read, asks, known), back, lambda: back(None))
+
+    def pull(self, share_filter: int, members: Sequence[Member], back: Callable[[Pulled | None], None]) -> None:
+        self._ask(partial(self.database.pull, share_filter, members), back, lambda: back(None))

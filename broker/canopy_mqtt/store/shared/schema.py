@@ -50,7 +50,7 @@ CREATE TABLE progress (                -- each node's last group, and earlier on
 );
 CREATE TABLE session (
     id bigint PRIMARY KEY,             -- another one after a clean start; never used again
-    client_id text COLLATE "C" NOT NULL UNIQUE,
+    client_id text COLLATE "C" NOT NULL UNIQUE,  -- $share/NAME/FILTER: the queue of a share group
     node smallint,                     -- NULL: its client is away
     incarnation integer NOT NULL,      -- of the node
     epoch bigint NOT NULL,             -- one more with each claim; nothing counts that was noted under an earlier one
@@ -68,7 +68,8 @@ CREATE TABLE filter (                  -- the topic filters of all sessions, eac
     name text COLLATE "C" NOT NULL UNIQUE,
     gone boolean NOT NULL,             -- true: no session has it
     node smallint NOT NULL,            -- which node changed the row last, and in which of its groups:
-    grp bigint NOT NULL                -- a node that knows a number reads what follows
+    grp bigint NOT NULL,               -- a node that knows a number reads what follows
+    share bigint                       -- of $share/NAME/FILTER: the queue of the group, a session without a client
 );
 CREATE INDEX filter_feed ON filter (node, grp);
 CREATE TABLE subscription (
@@ -154,7 +155,11 @@ CREATE TYPE written AS (
     failed delivery_key[],             -- what is not to be sent
     hints delivery_key[]               -- deliveries that are new in sessions
 );
-CREATE TYPE claimed AS (session bigint, epoch bigint, present boolean);
+CREATE TYPE claimed AS (
+    session bigint, epoch bigint, present boolean,
+    hints delivery_key[]               -- deliveries that are new in queues of share groups
+);
+CREATE TYPE member AS (session bigint, epoch bigint, room integer);
 CREATE TYPE waiting AS (
     slot smallint, source bigint, id bigint, qos smallint, state smallint, packet_id integer, retain boolean,
     identifiers bigint[], topic text, payload bytea, properties bytea, publisher text,

@@ -221,7 +221,7 @@ class SharedStore(Store):
             session = self.node.sessions.get(key.session)
             if session is not None:
                 assert isinstance(session.client, Holder)
-                session.client.refuse(key.id)
+                session.client.refuse(key.source, key.id)
         self._recover()
         self.journal.written(sum(map(self.journal.has_position, noted)))
         self._after_batch()
@@ -334,6 +334,11 @@ class SharedStore(Store):
             self._starved.discard(holder)
             holder.left()
 
+    def holds(self, session: Session) -> bool:
+        """Return whether a session is claimed, and so in the database."""
+        holder = None if session.claim is None else self._holders.get(session.claim)
+        return holder is not None and holder.claimed is not None
+
     def publish(
         self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
     ) -> None:
@@ -364,6 +369,9 @@ class _Sessions(SharedSessions):
 
     def left(self, attempt: Attempt) -> None:
         self._store.left(attempt)
+
+    def holds(self, session: Session) -> bool:
+        return self._store.holds(session)
 
     def publish(
         self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
