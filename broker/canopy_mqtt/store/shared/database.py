@@ -80,6 +80,13 @@ UNREACHABLE: Final = (
     asyncpg.TargetServerAttributeNotMatched,
 )  # fmt: skip
 """Errors of a database that starts, restarts, fails over, or is not there: it may be there later."""
+ELSEWHERE: Final = """
+SELECT count(*), coalesce(sum(filters), 0)::bigint FROM session WHERE node IS DISTINCT FROM $1 OR incarnation <> $2
+"""
+ELSEWHERE_OF: Final = """
+SELECT account, count(*), sum(filters)::bigint FROM session
+    WHERE account = ANY ($3) AND (node IS DISTINCT FROM $1 OR incarnation <> $2) GROUP BY account
+"""
 CLIENTS: Final = "SELECT id, client_id, principal FROM session WHERE id = ANY ($1)"
 
 
@@ -316,13 +323,13 @@ class SharedDatabase:
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     async def claim(
-        self, client_id: str, *, clean: bool, expiry: int, principal: str, any_user: bool = True
+        self, client_id: str, *, clean: bool, expiry: int, principal: str, any_user: bool = True, account: str = ""
     ) -> Claimed | Foreign:
         """Make a session this node's; `any_user`: also one of another user. After an error it may be this node's, or
         not. Raises Over, FAILURES."""
         [row] = await self._claims.fetch(
-            "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, $6, $7) c",
-            self.node, self.incarnation, client_id, clean, expiry, principal, any_user,
+            "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, $6, $7, $8) c",
+            self.node, self.incarnation, client_id, clean, expiry, principal, any_user, account,
             seconds=self.timeout,
         )  # fmt: skip
         if row["epoch"] is None:
@@ -403,6 +410,17 @@ class SharedDatabase:
         """Return which of these sessions there are, and their client identifiers and principals (JSON)."""
         rows = await self._sweeps.fetch(CLIENTS, sessions, seconds=self.timeout)
         return [(session, client_id, principal) for session, client_id, principal in rows]
+
+    async def elsewhere(self) -> tuple[int, int]:
+        """Return how many sessions there are that are not here, and the bytes that count for their subscriptions."""
+        [[count, size]] = await self._sweeps.fetch(ELSEWHERE, self.node, self.incarnation, seconds=self.timeout)
+        return count, size
+
+    async def elsewhere_of(self, accounts: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return the same of each account that has some."""
+        values = (self.node, self.incarnation, accounts)
+        rows = await self._sweeps.fetch(ELSEWHERE_OF, *values, seconds=self.timeout)
+        return {account: (count, size) for account, count, size in rows}
 
     async def bound(self, session: int, messages: int, size: int, limit: int) -> tuple[int, bool]:
         """Delete the oldest of what is queued for a session beyond `messages`, and `size` bytes (0: no limit), `limit`

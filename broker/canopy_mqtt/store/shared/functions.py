@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from canopy_mqtt.store.shared.schema import LONG, NEVER, SLOTS
+from canopy_mqtt.store.shared.schema import FILTER_BYTES, LONG, NEVER, SLOTS
 
 # Isolation is READ COMMITTED: each statement sees what was committed when it began. So these rules hold:
 # - A row is locked by a statement of its own. What depends on it is read by later ones.
@@ -376,7 +376,8 @@ $$;
 CLAIM: Final = f"""
 CREATE FUNCTION claim_1(
     p_node smallint, p_incarnation integer, p_client_id text, p_clean boolean, p_expiry bigint, p_principal text,
-    p_any_user boolean                     -- the session may be another user's
+    p_any_user boolean,                    -- the session may be another user's
+    p_account text DEFAULT ''
 ) RETURNS claimed
 LANGUAGE plpgsql {PLANS} AS $$
 -- A CONNECT: the session is this node's, and no other's. NULL: this incarnation is over; an epoch alone: the session is
@@ -400,7 +401,7 @@ BEGIN
         said.session := nextval('session_id');
         -- step: insert
         INSERT INTO session
-            VALUES (said.session, p_client_id, p_node, p_incarnation, 1, p_principal, p_expiry, NULL)
+            VALUES (said.session, p_client_id, p_node, p_incarnation, 1, p_principal, p_expiry, NULL, p_account)
             ON CONFLICT DO NOTHING;
         IF FOUND THEN
             said.epoch := 1;
@@ -426,7 +427,8 @@ BEGIN
     END IF;
     UPDATE session
         SET id = said.session, node = p_node, incarnation = p_incarnation, epoch = epoch + 1, principal = p_principal,
-            expiry = p_expiry, expires_at = NULL
+            expiry = p_expiry, expires_at = NULL, account = p_account,
+            filters = CASE WHEN p_clean THEN 0 ELSE filters END
         WHERE client_id = p_client_id RETURNING epoch INTO said.epoch;
     said.present := NOT p_clean;
     -- step: commit
@@ -784,8 +786,27 @@ BEGIN
 END $$;
 """
 
+COUNT: Final = f"""
+CREATE FUNCTION count_filters() RETURNS trigger
+LANGUAGE plpgsql {PLANS} AS $$
+-- Count the bytes of subscriptions that have come or gone. Their session is locked by who changes them, or has ended.
+BEGIN
+    UPDATE session s SET filters = s.filters + by.bytes
+        FROM (
+            SELECT c.session,
+                    sum({FILTER_BYTES} + octet_length(f.name)) * CASE TG_OP WHEN 'INSERT' THEN 1 ELSE -1 END AS bytes
+                FROM changed c JOIN filter f ON f.id = c.filter GROUP BY c.session
+        ) by WHERE s.id = by.session;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER came AFTER INSERT ON subscription REFERENCING NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION count_filters();
+CREATE TRIGGER went AFTER DELETE ON subscription REFERENCING OLD TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION count_filters();
+"""
+
 FUNCTIONS: Final = (
-    JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, EXPIRE, COLLECT, BOUND,
-    FORGET, SWEEPERS,
+    COUNT, JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, EXPIRE, COLLECT,
+    BOUND, FORGET, SWEEPERS,
 )  # fmt: skip
 """In the order in which they are made."""
