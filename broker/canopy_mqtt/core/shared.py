@@ -134,7 +134,7 @@ class SharedSessions:
 
     No session subscribes here to the filters of all nodes: it would be asked for of other brokers, judged by access
     control, and served in turns behind very many others, after the PUBACK. The store matches each message of QoS 1 or 2
-    itself, and knows only with its commit that there is nobody else: no PUBACK or PUBREC says 0x10 (No matching
+    itself, and knows only with its commit that no session wants it: no PUBACK or PUBREC says 0x10 (No matching
     subscribers).
     """
 

@@ -29,11 +29,12 @@ the other way round."""
 
 JOIN: Final = """
 CREATE FUNCTION join_1(
-    p_name text, p_holder text DEFAULT '', OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint
+    p_name text, p_holder text DEFAULT '', p_version text DEFAULT '',
+    OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint
 )
 LANGUAGE plpgsql AS $$
 -- A node begins another incarnation: what an earlier one notes counts no more. o_grp: the number of its next group but
--- one; the first one is written here. p_holder: the process that it is.
+-- one; the first one is written here. p_holder: the process that it is; p_version: of its Canopy.
 BEGIN
     SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     IF NOT FOUND THEN
@@ -41,7 +42,8 @@ BEGIN
         SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     END IF;
     -- step: join
-    UPDATE node SET incarnation = incarnation + 1, alive = true, holder = p_holder WHERE id = o_node
+    UPDATE node SET incarnation = incarnation + 1, alive = true, holder = p_holder, version = p_version
+        WHERE id = o_node
         RETURNING incarnation INTO o_incarnation;
     INSERT INTO beat VALUES (o_node, clock_timestamp()) ON CONFLICT (node) DO UPDATE SET at = clock_timestamp();
     INSERT INTO progress

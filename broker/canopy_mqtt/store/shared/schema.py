@@ -36,7 +36,8 @@ CREATE TABLE node (
     name text COLLATE "C" NOT NULL UNIQUE,
     incarnation integer NOT NULL,      -- one more with each start, and when it comes back after it was declared dead
     alive boolean NOT NULL,            -- false: declared dead, or it has stopped
-    holder text NOT NULL DEFAULT ''    -- the process of its incarnation; empty: its machine does not tell
+    holder text NOT NULL DEFAULT '',   -- the process of its incarnation; empty: its machine does not tell
+    version text NOT NULL DEFAULT ''   -- of its Canopy
 );
 CREATE TABLE beat (
     node smallint PRIMARY KEY,

@@ -43,6 +43,7 @@ from canopy_mqtt.store.shared.holder import UNAVAILABLE, Holder, unclaimed
 from canopy_mqtt.store.shared.holdings import Holdings, size_of
 from canopy_mqtt.store.shared.journal import SharedJournal
 from canopy_mqtt.store.shared.node import Node, Note
+from canopy_mqtt.store.shared.reporting import Reports
 from canopy_mqtt.store.shared.running import RunningNode
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class SharedStore(Store):
         self._holders: dict[Attempt, Holder] = {}
         """Of attempts that have been answered, and are not over."""
         self._holdings = Holdings(database)
+        self.reports = Reports(database, self.node, self.flush)
         self._starved: set[Holder] = set()
         self._ledgers: dict[str, Ledger] = {}
         """By client, what was dropped from queues in the database, until the log has told of it."""
