@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from canopy_mqtt.core.codec.packets import Subscribe
@@ -78,6 +79,7 @@ class SharedStore(SharedSessions):
         self.attempts: list[Attempt] = []
         self.over: list[Attempt] = []
         self.kept: list[Kept] = []
+        self.live: list[Callable[[], object]] = []
         self._journal = journal
 
     def claim(self, attempt: Attempt) -> None:
@@ -90,8 +92,12 @@ class SharedStore(SharedSessions):
         assert attempt.session is None
         self.over.append(attempt)
 
-    def publish(self, message: Message, session: Session | None, packet_id: int) -> None:
+    def publish(
+        self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
+    ) -> None:
         self.kept.append(Kept(message, session, packet_id))
+        if live is not None:
+            self.live.append(live)
         self._journal.note("kept", message.payload())
 
 

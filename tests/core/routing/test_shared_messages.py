@@ -75,6 +75,22 @@ def test_each_publish_of_qos_2_of_a_durable_session_is_kept_with_its_identifier(
     assert answers(sender, PUBREC) == [SUCCESS, SUCCESS, SUCCESS]
 
 
+def test_a_publish_of_qos_2_of_a_durable_session_is_live_when_the_store_has_it() -> None:
+    """The store knows whether its client had sent it to another broker before."""
+    net = SharedNetwork()
+    watcher = net.client("c")
+    watcher.subscribe("#", qos=2)
+    sender = net.durable("p")
+    sender.publish("a", b"x", 2, retain=True)
+    sender.publish("b", b"y", 2, retain=True)
+    assert (watcher.inbox, net.router.retained_store.tree.get("a")) == ([], None)
+    net.store.live[1]()
+    net.settle()
+    assert [each.payload for each in watcher.inbox] == [b"y"]
+    assert [net.router.retained_store.tree.get(topic) is None for topic in "ab"] == [True, False]
+    assert len(net.store.kept) == 2
+
+
 def test_a_publish_of_qos_2_of_a_clean_session_has_no_identifier() -> None:
     net = SharedNetwork()
     net.client("p").publish("a", b"x", 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 
 from canopy_mqtt.core.codec import reason_codes
@@ -143,6 +144,28 @@ async def test_a_publish_of_qos_2_goes_on_at_another_node(nodes: Nodes, brokers:
     await publish(publisher, b"last")
     await until(lambda: client.inbox[-1].payload == b"last")
     assert client.payloads() == [b"x", b"last"]
+
+
+async def test_a_publish_of_qos_2_that_comes_again_is_live_once(nodes: Nodes, brokers: list[Broker]) -> None:
+    """Its client connects anew before the database has what it sent."""
+    here, _ = brokers
+    watcher = await client_of(here, "w", clean=True, expiry=0)
+    await subscribe(watcher, "a")
+    publisher = await client_of(here, "p")
+    publisher.wire.frozen = True
+    other = await asyncpg.connect(nodes.url)
+    async with other.transaction():
+        # Groups wait for that, and claims do not.
+        await other.execute(f'SELECT FROM "{nodes.name}".node FOR NO KEY UPDATE')
+        packet = publisher.publish("a", b"x", 2)
+        await until(lambda: here.store.node.flight is not None)
+        publisher.outgoing = {packet.packet_id: packet}
+        await connect(publisher, here)
+    await other.close()
+    await until(lambda: not publisher.outgoing)
+    await publish(publisher, b"last", 2)
+    await until(lambda: watcher.inbox and watcher.inbox[-1].payload == b"last")
+    assert watcher.payloads() == [b"x", b"last"]
 
 
 async def test_a_killed_node_loses_nothing(nodes: Nodes, brokers: list[Broker]) -> None:

@@ -175,8 +175,9 @@ class RunningNode:
         """Pass seconds on, also while a beat waits for its answer."""
         while True:
             await asyncio.sleep(SECOND)
-            self.node.second(linked=self._side.linked(self._others))
-            self._side.second(watch.away, blocked=sweeper.blocked)
+            if watch.runs():
+                self.node.second(linked=self._side.linked(self._others))
+                self._side.second(watch.away, blocked=sweeper.blocked)
 
     async def _sweep(self, sweeper: Sweeper) -> None:
         while True:

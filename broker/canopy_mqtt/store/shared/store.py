@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.causes import INTERNAL_ERROR, MAX_TEXT
@@ -358,7 +359,9 @@ class SharedStore(Store):
             # Its subscriptions are counted with the next look into the database.
             self._holdings.change(attempt.principal.account_name(), 1 if stays else 0, 0)
 
-    def publish(self, message: Message, session: Session | None, packet_id: int) -> None:
+    def publish(
+        self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
+    ) -> None:
         """Note a message, also where no filter matches that is known: there may be another by now, and the group looks.
         Only while the database is away, it is not held up for that."""
         if self.in_trouble and packet_id == 0 and not self.node.filters.match(message.topic.decode()):
@@ -369,7 +372,9 @@ class SharedStore(Store):
             if kept is None:
                 return  # its session is elsewhere, and its connection ends: nothing is acknowledged
             owner = kept.owner
-        self.journal.note(records.publish(message, owner, packet_id, self.now()))
+        # Its session is lost where the client has sent the message to another node by now: that node delivers it.
+        then = None if live is None else partial(_live, live)
+        self.journal.note(records.publish(message, owner, packet_id, self.now()), then)
 
 
 class _Sessions(SharedSessions):
@@ -385,5 +390,12 @@ class _Sessions(SharedSessions):
     def left(self, attempt: Attempt) -> None:
         self._store.left(attempt)
 
-    def publish(self, message: Message, session: Session | None, packet_id: int) -> None:
-        self._store.publish(message, session, packet_id)
+    def publish(
+        self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
+    ) -> None:
+        self._store.publish(message, session, packet_id, live)
+
+
+def _live(live: Callable[[], object], written: Written) -> None:
+    del written
+    live()
