@@ -30,7 +30,7 @@ from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.node import BYTES, Note, Session
 from canopy_mqtt.store.shared.running import RunningNode
 from tests.store.postgresql.place import Proxy
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.conftest import Nodes, declare_dead
 from tests.store.shared.place import message
 from tests.support.waiting import until
 
@@ -269,8 +269,7 @@ async def test_a_node_that_was_declared_dead_begins_again(places: list[Place]) -
     client = await subscriber(here)
     first = here.node.joined
     assert first is not None
-    [peer, _] = await there.running.database.nodes()
-    assert await there.running.database.declare_dead(peer)
+    await declare_dead(there.running.database, "a")
     confirmed: list[Written] = []
     here.node.note(message(b"1", ()), confirmed.append)
     await until(lambda: here.node.joined not in (None, first))
