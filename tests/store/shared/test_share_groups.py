@@ -54,6 +54,17 @@ async def test_each_message_comes_to_one_member_of_the_cluster(nodes: Nodes, bro
     assert all(each.inbox for each in members[:1] + members[2:]), "members of one node take in turn"
 
 
+async def test_members_at_other_nodes_than_the_publisher_have_their_turns(brokers: list[Broker]) -> None:
+    here, there = brokers
+    near, far = await member(here, "near"), await member(there, "far")
+    publisher = await client_of(here, "p")
+    await until(lambda: here.store.node._elsewhere, "the node has heard of members elsewhere")
+    for number in range(20):
+        await publish(publisher, b"%d" % number)
+        await until(lambda: len(got(near, far)) == number + 1)  # noqa: B023 (it is awaited here)
+    assert 5 <= len(near.inbox) <= 15
+
+
 async def test_whoever_connects_first_takes_what_has_waited(nodes: Nodes, brokers: list[Broker]) -> None:
     here, there = brokers
     members = [await member(here, "m1"), await member(here, "m2")]
