@@ -54,6 +54,17 @@ async def test_each_message_comes_to_one_member_of_the_cluster(nodes: Nodes, bro
     assert all(each.inbox for each in members[:1] + members[2:]), "members of one node take in turn"
 
 
+async def test_members_at_other_nodes_than_the_publisher_have_their_turns(brokers: list[Broker]) -> None:
+    here, there = brokers
+    near, far = await member(here, "near"), await member(there, "far")
+    publisher = await client_of(here, "p")
+    await until(lambda: here.store.node._elsewhere, "the node has heard of members elsewhere")
+    for number in range(20):
+        await publish(publisher, b"%d" % number)
+        await until(lambda: len(got(near, far)) == number + 1)  # noqa: B023 (it is awaited here)
+    assert 5 <= len(near.inbox) <= 15
+
+
 async def test_whoever_connects_first_takes_what_has_waited(nodes: Nodes, brokers: list[Broker]) -> None:
     here, there = brokers
     members = [await member(here, "m1"), await member(here, "m2")]
@@ -169,3 +180,14 @@ async def test_a_group_ends_with_its_last_member(nodes: Nodes, brokers: list[Bro
     again = await member(there, "m3")
     await publish(first, b"1")
     await until(lambda: got(again) == [b"1"])
+
+
+async def test_an_operator_does_not_end_the_queue_of_a_group(brokers: list[Broker]) -> None:
+    here, there = brokers
+    one, publisher = await member(here, "m1"), await client_of(there, "p")
+    reports = there.store.reports
+    assert reports is not None
+    assert await reports.session(JOBS) is not None
+    assert not await reports.end_session(JOBS)
+    await publish(publisher, b"1")
+    await until(lambda: got(one) == [b"1"])

@@ -357,9 +357,17 @@ class Hello(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """Deliveries that are new in sessions: who has one reads it."""
+    """Deliveries that are new in sessions: who has one reads it. In the queue of a share group, `source` is the node
+    that takes first, 0: all at once."""
 
     deliveries: Sequence[DeliveryKey]
+
+
+class Members(NamedTuple):
+    """The share groups that have members at a node: queue and number of members of each."""
+
+    node: int
+    counts: Sequence[tuple[int, int]]
 
 
 class Taken(NamedTuple):
@@ -373,5 +381,5 @@ class General(NamedTuple):
     """Hints are missing: each node reads what its sessions have."""
 
 
-Piece: TypeAlias = Hello | Hints | Taken | General
+Piece: TypeAlias = Hello | Hints | Taken | General | Members
 """What nodes tell each other."""

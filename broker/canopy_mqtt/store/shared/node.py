@@ -33,6 +33,7 @@ from canopy_mqtt.store.shared.calls import (
     Hints,
     Joined,
     Member,
+    Members,
     Noted,
     Owner,
     Page,
@@ -57,6 +58,10 @@ BYTES: Final = 4 * 1024 * 1024
 """Bytes of its messages: with the message that passes them a group is complete. PostgreSQL takes up to 1 GB at once."""
 PAGE: Final = 1_000
 """Sessions that are read at once, where it is not known which of them have got something."""
+AGAIN: Final = 10
+"""Seconds after which the others are told again of the members of share groups that are here."""
+TOLD: Final = 4_096
+"""Share groups of which they are told; the others' members take turns among those of their publishers' nodes."""
 REAPED: Final = 500
 """Sessions of dead nodes that are released in one group."""
 
@@ -198,6 +203,10 @@ class ShareGroup:
         """A pull is out; what was hinted since then may be missing from it."""
         self.more = False
         """There may be more than there was room for."""
+        self.late = False
+        """What another node's members may take first is looked for in a moment."""
+        self.turn = 0
+        """Whose turn it is, of all members at all nodes."""
 
 
 class Node:
@@ -238,6 +247,10 @@ class Node:
         """The same, by their filters."""
         self._members: dict[str, dict[int, Session]] = {}
         """By filter, the members of share groups that are here. Whoever was first in a turn is last in the next one."""
+        self._elsewhere: dict[int, dict[int, int]] = {}
+        """By other node, and queue of a share group, how many members are there."""
+        self._untold = 0
+        """Seconds since the others were told of the members here; -1: they have changed since."""
 
     def _live(self, call: Callable[P, None]) -> Callable[P, None]:
         """Return what calls only as long as this incarnation lasts."""
@@ -429,18 +442,29 @@ class Node:
                 session = self.by_client.get(client_id)
                 if session is not None and session.epoch < epoch:
                     self._drop(session.owner)
+            case Members(node, counts):
+                self._elsewhere[node] = dict(counts)
             case Hello() | General():
                 self._general()
 
     def _spread(self, hints: Sequence[DeliveryKey]) -> None:
         if hints:
+            hints = [
+                hint._replace(source=self._whose_turn(self.groups[hint.session]))
+                if hint.session in self.groups
+                else hint
+                for hint in hints
+            ]
             self._calls.tell(Hints(hints))
             self._hinted(hints)
 
     def _hinted(self, hints: Sequence[DeliveryKey]) -> None:
         self._read({hint.session for hint in hints if self._is_new(hint)})
-        for number in {hint.session for hint in hints if hint.session in self.groups}:
-            self._pull(self.groups[number].name)
+        for number, node in {(hint.session, hint.source) for hint in hints if hint.session in self.groups}:
+            if self.joined is None or node in (0, self.joined.node):
+                self._pull(self.groups[number].name)
+            else:
+                self._pull_late(self.groups[number])
 
     def _is_new(self, hint: DeliveryKey) -> bool:
         session = self.sessions.get(hint.session)
@@ -564,12 +588,14 @@ class Node:
         """Have a session take from a share group from now on, if it is here and a member."""
         if self.sessions.get(session.id) is session and name in session.shares:
             self._members.setdefault(name, {})[session.id] = session
+            self._untold = -1
             self._pull(name)
 
     def _part(self, session: Session, name: str) -> None:
         """Have a session take no more from a share group. What it has taken stays with it."""
         members = self._members.get(name, {})
         members.pop(session.id, None)
+        self._untold = -1
         if not members:
             self._members.pop(name, None)
 
@@ -580,6 +606,45 @@ class Node:
             if number is not None and self.groups[number].more:
                 self._pull(name)
 
+    def _whose_turn(self, group: ShareGroup) -> int:
+        """Return the node whose members are to take a message first: each as often as it has members."""
+        assert self.joined is not None
+        queue = self._queues[group.name]
+        here = len(self._members.get(group.name, ()))
+        counts = [(self.joined.node, here), *((node, of.get(queue, 0)) for node, of in self._elsewhere.items())]
+        total = sum(count for _, count in counts)
+        group.turn = (group.turn + 1) % max(total, 1)
+        turn = group.turn
+        for node, count in counts:
+            if turn < count:
+                return node
+            turn -= count
+        return 0
+
+    def _pull_late(self, group: ShareGroup) -> None:
+        """Move what members at another node have no room for, in a moment, or when one here acknowledges something."""
+        if group.name not in self._members:
+            return
+        group.more = True
+        if not group.late:
+            group.late = True
+
+            def late() -> None:
+                group.late = False
+                self._pull(group.name)
+
+            self._calls.later(self._live(late))
+
+    def _tell_members(self) -> None:
+        """Tell the others of the members here, if these have changed, and now and then: they may have missed it."""
+        self._untold = self._untold + 1 if self._untold >= 0 else AGAIN
+        if self._untold >= AGAIN and self.joined is not None:
+            self._untold = 0
+            counts = [
+                (self._queues[name], len(members)) for name, members in self._members.items() if name in self._queues
+            ]
+            self._calls.tell(Members(self.joined.node, counts[:TOLD]))
+
     def _pull(self, name: str) -> None:
         """Move what waits for a share group to its members here, as far as they have room."""
         group, members = self.groups.get(self._queues.get(name, 0)), self._members.get(name)
@@ -588,11 +653,11 @@ class Node:
         if group.pulling:
             group.again = True
             return
-        # What a member has got and not read takes room that is not counted yet.
+        # What a member has got and not read takes room that is not counted yet, and what waits for it goes first.
         asked = [
             Member(*session.owner, session.client.share_room)
             for session in members.values()
-            if not session.reading and session.client.share_room > 0
+            if not session.reading and not session.more and session.client.share_room > 0
         ]
         group.more = True
         if not asked:
@@ -715,6 +780,7 @@ class Node:
             self.join()
             return
         self.note(Empty())
+        self._tell_members()
         if not linked:
             self._general()
 
@@ -731,6 +797,7 @@ class Node:
                     return
             elif self._deaths.get(peer.id, 0) < ended:
                 self._deaths[peer.id] = ended
+                self._elsewhere.pop(peer.id, None)
                 self._general()
         if not self._reaping and any(peer.orphans for peer in peers):
             self._reaping = True

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.store.base import NodeReport, SessionReport, SharedReports, StoreError
 from canopy_mqtt.store.postgresql.database import FAILURES
 from canopy_mqtt.store.shared.calls import Content, Terms, Waiting
@@ -36,7 +37,8 @@ class Reports(SharedReports):
 
     async def end_session(self, client_id: str) -> bool:
         found = await self._ask(self._database.report(client_id))
-        if found is None:
+        if found is None or client_id.startswith(SHARE_PREFIX):
+            # The queue of a share group goes with the last subscription.
             return False
         if self._node.joined is None:
             raise StoreError(UNAVAILABLE)
@@ -59,7 +61,7 @@ class Ending:
     """Claims a session, and has it end (`node.Client`)."""
 
     is_gone = False
-    room = 0
+    room = share_room = 0
 
     def __init__(self, node: Node, principal: str) -> None:
         """`principal`: whose the session is."""
