@@ -22,6 +22,7 @@ from canopy_mqtt.cluster.pieces import HELLO
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.links.link import UpstreamLink
+from canopy_mqtt.links.parameters import show_certificate
 from canopy_mqtt.links.protocol.uplink import ConnectTerms, Uplink
 from canopy_mqtt.settings import Cluster, ClusterNode, Upstream
 
@@ -113,7 +114,7 @@ class NodeLink(UpstreamLink):
         try:
             context = ssl.create_default_context(cafile=settings.ca_file)
             context.check_hostname = False
-            context.load_cert_chain(settings.cert_file, settings.key_file)
+            show_certificate(context, settings.cert_file, settings.key_file)
         except OSError as error:
             raise ValueError(f"cluster.ca_file, cert_file or key_file cannot be used: {error}") from error
         return context

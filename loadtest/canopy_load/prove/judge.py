@@ -197,7 +197,9 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         keeps = durability.shared and client is not None and not client.clean and client.kind != "member"
         everywhere = keeps and of_session(finding, events)
         promised = replace(durability, volatile=True) if durability.shared and not everywhere else durability
-        excused = apart and apart.excuse(finding.promise, events, everywhere)
+        excused = apart and apart.excuse(
+            finding.promise, events, everywhere, _is_of_database(proof, durability, events)
+        )
         if excused or _excused(finding.promise, events, promised, proof):
             ruling.not_promised += 1
         elif finding.promise == "first of a group" and proof.late > WILL_LATENESS:
@@ -208,6 +210,12 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         else:
             ruling.findings.append(finding)
     return Judgement(proof, list(rulings.values()), found, _counts(history) | dict(verdict.at_most_once))
+
+
+def _is_of_database(proof: Proof, durability: Durability, events: list[Event]) -> bool:
+    """Return True if a finding is about a message of a session that all nodes have in a database."""
+    publisher = proof.plan.clients.get(events[0].client)
+    return durability.shared and isinstance(events[0], Publish) and publisher is not None and not publisher.clean
 
 
 def _with_doubts(proof: Proof) -> History:
