@@ -85,6 +85,11 @@ class Acceptor:
         self._reading = False
         self._pause: asyncio.TimerHandle | None = None
 
+    @property
+    def urls(self) -> list[str]:
+        """The URLs of all addresses, with their real ports."""
+        return [each.endpoint.url() for each in self._addresses]
+
     async def bind(self) -> None:
         """Take all addresses; no client can connect yet. Raises StartupError, in one line: then none is taken."""
         try:

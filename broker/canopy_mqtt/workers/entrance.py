@@ -70,18 +70,17 @@ class _Unread:
         return network(host) if host else self
 
 
-class Entrance:
+class Entrance(Acceptor):
     """All places where clients come in. `arrived` is called with each connection, and the worker that it is for."""
 
     def __init__(self, settings: Settings, log: Any, most: int, arrived: Callable[[Newcomer], None]) -> None:
         """`most`: connections of which not enough is read, at a time."""
         self.places = [Place(number, each, settings.limits) for number, each in enumerate(settings.listeners)]
-        self._acceptor = Acceptor(self.places, log, self._accepted)
+        super().__init__(self.places, log, self._enter)
         self._most = most
         self._arrived = arrived
         self._bytes = 0
         self.limit(settings)
-        self._loop = asyncio.get_running_loop()
         # The oldest first: all, those of each address, and those that hold more than a small CONNECT.
         self._unread: dict[_Unread, None] = {}
         self._by_address = ByAddress[_Unread]()
@@ -101,30 +100,20 @@ class Entrance:
             for sock in place.sockets:
                 sockets.tune(sock, settings)
 
-    @property
-    def urls(self) -> list[str]:
-        """The URLs of all places, with their real ports."""
-        return [place.endpoint.url() for place in self.places]
-
     async def bind(self) -> None:
-        """Take all addresses; no client can connect yet. Raises StartupError, in one line: then none is taken."""
-        await self._acceptor.bind()
+        await super().bind()
         self.limit(self._settings)
-
-    def open(self) -> None:
-        """Let clients in. Raises StartupError, in one line."""
-        self._acceptor.open()
 
     async def close(self) -> None:
         """Let nobody in any more; those of whom not enough is read are gone."""
-        await self._acceptor.close()
+        await super().close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for unread in list(self._unread):
             self._drop(unread)
 
-    def _accepted(self, number: int, sock: socket.socket, host: str) -> None:
+    def _enter(self, number: int, sock: socket.socket, host: str) -> None:
         place = self.places[number]
         if not sockets.INHERITED:
             sockets.tune(sock, self._settings)

@@ -151,6 +151,9 @@ class WorkerBroker(Broker):
 
         self.listeners = Listeners(self, make)
         self.router.limits.relays_retained = not start.settings.store.path
+        self.router.limits.presence_crosses = True
+        if self.router.limits.relays_retained:
+            self.router.retained_store.is_echo = self._is_echo
 
         def home_of(group: str) -> str:
             home = worker_of(group.encode(), workers)
@@ -161,6 +164,9 @@ class WorkerBroker(Broker):
 
         self.limits_applied: Callable[[], None] = lambda: None
         """Called when limits were applied anew."""
+
+    def _is_echo(self, topic: str, at: int) -> bool:
+        return self.presence is not None and self.presence.is_echo(topic, at)
 
     def apply_limits(self, settings: Settings) -> None:
         super().apply_limits(settings)
