@@ -277,26 +277,37 @@ def bind_unix(path: str, mode: int, group: str) -> tuple[socket.socket, SocketFi
     return sock, file
 
 
-def check_groups(settings: Settings) -> list[str]:
-    """Return the faults in the groups of all Unix sockets, one line each."""
+def check_files(settings: Settings) -> list[str]:
+    """Return the faults in the groups of all Unix sockets, and in the files that stand in their places, one line each.
+
+    A folder may be made by the start of the service, so that a missing one is no fault.
+    """
+    places = [(f'listener "{each.label}"', each.endpoint.path, each.group) for each in settings.listeners]
+    places += [(f'http.listen "{each.url()}"', each.path, "") for each in settings.http.endpoints]
     faults: list[str] = []
-    for listener in settings.listeners:
-        if listener.group:
-            try:
-                _group(listener.group)
-            except SocketFileError as error:
-                faults.append(f'listener "{listener.label}": {error}')
+    for name, path, group in places:
+        try:
+            if group:
+                _group(group)
+            if path and os.path.lexists(path):
+                _check_socket(path)
+        except SocketFileError as error:
+            faults.append(f"{name}: {error}")
     return faults
+
+
+def _check_socket(path: str) -> None:
+    """Raise SocketFileError if a file is no socket."""
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise SocketFileError("the file exists and is not a socket; remove it or choose another path")
 
 
 def _clear(path: str) -> None:
     """Remove the file of a broker that did not end in order."""
     try:
-        found = os.lstat(path)
+        _check_socket(path)
     except OSError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise SocketFileError("the file exists and is not a socket; remove it or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PATIENCE)
         try:

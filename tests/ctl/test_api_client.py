@@ -119,7 +119,9 @@ def test_a_token_is_read_as_the_broker_reads_it(tmp_path: Path) -> None:
     assert api._headers["Authorization"] == "Bearer 0123456789#abcdef"
 
 
-@for_each("url", ["http://[::1", "http://h:99999", "http://", "ftp://h", "", "http://\udce4:1", f"http://{'a' * 70}.x:1"])
+@for_each(
+    "url", ["http://[::1", "http://h:99999", "http://", "ftp://h", "", "http://\udce4:1", f"http://{'a' * 70}.x:1"]
+)
 def test_a_url_that_leads_nowhere(url: str) -> None:
     with pytest.raises(CtlError):
         ApiClient(url).call("GET", "/status")

@@ -22,7 +22,7 @@ from canopy_mqtt.settings.exposure import exposed
 from canopy_mqtt.settings.ineffective import ineffective
 from canopy_mqtt.settings.loader import annotated_defaults, changed, ignored, of_tables
 from canopy_mqtt.settings.secret_files import open_settings, open_to_others
-from canopy_mqtt.sockets import check_groups as socket_files
+from canopy_mqtt.sockets import check_files as socket_files
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import Division, division
 from canopy_mqtt.terminal import MISUSED, fail
