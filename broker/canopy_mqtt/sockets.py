@@ -57,31 +57,37 @@ INHERITED: Final = sys.platform.startswith("linux")
 """True if an accepted socket has the options of the listening one."""
 
 
-def connections_that_fit() -> int:
+def of_http(settings: Settings) -> int:
+    """Return the file descriptors that connections of HTTP may take beside those of clients."""
+    return settings.http.max_connections if settings.http.listen else 0
+
+
+def connections_that_fit(beside: int = 0) -> int:
     """Connections for which the process may have file descriptors now; 0 where the system sets no limit.
 
-    A process that may have very few keeps half of them.
+    `beside`: descriptors for connections that are not those of clients. A process that may have very few keeps half of
+    them.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 0
-    return max(soft - OWN_DESCRIPTORS, soft // 2, 1)
+    return max(soft - OWN_DESCRIPTORS - beside, soft // 2, 1)
 
 
-def too_many(connections: int) -> str:
+def too_many(connections: int, beside: int = 0) -> str:
     """Say why a running process cannot have this many connections (0: no limit); empty: it can."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if not connections or soft == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS <= soft:
+    if not connections or soft == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS + beside <= soft:
         return ""
-    return too_few_descriptors(connections, soft)
+    return too_few_descriptors(connections, soft, beside)
 
 
-def too_few_descriptors(connections: int, most: int) -> str:
+def too_few_descriptors(connections: int, most: int, beside: int = 0) -> str:
     """Return the warning about a limit on connections for which a process, which may have `most`, lacks file
     descriptors."""
     return (
-        f"limits.max_connections = {connections} needs {connections + OWN_DESCRIPTORS} file descriptors, and this "
-        f"process may have {most}: raise the limit (ulimit -n, LimitNOFILE= of systemd) or lower the setting"
+        f"limits.max_connections = {connections} needs {connections + OWN_DESCRIPTORS + beside} file descriptors, and "
+        f"this process may have {most}: raise the limit (ulimit -n, LimitNOFILE= of systemd) or lower the setting"
     )
 
 
