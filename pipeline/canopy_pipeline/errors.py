@@ -24,6 +24,10 @@ SCHEMES: Final = (
 )
 
 
+AWAY: Final = "move it away, and the job goes on without it and names it as missing"
+"""The remedy for a segment that is damaged."""
+
+
 class PipelineError(Exception):
     """A job cannot be done; the message is one line that names the file or option, and the remedy."""
 

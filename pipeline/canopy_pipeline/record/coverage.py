@@ -26,7 +26,6 @@ SHOWN: Final = 5
 GAP: Final = "gap"
 MISSING: Final = "missing"
 DAMAGED: Final = "damaged"
-LEFT_OUT: Final = "left out"
 HOLE: Final = "hole"
 UNVOUCHED: Final = "no manifest"
 UNFINISHED: Final = "unfinished"

@@ -45,7 +45,6 @@ class TablesOptions:
     batch: int = BATCH
     every: float | None = None
     """Seconds between two looks; None: what is there, and end."""
-    skip_corrupt: bool = False
     allow_gaps: bool = False
     catalog: str = "default"
     namespace: str = "canopy"
@@ -152,7 +151,7 @@ class _Job:
         self.sink = sink
         self.options = options
         self.recorded = recorded
-        self.unread = Unread(source, recorded, options.skip_corrupt)
+        self.unread = Unread(source, recorded)
 
     def go(self, say: Say) -> TablesOutcome:
         """Batch after batch; until there is no more, or for ever. Or a part of the tables again."""
@@ -184,7 +183,7 @@ class _Job:
     def _replace(self, wanted: Range, say: Say) -> None:
         """Make the rows of a range again, in place of those that the tables have."""
         done, limits = self.out.done, self.plans[0].limits
-        first, last = wanted.numbers(self.recorded, done.through)
+        first, last = wanted.numbers(done.through)
         look, known = self.unread.again(first, last)
         never = Numbers(done.unread)
         gone = Numbers([(first, last)]).without(known).without(never)
@@ -266,7 +265,7 @@ class _Job:
                     if remade is None
                     else f"{name}: its rows are in {' and '.join(folders)} now"
                 )
-                + ": readers that keep a view of it (DuckDB's files, Trino) need the new one of views.*.sql"
+                + ": readers that keep a view of it (DuckDB's files) need the new one of views.*.sql"
             )
 
     @staticmethod
@@ -284,7 +283,7 @@ class _Job:
         if look is None:
             return False
         # What was missing before the first batch is named at the end, as by a job that is no stream.
-        if look.surely and done.version and not self.options.allow_gaps:
+        if look.findings and done.version and not self.options.allow_gaps:
             raise UnreadError(self._stopped(look))
         births = Births.of(done.births, self.plans[0].limits)
         staged = self._staged(look.files, done.through, look.to, births)
@@ -307,7 +306,7 @@ class _Job:
         at = f"the tables end before these events, at number {self.out.done.through:,}"
         return "\n".join(
             [
-                *named(look.surely),
+                *named(look.findings),
                 f"{at}. Put the segments back and run it again, or continue without them (its last lines name them):",
                 f"canopy pipeline tables {options} --allow-gaps",
             ]
