@@ -182,18 +182,31 @@ def tables(
             callback=existing_file,
         ),
     ],
-    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help="parquet, delta or iceberg.")] = "parquet",
+    format_: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="parquet, delta, iceberg or postgresql.")
+    ] = "parquet",
     catalog: Annotated[
         str | None, typer.Option(metavar="NAME", help="Iceberg: a catalog of pyiceberg's configuration (default).")
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Iceberg: namespace of the tables in the catalog (canopy).")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Iceberg: namespace of the tables in the catalog; PostgreSQL: their schema (canopy)."
+        ),
     ] = None,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Follow the growing record until Ctrl-C, instead of ending at its end.")
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="PostgreSQL: postgresql://USER@HOST/DATABASE; its password in PGPASSWORD."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Follow the growing record until Ctrl-C, instead of ending at its end.")
     ] = False,
-    every: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --stream: look for new segments this often, such as 10s.")
+    max_lag: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --follow: look for segments ten times in this time, and say if it takes longer (2m).",
+        ),
     ] = None,
     batch_events: Annotated[int, typer.Option(metavar="N", min=1, help="Sequence numbers in one commit.")] = 1_000_000,
     begin: Annotated[
@@ -211,22 +224,25 @@ def tables(
     """Write payloads to typed tables, by a mapping file. Each run continues where the previous one ended."""
     if len(inputs) != 1:
         raise MisuseError("--input: give one folder")
-    if every is not None and not stream:
-        raise MisuseError("--every needs --stream")
-    if format_ not in ("parquet", "delta", "iceberg"):
-        raise MisuseError(f"--format {format_}: parquet, delta or iceberg")
-    if format_ != "iceberg" and (catalog or namespace):
-        raise MisuseError("--catalog and --namespace need --format iceberg")
+    if max_lag is not None and not follow:
+        raise MisuseError("--max-lag needs --follow")
+    if format_ not in ("parquet", "delta", "iceberg", "postgresql"):
+        raise MisuseError(f"--format {format_}: parquet, delta, iceberg or postgresql")
+    if (catalog and format_ != "iceberg") or (namespace and format_ not in ("iceberg", "postgresql")):
+        raise MisuseError("--catalog needs --format iceberg, --namespace that or postgresql")
+    if bool(database) is not (format_ == "postgresql"):
+        raise MisuseError("--format postgresql and --database: give both")
     if replace is not bool(begin or end):
         raise MisuseError("--from, --to and --replace: give --replace, and at least one of the others")
-    if replace and stream:
-        raise MisuseError("--replace makes a part of the tables again, and ends: leave --stream out")
-    pause = seconds(every or "10s", "--every") if stream else None
+    if replace and follow:
+        raise MisuseError("--replace makes a part of the tables again, and ends: leave --follow out")
+    lag = seconds(max_lag or "2m", "--max-lag") if follow else None
     from canopy_pipeline.tables.backfill import Range
     from canopy_pipeline.tables.tables_job import TablesOptions, run
 
     again = Range(begin or 1, end) if replace else None
-    chosen = TablesOptions(format_, batch_events, pause, allow_gaps, catalog or "default", namespace or "canopy", again)
+    names = {"catalog": catalog or "default", "namespace": namespace or "canopy", "database": database or ""}
+    chosen = TablesOptions(format_, batch_events, lag, allow_gaps, **names, replace=again)
     outcome = run(inputs[0], output, mapping, chosen, say)
     for line in outcome.lines():
         typer.echo(line)

@@ -4,6 +4,7 @@ PipelineError            it could not be done: exit code 1
 ├─ GoneError            a segment was removed while it was to be read
 ├─ DamagedError         a segment is not what was written
 ├─ UnreadError          a stream cannot find what it was to read next
+├─ AwayError            a database does not answer: a stream waits for it
 └─ MisuseError           it was asked for in a way that makes no sense: exit code 2
 """
 
@@ -40,6 +41,10 @@ class GoneError(PipelineError):
 
 class UnreadError(PipelineError):
     """Numbers of a record that a stream has not read are gone, or were never there: it stops before them."""
+
+
+class AwayError(PipelineError):
+    """A database cannot be reached, or cannot do anything now; the same call may succeed later."""
 
 
 class DamagedError(PipelineError):

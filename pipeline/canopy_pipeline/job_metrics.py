@@ -26,6 +26,7 @@ HELP: Final = {
     "canopy_job_events": "Events in these segments.",
     "canopy_job_missing_events": "Events that are missing, as far as they can be counted.",
     "canopy_job_tables_through": "The sequence number up to which the tables have read the record.",
+    "canopy_job_tables_lag_seconds": "How long the newest events have waited for the tables, at most.",
     "canopy_job_tables_rows": "Rows of each payload table.",
     "canopy_job_tables_dead_letters": "Dead letters of each payload table, by reason.",
     "canopy_job_erased_events": "Events that the last run erased.",

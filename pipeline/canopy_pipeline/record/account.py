@@ -104,7 +104,7 @@ class _Account:
             if told is None or not self._segment(place, told) or BARE in told:
                 loose.append(place)
         self._missing()
-        noted = _noted(local) if local is not None else None
+        noted = noted_end(local) if local is not None else None
         self._loose(loose, noted is not None and noted[1] == _RUNNING and at_work(local))
         self.held.sort(key=lambda each: (each.first, each.last))
         for gap in self.named:
@@ -329,7 +329,7 @@ def recorded_gaps(about: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
         yield first, last, lost
 
 
-def _noted(local: Path) -> tuple[int, int] | None:
+def noted_end(local: Path) -> tuple[int, int] | None:
     """The last number that the recorder gave, and how its run ended; None in a copy."""
     try:
         last, ended = _STATE.unpack_from((local / ".recorder").read_bytes())

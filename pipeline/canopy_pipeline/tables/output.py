@@ -56,6 +56,9 @@ class Progress:
 class Sink(ABC):
     """A sink makes the files of a committed batch part of its tables; a second call changes nothing."""
 
+    def begin(self) -> None:  # noqa: B027  # most have nothing to do
+        """Prepare the place of the tables, where that may be away. Raises AwayError, PipelineError."""
+
     @abstractmethod
     def publish(self, batch: Batch) -> None:
         """The tables get the columns that they lack first."""
@@ -129,7 +132,8 @@ class Output:
         other = [name for name, value in about.items() if found.get(name) != value]
         if not other:
             return str(found["stream"])
-        if self.place.names(COMMITS):
+        # A database may move; its sink finds out whether it is the same.
+        if other != ["database"] and self.place.names(COMMITS):
             raise MisuseError(
                 f"--output {self.output}: these tables were begun with another {other[0]}; give another folder"
             )

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from canopy_mqtt.words import counted
 from canopy_pipeline import job_metrics
-from canopy_pipeline.errors import GoneError, MisuseError, UnreadError
+from canopy_pipeline.errors import AwayError, GoneError, MisuseError, UnreadError
 from canopy_pipeline.outputs import begin, check
 from canopy_pipeline.record.coverage import LISTED, Coverage
 from canopy_pipeline.record.number_set import Numbers
@@ -26,15 +26,19 @@ from canopy_pipeline.record.unread import Unread, UnreadPart, named
 from canopy_pipeline.runtime.storage import File, Storage, storage
 from canopy_pipeline.tables.backfill import Range, births_before, replaced
 from canopy_pipeline.tables.births import Births, newest
+from canopy_pipeline.tables.lag import Lag, recorder_number
 from canopy_pipeline.tables.local import stage
 from canopy_pipeline.tables.mapping import Mapping, load
 from canopy_pipeline.tables.output import Output, Progress, Sink, alone
 from canopy_pipeline.tables.payloads.bad_payload import LATE
-from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, sink_of
+from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, POSTGRESQL, sink_of
 from canopy_pipeline.tables.staged import Remade, Staged
 
 T = TypeVar("T")
 
+SLOW: Final = "more than --max-lag; recorder.segment_seconds may be too long, or this machine too slow"
+LOOKS: Final = 10
+"""Looks at the record in the time that the tables may be behind it."""
 BATCH: Final = 1_000_000
 """Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
 
@@ -43,12 +47,14 @@ BATCH: Final = 1_000_000
 class TablesOptions:
     format: str = PARQUET
     batch: int = BATCH
-    every: float | None = None
-    """Seconds between two looks; None: what is there, and end."""
+    max_lag: float | None = None
+    """Seconds that the tables may be behind the recorder: follow it. None: read what is there, and end."""
     allow_gaps: bool = False
     catalog: str = "default"
     namespace: str = "canopy"
-    """Of Iceberg's tables: a catalog by its name in pyiceberg's configuration."""
+    """Of Iceberg's tables: a catalog by its name in pyiceberg's configuration. PostgreSQL: the schema."""
+    database: str = ""
+    """PostgreSQL: its URL, without a password."""
     replace: Range | None = None
     """The part of the tables that is made again; None: go on where the last run ended."""
 
@@ -125,8 +131,12 @@ def run(
         found = load(mapping)
         out = Output(output, place)
         about = {"table_format": chosen.format}
+        if chosen.format in (ICEBERG, POSTGRESQL):
+            about["namespace"] = chosen.namespace
         if chosen.format == ICEBERG:
-            about |= {"catalog": chosen.catalog, "namespace": chosen.namespace}
+            about["catalog"] = chosen.catalog
+        if chosen.format == POSTGRESQL:
+            about["database"] = chosen.database
         try:
             identity = out.belongs(about, found.plans)
         except MisuseError as error:
@@ -152,33 +162,69 @@ class _Job:
         self.options = options
         self.recorded = recorded
         self.unread = Unread(source, recorded)
+        self.lag = Lag()
 
     def go(self, say: Say) -> TablesOutcome:
         """Batch after batch; until there is no more, or for ever. Or a part of the tables again."""
-        self.out.load(self.sink)
-        if self.sink.stale(self.out):
-            # Killed in the midst of it.
-            self._finish()
         if self.options.replace is not None:
+            self._resume()
             self._twice(partial(self._replace, self.options.replace, say))
             return self._finish()
-        begin(self.out.place)
         try:
-            while True:
-                begun = time.monotonic()
-                self._twice(partial(self._returned, say))
-                while self._twice(partial(self._read, say)):
-                    pass
-                if self.options.every is None:
-                    break
-                self._finish()
-                job_metrics.write()
-                time.sleep(max(0.0, begun + self.options.every - time.monotonic()))
+            if self.options.max_lag is None:
+                self._resume()
+                self._catch_up(say)
+            else:
+                self._follow(self.options.max_lag, say)
         except KeyboardInterrupt:
             say("stopped")
             # What was committed and not moved yet is moved now.
             self.out.load(self.sink)
         return self._finish()
+
+    def _resume(self) -> None:
+        """Complete what an earlier run, or an earlier attempt of this one, has begun."""
+        self.sink.begin()
+        self.out.load(self.sink)
+        if self.sink.stale(self.out):
+            # Killed in the midst of it.
+            self._finish()
+        if self.options.replace is None:
+            begin(self.out.place)
+
+    def _catch_up(self, say: Say) -> None:
+        self._twice(partial(self._returned, say))
+        while self._twice(partial(self._read, say)):
+            pass
+
+    def _follow(self, max_lag: float, say: Say) -> NoReturn:
+        """Catch up with the record again and again. A database that is away is waited for, and then gets what was
+        committed here and is not in it."""
+        away, behind, resumed, finished, through = False, False, False, -1, 0
+        while True:
+            begun = time.monotonic()
+            try:
+                if not resumed:
+                    self._resume()
+                    resumed = True
+                self._catch_up(say)
+                if away:
+                    say("the database answers again")
+                away, through = False, self.out.done.through
+                if finished != self.out.done.version:
+                    self._finish()
+                    finished = self.out.done.version
+            except AwayError as error:
+                if not away:
+                    say(f"{error}; waiting for it")
+                away, resumed = True, False
+            lag = self.lag.look(recorder_number(self.recorded), through, time.monotonic())
+            job_metrics.note("tables_lag_seconds", lag)
+            if (lag > max_lag) is not behind:
+                behind = not behind
+                say(f"behind the recorder by {lag:.1f} s: {SLOW}" if behind else "no more behind than --max-lag")
+            job_metrics.write()
+            time.sleep(max(0.0, begun + max_lag / LOOKS - time.monotonic()))
 
     def _replace(self, wanted: Range, say: Say) -> None:
         """Make the rows of a range again, in place of those that the tables have."""

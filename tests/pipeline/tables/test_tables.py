@@ -203,7 +203,7 @@ def test_the_command(plant: Path) -> None:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "power: 3 rows; 3 dead letters (3 wrong-type)" in done.output
-    assert CliRunner().invoke(app, [*arguments, "--every", "1s"]).exit_code == 2
+    assert CliRunner().invoke(app, [*arguments, "--max-lag", "1s"]).exit_code == 2
     sorted((plant / "record").rglob("seg-*.parquet"))[0].unlink()
     arguments[4] = str(plant / "again")
     assert CliRunner().invoke(app, arguments).exit_code == 3
