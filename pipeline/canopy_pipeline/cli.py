@@ -33,6 +33,7 @@ from canopy_pipeline.command_options import (
     told,
 )
 from canopy_pipeline.errors import INCOMPLETE, MisuseError
+from canopy_pipeline.record.coverage import Coverage
 
 app = typer.Typer(
     name="pipeline",
@@ -222,8 +223,6 @@ def tables(
     allow_gaps: AllowOption = False,
 ) -> None:
     """Write payloads to typed tables, by a mapping file. Each run continues where the previous one ended."""
-    if len(inputs) != 1:
-        raise MisuseError("--input: give one folder")
     if max_lag is not None and not follow:
         raise MisuseError("--max-lag needs --follow")
     if format_ not in ("parquet", "delta", "iceberg", "postgresql"):
@@ -238,15 +237,18 @@ def tables(
         raise MisuseError("--replace makes a part of the tables again, and ends: leave --follow out")
     lag = seconds(max_lag or "2m", "--max-lag") if follow else None
     from canopy_pipeline.tables.backfill import Range
-    from canopy_pipeline.tables.tables_job import TablesOptions, run
+    from canopy_pipeline.tables.tables_job import TablesOptions, run_all
 
     again = Range(begin or 1, end) if replace else None
     names = {"catalog": catalog or "default", "namespace": namespace or "canopy", "database": database or ""}
     chosen = TablesOptions(format_, batch_events, lag, allow_gaps, **names, replace=again)
-    outcome = run(inputs[0], output, mapping, chosen, say)
-    for line in outcome.lines():
-        typer.echo(line)
-    close(outcome.coverage, allow_gaps)
+    outcomes = run_all(inputs, output, mapping, chosen, say)
+    coverage = Coverage()
+    for name, outcome in outcomes.items():
+        for line in outcome.lines():
+            typer.echo(f"{name}: {line}" if name else line)
+        coverage = coverage.beside(outcome.coverage)
+    close(coverage, allow_gaps)
 
 
 @app.command()

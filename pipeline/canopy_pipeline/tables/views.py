@@ -17,16 +17,26 @@ _DUCKDB: Final = {
     "string": "varchar", "binary": "blob", "timestamp[us, tz=UTC]": "timestamptz",
 }  # fmt: skip
 """Arrow's types in DuckDB."""
+_POSTGRESQL: Final = {**_DUCKDB, "int8": "smallint", "double": "double precision", "string": "text", "binary": "bytea"}
 _SPARK: Final = {**_DUCKDB, "string": "string", "binary": "binary", "timestamp[us, tz=UTC]": "timestamp"}
+
+RECORD: Final = "record="
+"""The folder of the tables of one of several records begins so."""
 
 Versions = Mapping[str, Mapping[str, Sequence[Sequence[Any]]]]
 """Of each table: its folders, and the columns in each (`evolution.Version`)."""
 
 
 def views(
-    schemas: Mapping[str, Any], output: str, delta: bool, written: Collection[str], versions: Versions
+    schemas: Mapping[str, Any],
+    output: str,
+    delta: bool,
+    written: Collection[str],
+    versions: Versions,
+    record: bool = False,
 ) -> dict[str, str]:
-    """The files, by name; `schemas`: of all tables; `output`: where they are, absolute."""
+    """The files, by name; `schemas`: of all tables; `output`: where they are, absolute. With `record` the first column
+    is the name of the record, from the folder `record=NAME` above those of the tables."""
     empty = [name for name in schemas if name not in written]
     head = f"-- No rows yet, and no view: {', '.join(empty)}\n" if empty else ""
     made = {"duckdb": head, "spark": head}
@@ -34,8 +44,21 @@ def views(
         schema = schemas[name]
         parts = versions.get(name) or {name: described(schema)}
         for reader, view in (("duckdb", _duckdb), ("spark", _spark)):
-            made[reader] += view(name, schema, parts, output, delta)
+            made[reader] += view(name, schema, parts, output, delta, record)
     return {f"views.{reader}.sql": text for reader, text in made.items()}
+
+
+def schema_views(schemas: Mapping[str, Any], namespace: str, versions: Versions) -> dict[str, str]:
+    """The same for tables of PostgreSQL: views in a schema, over the tables `record=NAME/SCHEMA.TABLE` of others."""
+    made = f"CREATE SCHEMA IF NOT EXISTS {namespace};\n"
+    for name, schema in schemas.items():
+        selects = [
+            f"SELECT {of_record(place)}{_names(schema, version, _POSTGRESQL)} FROM {place.rpartition('/')[2]}"
+            for place, version in versions[name].items()
+        ]
+        view = f'"{namespace}".{_quoted(name)}'
+        made += f"DROP VIEW IF EXISTS {view};\nCREATE VIEW {view} AS {' UNION ALL '.join(selects)};\n"
+    return {"views.postgresql.sql": made}
 
 
 def _names(schema: Any, version: Sequence[Sequence[Any]], types: Mapping[str, str]) -> str:
@@ -62,18 +85,24 @@ def _text(path: str) -> str:
     return path.replace("'", "''")
 
 
-def _duckdb(name: str, schema: Any, versions: Mapping[str, Any], output: str, delta: bool) -> str:
+def of_record(folder: str) -> str:
+    """Return the column that names the record of a table's folder."""
+    return f"'{folder.rpartition('/')[0].removeprefix(RECORD)}' AS record, "
+
+
+def _duckdb(name: str, schema: Any, versions: Mapping[str, Any], output: str, delta: bool, record: bool) -> str:
     selects = []
     for folder, version in versions.items():
         place = _text(f"{output}/{folder}")
         rows = f"delta_scan('{place}')" if delta else f"read_parquet('{place}/*/*.parquet', hive_partitioning = true)"
-        selects.append(f"SELECT {_names(schema, version, _DUCKDB)} FROM {rows}")
+        selects.append(f"SELECT {of_record(folder) if record else ''}{_names(schema, version, _DUCKDB)} FROM {rows}")
     return f"CREATE OR REPLACE VIEW {_quoted(name)} AS {' UNION ALL '.join(selects)};\n"
 
 
-def _spark(name: str, schema: Any, versions: Mapping[str, Any], output: str, delta: bool) -> str:
+def _spark(name: str, schema: Any, versions: Mapping[str, Any], output: str, delta: bool, record: bool) -> str:
     kind, selects = "delta" if delta else "parquet", []
     for folder, version in versions.items():
         place = f"{output}/{folder}".replace("`", "``")
-        selects.append(f"SELECT {_names(schema, version, _SPARK)} FROM ".replace('"', "`") + f"{kind}.`{place}`")
+        names = _names(schema, version, _SPARK).replace('"', "`")
+        selects.append(f"SELECT {of_record(folder) if record else ''}{names} FROM {kind}.`{place}`")
     return f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS {' UNION ALL '.join(selects)};\n"

@@ -119,8 +119,8 @@ def of_delta(table: Path) -> Iterator[str]:
     return (f"{table}/{place}" for place in there)
 
 
-def of_iceberg(table: str) -> list[str]:
-    found = pyiceberg.catalog.load_catalog("plant").load_table(f"canopy.{table}").inspect.files()
+def of_iceberg(table: str, namespace: str = "canopy") -> list[str]:
+    found = pyiceberg.catalog.load_catalog("plant").load_table(f"{namespace}.{table}").inspect.files()
     return [str(each) for each in found.column("file_path").to_pylist()]
 
 

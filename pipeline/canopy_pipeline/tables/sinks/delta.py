@@ -21,7 +21,7 @@ from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Batch, among, filled, rows
-from canopy_pipeline.tables.views import views
+from canopy_pipeline.tables.views import Versions
 
 _DELTA: Final = {
     "bool": "boolean", "int8": "byte", "int32": "integer", "int64": "long", "double": "double", "string": "string",
@@ -32,6 +32,8 @@ _DELTA: Final = {
 
 class DeltaSink(Sink):
     """Tables of Delta Lake in a folder of this machine."""
+
+    delta = True
 
     def __init__(self, place: Local, stream: str, schemas: Mapping[str, Any]) -> None:
         """`schemas`: the columns of each table.
@@ -76,9 +78,8 @@ class DeltaSink(Sink):
             wanted = (ds.field(SEQ) >= numbers.first) & (ds.field(SEQ) <= numbers.last)
             yield from self._lake.DeltaTable(self._place.local / table).to_pyarrow_dataset().to_batches(filter=wanted)
 
-    def views(self, out: Output) -> dict[str, str]:
-        versions = {name: {name: newest(said)[1]} for name, said in out.kept.items()}
-        return views(out.schemas(), out.where(), True, out.written(), versions)
+    def versions(self, out: Output) -> Versions:
+        return {name: {name: newest(said)[1]} for name, said in out.kept.items()}
 
     def forget(self, table: str) -> list[str]:
         """Vacuum a table, so that no earlier version can be read any more."""

@@ -23,10 +23,12 @@ import pyarrow.compute as pc
 from canopy_pipeline.errors import AwayError, MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Storage
-from canopy_pipeline.tables.output import Sink
+from canopy_pipeline.tables.evolution import newest
+from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.patterns import NAME
 from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Batch, among, rows
+from canopy_pipeline.tables.views import Versions
 
 PROGRESS: Final = "canopy_progress"
 ANSWER: Final = 60.0
@@ -80,7 +82,7 @@ class PostgresSink(Sink):
         self._stream = stream
         self._schemas = schemas
         self._url = url
-        self._schema = schema
+        self.schema = schema
         self._where = f"postgresql://{parts.netloc.rpartition('@')[2] or 'localhost'}{parts.path}"
 
     # -- what a job asks for -------------------------------------------------------------------------------------------
@@ -128,17 +130,25 @@ class PostgresSink(Sink):
             finally:
                 connection.terminate()
 
+    def views(self, out: Output) -> dict[str, str]:
+        """Return nothing: the tables have their names."""
+        del out
+        return {}
+
+    def versions(self, out: Output) -> Versions:
+        return {name: {f'"{self.schema}"."{name}"': newest(said)[1]} for name, said in out.kept.items()}
+
     def forget(self, table: str) -> list[str]:
         """Vacuum a table. Raises PipelineError, AwayError."""
         self._run(self._vacuum(table))
-        return [f"table {self._schema}.{table} of {self._where}: its write-ahead log, archives of it, and backups"]
+        return [f"table {self.schema}.{table} of {self._where}: its write-ahead log, archives of it, and backups"]
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
         async with self._connected() as connection, connection.transaction():
-            if await connection.fetchval("SELECT to_regnamespace($1)", self._schema) is None:
-                await connection.execute(f'CREATE SCHEMA "{self._schema}"')
+            if await connection.fetchval("SELECT to_regnamespace($1)", self.schema) is None:
+                await connection.execute(f'CREATE SCHEMA "{self.schema}"')
             columns = await self._columns(connection)
             if PROGRESS not in columns:
                 if taken := sorted(columns.keys() & self._schemas.keys()):
@@ -157,7 +167,7 @@ class PostgresSink(Sink):
 
     def _others(self, table: str) -> MisuseError:
         return MisuseError(
-            f"--namespace {self._schema}: its table {table} is of another output folder, or of something else; give a "
+            f"--namespace {self.schema}: its table {table} is of another output folder, or of something else; give a "
             "namespace of its own"
         )
 
@@ -168,7 +178,7 @@ class PostgresSink(Sink):
             there = found.get(each.name, kind if each.nullable else "not there")
             if there != kind and (there, kind) not in _WIDER:
                 raise MisuseError(
-                    f"--namespace {self._schema}: the column {each.name} of its table {table} is {there}, and {kind} "
+                    f"--namespace {self.schema}: the column {each.name} of its table {table} is {there}, and {kind} "
                     "by the mapping; change it back, or give another --output and --namespace"
                 )
 
@@ -179,7 +189,7 @@ class PostgresSink(Sink):
             done = await connection.fetchval(f"SELECT batch FROM {progress} WHERE stream = $1 FOR UPDATE", self._stream)
             if done is None or done < batch.version - 1:
                 raise PipelineError(
-                    f"{self._where}, schema {self._schema}: has batches up to {done or 0}, and this output folder up "
+                    f"{self._where}, schema {self.schema}: has batches up to {done or 0}, and this output folder up "
                     f"to {batch.version}: another database, or an older copy of it; begin again with another --output "
                     "and --namespace"
                 )
@@ -195,7 +205,7 @@ class PostgresSink(Sink):
                     )
                 await connection.copy_to_table(
                     table,
-                    schema_name=self._schema,
+                    schema_name=self.schema,
                     columns=self._schemas[table].names,
                     source=self._copied(files, self._schemas[table]),
                     timeout=LONG,
@@ -236,7 +246,7 @@ class PostgresSink(Sink):
         for table, column, kind in await connection.fetch(
             "SELECT table_name::text, column_name::text, data_type::text FROM information_schema.columns"
             " WHERE table_schema = $1",
-            self._schema,
+            self.schema,
         ):
             found.setdefault(table, {})[column] = kind
         return found
@@ -247,7 +257,7 @@ class PostgresSink(Sink):
         return await connection.cursor(text)
 
     def _quoted(self, table: str) -> str:
-        return f'"{self._schema}"."{table}"'
+        return f'"{self.schema}"."{table}"'
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
@@ -288,7 +298,7 @@ class PostgresSink(Sink):
             raise AwayError(f"{self._where}: {_line(error)}") from error
         except pg.PostgresError as error:
             # Its other lines may be the rows.
-            text = f"{self._where}, schema {self._schema}: {_line(error)}"
+            text = f"{self._where}, schema {self.schema}: {_line(error)}"
             if (error.sqlstate or "08")[:2] in _PASSING:
                 raise AwayError(text) from error
             raise PipelineError(f"{text}; what is not in the tables yet comes with the next run") from error
