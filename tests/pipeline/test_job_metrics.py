@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 from canopy_pipeline import job_metrics
 from canopy_pipeline.cli import app
 from canopy_pipeline.job_metrics import HELP, JobMetrics
+from canopy_pipeline.tables.mapping import load
+from canopy_pipeline.tables.plans import DEAD
 from tests.pipeline.folder import record
 from tests.pipeline.tables.fleet import ROOT, mapping, story
 from tests.support.runs import for_each
@@ -99,6 +101,12 @@ def test_labels_are_escaped_and_every_metric_has_its_help(tmp_path: Path) -> Non
     metrics.note("tables_rows", 1, table='a"b\\c\nd')
     metrics.write()
     assert read(tmp_path / "a.prom")['canopy_job_tables_rows{job="tables",table="a\\"b\\\\c\\nd"}'] == 1
+    # One that waits for a database has written nothing new.
+    before = read(tmp_path / "a.prom")['canopy_job_written_timestamp_seconds{job="tables"}']
+    metrics.write(wrote=False)
+    found = read(tmp_path / "a.prom")
+    assert found['canopy_job_written_timestamp_seconds{job="tables"}'] == before
+    assert found['canopy_job_end_timestamp_seconds{job="tables"}'] > before
     metrics.note("unheard_of", 1)
     metrics.write()
     assert "unheard_of" not in (tmp_path / "a.prom").read_text()
@@ -114,6 +122,16 @@ def test_the_unit_of_systemd_takes_named_holes_for_a_success() -> None:
     assert command[1:3] == ["pipeline", "tables"]
     parsed = CliRunner().invoke(app, [*command[2:], "--help"])
     assert parsed.exit_code == 0
+
+
+def test_the_sources_of_dbt_are_tables_of_the_sample_mapping() -> None:
+    yaml = pytest.importorskip("yaml")
+    [source] = yaml.safe_load((ROOT / "config/pipeline/sources.yml").read_text())["sources"]
+    schemas = {plan.name: plan.arrow for plan in load(str(ROOT / "config/tables/tables.toml")).plans}
+    schemas["dead_letters"] = DEAD
+    for table in source["tables"]:
+        columns = [each["name"] for each in table["columns"]]
+        assert {*columns, source["loaded_at_field"]} <= {*schemas[table["name"]].names}, table["name"]
 
 
 class FailedError(Exception):

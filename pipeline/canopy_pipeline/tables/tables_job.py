@@ -158,7 +158,7 @@ def run_all(
                     if chosen.max_lag is None:
                         break
                     unite(output, chosen.namespace, {name: (job.out, job.sink) for name, job in jobs.items()})
-                    job_metrics.write()
+                    job_metrics.write(not any(job.away for job in jobs.values()))
                     time.sleep(max(0.0, begun + chosen.max_lag / LOOKS - time.monotonic()))
                     open_new()
             except KeyboardInterrupt:
@@ -211,7 +211,9 @@ class _Job:
         self._name = name
         self._labels = {"record": name} if name else {}
         self._lag = Lag()
-        self._away = self._behind = self._resumed = False
+        self.away = False
+        """True while the database is away."""
+        self._behind = self._resumed = False
         self._finished = -1
         """The batch as of the last `finish`."""
         self._through = 0
@@ -235,17 +237,17 @@ class _Job:
             self._twice(partial(self._returned, tell))
             while self._twice(partial(self._read, tell)):
                 pass
-            if self._away:
+            if self.away:
                 tell("the database answers again")
-            self._away, self._through = False, self.out.done.through
+            self.away, self._through = False, self.out.done.through
             if max_lag is not None and self._finished != self.out.done.version:
                 self.finish()
         except AwayError as error:
             if max_lag is None:
                 raise
-            if not self._away:
+            if not self.away:
                 tell(f"{error}; waiting for it")
-            self._away, self._resumed = True, False
+            self.away, self._resumed = True, False
         if max_lag is not None:
             self._measure(max_lag, tell)
 
