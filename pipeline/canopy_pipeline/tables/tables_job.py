@@ -135,6 +135,8 @@ def run_all(
     """
     chosen = options or TablesOptions()
     jobs: dict[str, _Job] = {}
+    united: dict[str, int] = {}
+    """The batches that the views over several folders are as of."""
     with ExitStack() as stack:
 
         def open_new() -> None:
@@ -157,7 +159,10 @@ def run_all(
                         job.look(say)
                     if chosen.max_lag is None:
                         break
-                    unite(output, chosen.namespace, {name: (job.out, job.sink) for name, job in jobs.items()})
+                    now = {name: job.out.done.version for name, job in jobs.items()}
+                    if now != united:
+                        unite(output, chosen.namespace, {name: (job.out, job.sink) for name, job in jobs.items()})
+                    united = now
                     job_metrics.write(not any(job.away for job in jobs.values()))
                     time.sleep(max(0.0, begun + chosen.max_lag / LOOKS - time.monotonic()))
                     open_new()
