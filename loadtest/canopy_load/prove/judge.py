@@ -118,6 +118,8 @@ class Durability:
     """Seconds after a fault within which nodes reach each other again; 0: as one (`Apart`)."""
     shared: bool = False
     """True if durable sessions, and nothing else, outlive the process of a node; no share group has a queue."""
+    workers: bool = False
+    """True if several processes serve the clients: a message is at the others a moment after its PUBACK."""
 
 
 @dataclass
@@ -195,7 +197,9 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         keeps = durability.shared and client is not None and not client.clean and client.kind != "member"
         everywhere = keeps and of_session(finding, events)
         promised = replace(durability, volatile=True) if durability.shared and not everywhere else durability
-        excused = apart and apart.excuse(finding.promise, events, everywhere)
+        excused = apart and apart.excuse(
+            finding.promise, events, everywhere, _is_of_database(proof, durability, events)
+        )
         if excused or _excused(finding.promise, events, promised, proof):
             ruling.not_promised += 1
         elif finding.promise == "first of a group" and proof.late > WILL_LATENESS:
@@ -206,6 +210,12 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         else:
             ruling.findings.append(finding)
     return Judgement(proof, list(rulings.values()), found, _counts(history) | dict(verdict.at_most_once))
+
+
+def _is_of_database(proof: Proof, durability: Durability, events: list[Event]) -> bool:
+    """Return True if a finding is about a message of a session that all nodes have in a database."""
+    publisher = proof.plan.clients.get(events[0].client)
+    return durability.shared and isinstance(events[0], Publish) and publisher is not None and not publisher.clean
 
 
 def _with_doubts(proof: Proof) -> History:
@@ -238,6 +248,8 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
     """Return True if the broker does not promise it, or a kill took away what it does not promise to keep."""
     if (promise == "first of a group" and not durability.share_queue) or (promise == LIVE_GROUPS and durability.shared):
         return True
+    if promise == "Retain Handling" and durability.workers and _still_on_its_way(events, proof):
+        return True
     last = time_of(events[-1])
     fatal = STARTS if durability.volatile else KILLS
     # What should not have come, or been said, is no consequence of a kill that was still to come.
@@ -261,6 +273,17 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
         # What the broker had sent before the kill may be read, and noted, after it.
         return clean and any(first.at <= ended and began < publish.ended for began, ended in kills)
     return False
+
+
+def _still_on_its_way(events: list[Event], proof: Proof) -> bool:
+    """Return True if a message that was acknowledged before a SUBSCRIBE may not have been at its worker then."""
+    asked, *_, publish, _ = events
+    assert isinstance(publish, Publish)
+    began = time_of(asked)
+    moment = MOMENT + proof.late + proof.lateness.waited(publish.ended, began)
+    # It waits for a worker that is away, or stands still.
+    ends = [ended for since, ended, _ in proof.outages if since <= began and publish.ended <= ended + moment]
+    return began <= max([publish.ended, *ends]) + moment
 
 
 def _cut(proof: Proof, relinked: float, one: str, other: str, since: float, at: float) -> bool:

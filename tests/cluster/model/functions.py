@@ -216,7 +216,8 @@ def write(
     if any(i["kind"] == "reap" for i in items):
         yield "reap"
         reaped: list[int] = []
-        for sid, row in tx.scan("session"):
+        rows = tx.scan("session")
+        for sid, row in sorted(rows, key=lambda each: (each[1]["node"] or "", each[1]["incarnation"] or 0, each[0])):
             dead = row["node"] is not None and not is_alive(tx, row["node"], row["incarnation"])
             if dead and len(reaped) < BATCH and tx.free(("session", row["row"]), "x"):
                 tx.hold(("session", row["row"]), "x")

@@ -565,6 +565,9 @@ class Node:
     def wrote(self, noted: Sequence[Noted], written: Written) -> None:
         """Nobody waits for whole groups here."""
 
+    def refused(self, what: Noted, why: str) -> None:
+        """The database takes everything."""
+
     def claim(self, client_id: str, client: shipped.Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         assert isinstance(client, Holder)
 

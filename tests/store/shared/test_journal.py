@@ -96,7 +96,7 @@ def kept() -> Kept:
 def test_what_is_told_is_noted(name: str) -> None:
     tell, expected = TOLD[name]
     noted: list[Noted] = []
-    journal = SharedJournal(noted.append)
+    journal = SharedJournal(lambda what, _: noted.append(what))
     journal.kept["s"] = kept()
     tell(journal)
     assert noted == expected
@@ -118,7 +118,7 @@ class Waiting(Waiter):
 def test_changes_are_committed_with_their_groups() -> None:
     """A group has a prefix of what was noted, and besides what the node notes by itself."""
     noted: list[Noted] = []
-    journal = SharedJournal(noted.append)
+    journal = SharedJournal(lambda what, _: noted.append(what))
     journal.kept["s"] = kept()
     waiters = []
     for packet_id in (1, 2, 3):
@@ -133,7 +133,7 @@ def test_changes_are_committed_with_their_groups() -> None:
 
 
 def test_what_waits_while_the_database_is_away_is_bounded() -> None:
-    journal = SharedJournal(lambda _: None)
+    journal = SharedJournal(lambda *_: None)
     commits = journal.commits_kept
     large = place.message(bytes(FULL // 4), ())
     for _ in range(4):
@@ -183,7 +183,7 @@ async def test_a_session_comes_back_as_a_store_of_one_broker_has_it(nodes: Nodes
     node = await nodes.open("a")
     owner = await claim(node, "s")
     noted: list[Noted] = []
-    journal, memory = SharedJournal(noted.append), MemoryStore()
+    journal, memory = SharedJournal(lambda what, _: noted.append(what)), MemoryStore()
     await memory.open(lambda: 1.0)
     keys = journal.kept["s"] = Kept(Owner(owner.session, owner.epoch), lambda: None)
 

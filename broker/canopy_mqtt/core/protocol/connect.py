@@ -295,14 +295,19 @@ def _claim(protocol: ServerProtocol, admission: Admission, shared: SharedSession
     """Claim the session of a client that is admitted. Nothing more is read before the answer.
 
     An earlier CONNECT with its client identifier that waits for its own answer ends: it is taken over [MQTT-3.1.4-3].
+    Not by another user, since only the answer says whose the session is.
 
     Raises:
-        Refused: the answer came at once, and see `admit`.
+        Refused: another user's CONNECT waits; or the answer came at once, and see `admit`.
     """
     # Access control has answered.
     _forget_ticket(protocol)
     earlier = shared.waiting.get(protocol.client_id)
     if earlier is not None:
+        same = earlier.principal.user_name == admission.principal.user_name
+        if not same and not protocol.router.limits.any_user_takes_over:
+            text = "another user's CONNECT with this client identifier waits for its session"
+            raise Refused(text, reason_codes.SERVER_UNAVAILABLE)
         earlier.end(TAKEN_OVER, reason_codes.SESSION_TAKEN_OVER, "another connection with this client identifier", now)
     clean = admission.connect.clean_start
     attempt = Attempt(

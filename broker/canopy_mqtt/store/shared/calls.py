@@ -251,6 +251,8 @@ class Written(NamedTuple):
     lost: frozenset[Owner]
     failed: frozenset[DeliveryKey]
     hints: Sequence[DeliveryKey]
+    refused: str = ""
+    """Nothing was written, since the database refuses what is in the group: why, for people."""
 
 
 class Claimed(NamedTuple):

@@ -9,12 +9,14 @@ connection goes, and the same number is asked again.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 import asyncpg
 
 from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.postgresql import lease_holder
 from canopy_mqtt.store.postgresql.database import FAILURES, SYNCHRONOUS, place, remedy
 from canopy_mqtt.store.shared.calls import (
     Ask,
@@ -40,6 +42,11 @@ FIRST_PAUSE: Final = 0.05
 WRITE: Final = "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) w"
 MAX_PAUSE: Final = 1.0
 """Seconds between two attempts at most."""
+REFUSED: Final = ("21", "22", "23", "54")
+"""Classes of errors (SQLSTATE) by which PostgreSQL refuses what is in a statement, whatever the state of the server is:
+a row would be changed twice, a column does not take the data, a constraint, more than a row or an index may have."""
+REFUSALS: Final = 3
+"""Such answers one after another to the same group, after which it is not asked again as it is."""
 END_BACKENDS: Final = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name = left($1, 63) AND pid <> pg_backend_pid()
@@ -58,7 +65,31 @@ scan would go over all that was deleted there."""
 UNUSED: Final = """
 SELECT name FROM filter f WHERE NOT gone AND NOT EXISTS (SELECT FROM subscription s WHERE s.filter = f.id) LIMIT $1
 """
+PREDECESSOR: Final = """
+SELECT b.at, n.holder, extract(epoch FROM clock_timestamp() - b.at)::float8
+    FROM node n JOIN beat b ON b.node = n.id WHERE n.name = $1 AND n.alive AND n.incarnation <> $2
+"""
+"""The last sign of life of a node whose incarnation is not the own one, its process, and the age of that sign, s."""
+REPLACED: Final = "SELECT EXISTS (SELECT FROM node WHERE name = $1 AND incarnation > $2)"
+LEAVE: Final = "SELECT declare_dead_1($1, $2, (SELECT at FROM beat WHERE node = $1))"
+LOOK_AGAIN: Final = 0.25
+"""Seconds between two looks for a sign of life, at most."""
+UNREACHABLE: Final = (
+    OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError, asyncpg.TooManyConnectionsError, asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.TargetServerAttributeNotMatched,
+)  # fmt: skip
+"""Errors of a database that starts, restarts, fails over, or is not there: it may be there later."""
 CLIENTS: Final = "SELECT id, client_id, principal FROM session WHERE id = ANY ($1)"
+
+
+class Unreachable(StoreError):
+    """The database cannot be reached now."""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether PostgreSQL refuses what is in a statement (`REFUSED`)."""
+    return isinstance(error, asyncpg.PostgresError) and str(error.sqlstate)[:2] in REFUSED
 
 
 class Line:
@@ -145,8 +176,13 @@ class SharedDatabase:
             },
         )
 
-    async def open(self) -> None:
-        """Make the schema where it is not there, and begin another incarnation of the node. Raises StoreError."""
+    async def open(self, *, dead_after: float = 0.0, waits: Callable[[str], None] = lambda _: None) -> None:
+        """Make the schema where it is not there, and begin another incarnation of the node.
+
+        What was this node before, and is not known to have ended, is waited for until it has shown no sign of life for
+        `dead_after` seconds; `waits` is told of that, for people. Raises Unreachable; StoreError: the schema cannot
+        serve, or another process is this node.
+        """
         try:
             async with asyncio.timeout(self.timeout):
                 connection = await self._connect()
@@ -154,9 +190,33 @@ class SharedDatabase:
                     self.identity = await open_schema(connection, self.name, self._cluster, self.place)
                 finally:
                     connection.terminate()
-                await self.join()
+            await self._outlive(dead_after, waits)
+            await self.join()
         except FAILURES as error:
-            raise StoreError(self._told(error)) from error
+            fails = isinstance(error, UNREACHABLE) and not isinstance(
+                error, ssl.SSLError | asyncpg.ClientConfigurationError
+            )
+            raise (Unreachable if fails else StoreError)(self._told(error)) from error
+
+    async def _outlive(self, dead_after: float, waits: Callable[[str], None]) -> None:
+        """Wait until the process that was this node before is dead. Raises StoreError: it lives."""
+        first = None
+        while rows := await self._claims.fetch(PREDECESSOR, self.node_name, self.incarnation, seconds=self.timeout):
+            [[at, holder, age]] = rows
+            if age >= dead_after or await asyncio.to_thread(lease_holder.has_ended, holder):
+                return
+            if first is None:
+                first = at
+                waits(
+                    f'the node "{self.node_name}" has shown a sign of life {age:.1f} s ago: it is waited for '
+                    f"{dead_after:g} s without one (cluster.dead_after)"
+                )
+            elif at != first:
+                raise StoreError(
+                    f'{self.place}: the node "{self.node_name}" runs already: stop that process, or give this node '
+                    "another name (cluster.node)"
+                )
+            await asyncio.sleep(min(dead_after - age, LOOK_AGAIN))
 
     def _told(self, error: BaseException) -> str:
         text = " ".join(str(error).split())
@@ -165,11 +225,20 @@ class SharedDatabase:
     async def join(self) -> None:
         """Begin another incarnation: what an earlier one noted counts no more. Its group is not asked again."""
         await self._stop_writing()
-        statement = "SELECT * FROM join_1($1)"
+        holder = await asyncio.to_thread(lease_holder.this_process)
         [[self.node, self.incarnation, self.grp]] = await self._claims.fetch(
-            statement, self.node_name, seconds=self.timeout
+            "SELECT * FROM join_1($1, $2)", self.node_name, holder, seconds=self.timeout
         )
         self.vector = {}
+
+    async def is_replaced(self) -> bool:
+        """Return whether another process has begun an incarnation of this node. Raises FAILURES."""
+        [[replaced]] = await self._claims.fetch(REPLACED, self.node_name, self.incarnation, seconds=self.timeout)
+        return bool(replaced)
+
+    async def leave(self) -> None:
+        """End this incarnation: nothing is written in it any more. Raises FAILURES."""
+        await self._beats.fetch(LEAVE, self.node, self.incarnation, seconds=self.timeout)
 
     async def close(self) -> None:
         """End the connections. A group that is being written may be written or not."""
@@ -190,14 +259,15 @@ class SharedDatabase:
         """Write the next group; return when it is written, however long the database is away. One at a time.
 
         `vector`: how far the filters were known that its messages were matched with; None: as they are known now. A
-        caller that is cancelled does not cancel the call. Raises Over.
+        caller that is cancelled does not cancel the call. `Written.refused`: it is not written as it is, and the next
+        group has its number. Raises Over.
         """
         assert self._writing is None or self._writing.done(), "one group at a time"
         self._writing = asyncio.ensure_future(self._write(group, self.vector if vector is None else vector))
         return await asyncio.shield(self._writing)
 
     async def _write(self, group: Group, vector: dict[int, int]) -> Written:
-        grp, pause = self.grp + 1, FIRST_PAUSE
+        grp, pause, refusals = self.grp + 1, FIRST_PAUSE, 0
         while True:
             values = (
                 self.node, self.incarnation, grp, list(vector), list(vector.values()), group.publishes,
@@ -206,6 +276,12 @@ class SharedDatabase:
             try:
                 [row] = await self._groups.fetch(WRITE, *values)
             except FAILURES as error:
+                # Without an answer it may have been written. A refusal says that it was not: the number is looked at
+                # before what is in the group.
+                refusals = refusals + 1 if is_refusal(error) else 0
+                if refusals == REFUSALS:
+                    self.trouble = ""
+                    return Written(False, False, False, frozenset(), frozenset(), (), self._told(error))
                 self.trouble = self._told(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE)

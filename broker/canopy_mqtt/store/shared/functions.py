@@ -28,10 +28,12 @@ empty would read all of it later. For the same reason `OFFSET 0` keeps what is l
 the other way round."""
 
 JOIN: Final = """
-CREATE FUNCTION join_1(p_name text, OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint)
+CREATE FUNCTION join_1(
+    p_name text, p_holder text DEFAULT '', OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint
+)
 LANGUAGE plpgsql AS $$
 -- A node begins another incarnation: what an earlier one notes counts no more. o_grp: the number of its next group but
--- one; the first one is written here.
+-- one; the first one is written here. p_holder: the process that it is.
 BEGIN
     SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     IF NOT FOUND THEN
@@ -39,7 +41,7 @@ BEGIN
         SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     END IF;
     -- step: join
-    UPDATE node SET incarnation = incarnation + 1, alive = true WHERE id = o_node
+    UPDATE node SET incarnation = incarnation + 1, alive = true, holder = p_holder WHERE id = o_node
         RETURNING incarnation INTO o_incarnation;
     INSERT INTO beat VALUES (o_node, clock_timestamp()) ON CONFLICT (node) DO UPDATE SET at = clock_timestamp();
     INSERT INTO progress
@@ -340,15 +342,12 @@ BEGIN
     IF p_reap > 0 THEN
         -- step: reap
         reaped := ARRAY(
-            SELECT s.id FROM session s
-                JOIN node n ON n.id = s.node AND s.incarnation < n.incarnation + (NOT n.alive)::integer
-                WHERE s.id = ANY (ARRAY(
-                    SELECT orphan.id FROM node n CROSS JOIN LATERAL (
-                        SELECT id FROM session
-                            WHERE node = n.id AND incarnation < n.incarnation + (NOT n.alive)::integer OFFSET 0
-                    ) orphan
-                ))
-                ORDER BY s.id LIMIT p_reap FOR UPDATE OF s SKIP LOCKED
+            SELECT orphan.id FROM node n CROSS JOIN LATERAL (
+                    SELECT incarnation, id FROM session
+                        WHERE node = n.id AND incarnation < n.incarnation + (NOT n.alive)::integer
+                        ORDER BY incarnation, id LIMIT p_reap FOR UPDATE SKIP LOCKED
+                ) orphan
+                ORDER BY n.id, orphan.incarnation, orphan.id LIMIT p_reap
         );
         IF reaped <> '{{}}' THEN
             -- step: reaped

@@ -31,6 +31,7 @@ from canopy_mqtt.store.shared.calls import (
     Reap,
     Release,
     Subscribe,
+    Written,
 )
 from canopy_mqtt.store.shared.records import subscribe
 
@@ -54,7 +55,7 @@ class Kept:
 class SharedJournal(Journal):
     """Notes changes of sessions whose client identifiers are in `kept`."""
 
-    def __init__(self, note: Callable[[Noted], None]) -> None:
+    def __init__(self, note: Callable[[Noted, Callable[[Written], None] | None], None]) -> None:
         super().__init__()
         self.commits_kept = Commits()
         self.commits = self.commits_kept
@@ -64,8 +65,8 @@ class SharedJournal(Journal):
         """Position and bytes of the changes that are not written yet, in their order."""
         self._bytes = 0
 
-    def note(self, what: Noted) -> None:
-        """Note a change, which has a position of its own."""
+    def note(self, what: Noted, then: Callable[[Written], None] | None = None) -> None:
+        """Note a change, which has a position of its own; `then`: see `Node.note`."""
         commits = self.commits_kept
         commits.journal_position += 1
         size = NOTED + (what.size if isinstance(what, Publish) else 0)
@@ -73,7 +74,7 @@ class SharedJournal(Journal):
         self._bytes += size
         if commits.failed and self._bytes >= FULL:
             commits.full = True
-        self._note(what)
+        self._note(what, then)
 
     @staticmethod
     def has_position(what: Noted) -> bool:
@@ -102,7 +103,7 @@ class SharedJournal(Journal):
         if kept is not None:
             self.note(Subscribe(*kept.owner, topic_filter, None))
             # Nobody waits for this: the node ends filters by itself, too.
-            self._note(End(topic_filter))
+            self._note(End(topic_filter), None)
 
     # -- deliveries to the client --------------------------------------------------------------------------------------
 

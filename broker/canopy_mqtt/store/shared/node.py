@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple, ParamSpec, Protocol
 
 from canopy_mqtt.store.shared.calls import (
@@ -48,8 +49,14 @@ MOST: Final = 500
 """Changes of a group."""
 BYTES: Final = 4 * 1024 * 1024
 """Bytes of its messages: with the message that passes them a group is complete. PostgreSQL takes up to 1 GB at once."""
+PAGE: Final = 1_000
+"""Sessions that are read at once, where it is not known which of them have got something."""
 REAPED: Final = 500
 """Sessions of dead nodes that are released in one group."""
+
+
+UNWRITTEN: Final = Written(False, False, False, frozenset(), frozenset(), ())
+"""What is said of a change that was dropped."""
 
 
 class Client(Protocol):
@@ -121,6 +128,10 @@ class Calls(Protocol):
     def wrote(self, noted: Sequence[Noted], written: Written) -> None:
         """A group is written, and sessions that are lost have been dropped."""
 
+    def refused(self, what: Noted, why: str) -> None:
+        """The database refuses a change, which is dropped: end the connection of whoever waits for it. `why`: for
+        people."""
+
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None: ...
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None: ...
@@ -180,6 +191,12 @@ class Node:
         """What no group has yet."""
         self.flight: list[Note] | None = None
         """The group that is being written."""
+        self._overdue: dict[int, None] = {}
+        """Sessions that are read a page after another, since a hint may be missing; in this order."""
+        self._paging = False
+        """Such a page is read."""
+        self._suspects = 0
+        """Of the first changes, how many were in a group that the database refused, and may be what it refuses."""
         self.joined: Joined | None = None
         self.filters = self._make_filters()
         self._joining = self._reaping = False
@@ -267,6 +284,8 @@ class Node:
         """Write what is noted, up to a second change of one thing, and no more than `most`; one group at a time."""
         if self.flight is not None or self.joined is None or not self.notes:
             return
+        if self._suspects:
+            most = min(most, max(self._suspects // 2, 1))
         things = set()
         group: list[Note] = []
         size = 0
@@ -293,6 +312,9 @@ class Node:
         if written.rematch:
             self._feed(self._write)
             return
+        if written.refused:
+            self._divide(written.refused)
+            return
         if written.again:
             # Whom the group gave messages was in the lost answer.
             self._doubt()
@@ -301,12 +323,28 @@ class Node:
                 self._feed()
             self._spread(written.hints)
         group, self.flight = self.flight or (), None
+        self._suspects = max(self._suspects - len(group), 0)
         for owner in written.lost:
             self._drop(owner)
         for what, then in group:
             if then is not None and what.owner not in written.lost:
                 then(written)
         self._calls.wrote([what for what, _ in group], written)
+        self._look_whether_due()
+
+    def _divide(self, why: str) -> None:
+        """Write half of a group that the database refuses, and so on, until one change is left: that one is dropped."""
+        group, self.flight = self.flight or [], None
+        if len(group) > 1:
+            self.notes.extendleft(reversed(group))
+            self._suspects = len(group)
+        else:
+            self._suspects = 0
+            for what, _ in group:
+                if isinstance(what, Reap):
+                    self._reaping = False
+                self._calls.refused(what, why)
+            self._calls.wrote([what for what, _ in group], UNWRITTEN)
         self._look_whether_due()
 
     def _drop(self, owner: Owner) -> None:
@@ -355,15 +393,31 @@ class Node:
         self._calls.tell(General())
 
     def _general(self) -> None:
-        self._read(self.sessions)
+        """Read what all sessions have, but for those that this is about to be done for anyway."""
+        self._overdue.update(dict.fromkeys(self.sessions))
+        if not self._paging:
+            self._read_page()
+
+    def _read_page(self) -> None:
+        self._paging = True
+        while self._overdue:
+            some = list(islice(self._overdue, PAGE))
+            for number in some:
+                del self._overdue[number]
+            if self._read(some, self._read_page):
+                return
+        self._paging = False
 
     def wants(self, session: Session) -> None:
         """Read on, if more waits: there is room again."""
         if session.more:
             self._read([session.id])
 
-    def _read(self, wanted: Iterable[int]) -> None:
-        """Read all that sessions have and is not known: also what a publisher had written elsewhere before."""
+    def _read(self, wanted: Iterable[int], then: Callable[[], None] | None = None) -> bool:
+        """Read all that sessions have and is not known: also what a publisher had written elsewhere before.
+
+        Return whether there is something to read; `then` is called when that is done.
+        """
         asked: list[Session] = []
         for number in sorted(wanted):
             session = self.sessions.get(number)
@@ -378,17 +432,22 @@ class Node:
         def back(pages: Sequence[Page] | None) -> None:
             for n, session in enumerate(asked):
                 session.reading = False
-                if self.sessions.get(session.id) is not session:
-                    continue
-                if pages is None:
-                    self._calls.later(self._live(partial(self._read, [session.id])))
-                else:
+                if pages is not None and self.sessions.get(session.id) is session:
                     self._saw(session, pages[n])
+            if pages is None:
+                self._calls.later(self._live(partial(self._read_again, [session.id for session in asked], then)))
+            elif then is not None:
+                then()
 
         if asked:
             asks = [Ask(session.id, session.low, session.client.room) for session in asked]
             known = [DeliveryKey(session.id, *each) for session in asked for each in session.known]
             self._calls.read(asks, known, self._live(back))
+        return bool(asked)
+
+    def _read_again(self, wanted: Iterable[int], then: Callable[[], None] | None) -> None:
+        if not self._read(wanted, then) and then is not None:
+            then()
 
     def _saw(self, session: Session, page: Page) -> None:
         if page.epoch is None or page.epoch > session.epoch:

@@ -33,7 +33,8 @@ CREATE TABLE node (
     id smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text COLLATE "C" NOT NULL UNIQUE,
     incarnation integer NOT NULL,      -- one more with each start, and when it comes back after it was declared dead
-    alive boolean NOT NULL             -- false: declared dead
+    alive boolean NOT NULL,            -- false: declared dead, or it has stopped
+    holder text NOT NULL DEFAULT ''    -- the process of its incarnation; empty: its machine does not tell
 );
 CREATE TABLE beat (
     node smallint PRIMARY KEY,
@@ -58,7 +59,7 @@ CREATE TABLE session (
     expires_at timestamptz             -- NULL: its client is connected
 ) WITH (fillfactor = 80);
 CREATE INDEX session_expires ON session (expires_at) WHERE expires_at IS NOT NULL;
-CREATE INDEX session_owned ON session (node, incarnation) WHERE node IS NOT NULL;
+CREATE INDEX session_owned ON session (node, incarnation, id) WHERE node IS NOT NULL;
 CREATE TABLE garbage (
     session bigint PRIMARY KEY         -- has ended; what is left of it is deleted in batches
 );
