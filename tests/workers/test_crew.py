@@ -148,7 +148,7 @@ async def test_a_worker_is_asked_what_it_uses_before_it_serves(crew: Crew) -> No
     await until(lambda: "open" in process.asked)
     got: list[tuple[Any, ...]] = []
     other = Channel(process.its, lambda *said: got.append(said), lambda: None, print)
-    await until(lambda: got == [(None, "parts", [])])
+    await until(lambda: got == [(None, "parts", [], {})])
     other.close()
     process.end()
     with pytest.raises(WorkerError):

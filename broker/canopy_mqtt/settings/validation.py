@@ -112,8 +112,8 @@ def no_such_setting(entry: Entry, known: Mapping[str, Any]) -> str:
         return f"{entry.where()}{entry.name}: a section; name a setting in it, like {first}"
     near = nearest(entry.name, known)
     if near is None:
-        return f"{entry.where()}{entry.name}: no such setting; canopy check-config --defaults lists them all"
-    return f"{entry.where()}{entry.name}: no such setting; the nearest is {near}"
+        return f"{entry.where()}{cut(entry.name)}: no such setting; canopy check-config --defaults lists them all"
+    return f"{entry.where()}{cut(entry.name)}: no such setting; the nearest is {near}"
 
 
 def line_of(found: Mapping[Steps, int], steps: Steps) -> int | None:

@@ -81,7 +81,8 @@ async def _explain(one: OneBroker, route: Route, call: Call) -> Handled:
     if made["publisher"]["accepted"]:
         found = {name: part for name, part in found.items() if not asked.client or name == _of(asked.client, names)}
         wanted = await one.siblings.ask_all("wanted by others", _filters(found.values()))
-        made |= _receivers(list(found.values()), made["limit"], list(wanted.found.values()))
+        others = [some for name, some in wanted.found.items() if name in found]
+        made |= _receivers(list(found.values()), made["limit"], others)
         made["groups"] = [
             group
             for name, part in found.items()

@@ -209,7 +209,7 @@ def _former(settings: Settings, workers: int) -> Settings:
         "http": Http(),
         "recorder": Recorder(),
     }
-    for section, name in TOTALS:
+    for section, name in (*TOTALS, ("limits", "max_user_bytes")):
         # What one has for another one finds room there, though it counts at both for a moment.
         update[section] = update.get(section, getattr(settings, section)).model_copy(update={name: 0})
     made = settings.model_copy(update=update)

@@ -288,7 +288,7 @@ class Worker:
         elif what == "stop":
             self._stop()
         elif what == "parts":
-            self._channel.send("uses", self._totals.take(*given))
+            self._channel.send("uses", *self._totals.take(*given))
         elif what in self._bans.says:
             self._bans.says[what](*given)
         elif what == "ping":

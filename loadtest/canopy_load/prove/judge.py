@@ -118,6 +118,8 @@ class Durability:
     """Seconds after a fault within which nodes reach each other again; 0: as one (`Apart`)."""
     shared: bool = False
     """True if durable sessions, and nothing else, outlive the process of a node; no share group has a queue."""
+    workers: bool = False
+    """True if several processes serve the clients: a message is at the others a moment after its PUBACK."""
 
 
 @dataclass
@@ -246,6 +248,8 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
     """Return True if the broker does not promise it, or a kill took away what it does not promise to keep."""
     if (promise == "first of a group" and not durability.share_queue) or (promise == LIVE_GROUPS and durability.shared):
         return True
+    if promise == "Retain Handling" and durability.workers and _still_on_its_way(events, proof):
+        return True
     last = time_of(events[-1])
     fatal = STARTS if durability.volatile else KILLS
     # What should not have come, or been said, is no consequence of a kill that was still to come.
@@ -269,6 +273,17 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
         # What the broker had sent before the kill may be read, and noted, after it.
         return clean and any(first.at <= ended and began < publish.ended for began, ended in kills)
     return False
+
+
+def _still_on_its_way(events: list[Event], proof: Proof) -> bool:
+    """Return True if a message that was acknowledged before a SUBSCRIBE may not have been at its worker then."""
+    asked, *_, publish, _ = events
+    assert isinstance(publish, Publish)
+    began = time_of(asked)
+    moment = MOMENT + proof.late + proof.lateness.waited(publish.ended, began)
+    # It waits for a worker that is away, or stands still.
+    ends = [ended for since, ended, _ in proof.outages if since <= began and publish.ended <= ended + moment]
+    return began <= max([publish.ended, *ends]) + moment
 
 
 def _cut(proof: Proof, relinked: float, one: str, other: str, since: float, at: float) -> bool:

@@ -325,9 +325,8 @@ class RetainedStore:
             refused = self.shares.refused_by(message, size, old, given)
             if refused:
                 return refused
-        most = self._limits.max_user_bytes
         needed = self._needed(old, account, size) - (self.shares.cleared_bytes(account) if gives else 0)
-        refuses = 0 < most < account.bytes + needed and needed > 0 and not account.internal
+        refuses = needed > 0 and self._accounts.lacks(account, needed, self._limits.max_user_bytes)
         return MAX_USER_BYTES if refuses else ""
 
     def _needed(self, old: Message | None, account: Account, size: int) -> int:

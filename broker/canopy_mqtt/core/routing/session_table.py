@@ -325,7 +325,7 @@ def lacking_session_room(
     if lacking >= 0:
         accounts.refuse(account, accounts.rooms[lacking], SETTINGS[lacking])
         return SETTINGS[lacking]
-    if new and grows > 0 and 0 < limits.max_user_bytes < account.bytes + grows:
+    if new and grows > 0 and accounts.lacks(account, grows, limits.max_user_bytes):
         accounts.refuse(account, accounts.rooms[SESSION_SIZE], MAX_USER_BYTES)
         return MAX_USER_BYTES
     return ""
@@ -347,7 +347,7 @@ def lacking_filter_room(
     owner = session.account.owner
     cost: i64 = table.cost(name, group_name, topic_filter)
     if cost > table.room(limits, session, True):
-        if 0 < limits.max_user_bytes < owner.bytes + cost:
+        if accounts.lacks(owner, int(cost), limits.max_user_bytes):
             accounts.refuse(owner, accounts.filters, MAX_USER_BYTES)
             return MAX_USER_BYTES
         return "limits.max_client_bytes"

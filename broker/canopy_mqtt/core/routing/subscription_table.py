@@ -76,6 +76,7 @@ class SubscriptionTable(Job):
         self._totals = totals
         self._budget = totals.budget
         self._jobs = jobs
+        self._accounts = accounts
         self._room: Room = accounts.filters
         self._leaving: deque[Session] = deque()
 
@@ -105,7 +106,7 @@ class SubscriptionTable(Job):
             if most < left:
                 left = most
         if limits.max_user_bytes > 0 and not account.owner.internal:
-            most = limits.max_user_bytes - account.owner.bytes
+            most = self._accounts.user_room(account.owner, limits.max_user_bytes)
             if most < left:
                 left = most
         if limits.max_filter_bytes > 0 and not own:

@@ -734,8 +734,10 @@ class ClientAccount:
         left: i64 = self.room
         if left < MESSAGE_ROOM - self.shared:
             left = MESSAGE_ROOM - self.shared
-        if max_user_bytes > 0 and not self.owner.internal and left > max_user_bytes - self.owner.bytes:
-            left = max_user_bytes - self.owner.bytes
+        if max_user_bytes > 0 and not self.owner.internal:
+            most: i64 = self.owner.user_room(max_user_bytes)
+            if most < left:
+                left = most
         return left
 
     def fit(self) -> None:

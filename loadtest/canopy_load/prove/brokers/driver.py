@@ -92,7 +92,8 @@ class Driver:
     @property
     def durability(self) -> Durability:
         relinked = 2 * self.timeout if self.sessions_stay or self.shared else 0.0
-        return Durability(self.window, self.says, self.recovery, self.volatile, self.share_queue, relinked, self.shared)
+        promised = self.window, self.says, self.recovery, self.volatile, self.share_queue, relinked, self.shared
+        return Durability(*promised, workers=bool(self.workers))
 
     @property
     def missing(self) -> str | None:
