@@ -106,7 +106,7 @@ class Acceptor:
         self.resume()
 
     async def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop accepting connections."""
         self.rest()
         if self._pause is not None:
             self._pause.cancel()

@@ -67,7 +67,7 @@ class Crew:
         """`people`: they read the log. `write` takes the lines of the workers' logs. `most`: connections that wait
         for all of them. `relayed` is called with a connection that a worker has for another one."""
         count = settings.workers.count
-        # A quarter is for all lines alike, so that no line has all: who waits for one that is away keeps nobody out.
+        # A quarter is for all lines alike, so that clients that wait for one worker keep out none of another.
         part = max(most // count // 4, min(UNTAKEN, most // count))
         room = Room(most - part * count)
         self._settings = settings

@@ -59,13 +59,13 @@ class _Unread:
         self.until = until
         self.opening = Opening(place.proxy, place.upgrade, most)
         self.address: Hashable = None
-        """What it is counted under, while it is."""
+        """The address under which it is counted, while it is."""
         # Bytes that count among those of all.
         self.held = 0
 
     def whose(self) -> Hashable:
-        """Return what it is counted under: the client's address, as its proxy says. Through a Unix socket each is
-        counted by itself: what is at the other end of a user's own program, nobody says."""
+        """Return the address under which it is counted: the client's, as its proxy says. Through a Unix socket each is
+        counted by itself: a program there may serve many clients, and does not say so."""
         host = self.opening.host or self.host
         return network(host) if host else self
 
@@ -105,7 +105,7 @@ class Entrance(Acceptor):
         self.limit(self._settings)
 
     async def close(self) -> None:
-        """Let nobody in any more; those of whom not enough is read are gone."""
+        """Stop accepting connections, and close those of which not enough is read."""
         await super().close()
         if self._timer is not None:
             self._timer.cancel()
@@ -120,13 +120,13 @@ class Entrance(Acceptor):
         unread = _Unread(place, sock, host, self._loop.time() + self._patience, self._largest)
         trusted = not place.proxy or place.trusted.trusts(host)
         if not trusted or (place.endpoint.tls and not place.proxy):
-            # Its worker refuses it, or has to make the handshake before anybody knows the client.
+            # Its worker refuses it, or has to make the handshake before the client is known.
             self._arrive(unread, NOTHING)
         else:
             self._read_first(unread)
 
     def _read_first(self, unread: _Unread) -> None:
-        """Read what is there already, which mostly is enough; else wait for more."""
+        """Read the bytes that have come already, which are mostly enough; else wait for more."""
         if self._feed(unread, FIRST_READ):
             return
         if len(self._unread) >= self._most:

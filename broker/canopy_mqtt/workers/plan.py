@@ -1,4 +1,4 @@
-"""What several workers cannot do yet, and the settings of each, made of those of the broker."""
+"""Makes the settings of each worker of those of the broker, and names the settings that several cannot have."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def settings_of(worker: int, settings: Settings, folder: Path, people: bool) -> 
             link_timeout=settings.cluster.link_timeout,
             link_bytes=settings.cluster.link_bytes,
         ),
-        # It writes to a pipe, and knows nothing of a terminal behind it.
+        # A worker writes to a pipe, and knows nothing of a terminal behind it.
         "log": _log(settings.log, people),
     }
     if worker > 0:

@@ -315,7 +315,7 @@ class Supervisor:
                 failures += slot.process is None
                 continue
             except Exception as error:
-                # A fault of ours: nobody else would try again.
+                # A fault of ours: nothing else would try again.
                 self.log.error("worker did not start", worker=slot.name, reason=str(error), exc_info=error)
                 self._roll.told(slot, str(error))
                 failures += 1

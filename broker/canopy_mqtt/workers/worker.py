@@ -335,14 +335,14 @@ class Worker:
         if sock is None:
             self._lost()
         elif self._broker.http_server is None:
-            # It stops.
+            # The broker stops.
             sock.close()
         else:
             await self._broker.http_server.take(address, sock)
 
     def _pass_on(self, found: Arrival, sock: socket.socket) -> None:
         """Have the supervisor pass a connection on to another worker."""
-        # It counts no more by then.
+        # The connection counts no more by then.
         self._counted.flush()
         self._channel.send("connection", found, sock=sock, then=sock.close)
 
