@@ -26,7 +26,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from canopy_mqtt.record.files.bundles import bundle
 from canopy_mqtt.record.files.drafts import Recovered, recover
 from canopy_mqtt.record.files.private import make_folder, opener
 from canopy_mqtt.record.files.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
@@ -120,8 +119,6 @@ class Folder:
             last_seq, ended = _STATE.unpack_from(self.memo)
             recovered = recover(self.root)
             durable = mend(self.root)
-            for place in segments(self.root)[-1:]:
-                bundle(self.root, place.rpartition("/")[0])
             if held:
                 # Numbers are being given, and written there.
                 self._say(RUNNING)
