@@ -47,9 +47,9 @@ class Attempt:
         # The client has gone, before the answer or later, or was refused.
         self.is_gone = False
         # The answer: a reason code, -1: there is none yet; `text` of a refusal, for the log and the client; `record` of
-        # a session that goes on. The core's.
+        # a session that `goes_on`. The core's.
         self.answer = -1
-        self.is_open = self._goes_on = False
+        self.is_open = self.goes_on = False
         self.text = ""
         self.record: SessionRecord | None = None
         # What the core has made of the record before the session is open.
@@ -61,7 +61,7 @@ class Attempt:
     @property
     def is_kept(self) -> bool:
         """Return whether the store keeps the session: it lasts, or it was kept and ends with this connection."""
-        return self.expiry > 0 or self._goes_on
+        return self.expiry > 0 or self.goes_on
 
     # -- the store's side ----------------------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class Attempt:
         if self.answer < 0:
             self.is_open = True
             self.record = record
-            self._goes_on = record is not None
+            self.goes_on = record is not None
             self._say(reason_codes.SUCCESS)
 
     def refused(self, reason_code: int, text: str) -> None:
@@ -136,7 +136,7 @@ class SharedSessions:
 
     No session subscribes here to the filters of all nodes: it would be asked for of other brokers, judged by access
     control, and served in turns behind very many others, after the PUBACK. The store matches each message of QoS 1 or 2
-    itself, and knows only with its commit that there is nobody else: no PUBACK or PUBREC says 0x10 (No matching
+    itself, and knows only with its commit that no session wants it: no PUBACK or PUBREC says 0x10 (No matching
     subscribers).
     """
 

@@ -1,4 +1,4 @@
-"""What a worker keeps of each limit on all workers together, and its part of it (`parts`)."""
+"""Counts what a worker keeps of each limit on all workers together, and has it keep to its part (`parts`)."""
 
 from __future__ import annotations
 

@@ -533,7 +533,7 @@ class Node:
                 hints = [DeliveryKey(sid, 0, number) for sid, number in got["hints"]]
                 back(Claimed(got["sid"], got["epoch"], got["present"], hints))
 
-        clean, expiry, _ = client.terms
+        clean, expiry, *_ = client.terms
         args = (self.name, self.incarnation, client_id, clean, expiry, client.connection.will)
         self.call(functions.claim, args, claimed)
 

@@ -180,3 +180,14 @@ async def test_a_group_ends_with_its_last_member(nodes: Nodes, brokers: list[Bro
     again = await member(there, "m3")
     await publish(first, b"1")
     await until(lambda: got(again) == [b"1"])
+
+
+async def test_an_operator_does_not_end_the_queue_of_a_group(brokers: list[Broker]) -> None:
+    here, there = brokers
+    one, publisher = await member(here, "m1"), await client_of(there, "p")
+    reports = there.store.reports
+    assert reports is not None
+    assert await reports.session(JOBS) is not None
+    assert not await reports.end_session(JOBS)
+    await publish(publisher, b"1")
+    await until(lambda: got(one) == [b"1"])

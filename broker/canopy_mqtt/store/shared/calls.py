@@ -336,11 +336,13 @@ class Peer(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a CONNECT asks for. `expiry`: Session Expiry Interval, seconds; `principal`: whose the session is, JSON."""
+    """What a CONNECT asks for. `expiry`: Session Expiry Interval, seconds; `principal`: whose the session is, JSON;
+    `account`: for whose limits it counts."""
 
     clean: bool
     expiry: int
     principal: str
+    account: str = ""
 
 
 class Joined(NamedTuple):

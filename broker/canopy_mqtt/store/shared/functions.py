@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from canopy_mqtt.store.shared.schema import LONG, NEVER, SLOTS
+from canopy_mqtt.store.shared.schema import FILTER_BYTES, LONG, NEVER, SLOTS
 
 # Isolation is READ COMMITTED: each statement sees what was committed when it began. So these rules hold:
 # - A row is locked by a statement of its own. What depends on it is read by later ones.
@@ -29,11 +29,12 @@ the other way round."""
 
 JOIN: Final = """
 CREATE FUNCTION join_1(
-    p_name text, p_holder text DEFAULT '', OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint
+    p_name text, p_holder text DEFAULT '', p_version text DEFAULT '',
+    OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint
 )
 LANGUAGE plpgsql AS $$
 -- A node begins another incarnation: what an earlier one notes counts no more. o_grp: the number of its next group but
--- one; the first one is written here. p_holder: the process that it is.
+-- one; the first one is written here. p_holder: the process that it is; p_version: of its Canopy.
 BEGIN
     SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     IF NOT FOUND THEN
@@ -41,7 +42,8 @@ BEGIN
         SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     END IF;
     -- step: join
-    UPDATE node SET incarnation = incarnation + 1, alive = true, holder = p_holder WHERE id = o_node
+    UPDATE node SET incarnation = incarnation + 1, alive = true, holder = p_holder, version = p_version
+        WHERE id = o_node
         RETURNING incarnation INTO o_incarnation;
     INSERT INTO beat VALUES (o_node, clock_timestamp()) ON CONFLICT (node) DO UPDATE SET at = clock_timestamp();
     INSERT INTO progress
@@ -432,7 +434,8 @@ END $$;
 CLAIM: Final = f"""
 CREATE FUNCTION claim_1(
     p_node smallint, p_incarnation integer, p_client_id text, p_clean boolean, p_expiry bigint, p_principal text,
-    p_any_user boolean                     -- the session may be another user's
+    p_any_user boolean,                    -- the session may be another user's
+    p_account text DEFAULT ''
 ) RETURNS claimed
 LANGUAGE plpgsql {PLANS} AS $$
 -- A CONNECT: the session is this node's, and no other's. NULL: this incarnation is over; an epoch alone: the session is
@@ -457,7 +460,7 @@ BEGIN
         said.session := nextval('session_id');
         -- step: insert
         INSERT INTO session
-            VALUES (said.session, p_client_id, p_node, p_incarnation, 1, p_principal, p_expiry, NULL)
+            VALUES (said.session, p_client_id, p_node, p_incarnation, 1, p_principal, p_expiry, NULL, p_account)
             ON CONFLICT DO NOTHING;
         IF FOUND THEN
             said.epoch := 1;
@@ -484,7 +487,8 @@ BEGIN
     END IF;
     UPDATE session
         SET id = said.session, node = p_node, incarnation = p_incarnation, epoch = epoch + 1, principal = p_principal,
-            expiry = p_expiry, expires_at = NULL
+            expiry = p_expiry, expires_at = NULL, account = p_account,
+            filters = CASE WHEN p_clean THEN 0 ELSE filters END
         WHERE client_id = p_client_id RETURNING epoch INTO said.epoch;
     said.present := NOT p_clean;
     -- step: commit
@@ -902,8 +906,28 @@ BEGIN
 END $$;
 """
 
+COUNT: Final = f"""
+CREATE FUNCTION count_filters() RETURNS trigger
+LANGUAGE plpgsql {PLANS} AS $$
+-- Count the bytes of subscriptions that have come or gone. Their session is locked by who changes them, or has ended.
+BEGIN
+    UPDATE session s SET filters = s.filters + by.bytes
+        FROM (
+            SELECT c.session,
+                    sum({FILTER_BYTES} + octet_length(f.name)) * CASE TG_OP WHEN 'INSERT' THEN 1 ELSE -1 END AS bytes
+                FROM changed c JOIN filter f ON f.id = c.filter GROUP BY c.session
+        ) by WHERE s.id = by.session;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER came AFTER INSERT ON subscription REFERENCING NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION count_filters();
+CREATE TRIGGER went AFTER DELETE ON subscription REFERENCING OLD TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION count_filters();
+"""
+
 FUNCTIONS: Final = (
-    JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, PULL, EXPIRE, COLLECT,
+    COUNT, JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, PULL, EXPIRE,
+    COLLECT,
     BOUND, FORGET, SWEEPERS,
 )  # fmt: skip
 """In the order in which they are made."""

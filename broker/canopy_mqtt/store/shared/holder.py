@@ -40,8 +40,8 @@ class Place(Protocol):
     most: int
     """Messages of a session that are in memory at most."""
 
-    def opened(self, holder: Holder) -> None:
-        """Its attempt is about to be answered."""
+    def opened(self, holder: Holder, content: Content) -> None:
+        """Its attempt is about to be answered. `content`: what its session has."""
 
     def starved(self, holder: Holder) -> None:
         """There was no room for messages that have been read."""
@@ -77,7 +77,8 @@ class Holder:
 
     @property
     def terms(self) -> Terms:
-        return Terms(self.attempt.clean, self.attempt.expiry, self._principal)
+        attempt = self.attempt
+        return Terms(attempt.clean, attempt.expiry, self._principal, attempt.principal.account_name())
 
     @property
     def is_gone(self) -> bool:
@@ -94,7 +95,7 @@ class Holder:
         record = None
         if session.present:
             record = session_record(session.client_id, attempt.expiry, attempt.principal, content, kept.number)
-        place.opened(self)
+        place.opened(self, content)
         attempt.opened(record)
 
     @property

@@ -74,6 +74,9 @@ class Side(Clients, Protocol):
     def over(self, notes: Sequence[Note]) -> Iterable[Note]:
         """See `Calls.over`."""
 
+    async def count(self) -> None:
+        """Count what is in the database for the limits of this broker. Called each second. Raises FAILURES."""
+
     def second(self, away: float, *, blocked: bool) -> None:
         """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
 
@@ -185,6 +188,9 @@ class RunningNode:
                 await sweeper.turn()
             with suppress(*FAILURES):
                 await self._bounds.turn(asyncio.get_running_loop().time)
+            if self.node.joined is not None:
+                with suppress(*FAILURES):
+                    await self._side.count()
 
     def due(self) -> None:
         loop = asyncio.get_running_loop()
@@ -284,7 +290,7 @@ class RunningNode:
         self._side.refused(what, why)
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
-        clean, expiry, principal = client.terms
+        clean, expiry, principal, account = client.terms
 
         async def claim() -> Claimed | Foreign | None:
             async with self._claiming:
@@ -292,7 +298,12 @@ class RunningNode:
                     # It waited for other claims, and may have its session elsewhere by now.
                     return None
                 return await self.database.claim(
-                    client_id, clean=clean, expiry=expiry, principal=principal, any_user=self._any_user
+                    client_id,
+                    clean=clean,
+                    expiry=expiry,
+                    principal=principal,
+                    any_user=self._any_user,
+                    account=account,
                 )
 
         def answered(claimed: Claimed | Foreign | None) -> None:

@@ -18,6 +18,8 @@ SLOTS: Final = 4
 """Slots that are written in turn: the current one, the one before, one that is emptied, and an empty one."""
 LONG: Final = 9
 """The slot of what has waited long."""
+FILTER_BYTES: Final = 480
+"""Bytes that a subscription counts beside its filter's name: about what a node keeps of a filter in memory."""
 NEVER: Final = 4_294_967_295
 """The Session Expiry Interval, in seconds, of a session that does not expire (3.1.2.11.2)."""
 
@@ -34,7 +36,8 @@ CREATE TABLE node (
     name text COLLATE "C" NOT NULL UNIQUE,
     incarnation integer NOT NULL,      -- one more with each start, and when it comes back after it was declared dead
     alive boolean NOT NULL,            -- false: declared dead, or it has stopped
-    holder text NOT NULL DEFAULT ''    -- the process of its incarnation; empty: its machine does not tell
+    holder text NOT NULL DEFAULT '',   -- the process of its incarnation; empty: its machine does not tell
+    version text NOT NULL DEFAULT ''   -- of its Canopy
 );
 CREATE TABLE beat (
     node smallint PRIMARY KEY,
@@ -56,10 +59,13 @@ CREATE TABLE session (
     epoch bigint NOT NULL,             -- one more with each claim; nothing counts that was noted under an earlier one
     principal text NOT NULL,           -- JSON: whose it is
     expiry bigint NOT NULL,            -- seconds; {NEVER}: does not expire
-    expires_at timestamptz             -- NULL: its client is connected
+    expires_at timestamptz,            -- NULL: its client is connected
+    account text NOT NULL DEFAULT '',  -- for whose limits it counts: "user NAME" or "address ADDRESS"
+    filters bigint NOT NULL DEFAULT 0  -- bytes that count for its subscriptions
 ) WITH (fillfactor = 80);
 CREATE INDEX session_expires ON session (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX session_owned ON session (node, incarnation, id) WHERE node IS NOT NULL;
+CREATE INDEX session_account ON session (account);
 CREATE TABLE garbage (
     session bigint PRIMARY KEY         -- has ended; what is left of it is deleted in batches
 );
