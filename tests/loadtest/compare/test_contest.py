@@ -198,31 +198,6 @@ async def test_an_interruption_ends_the_broker_and_keeps_what_there_is(kind: typ
     assert os.sched_getaffinity(0) == before
 
 
-async def test_nothing_is_begun_once_it_was_stopped() -> None:
-    stage = Stage()
-    contest = Contest(SCENARIO, "", ["canopy", "mosquitto"], rounds=2)
-    stop = asyncio.Event()
-
-    async def play(job: Job, stop: asyncio.Event | None = None) -> Result:
-        assert stop is not None
-        stop.set()
-        return await stage.play(job)
-
-    await contest.run(stage.means(stop=stop, play=play))
-    assert stage.turns == ["canopy"]
-    assert contest.comparison.interrupted
-    assert len(contest.comparison.entrants[0].results) == 1
-
-
-async def test_a_generator_that_fails_is_told_in_a_line() -> None:
-    stage = Stage()
-    stage.results = [RunError("out of ports"), result()]
-    contest = Contest(SCENARIO, "", ["canopy", "mosquitto"], rounds=1)
-    await played(contest, stage)
-    assert contest.comparison.entrants[0].failure == "failed in round 1: out of ports"
-    assert contest.comparison.entrants[1].failure is None
-
-
 def test_all_speak_3_1_1_where_one_speaks_no_other() -> None:
     contest = Contest(SCENARIO, "text", ["canopy", "amqtt"], rounds=1)
     assert {group.version for group in contest.scenario.groups} == {"3.1.1"}
