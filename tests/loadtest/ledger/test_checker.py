@@ -257,6 +257,14 @@ def test_what_is_asked_for_on_a_connection_that_is_still_there_is_answered() -> 
     assert story.broken() == []
 
 
+def test_a_subscription_that_was_refused_gets_nothing() -> None:
+    story = Story()
+    story.connect("s")
+    story.history.add(Subscribe(client="s", began=1.0, topic_filter="t/#", qos=1)).fail(1.5)
+    story.comes("s", story.publish())
+    assert story.broken() == ["asked for"]
+
+
 @for_each("qos", [1, 2])
 def test_a_group_has_each_message_once(qos: int) -> None:
     story = subscribed("a", "b", topic_filter="$share/g/t/#")
@@ -350,6 +358,21 @@ def test_retained_is_the_same_at_every_node() -> None:
     story.look({"t/a": one}, "n1")
     story.look({"t/a": two}, "n2")
     assert story.broken() == ["retained, each node"], "each may be the last, for they were under way together"
+
+
+@for_each(
+    ("promise", "changed"),
+    [
+        ("session", lambda story: story.connect("s")),
+        ("session", lambda story: story.connect("s", clean=True, present=True)),
+        ("session", lambda story: story.connect("new", present=True)),
+    ],
+)
+def test_a_session_that_is_gone_or_made_up(promise: str, changed: Callable[[Story], object]) -> None:
+    story = subscribed("s")
+    story.ends("s")
+    changed(story)
+    assert story.broken() == [promise]
 
 
 def test_a_session_that_ends_with_its_connection() -> None:
