@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.network.rows import ROWS
 from canopy_load.brokers import registry
 from canopy_load.brokers.listeners import TLS, WEBSOCKET, Listener
-from canopy_load.brokers.registry import LISTENERS, PEERS, QOS, QOS2
+from canopy_load.brokers.registry import LISTENERS, PEERS
 from canopy_mqtt.settings.loader import load_settings
 from tests.support.runs import for_each
 

@@ -18,7 +18,6 @@ from canopy_load.brokers.registry import PEERS, Peer
 from canopy_load.compare import started_brokers
 from canopy_load.compare.contest import Contest, ContestHooks
 from canopy_load.compare.started_brokers import VersionConflict
-from canopy_load.engine.conductor import RunError
 from canopy_load.engine.job import Job
 from canopy_load.report.result import Result
 from canopy_load.scenario.scenario_schema import Scenario
