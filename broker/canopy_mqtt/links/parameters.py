@@ -114,6 +114,17 @@ def tls(settings: Upstream) -> ssl.SSLContext | None:
     """Return the TLS context of the connection. Raises ValueError when a file cannot be used."""
     if not settings.remote.tls:
         return None
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+        if settings.cert_file:
+            show_certificate(context, settings.cert_file, settings.key_file)
+    except OSError as error:
+        raise ValueError(f"ca_file, cert_file or key_file cannot be used: {error}") from error
+    return context
+
+
+def show_certificate(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
+    """Have a link show a certificate. Raises OSError; ValueError: the key is encrypted."""
     asked: list[bool] = []
 
     def tell() -> str:
@@ -122,13 +133,9 @@ def tls(settings: Upstream) -> ssl.SSLContext | None:
         return ""
 
     try:
-        context = ssl.create_default_context(cafile=settings.ca_file or None)
-        if settings.cert_file:
-            context.load_cert_chain(settings.cert_file, settings.key_file, tell)
+        context.load_cert_chain(cert_file, key_file, tell)
     except OSError as error:
         if asked:
-            raise ValueError(
-                f"key_file {settings.key_file}: the private key is encrypted, and a link has no password for it"
-            ) from error
-        raise ValueError(f"ca_file, cert_file or key_file cannot be used: {error}") from error
-    return context
+            why = "the private key is encrypted, and a link has no password for it"
+            raise ValueError(f"key_file {key_file}: {why}") from error
+        raise

@@ -23,12 +23,13 @@ from canopy_pipeline.errors import MisuseError, PipelineError, UnreadError
 from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.tables.backfill import Range
 from canopy_pipeline.tables.local import stage
-from canopy_pipeline.tables.sinks.sink_of import DELTA, ICEBERG, PARQUET
+from canopy_pipeline.tables.sinks.sink_of import DELTA, ICEBERG, PARQUET, POSTGRESQL
 from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
 from tests.pipeline.folder import NOW
 from tests.pipeline.record.test_killed import killed
 from tests.pipeline.recorded import Story
 from tests.pipeline.tables.fleet import mapping, sparkplug, story
+from tests.pipeline.tables.sinks.postgresql_place import ask, terms
 from tests.pipeline.tables.sinks.test_iceberg import closed, configured, stopped  # noqa: F401
 from tests.support.runs import for_each
 
@@ -40,7 +41,7 @@ columns.watts = { path = "w", type = "float64" }
 """
 AFTER = BEFORE.replace('path = "w"', 'path = ["power", "watts"]') + 'columns.volts = "float64"\n'
 """As the devices send from number 5 on."""
-FORMATS = (PARQUET, DELTA, ICEBERG)
+FORMATS = (PARQUET, DELTA, ICEBERG, POSTGRESQL)
 
 
 def record(folder: Path) -> None:
@@ -61,8 +62,13 @@ def begun(folder: Path, format_: str = PARQUET) -> None:
     mapping(folder / "maps", AFTER)
 
 
+def place(folder: Path, format_: str) -> dict[str, Any]:
+    """Where the tables are, besides the output folder."""
+    return terms(folder) if format_ == POSTGRESQL else {"catalog": "plant"}
+
+
 def tables(folder: Path, format_: str = PARQUET, say: Say = unsaid, **more: Any) -> TablesOutcome:
-    options = TablesOptions(format_, catalog="plant", **more)
+    options = TablesOptions(format_, **place(folder, format_), **more)
     return run(str(folder / "record"), str(folder / "out"), str(folder / "maps/tables.toml"), options, say)
 
 
@@ -89,6 +95,8 @@ def test_segments_that_are_merged_meanwhile_are_read_where_they_are_then(
 
 def read(out: Path, format_: str, table: str = "power", columns: str = "seq, watts") -> list[tuple[Any, ...]]:
     """What DuckDB finds in a table now."""
+    if format_ == POSTGRESQL:
+        return ask(out.parent, f"select {columns} from {table} order by seq")
     with duckdb.connect() as session:
         if format_ == PARQUET:
             session.sql((out / "views.duckdb.sql").read_text())
@@ -111,8 +119,8 @@ def of_delta(table: Path) -> Iterator[str]:
     return (f"{table}/{place}" for place in there)
 
 
-def of_iceberg(table: str) -> list[str]:
-    found = pyiceberg.catalog.load_catalog("plant").load_table(f"canopy.{table}").inspect.files()
+def of_iceberg(table: str, namespace: str = "canopy") -> list[str]:
+    found = pyiceberg.catalog.load_catalog("plant").load_table(f"{namespace}.{table}").inspect.files()
     return [str(each) for each in found.column("file_path").to_pylist()]
 
 
@@ -268,7 +276,7 @@ def test_the_exit_codes(tmp_path: Path) -> None:
         return CliRunner().invoke(app, [*arguments, *more]).exit_code
 
     assert code() == 2
-    assert code("--replace", "--stream") == 2
+    assert code("--replace", "--follow") == 2
     assert code("--replace") == 0
     gone = sorted((tmp_path / "record").rglob("seg-*.parquet"))[1]
     gone.rename(tmp_path / "away")

@@ -7,7 +7,7 @@ loop, and none of an incarnation that is over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -24,10 +24,12 @@ from canopy_mqtt.store.shared.calls import (
     Foreign,
     Group,
     Joined,
+    Member,
     Noted,
     Over,
     Page,
     Piece,
+    Pulled,
     Written,
 )
 from canopy_mqtt.store.shared.database import SharedDatabase
@@ -43,6 +45,12 @@ SEVERAL: Final = 0.2
 """The share of groups with more than one change from which on a group waits for more: an idle node does not."""
 LATELY: Final = 20
 """Groups of which that share is taken, about."""
+FIRST_PAUSE: Final = 1.0
+"""Seconds for which a node that another process has replaced begins no incarnation; twice as many each time."""
+MAX_PAUSE: Final = 60.0
+"""Seconds of that at most."""
+LASTING: Final = 2 * MAX_PAUSE
+"""Seconds of an incarnation after which the first pause is the next one again."""
 
 
 class Side(Clients, Protocol):
@@ -51,17 +59,23 @@ class Side(Clients, Protocol):
     def tell(self, piece: Piece) -> None:
         """Tell all nodes that there is a link to. `Hello`: an incarnation has begun, and all filters are known."""
 
-    def linked(self) -> bool:
-        """Whether there are links to all nodes."""
+    def linked(self, nodes: Collection[str]) -> bool:
+        """Whether there are links to these nodes."""
 
     def wrote(self, noted: Sequence[Noted], written: Written) -> None:
         """See `Calls.wrote`."""
+
+    def refused(self, what: Noted, why: str) -> None:
+        """See `Calls.refused`."""
 
     def answered(self) -> None:
         """The database has answered, and clients may have got something."""
 
     def over(self, notes: Sequence[Note]) -> Iterable[Note]:
         """See `Calls.over`."""
+
+    async def count(self) -> None:
+        """Count what is in the database for the limits of this broker. Called each second. Raises FAILURES."""
 
     def second(self, away: float, *, blocked: bool) -> None:
         """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
@@ -95,6 +109,12 @@ class RunningNode:
         self._closing: asyncio.TimerHandle | None = None
         self._several = 0.0
         self._claiming = asyncio.Lock()
+        self._others: list[str] = []
+        """The names of the other nodes that are alive."""
+        self.is_replaced = False
+        """Another process is this node, and this one waits before it begins an incarnation."""
+        self._pause = 0.0
+        self._joined_at = 0.0
         self.node = Node(self, filters)
 
     def start(self) -> None:
@@ -109,8 +129,9 @@ class RunningNode:
         ]
         self.node.join()
 
-    async def close(self) -> None:
-        """End the tasks and the connections. A group that is being written may be written or not."""
+    async def close(self, *, leaves: bool = False) -> None:
+        """End the tasks and the connections. A group that is being written may be written or not. `leaves`: all is
+        written, and the incarnation ends: nobody has to wait for a sign of life."""
         tasks = [*self._times, *self._tasks]
         self.node.joined = None  # nothing is asked any more
         self._stop()
@@ -118,6 +139,9 @@ class RunningNode:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if leaves:
+            with suppress(*FAILURES):
+                await self.database.leave()
         await self.database.close()
 
     def _stop(self) -> None:
@@ -145,14 +169,17 @@ class RunningNode:
                     if self.node.joined is joined:
                         self.node.over()
                     continue
-                self.node.saw(peers or ())
+                if peers is not None:
+                    self._others = [each.name for each in peers if each.alive and each.id != joined.node]
+                    self.node.saw(peers)
 
     async def _each_second(self, watch: Watch, sweeper: Sweeper) -> None:
         """Pass seconds on, also while a beat waits for its answer."""
         while True:
             await asyncio.sleep(SECOND)
-            self.node.second(linked=self._side.linked())
-            self._side.second(watch.away, blocked=sweeper.blocked)
+            if watch.runs():
+                self.node.second(linked=self._side.linked(self._others))
+                self._side.second(watch.away, blocked=sweeper.blocked)
 
     async def _sweep(self, sweeper: Sweeper) -> None:
         while True:
@@ -161,6 +188,9 @@ class RunningNode:
                 await sweeper.turn()
             with suppress(*FAILURES):
                 await self._bounds.turn(asyncio.get_running_loop().time)
+            if self.node.joined is not None:
+                with suppress(*FAILURES):
+                    await self._side.count()
 
     def due(self) -> None:
         loop = asyncio.get_running_loop()
@@ -217,10 +247,27 @@ class RunningNode:
 
     def join(self, back: Callable[[Joined | None], None]) -> None:
         async def join() -> Joined:
+            await self._let_another_be()
             await self.database.join()
+            self._joined_at = asyncio.get_running_loop().time()
             return Joined(self.database.node, self.database.incarnation)
 
         self._ask(join, back, lambda: back(None))
+
+    async def _let_another_be(self) -> None:
+        """Wait, if another process has begun an incarnation of this node: the two would end each other's without pause.
+
+        Also where an own call to begin one had no answer: nobody else can tell.
+        """
+        if asyncio.get_running_loop().time() - self._joined_at >= LASTING:
+            self._pause = 0.0
+        if await self.database.is_replaced():
+            self._pause = min(2 * self._pause, MAX_PAUSE) or FIRST_PAUSE
+            self.is_replaced = True
+            try:
+                await asyncio.sleep(self._pause)
+            finally:
+                self.is_replaced = False
 
     def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
         self._ask(self.database.feed, back, lambda: back(None))
@@ -239,8 +286,11 @@ class RunningNode:
         self._bounds.wrote(noted, written)
         self._side.wrote(noted, written)
 
+    def refused(self, what: Noted, why: str) -> None:
+        self._side.refused(what, why)
+
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
-        clean, expiry, principal = client.terms
+        clean, expiry, principal, account = client.terms
 
         async def claim() -> Claimed | Foreign | None:
             async with self._claiming:
@@ -248,7 +298,12 @@ class RunningNode:
                     # It waited for other claims, and may have its session elsewhere by now.
                     return None
                 return await self.database.claim(
-                    client_id, clean=clean, expiry=expiry, principal=principal, any_user=self._any_user
+                    client_id,
+                    clean=clean,
+                    expiry=expiry,
+                    principal=principal,
+                    any_user=self._any_user,
+                    account=account,
                 )
 
         def answered(claimed: Claimed | Foreign | None) -> None:
@@ -264,3 +319,6 @@ class RunningNode:
         self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
     ) -> None:
         self._ask(partial(self.database.read, asks, known), back, lambda: back(None))
+
+    def pull(self, share_filter: int, members: Sequence[Member], back: Callable[[Pulled | None], None]) -> None:
+        self._ask(partial(self.database.pull, share_filter, members), back, lambda: back(None))
