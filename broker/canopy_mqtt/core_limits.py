@@ -46,6 +46,7 @@ def change(router: Router, settings: Settings) -> None:
     made.server_reference = before.server_reference
     # A worker has set it.
     made.relays_retained = before.relays_retained
+    made.presence_crosses = before.presence_crosses
     for name in NAMES:
         setattr(before, name, getattr(made, name))
     router.limits_changed()

@@ -80,6 +80,8 @@ class SharedStore(SharedSessions):
         self.over: list[Attempt] = []
         self.kept: list[Kept] = []
         self.live: list[Callable[[], object]] = []
+        self.absent: set[str] = set()
+        """Clients whose sessions were opened while the store was away."""
         self._journal = journal
 
     def claim(self, attempt: Attempt) -> None:
@@ -91,6 +93,9 @@ class SharedStore(SharedSessions):
         assert attempt.is_gone
         assert attempt.session is None
         self.over.append(attempt)
+
+    def holds(self, session: Session) -> bool:
+        return session.claim is not None and session.client_id not in self.absent
 
     def publish(
         self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None

@@ -182,19 +182,18 @@ class NodeLink(UpstreamLink):
 
     def tell_connected(self, uplink: Uplink) -> None:
         """Log that the link is up."""
-        tell = self.log.debug if self.quiet else self.log.info
-        tell(
-            "link up",
-            node=self.node.name,
-            address=self.node.address,
-            session_present=uplink.session_present,
-            filters=len(self.declarer.wanted),
-        )
+        state = {"session_present": uplink.session_present, "filters": len(self.declarer.wanted)}
+        if self.quiet:
+            self.log.debug("link up", node=self.node.name, address=self.node.address, **state)
+        else:
+            self.log.info("link up", node=self.node.name, address=self.node.address, **state)
 
     def tell_failed(self, why: str) -> None:
         """Log that the link is down."""
-        tell = self.log.debug if self.quiet else self.log.warning
-        tell("link down", node=self.node.name, address=self.node.address, why=why)
+        if self.quiet:
+            self.log.debug("link down", node=self.node.name, address=self.node.address, why=why)
+        else:
+            self.log.warning("link down", node=self.node.name, address=self.node.address, why=why)
 
 
 def common_name(certificate: dict[str, Any]) -> str:

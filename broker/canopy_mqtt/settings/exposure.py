@@ -38,10 +38,7 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
         yield from _unproven(settings)
     yield from _unbound(settings)
     if settings.shares_sessions:
-        yield (
-            "[cluster] with store.url is experimental: nothing limits how many sessions, and filters of absent "
-            "clients, the database keeps. Let only clients connect that you trust"
-        )
+        yield '[cluster] with store.url is experimental: docs/cluster.md, "With one database", says what does not hold'
     for listener in settings.listeners:
         if not _others_reach(listener):
             continue

@@ -1,5 +1,5 @@
-"""What an operator asks about messages, for all workers: the most expensive names, what would happen to a message, and
-traces.
+"""Answers what an operator asks about messages, for all workers: the most expensive names, what would happen to a
+message, and traces.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ async def _every(one: OneBroker, route: Route, call: Call) -> Handled:
 
 
 async def _known(one: OneBroker, call: Call) -> tuple[Json, list[str]]:
-    """Return a trace, and who did not answer. Raises ApiError: nobody has it."""
+    """Return a trace, and who did not answer. Raises ApiError: no worker has it."""
     replies = await one.replies(_route(trace.one), Call(call.broker, call.request, call.caller, call.path))
     parts = [reply.body for reply in replies.values() if not reply.code]
     if not parts:
@@ -267,7 +267,7 @@ class Packets:
         try:
             entries, running = await self._siblings.ask(name, "entries", self._name, self._read[name])
         except Away:
-            # It may come back, as others go on.
+            # The worker may come back, as others go on.
             self._away.add(name)
             return []
         self._away.discard(name)

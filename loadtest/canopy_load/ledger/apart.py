@@ -64,6 +64,10 @@ class Apart:
             case "twice", [*_, Delivery() as again] if not everywhere and not once:
                 # Its publisher sent it again to another node before the first one had acknowledged it.
                 return len(self._ways(again, again.sequence)) > 1
+            case "to two members", [Publish(), *_, Delivery(qos=0)] if everywhere:
+                # Without a database in between, each node has a member of its own take it.
+                copies = [each for each in events if isinstance(each, Delivery)]
+                return len({self._node(each.client, each.at) for each in copies}) == len(copies)
             case "to two members", [Publish(), *_, Delivery() as again]:
                 return len(self._ways(again, again.sequence)) > 1
             case "twice with QoS 0", [Publish(), Delivery() as one, *_, Delivery() as again]:

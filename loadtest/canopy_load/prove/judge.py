@@ -82,8 +82,8 @@ ENDURING: Final = frozenset(
 )  # fmt: skip
 """The promises that a broker can only keep over a kill if it has written what they are about to its disk."""
 
-LIVE_GROUPS: Final = "lost to a group"
-"""The promise that a broker does not make whose share groups have no queue."""
+OF_GROUPS: Final = frozenset({"lost to a group", "first of a group", "to two members"})
+"""The promises that are about a share group."""
 KILLS: Final = (Fault.KILL, Fault.KILL_WORKER)
 WILL_SECONDS: Final = 1.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it.
@@ -117,7 +117,7 @@ class Durability:
     relinked: float = 0.0
     """Seconds after a fault within which nodes reach each other again; 0: as one (`Apart`)."""
     shared: bool = False
-    """True if durable sessions, and nothing else, outlive the process of a node; no share group has a queue."""
+    """True if durable sessions and share groups, and nothing else, outlive the process of a node."""
     workers: bool = False
     """True if several processes serve the clients: a message is at the others a moment after its PUBACK."""
 
@@ -194,8 +194,8 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         ruling = rulings[finding.promise]
         events = [history.events[number] for number in finding.operations]
         client = proof.plan.clients.get(finding.client)
-        keeps = durability.shared and client is not None and not client.clean and client.kind != "member"
-        everywhere = keeps and of_session(finding, events)
+        keeps = client is not None and not client.clean and of_session(finding, events)
+        everywhere = durability.shared and (keeps or finding.promise in OF_GROUPS)
         promised = replace(durability, volatile=True) if durability.shared and not everywhere else durability
         excused = apart and apart.excuse(
             finding.promise, events, everywhere, _is_of_database(proof, durability, events)
@@ -246,7 +246,7 @@ def _doubtful(will: Publish, proof: Proof) -> bool:
 
 def _excused(promise: str, events: list[Event], durability: Durability, proof: Proof) -> bool:
     """Return True if the broker does not promise it, or a kill took away what it does not promise to keep."""
-    if (promise == "first of a group" and not durability.share_queue) or (promise == LIVE_GROUPS and durability.shared):
+    if promise == "first of a group" and not durability.share_queue:
         return True
     if promise == "Retain Handling" and durability.workers and _still_on_its_way(events, proof):
         return True

@@ -39,7 +39,7 @@ NEEDED: Final = (
     ("messages_unseen", 5, NO_PARTS),
     ("no_again", 52, NO_PARTS),
     ("no_pub_fence", 25, NO_PARTS),
-    ("vector_now", 30_002, PARTS),
+    ("vector_now", 30_073, NO_PARTS),
     ("will_unlocked", 1, PARTS),
     ("source_lost", 1, PARTS),
 )

@@ -6,7 +6,7 @@ import pytest
 
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, Ack, Publish, SubscriptionRequest, Will
-from canopy_mqtt.core.codec.reason_codes import SUCCESS
+from canopy_mqtt.core.codec.reason_codes import IMPLEMENTATION_SPECIFIC_ERROR, SUCCESS
 from canopy_mqtt.core.hooks import AccessControl
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
@@ -186,33 +186,44 @@ def test_access_control_is_asked_about_what_the_store_has() -> None:
     assert sorted(told[2] for told in net.journal.told if told[0] == "finished") == [b"x", b"y", b"z"]
 
 
-@pytest.mark.parametrize("topic_filter", ["a", "$share/g/a"])
-def test_what_the_store_does_not_know_comes_with_qos_1_at_most(topic_filter: str) -> None:
-    """Retained messages, and those for a share group: an identifier of QoS 2 would stay in use at the client alone."""
+def test_what_the_store_does_not_know_comes_with_qos_1_at_most() -> None:
+    """Retained messages: an identifier of QoS 2 would stay in use at the client alone."""
     net = SharedNetwork()
     net.client("p").publish("a", b"retained", 2, retain=True)
     client = net.durable("c")
-    client.send(p.Subscribe(client.take_id(), [SubscriptionRequest(topic_filter, 2)]))
+    client.send(p.Subscribe(client.take_id(), [SubscriptionRequest("a", 2)]))
     net.settle()
     net.commit()
-    shared = topic_filter.startswith("$share")
     [answer] = client.got(p.Suback)
-    assert answer.reason_codes == [1 if shared else 2]
-    if shared:
-        net.client("q").publish("a", b"x", 2)
+    assert answer.reason_codes == [2]
     assert [each.qos for each in client.inbox] == [1]
 
 
-def test_a_member_of_a_share_group_gets_its_messages_while_it_is_here() -> None:
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_member_of_a_share_group_gets_qos_0_alone_without_the_store(lasts: bool) -> None:
+    """Also one whose session ends with its connection: the store knows its membership, and nothing else of it."""
     net = SharedNetwork()
-    client = net.subscriber("c", "$share/g/a", 1)
-    sender = net.client("p")
-    sender.publish("a", b"1", 1)
-    assert [each.payload for each in client.inbox] == [b"1"]
-    client.cut()
-    sender.publish("a", b"2", 1)
+    client = net.durable("c") if lasts else net.client("c")
+    client.send(p.Subscribe(client.take_id(), [SubscriptionRequest("$share/g/a", 2)]))
+    net.settle()
     net.commit()
-    assert [each.payload for each in client.inbox] == [b"1"]
+    assert client.got(p.Suback)[0].reason_codes == [2]
+    assert ("subscribed", "c", "$share/g/a", 2) in net.journal.told
+    sender = net.client("p")
+    for qos in (0, 1, 2):
+        sender.publish("a", b"%d" % qos, qos)
+    net.commit()
+    assert [each.payload for each in client.inbox] == [b"0"]
+    assert [each.qos for each in net.store.kept] == [1, 2]
+
+
+def test_a_member_of_a_share_group_has_its_session_in_the_store() -> None:
+    net = SharedNetwork()
+    net.store.absent.add("c")
+    client = net.client("c")
+    client.send(p.Subscribe(client.take_id(), [SubscriptionRequest("$share/g/a", 1), SubscriptionRequest("a", 1)]))
+    net.settle()
+    assert client.got(p.Suback)[0].reason_codes == [IMPLEMENTATION_SPECIFIC_ERROR, 1]
 
 
 class Denies(AccessControl):

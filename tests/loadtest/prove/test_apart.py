@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from canopy_load.ledger.history import Connect, Delivery, History, Look, Ping, Publish, Subscribe
+from canopy_load.ledger.history import Connect, Delivery, History, Look, Ping, Publish, Rest, Subscribe
 from canopy_load.prove.faults import BrokerFault, Fault
 from canopy_load.prove.judge import Durability, judge
 from canopy_load.prove.lateness import Lateness
@@ -107,16 +107,12 @@ def test_what_a_client_got_at_another_node_says_nothing_of_order() -> None:
     assert story.broken() == set()
 
 
-@pytest.mark.parametrize(
-    ("client", "found"), [("connected-0", {"order"}), ("clean-0", set()), ("durable-member-0", set())]
-)
+@pytest.mark.parametrize(("client", "found"), [("connected-0", {"order"}), ("clean-0", set())])
 def test_what_comes_from_a_database_comes_in_order(client: str, found: set[str]) -> None:
     assert overtaken(A, B, client=client).broken(SHARED) == found
 
 
-@pytest.mark.parametrize(
-    ("client", "found"), [("connected-0", {"lost"}), ("clean-0", set()), ("durable-member-0", set())]
-)
+@pytest.mark.parametrize(("client", "found"), [("connected-0", {"lost"}), ("clean-0", set())])
 def test_a_kill_takes_nothing_from_a_database(client: str, found: set[str]) -> None:
     """It may take what was on its way to anybody else."""
     story = Story((1.5, 4.0, BrokerFault(1.5, Fault.KILL, 2.5)))
@@ -126,6 +122,34 @@ def test_a_kill_takes_nothing_from_a_database(client: str, found: set[str]) -> N
     story.publish(1.0, 0)
     assert story.broken(SHARED) == found
     assert story.broken() == {"lost"}
+
+
+def test_a_kill_takes_nothing_of_a_share_group_from_a_database() -> None:
+    story = Story((1.5, 4.0, BrokerFault(1.5, Fault.KILL, 2.5)))
+    story.connect("s", 0.0, A)
+    story.subscribe("s", 0.2, "$share/g/t/#")
+    story.connect("p", 0.5, B)
+    story.publish(1.0, 0)
+    story.history.add(Rest(at=20.0))
+    assert story.broken(SHARED) == {"lost to a group"}
+
+
+@for_each(
+    ("qos", "nodes", "found"),
+    [(0, (A, B), set()), (0, (A, A), {"to two members"}), (1, (A, B), {"to two members"})],
+)
+def test_a_message_with_qos_0_comes_to_one_member_at_each_node(
+    qos: int, nodes: tuple[str, str], found: set[str]
+) -> None:
+    story = Story()
+    for name, node in zip("st", nodes, strict=True):
+        story.connect(name, 0.0, node)
+        story.subscribe(name, 0.2, "$share/g/t/#")
+    story.connect("p", 0.5, C)
+    publish = story.publish(1.0, 0)
+    for at, name in ((1.2, "s"), (1.3, "t")):
+        story.comes(publish, at, client=name, qos=qos)
+    assert story.broken(SHARED) - {"QoS"} == found
 
 
 @for_each(

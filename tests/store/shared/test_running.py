@@ -30,7 +30,7 @@ from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.node import BYTES, Note, Session
 from canopy_mqtt.store.shared.running import RunningNode
 from tests.store.postgresql.place import Proxy
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.conftest import Nodes, declare_dead
 from tests.store.shared.place import message
 from tests.support.waiting import until
 
@@ -61,6 +61,10 @@ class Client:
 
     @property
     def room(self) -> int:
+        return 2
+
+    @property
+    def share_room(self) -> int:
         return 2
 
     def restored(self, session: Session, content: Content) -> None:
@@ -124,6 +128,9 @@ class Place:
         for client in self.clients:
             client.end()
         return ()
+
+    async def count(self) -> None:
+        """Its clients have no limits."""
 
     def second(self, away: float, *, blocked: bool) -> None:
         """Nothing is shown to an operator."""
@@ -217,12 +224,11 @@ async def test_messages_are_read_where_hints_are_missing(places: list[Place]) ->
     await until(lambda: client.got == [b"1"])
 
 
-async def test_only_links_to_nodes_that_are_alive_are_missed(nodes: Nodes, places: list[Place]) -> None:
+async def test_only_links_to_nodes_that_are_alive_are_missed(places: list[Place]) -> None:
     """While one is down for maintenance, nobody reads for its hints."""
     here, there = places
     await until(lambda: here.others == ["b"])
-    del there
-    await nodes.ask("UPDATE node SET alive = false WHERE name = 'b' RETURNING 1")
+    await there.running.close(leaves=True)
     await until(lambda: here.others == [])
 
 
@@ -263,8 +269,7 @@ async def test_a_node_that_was_declared_dead_begins_again(places: list[Place]) -
     client = await subscriber(here)
     first = here.node.joined
     assert first is not None
-    [peer, _] = await there.running.database.nodes()
-    assert await there.running.database.declare_dead(peer)
+    await declare_dead(there.running.database, "a")
     confirmed: list[Written] = []
     here.node.note(message(b"1", ()), confirmed.append)
     await until(lambda: here.node.joined not in (None, first))

@@ -15,7 +15,7 @@ from canopy_mqtt.store.shared import running, store
 from canopy_mqtt.store.shared.database import SharedDatabase
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.brokers import Broker, client_of
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.conftest import Nodes, declare_dead
 from tests.support.waiting import until
 
 
@@ -148,8 +148,7 @@ async def test_a_node_that_was_declared_dead_begins_anew_at_once(nodes: Nodes) -
     await broker.open()
     node, other = broker.store.running, await nodes.open("b")
     first = node.node.joined
-    [peer] = [each for each in await other.nodes() if each.name == "a"]
-    assert await other.declare_dead(peer)
+    await declare_dead(other, "a")
     await until(lambda: node.node.joined not in (None, first))
     assert node._pause == 0.0
     await broker.store.close()

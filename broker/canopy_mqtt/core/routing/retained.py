@@ -39,6 +39,8 @@ from canopy_mqtt.core.topics.subscription import text_bytes
 from canopy_mqtt.core.topics.topic_tree import NODE_BYTES, RetainedTree
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mypy_extensions import i64
 
 MAX_GIVEN: Final = 64
@@ -89,6 +91,9 @@ class RetainedStore:
         # the accounts of those who cleared them, and are in the store; no subscriber or list sees them. They give way
         # to whatever else their accounts retain.
         self.cleared = RetainedTree()
+        # Says whether a message of another node, by its topic and time, is what this node has said in an earlier run,
+        # and is not true any more. None: there is no such message.
+        self.is_echo: Callable[[str, int], bool] | None = None
         # True if the links to other brokers here are for the clients of all workers.
         self.for_all_workers = False
         # What each client takes of them, and each account.
@@ -114,6 +119,8 @@ class RetainedStore:
             known = cleared if old is None else old
             at = self._time(topic, message, known)
             if at < 0:
+                return False
+            if self.is_echo is not None and isinstance(message, NodeMessage) and self.is_echo(topic, int(at)):
                 return False
             known_account = known.account if isinstance(known, RetainedMessage) else None
             if cleared is not None:
@@ -161,8 +168,8 @@ class RetainedStore:
     # -- the nodes of a cluster ----------------------------------------------------------------------------------------
 
     def _is_shared(self, message: Message) -> bool:
-        """Return whether all nodes keep a message: `$SYS` and presence are each node's own."""
-        presence = self._limits.presence_topic
+        """Return whether all nodes keep a message: `$SYS` is each node's own, and presence, unless they are one."""
+        presence = b"" if self._limits.presence_crosses else self._limits.presence_topic
         return (
             len(self.nodes) > 0
             and not is_system(message.topic)

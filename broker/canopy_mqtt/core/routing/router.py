@@ -276,6 +276,9 @@ class Router:
         group = subscription.group
         if group is not None and group.queue is not None:
             self.share_queues.attach(subscription)
+        if group is not None and session.journal is None and session.claim is not None:
+            # The store that brokers share has the queue of the group, and what its members take.
+            session.keep_in(self.journal)
         if session.journal is not None:
             session.keep_subscription(subscription)
         if self.event_listener is not None:

@@ -361,7 +361,7 @@ BROKER: Final = (
         topics=(Topic("process/python"),),
         merge=alike,
     ),
-    Figure("alarms", GAUGE, "Alarms that are raised, by kind", _alarms, labels=("alarm",)),
+    Figure("alarms", GAUGE, "Alarms that are raised, by kind", _alarms, labels=("alarm",), merge=greatest),
     Figure(
         "event_loop_lag",
         Kind.HISTOGRAM,

@@ -88,12 +88,13 @@ class Left:
     held: bool = False
     """True if the recorder kept the folder after it gave up: its numbers went on."""
 
-    def tell(self, log: Any) -> None:
+    def tell(self, log: Any, **where: str) -> None:
         for made in self.recovered:
-            log.warning("recorder recovered events", from_seq=made.from_seq, to_seq=made.to_seq, events=made.rows)
+            numbers = {"from_seq": made.from_seq, "to_seq": made.to_seq}
+            log.warning("recorder recovered events", **numbers, events=made.rows, **where)
         if self.missing is not None:
             first, last = self.missing
-            log.warning("recorder lost events", reason=self.why, from_seq=first, to_seq=last)
+            log.warning("recorder lost events", reason=self.why, from_seq=first, to_seq=last, **where)
 
 
 class Folder:

@@ -256,9 +256,12 @@ class Written(NamedTuple):
 
 
 class Claimed(NamedTuple):
+    """`hints`: what a session that begins anew has given back to share groups."""
+
     session: int
     epoch: int
     present: bool
+    hints: Sequence[DeliveryKey] = ()
 
 
 class Foreign(NamedTuple):
@@ -293,9 +296,31 @@ class Page(NamedTuple):
 
 
 class ChangedFilter(NamedTuple):
+    """A filter that has changed. `share`: where it is that of a share group, the group's queue, a session without a
+    client."""
+
     id: int
     name: str
     gone: bool
+    share: int | None = None
+
+
+class Member(NamedTuple):
+    """A member of a share group: a claim of a session, and how many messages it takes."""
+
+    session: int
+    epoch: int
+    room: int
+
+
+class Pulled(NamedTuple):
+    """What went from the queue of a share group to its members. `full`: these have no more room; `left`: something is
+    left; `refused`: whose claims count no more."""
+
+    taken: frozenset[int]
+    full: bool
+    left: bool
+    refused: frozenset[int]
 
 
 class Peer(NamedTuple):
@@ -311,11 +336,13 @@ class Peer(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a CONNECT asks for. `expiry`: Session Expiry Interval, seconds; `principal`: whose the session is, JSON."""
+    """What a CONNECT asks for. `expiry`: Session Expiry Interval, seconds; `principal`: whose the session is, JSON;
+    `account`: for whose limits it counts."""
 
     clean: bool
     expiry: int
     principal: str
+    account: str = ""
 
 
 class Joined(NamedTuple):
@@ -330,9 +357,17 @@ class Hello(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """Deliveries that are new in sessions: who has one reads it."""
+    """Deliveries that are new in sessions: who has one reads it. In the queue of a share group, `source` is the node
+    that takes first, 0: all at once."""
 
     deliveries: Sequence[DeliveryKey]
+
+
+class Members(NamedTuple):
+    """The share groups that have members at a node: queue and number of members of each."""
+
+    node: int
+    counts: Sequence[tuple[int, int]]
 
 
 class Taken(NamedTuple):
@@ -346,5 +381,5 @@ class General(NamedTuple):
     """Hints are missing: each node reads what its sessions have."""
 
 
-Piece: TypeAlias = Hello | Hints | Taken | General
+Piece: TypeAlias = Hello | Hints | Taken | General | Members
 """What nodes tell each other."""

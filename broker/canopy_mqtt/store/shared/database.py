@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.base import NodeReport, SessionReport, StoreError
 from canopy_mqtt.store.postgresql import lease_holder
 from canopy_mqtt.store.postgresql.database import FAILURES, SYNCHRONOUS, place, remedy
 from canopy_mqtt.store.shared.calls import (
@@ -26,16 +26,19 @@ from canopy_mqtt.store.shared.calls import (
     DeliveryKey,
     Foreign,
     Group,
+    Member,
     Over,
     Owner,
     Page,
     Peer,
+    Pulled,
     Subscribe,
     Waiting,
     Written,
 )
 from canopy_mqtt.store.shared.opening import open_schema
-from canopy_mqtt.store.shared.schema import SLOTS
+from canopy_mqtt.store.shared.schema import NEVER, SLOTS
+from canopy_mqtt.version import __version__
 
 FIRST_PAUSE: Final = 0.05
 """Seconds before a group is asked again; twice as many each time."""
@@ -80,6 +83,34 @@ UNREACHABLE: Final = (
     asyncpg.TargetServerAttributeNotMatched,
 )  # fmt: skip
 """Errors of a database that starts, restarts, fails over, or is not there: it may be there later."""
+NODES: Final = """
+SELECT n.name, n.alive, extract(epoch FROM clock_timestamp() - b.at)::float8, n.version, s.clients, s.durable
+    FROM node n JOIN beat b ON b.node = n.id CROSS JOIN LATERAL (
+        SELECT count(*) AS clients, count(*) FILTER (WHERE expiry > 0) AS durable
+            FROM session WHERE node = n.id AND n.alive AND incarnation = n.incarnation
+    ) s ORDER BY n.name
+"""
+SESSION: Final = f"""
+SELECT s.id, s.principal, s.account, coalesce(n.name, ''), s.epoch, CASE WHEN s.expiry < {NEVER} THEN s.expiry END,
+        CASE WHEN isfinite(s.expires_at) THEN greatest(extract(epoch FROM s.expires_at - clock_timestamp()), 0)::float8
+            END,
+        (SELECT count(*) FROM delivery d WHERE d.session = s.id AND state = 0),
+        (SELECT count(*) FROM delivery d WHERE d.session = s.id AND state > 0),
+        (SELECT count(*) FROM subscription b WHERE b.session = s.id)
+    FROM session s LEFT JOIN node n ON n.id = s.node WHERE s.client_id = $1
+"""
+SUBSCRIPTIONS: Final = """
+SELECT f.name, b.qos FROM subscription b JOIN filter f ON f.id = b.filter WHERE b.session = $1 ORDER BY f.name LIMIT $2
+"""
+LISTED: Final = 1_000
+"""Subscriptions that are named of a session."""
+ELSEWHERE: Final = """
+SELECT count(*), coalesce(sum(filters), 0)::bigint FROM session WHERE node IS DISTINCT FROM $1 OR incarnation <> $2
+"""
+ELSEWHERE_OF: Final = """
+SELECT account, count(*), sum(filters)::bigint FROM session
+    WHERE account = ANY ($3) AND (node IS DISTINCT FROM $1 OR incarnation <> $2) GROUP BY account
+"""
 CLIENTS: Final = "SELECT id, client_id, principal FROM session WHERE id = ANY ($1)"
 
 
@@ -148,8 +179,8 @@ class SharedDatabase:
         self.trouble = ""
         """Why the group that is being written is asked again, for people; empty: it is not."""
         self._synchronous = SYNCHRONOUS[synchronous]
-        lines = [Line(self._connect) for _ in range(5)]
-        self._groups, self._claims, self._reads, self._beats, self._sweeps = self._lines = lines
+        lines = [Line(self._connect) for _ in range(6)]
+        self._groups, self._claims, self._reads, self._pulls, self._beats, self._sweeps = self._lines = lines
         self._writing: asyncio.Task[Any] | None = None
 
     @property
@@ -227,7 +258,7 @@ class SharedDatabase:
         await self._stop_writing()
         holder = await asyncio.to_thread(lease_holder.this_process)
         [[self.node, self.incarnation, self.grp]] = await self._claims.fetch(
-            "SELECT * FROM join_1($1, $2)", self.node_name, holder, seconds=self.timeout
+            "SELECT * FROM join_1($1, $2, $3)", self.node_name, holder, __version__, seconds=self.timeout
         )
         self.vector = {}
 
@@ -311,23 +342,26 @@ class SharedDatabase:
             node, grp = row["o_node"], row["o_grp"]
             vector[node] = max(vector.get(node, 0), grp)
         self.vector = vector
-        return [ChangedFilter(row["o_id"], row["o_name"], row["o_gone"]) for row in rows]
+        return [ChangedFilter(row["o_id"], row["o_name"], row["o_gone"], row["o_share"]) for row in rows]
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     async def claim(
-        self, client_id: str, *, clean: bool, expiry: int, principal: str, any_user: bool = True
+        self, client_id: str, *, clean: bool, expiry: int, principal: str, any_user: bool = True, account: str = ""
     ) -> Claimed | Foreign:
         """Make a session this node's; `any_user`: also one of another user. After an error it may be this node's, or
         not. Raises Over, FAILURES."""
         [row] = await self._claims.fetch(
-            "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, $6, $7) c",
-            self.node, self.incarnation, client_id, clean, expiry, principal, any_user,
+            "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, $6, $7, $8) c",
+            self.node, self.incarnation, client_id, clean, expiry, principal, any_user, account,
             seconds=self.timeout,
         )  # fmt: skip
         if row["epoch"] is None:
             raise Over
-        return Foreign() if row["session"] is None else Claimed(*row)
+        if row["session"] is None:
+            return Foreign()
+        hints = [DeliveryKey(*each) for each in row["hints"]]
+        return Claimed(row["session"], row["epoch"], row["present"], hints)
 
     async def content(self, session: int) -> Content:
         """Return what a claimed session has. Raises FAILURES."""
@@ -350,6 +384,14 @@ class SharedDatabase:
             Page(session, epoch, final, more, [Waiting(*each) for each in found])
             for session, epoch, final, more, found in rows
         ]
+
+    async def pull(self, share_filter: int, members: Sequence[Member]) -> Pulled:
+        """Move what waits for a share group to its members here. After an error it may be theirs. Raises FAILURES."""
+        [[taken, full, left, refused]] = await self._pulls.fetch(
+            "SELECT * FROM pull_1($1, $2, $3, $4)", self.node, self.incarnation, share_filter, members,
+            seconds=self.timeout,
+        )  # fmt: skip
+        return Pulled(frozenset(taken), full, left, frozenset(refused))
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -403,6 +445,32 @@ class SharedDatabase:
         """Return which of these sessions there are, and their client identifiers and principals (JSON)."""
         rows = await self._sweeps.fetch(CLIENTS, sessions, seconds=self.timeout)
         return [(session, client_id, principal) for session, client_id, principal in rows]
+
+    async def elsewhere(self) -> tuple[int, int]:
+        """Return how many sessions there are that are not here, and the bytes that count for their subscriptions."""
+        [[count, size]] = await self._sweeps.fetch(ELSEWHERE, self.node, self.incarnation, seconds=self.timeout)
+        return count, size
+
+    async def elsewhere_of(self, accounts: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return the same of each account that has some."""
+        values = (self.node, self.incarnation, accounts)
+        rows = await self._sweeps.fetch(ELSEWHERE_OF, *values, seconds=self.timeout)
+        return {account: (count, size) for account, count, size in rows}
+
+    async def reports(self) -> list[NodeReport]:
+        """Return the state of each node."""
+        return [NodeReport(*row) for row in await self._sweeps.fetch(NODES, seconds=self.timeout)]
+
+    async def report(self, client_id: str) -> tuple[SessionReport, str] | None:
+        """Return the state of a session, and whose it is, as JSON. None: there is none."""
+        rows = await self._sweeps.fetch(SESSION, client_id, seconds=self.timeout)
+        if not rows:
+            return None
+        [[session, principal, account, node, epoch, expiry, expires_in, waiting, in_flight, subscriptions]] = rows
+        found = await self._sweeps.fetch(SUBSCRIPTIONS, session, LISTED, seconds=self.timeout)
+        filters = [(name, qos) for name, qos in found]
+        report = SessionReport(account, node, epoch, expiry, expires_in, waiting, in_flight, subscriptions, filters)
+        return report, principal
 
     async def bound(self, session: int, messages: int, size: int, limit: int) -> tuple[int, bool]:
         """Delete the oldest of what is queued for a session beyond `messages`, and `size` bytes (0: no limit), `limit`

@@ -24,10 +24,12 @@ from canopy_mqtt.store.shared.calls import (
     Foreign,
     Group,
     Joined,
+    Member,
     Noted,
     Over,
     Page,
     Piece,
+    Pulled,
     Written,
 )
 from canopy_mqtt.store.shared.database import SharedDatabase
@@ -71,6 +73,9 @@ class Side(Clients, Protocol):
 
     def over(self, notes: Sequence[Note]) -> Iterable[Note]:
         """See `Calls.over`."""
+
+    async def count(self) -> None:
+        """Count what is in the database for the limits of this broker. Called each second. Raises FAILURES."""
 
     def second(self, away: float, *, blocked: bool) -> None:
         """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
@@ -183,6 +188,9 @@ class RunningNode:
                 await sweeper.turn()
             with suppress(*FAILURES):
                 await self._bounds.turn(asyncio.get_running_loop().time)
+            if self.node.joined is not None:
+                with suppress(*FAILURES):
+                    await self._side.count()
 
     def due(self) -> None:
         loop = asyncio.get_running_loop()
@@ -282,7 +290,7 @@ class RunningNode:
         self._side.refused(what, why)
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
-        clean, expiry, principal = client.terms
+        clean, expiry, principal, account = client.terms
 
         async def claim() -> Claimed | Foreign | None:
             async with self._claiming:
@@ -290,7 +298,12 @@ class RunningNode:
                     # It waited for other claims, and may have its session elsewhere by now.
                     return None
                 return await self.database.claim(
-                    client_id, clean=clean, expiry=expiry, principal=principal, any_user=self._any_user
+                    client_id,
+                    clean=clean,
+                    expiry=expiry,
+                    principal=principal,
+                    any_user=self._any_user,
+                    account=account,
                 )
 
         def answered(claimed: Claimed | Foreign | None) -> None:
@@ -306,3 +319,6 @@ class RunningNode:
         self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
     ) -> None:
         self._ask(partial(self.database.read, asks, known), back, lambda: back(None))
+
+    def pull(self, share_filter: int, members: Sequence[Member], back: Callable[[Pulled | None], None]) -> None:
+        self._ask(partial(self.database.pull, share_filter, members), back, lambda: back(None))

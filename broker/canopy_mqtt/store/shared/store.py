@@ -27,11 +27,24 @@ from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
 from canopy_mqtt.store.base import Store, StoreError
 from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
 from canopy_mqtt.store.shared import records
-from canopy_mqtt.store.shared.calls import ChangedFilter, Empty, Hello, Noted, Piece, Publish, Skipped, Taken, Written
+from canopy_mqtt.store.shared.calls import (
+    ChangedFilter,
+    Content,
+    Empty,
+    Hello,
+    Noted,
+    Piece,
+    Publish,
+    Skipped,
+    Taken,
+    Written,
+)
 from canopy_mqtt.store.shared.database import SharedDatabase, Unreachable
 from canopy_mqtt.store.shared.holder import UNAVAILABLE, Holder, unclaimed
+from canopy_mqtt.store.shared.holdings import Holdings, size_of
 from canopy_mqtt.store.shared.journal import SharedJournal
 from canopy_mqtt.store.shared.node import Node, Note
+from canopy_mqtt.store.shared.reporting import Reports
 from canopy_mqtt.store.shared.running import RunningNode
 
 if TYPE_CHECKING:
@@ -100,6 +113,8 @@ class SharedStore(Store):
         self._after_batch: Callable[[], None] = lambda: None
         self._holders: dict[Attempt, Holder] = {}
         """Of attempts that have been answered, and are not over."""
+        self._holdings = Holdings(database)
+        self.reports = Reports(database, self.node, self.flush)
         self._starved: set[Holder] = set()
         self._ledgers: dict[str, Ledger] = {}
         """By client, what was dropped from queues in the database, until the log has told of it."""
@@ -117,6 +132,7 @@ class SharedStore(Store):
         """Serve a broker: call it before `open`. `after_batch`: has connections write what came into their buffers;
         `tell`, `linked`: see `Side`."""
         self.router = router
+        self._holdings.attach(router)
         self._after_batch, self._tell, self._is_linked = after_batch, tell, linked
 
     # -- as a store ----------------------------------------------------------------------------------------------------
@@ -221,7 +237,7 @@ class SharedStore(Store):
             session = self.node.sessions.get(key.session)
             if session is not None:
                 assert isinstance(session.client, Holder)
-                session.client.refuse(key.id)
+                session.client.refuse(key.source, key.id)
         self._recover()
         self.journal.written(sum(map(self.journal.has_position, noted)))
         self._after_batch()
@@ -258,6 +274,9 @@ class SharedStore(Store):
             if self.journal.has_position(what):
                 carried = isinstance(what, Publish) and what.session is None
                 yield Note(what if carried else Skipped(), None)
+
+    async def count(self) -> None:
+        await self._holdings.turn(asyncio.get_running_loop().time)
 
     def second(self, away: float, *, blocked: bool) -> None:
         """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
@@ -314,8 +333,11 @@ class SharedStore(Store):
 
     # -- as holders see it (`holder.Place`) ----------------------------------------------------------------------------
 
-    def opened(self, holder: Holder) -> None:
-        self._holders[holder.attempt] = holder
+    def opened(self, holder: Holder, content: Content) -> None:
+        attempt = holder.attempt
+        self._holders[attempt] = holder
+        came = holder.claimed is not None and holder.claimed.present
+        self._holdings.change(attempt.principal.account_name(), -1 if came else 0, -size_of(content.subscriptions))
 
     def starved(self, holder: Holder) -> None:
         self._starved.add(holder)
@@ -332,7 +354,15 @@ class SharedStore(Store):
         holder = self._holders.pop(attempt, None)
         if holder is not None:
             self._starved.discard(holder)
+            stays = holder.claimed is not None and attempt.expiry > 0
             holder.left()
+            # Its subscriptions are counted with the next look into the database.
+            self._holdings.change(attempt.principal.account_name(), 1 if stays else 0, 0)
+
+    def holds(self, session: Session) -> bool:
+        """Return whether a session is claimed, and so in the database."""
+        holder = None if session.claim is None else self._holders.get(session.claim)
+        return holder is not None and holder.claimed is not None
 
     def publish(
         self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
@@ -364,6 +394,9 @@ class _Sessions(SharedSessions):
 
     def left(self, attempt: Attempt) -> None:
         self._store.left(attempt)
+
+    def holds(self, session: Session) -> bool:
+        return self._store.holds(session)
 
     def publish(
         self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
