@@ -40,7 +40,7 @@ NEEDED: Final = (
     ("no_again", 52, NO_PARTS),
     ("no_pub_fence", 25, NO_PARTS),
     ("vector_now", 30_073, NO_PARTS),
-    ("will_unlocked", 1, PARTS),
+    ("will_unlocked", 2, PARTS),
     ("source_lost", 1, PARTS),
 )
 """Rules, and the first history that breaks a promise without each. No history of a few hundred does so without others:
