@@ -8,7 +8,18 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from canopy_mqtt.admin import events
-from canopy_mqtt.admin.api import alarms, bans, clients, messages, metrics, operations, room, status, subscriptions
+from canopy_mqtt.admin.api import (
+    alarms,
+    bans,
+    clients,
+    cluster,
+    messages,
+    metrics,
+    operations,
+    room,
+    status,
+    subscriptions,
+)
 from canopy_mqtt.admin.api import topics as retained_topics
 from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.routing import MISSING, Call, Handled, Handler, Route
@@ -183,6 +194,12 @@ async def _reload(one: OneBroker, route: Route, call: Call) -> Handled:
     return answered({"restart": lines})
 
 
+async def _cluster(one: OneBroker, route: Route, call: Call) -> Handled:
+    """Refuse: workers are nodes to each other, and one broker to an operator."""
+    del one, route, call
+    raise ApiError(404, "NOT_FOUND", "this broker is no node of a cluster")
+
+
 async def _upstreams(one: OneBroker, route: Route, call: Call) -> Handled:
     found, missing = await one.ask_all(route, call)
     return answered({"data": [each for some in found.values() for each in some["data"]]}, missing)
@@ -223,6 +240,9 @@ WAYS: Final[dict[Handler, Way]] = {
     operations.drained: _drained,
     operations.undrain: everywhere,
     operations.upstreams: _upstreams,
+    cluster.cluster: _cluster,
+    # No store of a worker is shared.
+    cluster.session: here,
     operations.reset: wherever,
 }
 """By the handler of the route."""
