@@ -18,7 +18,7 @@ from canopy_mqtt.core.persistence.journal import (
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.shared import Attempt, SharedSessions
+from canopy_mqtt.core.shared import Attempt, Offer, RetainedWait, SharedSessions
 from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
 from canopy_mqtt.core.topics.subscription import Subscription
 from tests.core.harness import Client, Network, limits
@@ -88,12 +88,18 @@ class SharedStore(SharedSessions):
         if self.at_once:
             attempt.opened(None)
 
+    def look(self, wait: RetainedWait) -> None:
+        wait.start()
+
     def left(self, attempt: Attempt) -> None:
         assert attempt.is_gone
         assert attempt.session is None
         self.over.append(attempt)
 
-    def publish(self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int) -> None:
+    def publish(
+        self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int, offer: Offer | None
+    ) -> None:
+        assert offer is None  # it keeps no retained messages
         self.kept.append(Kept(message, filters, session, packet_id))
         self._journal.note("kept", message.payload())
 

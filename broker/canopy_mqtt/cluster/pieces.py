@@ -10,12 +10,13 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from canopy_mqtt.store.shared.calls import DeliveryKey, General, Hello, Hints, Piece, Taken
+from canopy_mqtt.store.shared.calls import Changed, DeliveryKey, General, Hello, Hints, Piece, Taken
 
 HELLO: Final = b"$node/hello"
 HINTS: Final = b"$node/hints"
 TAKEN: Final = b"$node/taken"
 GENERAL: Final = b"$node/general"
+CHANGED: Final = b"$node/changed"
 
 KEY: Final = struct.Struct(">QQQ")
 """Session, source and number of a delivery."""
@@ -38,6 +39,8 @@ def encode(piece: Piece) -> Iterator[tuple[bytes, bytes]]:
             yield HELLO, b""
         case General():
             yield GENERAL, b""
+        case Changed():
+            yield CHANGED, b""
 
 
 def decode(topic: bytes, payload: bytes) -> Piece:
@@ -50,4 +53,6 @@ def decode(topic: bytes, payload: bytes) -> Piece:
             return Taken(payload[EPOCH.size :].decode(), epoch)
     except (struct.error, UnicodeDecodeError):
         return General()
+    if topic == CHANGED:
+        return Changed()
     return Hello() if topic == HELLO else General()

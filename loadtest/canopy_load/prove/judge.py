@@ -84,7 +84,9 @@ ENDURING: Final = frozenset(
 
 LIVE_GROUPS: Final = "lost to a group"
 """The promise that a broker does not make whose share groups have no queue."""
-KILLS: Final = (Fault.KILL, Fault.KILL_WORKER)
+OF_RETAINED: Final = frozenset({"retained, the last", "retained, the same", "retained, each node"})
+"""The promises about retained messages alone."""
+KILLS: Final = (Fault.KILL, Fault.KILL_ALL, Fault.KILL_WORKER)
 WILL_SECONDS: Final = 1.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it.
 Between a quiet phase and the next fault there are more."""
@@ -194,8 +196,9 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         client = proof.plan.clients.get(finding.client)
         keeps = durability.shared and client is not None and not client.clean and client.kind != "member"
         everywhere = keeps and of_session(finding, events)
-        promised = replace(durability, volatile=True) if durability.shared and not everywhere else durability
-        excused = apart and apart.excuse(finding.promise, events, everywhere)
+        in_database = everywhere or (durability.shared and finding.promise in OF_RETAINED)
+        promised = replace(durability, volatile=True) if durability.shared and not in_database else durability
+        excused = apart and (everywhere or not in_database) and apart.excuse(finding.promise, events, everywhere)
         if excused or _excused(finding.promise, events, promised, proof):
             ruling.not_promised += 1
         elif finding.promise == "first of a group" and proof.late > WILL_LATENESS:

@@ -21,7 +21,7 @@ def mirrored(seed: int, change: Callable[[str], str] = str) -> Iterator[World]:
         return made[0]
 
     try:
-        yield World(seed, parts=frozenset(), database=database)
+        yield World(seed, parts=frozenset({"retained"}), database=database)
     finally:
         made[0].close()
 

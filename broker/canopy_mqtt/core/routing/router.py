@@ -51,7 +51,7 @@ from canopy_mqtt.core.routing.wills import LoneWill, WillQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.session.shared_session import SharedSession
 from canopy_mqtt.core.session.shedding import GlobalLimiter
-from canopy_mqtt.core.shared import SharedSessions
+from canopy_mqtt.core.shared import RetainedWait, SharedSessions
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.core.topics.trie import create
 
@@ -186,10 +186,13 @@ class Router:
         if route is None:
             route = fanout.new_route(message.topic)
         count = fanout.forward(route, message, origin) if route.tapped else fanout.deliver(route, message, origin)
-        if self.shared is not None and message.qos > 0 and self._keep(self.shared, message, origin, packet_id):
-            count = max(count, 0) + 1
         # Without RETAIN no retained message is touched [MQTT-3.3.1-8].
-        if message.retain and not retained:
+        retains = message.retain and not retained
+        if self.shared is not None and message.qos > 0:
+            if self._keep(self.shared, message, origin, packet_id, retains):
+                count = max(count, 0) + 1
+            retains = retains and not self.retained_store.is_kept_there(message)
+        if retains:
             self.retained_store.retain(message, origin, True)
         return count
 
@@ -252,8 +255,11 @@ class Router:
         # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get
         # none (section 4.8.2).
         wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
-        if wanted and not group_name and self.retained.leads_to(topic_filter):
-            session.start_stream(subscription, self.retained)
+        if wanted and not group_name:
+            if self.shared is not None and not session.internal:
+                self.shared.look(RetainedWait(session, subscription, self.retained))
+            elif self.retained.leads_to(topic_filter):
+                session.start_stream(subscription, self.retained)
         group = subscription.group
         if group is not None and group.queue is not None:
             self.share_queues.attach(subscription)
@@ -477,11 +483,13 @@ class Router:
             attempt.is_gone = True
             self.shared.left(attempt)
 
-    def _keep(self, shared: SharedSessions, message: Message, origin: Session | None, packet_id: int) -> bool:
+    def _keep(
+        self, shared: SharedSessions, message: Message, origin: Session | None, packet_id: int, retains: bool
+    ) -> bool:
         """Give a message of QoS 1 or 2 to the store that brokers share. Return whether it may reach a session.
 
         Also one that no known filter matches: a client of another node may have subscribed before it came, and only the
-        store tells which filters there are. `packet_id`: see `publish`.
+        store tells which filters there are. `packet_id`: see `publish`; `retains`: it is to be retained, too.
         """
         if message.publisher.startswith(NODE_LINKS):
             return False
@@ -492,7 +500,10 @@ class Router:
             packet_id = 0
         elif packet_id == 0 and message.qos == 2:
             session = None  # it is none that the client may send again
-        shared.publish(message, matching, session, packet_id)
+        offer = None
+        if retains and self.retained_store.is_kept_there(message):
+            offer = self.retained_store.offer(message, origin, True)
+        shared.publish(message, matching, session, packet_id, offer)
         return filters is None or len(matching) > 0
 
     # -- time ----------------------------------------------------------------------------------------------------------

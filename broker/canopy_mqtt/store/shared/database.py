@@ -28,16 +28,18 @@ from canopy_mqtt.store.shared.calls import (
     Owner,
     Page,
     Peer,
+    RetainedRow,
     Subscribe,
     Waiting,
     Written,
 )
+from canopy_mqtt.store.shared.functions import PAGE_BYTES
 from canopy_mqtt.store.shared.opening import open_schema
 from canopy_mqtt.store.shared.schema import SLOTS
 
 FIRST_PAUSE: Final = 0.05
 """Seconds before a group is asked again; twice as many each time."""
-WRITE: Final = "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) w"
+WRITE: Final = "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) w"
 MAX_PAUSE: Final = 1.0
 """Seconds between two attempts at most."""
 END_BACKENDS: Final = """
@@ -58,6 +60,8 @@ scan would go over all that was deleted there."""
 UNUSED: Final = """
 SELECT name FROM filter f WHERE NOT gone AND NOT EXISTS (SELECT FROM subscription s WHERE s.filter = f.id) LIMIT $1
 """
+TOPICS: Final = 1_000
+"""Topics of a node whose retained messages are read at once."""
 CLIENTS: Final = "SELECT id, client_id, principal FROM session WHERE id = ANY ($1)"
 
 
@@ -114,6 +118,8 @@ class SharedDatabase:
         self.node = self.incarnation = self.grp = 0
         self.vector: dict[int, int] = {}
         """By node, the group up to which its filters are known."""
+        self.seen: dict[int, int] = {}
+        """By node, the group up to which its retained messages are known."""
         self.trouble = ""
         """Why the group that is being written is asked again, for people; empty: it is not."""
         self._synchronous = SYNCHRONOUS[synchronous]
@@ -169,7 +175,7 @@ class SharedDatabase:
         [[self.node, self.incarnation, self.grp]] = await self._claims.fetch(
             statement, self.node_name, seconds=self.timeout
         )
-        self.vector = {}
+        self.vector, self.seen = {}, {}
 
     async def close(self) -> None:
         """End the connections. A group that is being written may be written or not."""
@@ -200,8 +206,9 @@ class SharedDatabase:
         grp, pause = self.grp + 1, FIRST_PAUSE
         while True:
             values = (
-                self.node, self.incarnation, grp, list(vector), list(vector.values()), group.publishes,
-                group.completions, group.subscribes, group.ends, group.changes, group.releases, group.reap,
+                self.node, self.incarnation, grp, list(vector), list(vector.values()), list(self.seen),
+                list(self.seen.values()), group.publishes, group.completions, group.subscribes, group.ends,
+                group.changes, group.releases, group.reap,
             )  # fmt: skip
             try:
                 [row] = await self._groups.fetch(WRITE, *values)
@@ -220,6 +227,7 @@ class SharedDatabase:
                 result == "again",
                 result == "rematch",
                 row["news"],
+                result == "again" or row["retained"],
                 frozenset(Owner(*each) for each in row["lost"]),
                 frozenset(DeliveryKey(*each) for each in row["failed"]),
                 [DeliveryKey(*each) for each in row["hints"]],
@@ -236,6 +244,20 @@ class SharedDatabase:
             vector[node] = max(vector.get(node, 0), grp)
         self.vector = vector
         return [ChangedFilter(row["o_id"], row["o_name"], row["o_gone"]) for row in rows]
+
+    async def retained(self) -> tuple[list[RetainedRow], bool]:
+        """Return retained messages that changed since the last call, and whether there may be more. One call at a time.
+        Raises FAILURES."""
+        seen = dict(self.seen)
+        rows = await self._reads.fetch(
+            "SELECT * FROM retained_1($1, $2, $3)", list(seen), list(seen.values()), TOPICS, seconds=self.timeout
+        )
+        for *_, node, grp in rows:
+            seen[node] = max(seen.get(node, 0), grp)
+        self.seen = seen
+        found = [RetainedRow(*each) for *each, _ in rows]
+        size = sum(len(each.payload or b"") for each in found)
+        return found, len(found) >= TOPICS or size >= PAGE_BYTES
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -369,6 +391,10 @@ class SharedDatabase:
         """Delete what has expired while it waited long, and filters that are long gone, `limit` of each at most; return
         how many of one."""
         return int(await self._sweep("SELECT forget_1($1)", limit))
+
+    async def forget_retained(self, limit: int) -> int:
+        """Delete retained messages that have expired, and topics that were cleared; return how many."""
+        return int(await self._sweep("SELECT forget_retained_1($1)", limit))
 
     async def clean_long(self) -> None:
         """Delete messages that have waited long, and that nobody waits for any more."""

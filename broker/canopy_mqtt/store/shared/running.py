@@ -7,7 +7,7 @@ loop, and none of an incarnation that is over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -28,6 +28,7 @@ from canopy_mqtt.store.shared.calls import (
     Over,
     Page,
     Piece,
+    RetainedRow,
     Written,
 )
 from canopy_mqtt.store.shared.database import SharedDatabase
@@ -41,6 +42,8 @@ AGAIN: Final = 0.1
 """Seconds before what had no answer is asked again."""
 SEVERAL: Final = 0.2
 """The share of groups with more than one change from which on a group waits for more: an idle node does not."""
+OUTDATED: Final = 300.0
+"""Seconds without a look at the retained messages after which all are read: see `schema.CLEARED`."""
 LATELY: Final = 20
 """Groups of which that share is taken, about."""
 
@@ -54,8 +57,14 @@ class Side(Clients, Protocol):
     def linked(self) -> bool:
         """Whether there are links to all nodes."""
 
-    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+    def wrote(self, noted: Sequence[Noted], written: Written) -> Iterable[Callable[[], None]]:
         """See `Calls.wrote`."""
+
+    def keep(self, rows: Iterable[RetainedRow]) -> None:
+        """Take retained messages, or that topics were cleared, as they are by now."""
+
+    def keep_only(self, topics: Collection[str]) -> None:
+        """These topics have retained messages, and no others."""
 
     def answered(self) -> None:
         """The database has answered, and clients may have got something."""
@@ -94,6 +103,10 @@ class RunningNode:
         self._timers: set[asyncio.TimerHandle] = set()
         self._closing: asyncio.TimerHandle | None = None
         self._several = 0.0
+        self._current_at = 0.0
+        """When the copy of the retained messages was the newest last."""
+        self._found: set[str] | None = None
+        """While all retained messages are read: the topics of those that were found."""
         self._claiming = asyncio.Lock()
         self.node = Node(self, filters)
 
@@ -218,6 +231,7 @@ class RunningNode:
     def join(self, back: Callable[[Joined | None], None]) -> None:
         async def join() -> Joined:
             await self.database.join()
+            self._found = set()
             return Joined(self.database.node, self.database.incarnation)
 
         self._ask(join, back, lambda: back(None))
@@ -225,19 +239,47 @@ class RunningNode:
     def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
         self._ask(self.database.feed, back, lambda: back(None))
 
+    def retained(self, back: Callable[[Sequence[object] | None], None]) -> None:
+        async def read() -> Sequence[object]:
+            began = asyncio.get_running_loop().time()
+            if self._found is None and began > self._current_at + OUTDATED:
+                self._found, self.database.seen = set(), {}
+            more = True
+            while more:
+                rows, more = await self.database.retained()
+                self._side.keep(rows)
+                if self._found is not None:
+                    self._found.update(row.topic for row in rows if row.payload is not None)
+            if self._found is not None:
+                self._side.keep_only(self._found)
+            self._found, self._current_at = None, began
+            return ()
+
+        self._ask(read, back, lambda: back(None))
+
     def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
         self._several += ((len(noted) > 1) - self._several) / LATELY
         group = Group.of(noted)
         # What is for nobody is only looked at: there may be a filter that is not known here.
         group.publishes = [
-            each if each.filters else each._replace(payload=b"", properties=None) for each in group.publishes
+            each._replace(filters=each.filters or ())
+            if each.filters or each.retained
+            else each._replace(payload=b"", properties=None, filters=())
+            for each in group.publishes
         ]
-        # The filters that the messages were matched with: others may be known when the call begins.
-        self._ask(partial(self.database.write, group, self.database.vector), back, lambda: None)
+        began = asyncio.get_running_loop().time()
 
-    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        def written(answer: Written) -> None:
+            if not answer.retained and self._found is None:
+                self._current_at = began
+            back(answer)
+
+        # The filters that the messages were matched with: others may be known when the call begins.
+        self._ask(partial(self.database.write, group, self.database.vector), written, lambda: None)
+
+    def wrote(self, noted: Sequence[Noted], written: Written) -> Iterable[Callable[[], None]]:
         self._bounds.wrote(noted, written)
-        self._side.wrote(noted, written)
+        return self._side.wrote(noted, written)
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         clean, expiry, principal = client.terms
