@@ -37,7 +37,7 @@ PY := $(VENV)/bin/python -P
 # `tests` and `benchmarks` are importable from here. Canopy is the installed one: its sources lie a folder deeper.
 TESTS := PYTHONPATH="$(CURDIR)"
 
-.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons test-spark lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-nodes bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pictures pages fuzz packages setup clean
+.PHONY: help run quick test suite test-long conformance-sqlite conformance-postgresql test-pythons test-spark lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-nodes bench-cluster bench-inprocess bench-connecting bench-delay bench-pipeline bench-source scale attack crash prove deb demo docs pictures pages fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -144,7 +144,7 @@ checks:
 bench: setup
 	@$(TESTS) $(PY) -m benchmarks network $(ARGS)
 
-bench-routing bench-growth bench-store bench-upstream bench-nodes bench-inprocess bench-connecting bench-delay bench-pipeline bench-source: setup
+bench-routing bench-growth bench-store bench-upstream bench-nodes bench-cluster bench-inprocess bench-connecting bench-delay bench-pipeline bench-source: setup
 	@$(TESTS) $(PY) -m benchmarks $(@:bench-%=%) $(ARGS)
 
 scale: setup

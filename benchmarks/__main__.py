@@ -19,6 +19,7 @@ ROWS: Final = {
     "store": "what it costs to keep what is acknowledged",
     "upstream": "what folding saves an upstream broker, and what a link costs",
     "nodes": "what a message costs that crosses from one node of a cluster to another",
+    "cluster": "durable messages on three nodes with one database, and fail-over",
     "inprocess": "messages that the program publishes and subscribes to itself",
     "pipeline": "ten million recorded messages through each job",
     "source": "messages a second into the source of Spark",

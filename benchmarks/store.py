@@ -156,38 +156,52 @@ def away(case: Case) -> Iterator[Line]:
 
 
 class PacedAcks(Clocked):
-    """Publishes at QoS 1 by the clock, and how long each waited for its PUBACK since it was due, in seconds."""
+    """Publishers at QoS 1 that send by the clock, in turn, each to a topic of its own; how long each message waited for
+    its PUBACK since it was due, in seconds."""
 
-    def __init__(self, loop: Loop, sock: socket, rate: float) -> None:
+    def __init__(self, loop: Loop, socks: Sequence[socket], rate: float) -> None:
         super().__init__(1.0 / rate)
         self.ledger = Ledger()
         self.waits = array("d")
-        self._due: list[float] = []
-        self._frame = frames.publish(topic(0), frames.payload(0, 0, 64), 1, 1)
-        self._acks = PublisherAcks()
-        self._sock = sock
-        self._buffer = loop.buffer
-        self._link = Link(loop, sock, self._read)
+        self._publishers = [_Publisher(self, loop, sock, number) for number, sock in enumerate(socks)]
+        self._turn = 0
 
     def missing(self) -> int:
         """Without their PUBACK."""
-        return len(self._due)
+        return sum(len(each.due) for each in self._publishers)
 
     def forget(self) -> None:
         """Drop the times measured so far: the measured interval begins."""
         del self.waits[:]
 
     def _send(self) -> None:
-        self._due.append(self._next)
+        self._publishers[self._turn].send(self._next)
+        self._turn = (self._turn + 1) % len(self._publishers)
+
+
+class _Publisher:
+    """One of them. `due`: when what is not acknowledged yet was due."""
+
+    def __init__(self, load: PacedAcks, loop: Loop, sock: socket, number: int) -> None:
+        self.due: list[float] = []
+        self._load = load
+        self._frame = frames.publish(topic(number), frames.payload(number, 0, 64), 1, 1)
+        self._acks = PublisherAcks()
+        self._sock = sock
+        self._buffer = loop.buffer
+        self._link = Link(loop, sock, self._read)
+
+    def send(self, due: float) -> None:
+        self.due.append(due)
         self._link.send(self._frame)
 
     def _read(self) -> None:
         size = receive(self._sock, self._buffer)
         done = self._acks.feed(self._buffer[:size]) if size else 0
         now = time.monotonic()
-        self.waits.extend(now - due for due in self._due[:done])
-        del self._due[:done]
-        self.ledger.delivered += done
+        self._load.waits.extend(now - due for due in self.due[:done])
+        del self.due[:done]
+        self._load.ledger.delivered += done
 
 
 def latency(case: Case) -> Iterator[Line]:
@@ -196,7 +210,7 @@ def latency(case: Case) -> Iterator[Line]:
         sessions(process.port, ["away"], lambda _: [(topic(0), 1)])
         sending = opened(stack, process.port, "publisher")
         links.prepare(sending)
-        load = PacedAcks(loop, sending[0], RATE)
+        load = PacedAcks(loop, sending, RATE)
         measure(Meter(process, case.seconds / 4, case.seconds), loop, load, at_begin=load.forget)
         waits = sorted(load.waits)
         yield Line("", {name: (percentile(waits, share) or 0.0) * 1e3 for name, share in _SHARES.items()})

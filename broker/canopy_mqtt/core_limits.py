@@ -47,6 +47,7 @@ def change(router: Router, settings: Settings) -> None:
     # A worker has set it, or the part that has made the store.
     made.relays_retained = before.relays_retained
     made.retained_in_store = before.retained_in_store
+    made.presence_crosses = before.presence_crosses
     for name in NAMES:
         setattr(before, name, getattr(made, name))
     router.limits_changed()

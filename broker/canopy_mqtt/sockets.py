@@ -57,31 +57,37 @@ INHERITED: Final = sys.platform.startswith("linux")
 """True if an accepted socket has the options of the listening one."""
 
 
-def connections_that_fit() -> int:
+def of_http(settings: Settings) -> int:
+    """Return the file descriptors that connections of HTTP may take beside those of clients."""
+    return settings.http.max_connections if settings.http.listen else 0
+
+
+def connections_that_fit(beside: int = 0) -> int:
     """Connections for which the process may have file descriptors now; 0 where the system sets no limit.
 
-    A process that may have very few keeps half of them.
+    `beside`: descriptors for connections that are not those of clients. A process that may have very few keeps half of
+    them.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 0
-    return max(soft - OWN_DESCRIPTORS, soft // 2, 1)
+    return max(soft - OWN_DESCRIPTORS - beside, soft // 2, 1)
 
 
-def too_many(connections: int) -> str:
+def too_many(connections: int, beside: int = 0) -> str:
     """Say why a running process cannot have this many connections (0: no limit); empty: it can."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if not connections or soft == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS <= soft:
+    if not connections or soft == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS + beside <= soft:
         return ""
-    return too_few_descriptors(connections, soft)
+    return too_few_descriptors(connections, soft, beside)
 
 
-def too_few_descriptors(connections: int, most: int) -> str:
+def too_few_descriptors(connections: int, most: int, beside: int = 0) -> str:
     """Return the warning about a limit on connections for which a process, which may have `most`, lacks file
     descriptors."""
     return (
-        f"limits.max_connections = {connections} needs {connections + OWN_DESCRIPTORS} file descriptors, and this "
-        f"process may have {most}: raise the limit (ulimit -n, LimitNOFILE= of systemd) or lower the setting"
+        f"limits.max_connections = {connections} needs {connections + OWN_DESCRIPTORS + beside} file descriptors, and "
+        f"this process may have {most}: raise the limit (ulimit -n, LimitNOFILE= of systemd) or lower the setting"
     )
 
 
@@ -277,26 +283,37 @@ def bind_unix(path: str, mode: int, group: str) -> tuple[socket.socket, SocketFi
     return sock, file
 
 
-def check_groups(settings: Settings) -> list[str]:
-    """Return the faults in the groups of all Unix sockets, one line each."""
+def check_files(settings: Settings) -> list[str]:
+    """Return the faults in the groups of all Unix sockets, and in the files that stand in their places, one line each.
+
+    A folder may be made by the start of the service, so that a missing one is no fault.
+    """
+    places = [(f'listener "{each.label}"', each.endpoint.path, each.group) for each in settings.listeners]
+    places += [(f'http.listen "{each.url()}"', each.path, "") for each in settings.http.endpoints]
     faults: list[str] = []
-    for listener in settings.listeners:
-        if listener.group:
-            try:
-                _group(listener.group)
-            except SocketFileError as error:
-                faults.append(f'listener "{listener.label}": {error}')
+    for name, path, group in places:
+        try:
+            if group:
+                _group(group)
+            if path and os.path.lexists(path):
+                _check_socket(path)
+        except SocketFileError as error:
+            faults.append(f"{name}: {error}")
     return faults
+
+
+def _check_socket(path: str) -> None:
+    """Raise SocketFileError if a file is no socket."""
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise SocketFileError("the file exists and is not a socket; remove it or choose another path")
 
 
 def _clear(path: str) -> None:
     """Remove the file of a broker that did not end in order."""
     try:
-        found = os.lstat(path)
+        _check_socket(path)
     except OSError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise SocketFileError("the file exists and is not a socket; remove it or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PATIENCE)
         try:

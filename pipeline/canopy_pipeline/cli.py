@@ -8,7 +8,7 @@ JOB …`.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -21,7 +21,6 @@ from canopy_pipeline.command_options import (
     Run,
     RunOption,
     SinceOption,
-    SkipOption,
     UntilOption,
     Verdict,
     close,
@@ -34,6 +33,7 @@ from canopy_pipeline.command_options import (
     told,
 )
 from canopy_pipeline.errors import INCOMPLETE, MisuseError
+from canopy_pipeline.record.coverage import Coverage
 
 app = typer.Typer(
     name="pipeline",
@@ -84,7 +84,7 @@ def rollup(
     from canopy_pipeline.rollup import rollup_job
 
     choice = Choice((), since, until, run_id)
-    outcome = rollup_job.run(run.spark, run.inputs, run.output, latency, choice, run.skip_corrupt, tell, update)
+    outcome = rollup_job.run(run.spark, run.inputs, run.output, latency, choice, tell, update)
     return Verdict([outcome.line()], outcome.coverage)
 
 
@@ -93,16 +93,6 @@ def rollup(
 def tree(
     run: Run,
     hot: Annotated[int, typer.Option(metavar="N", help="List this many of the topics with most messages.")] = 100,
-    children: Annotated[
-        int, typer.Option(metavar="N", help="An explosion has at least this many children, ...")
-    ] = 1000,
-    growing: Annotated[int, typer.Option(metavar="N", help="... or this many, if new ones keep coming, ...")] = 100,
-    per_child: Annotated[
-        float, typer.Option(metavar="N", help="... and at most this many messages for each child.")
-    ] = 10.0,
-    steady: Annotated[
-        float, typer.Option(metavar="SHARE", help="Share of the time in which new children keep coming.")
-    ] = 0.75,
     since: SinceOption = None,
     until: UntilOption = None,
     run_id: RunOption = None,
@@ -110,11 +100,9 @@ def tree(
     """Compute messages, bytes, topics and children of each prefix; list hot topics and topic explosions."""
     from canopy_pipeline.record.segments import Choice
     from canopy_pipeline.tree import tree_job
-    from canopy_pipeline.tree.tree_transforms import Thresholds
 
-    limits = Thresholds(children, growing, per_child, steady)
     choice = Choice((), since, until, run_id)
-    outcome = tree_job.run(run.spark, run.inputs, run.output, choice, limits, hot, run.skip_corrupt, tell)
+    outcome = tree_job.run(run.spark, run.inputs, run.output, choice, hot, tell)
     return Verdict([outcome.line()], outcome.coverage)
 
 
@@ -129,7 +117,7 @@ def oracle(run: Run, since: SinceOption = None, until: UntilOption = None, run_i
     """
     from canopy_pipeline.oracle import oracle_job
 
-    outcome = oracle_job.run(run.spark, run.inputs, run.output, run_id, run.skip_corrupt, tell, since, until)
+    outcome = oracle_job.run(run.spark, run.inputs, run.output, run_id, since, until)
     return Verdict([outcome.line()], outcome.coverage, outcome.fine, outcome.notes)
 
 
@@ -155,10 +143,6 @@ def plan(
             help="Without --max-filters: allow unwanted bytes up to this percentage of the wanted bytes.",
         ),
     ] = 10.0,
-    subscriptions: Annotated[
-        Literal["any", "end"],
-        typer.Option(help="Subscriptions at any time, or only those at the end of the last run."),
-    ] = "any",
 ) -> Verdict:
     """Find a small set of upstream topic filters that covers the subscriptions of a broker's clients.
 
@@ -167,10 +151,7 @@ def plan(
     """
     from canopy_pipeline.plan import plan_job
 
-    at_end = subscriptions == "end"
-    outcome = plan_job.run(
-        run.spark, run.inputs, run.output, traffic or (), max_filters, headroom, at_end, run.skip_corrupt, tell
-    )
+    outcome = plan_job.run(run.spark, run.inputs, run.output, traffic or (), max_filters, headroom)
     notes = [f"{each.broker}: {note}" for each in outcome.plans for note in each.notes]
     return Verdict([each.line() for each in outcome.plans], outcome.coverage, notes=notes)
 
@@ -185,7 +166,7 @@ def report(run: Run) -> Verdict:
     """
     from canopy_pipeline.report import report_job
 
-    outcome = report_job.run(run.spark, run.inputs, run.output, run.skip_corrupt, tell)
+    outcome = report_job.run(run.spark, run.inputs, run.output, tell)
     return Verdict([f"{run.output.rstrip('/')}/index.html"], outcome.coverage, outcome.fine)
 
 
@@ -202,60 +183,72 @@ def tables(
             callback=existing_file,
         ),
     ],
-    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help="parquet, delta or iceberg.")] = "parquet",
+    format_: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="parquet, delta, iceberg or postgresql.")
+    ] = "parquet",
     catalog: Annotated[
         str | None, typer.Option(metavar="NAME", help="Iceberg: a catalog of pyiceberg's configuration (default).")
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Iceberg: namespace of the tables in the catalog (canopy).")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Iceberg: namespace of the tables in the catalog; PostgreSQL: their schema (canopy)."
+        ),
     ] = None,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Follow the growing record until Ctrl-C, instead of ending at its end.")
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="PostgreSQL: postgresql://USER@HOST/DATABASE; its password in PGPASSWORD."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Follow the growing record until Ctrl-C, instead of ending at its end.")
     ] = False,
-    every: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --stream: look for new segments this often, such as 10s.")
+    max_lag: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --follow: look for segments ten times in this time, and say if it takes longer (2m).",
+        ),
     ] = None,
     batch_events: Annotated[int, typer.Option(metavar="N", min=1, help="Sequence numbers in one commit.")] = 1_000_000,
     begin: Annotated[
-        str | None,
-        typer.Option("--from", metavar="SEQ|TIME", help="With --replace: the first number, or a time (included)."),
+        int | None, typer.Option("--from", metavar="SEQ", min=1, help="With --replace: the first number.")
     ] = None,
     end: Annotated[
-        str | None,
-        typer.Option("--to", metavar="SEQ|TIME", help="With --replace: the last number, or a time (not included)."),
+        int | None, typer.Option("--to", metavar="SEQ", min=1, help="With --replace: the last number.")
     ] = None,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Make the rows from --from to --to again, in place of those that are there."),
     ] = False,
-    skip_corrupt: SkipOption = False,
     allow_gaps: AllowOption = False,
 ) -> None:
     """Write payloads to typed tables, by a mapping file. Each run continues where the previous one ended."""
-    if len(inputs) != 1:
-        raise MisuseError("--input: give one folder")
-    if every is not None and not stream:
-        raise MisuseError("--every needs --stream")
-    if format_ not in ("parquet", "delta", "iceberg"):
-        raise MisuseError(f"--format {format_}: parquet, delta or iceberg")
-    if format_ != "iceberg" and (catalog or namespace):
-        raise MisuseError("--catalog and --namespace need --format iceberg")
+    if max_lag is not None and not follow:
+        raise MisuseError("--max-lag needs --follow")
+    if format_ not in ("parquet", "delta", "iceberg", "postgresql"):
+        raise MisuseError(f"--format {format_}: parquet, delta, iceberg or postgresql")
+    if (catalog and format_ != "iceberg") or (namespace and format_ not in ("iceberg", "postgresql")):
+        raise MisuseError("--catalog needs --format iceberg, --namespace that or postgresql")
+    if bool(database) is not (format_ == "postgresql"):
+        raise MisuseError("--format postgresql and --database: give both")
     if replace is not bool(begin or end):
         raise MisuseError("--from, --to and --replace: give --replace, and at least one of the others")
-    if replace and stream:
-        raise MisuseError("--replace makes a part of the tables again, and ends: leave --stream out")
-    pause = seconds(every or "10s", "--every") if stream else None
+    if replace and follow:
+        raise MisuseError("--replace makes a part of the tables again, and ends: leave --follow out")
+    lag = seconds(max_lag or "2m", "--max-lag") if follow else None
     from canopy_pipeline.tables.backfill import Range
-    from canopy_pipeline.tables.tables_job import TablesOptions, run
+    from canopy_pipeline.tables.tables_job import TablesOptions, run_all
 
-    again = Range.of(begin, end) if replace else None
-    chosen = TablesOptions(
-        format_, batch_events, pause, skip_corrupt, allow_gaps, catalog or "default", namespace or "canopy", again
-    )
-    outcome = run(inputs[0], output, mapping, chosen, say)
-    for line in outcome.lines():
-        typer.echo(line)
-    close(outcome.coverage, allow_gaps)
+    again = Range(begin or 1, end) if replace else None
+    names = {"catalog": catalog or "default", "namespace": namespace or "canopy", "database": database or ""}
+    chosen = TablesOptions(format_, batch_events, lag, allow_gaps, **names, replace=again)
+    outcomes = run_all(inputs, output, mapping, chosen, say)
+    coverage = Coverage()
+    for name, outcome in outcomes.items():
+        for line in outcome.lines():
+            typer.echo(f"{name}: {line}" if name else line)
+        coverage = coverage.beside(outcome.coverage)
+    close(coverage, allow_gaps)
 
 
 @app.command()

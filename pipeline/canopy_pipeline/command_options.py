@@ -109,9 +109,6 @@ PackagesOption = Annotated[
 MemoryOption = Annotated[
     str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of Spark's driver, or of DuckDB, such as 4g.")
 ]
-SkipOption = Annotated[
-    bool, typer.Option("--skip-corrupt", help="Leave out segments that cannot be read, and name them.")
-]
 MetricsOption = Annotated[
     str | None,
     typer.Option(
@@ -171,7 +168,6 @@ class Run:
     spark: SparkSession
     inputs: list[str]
     output: str
-    skip_corrupt: bool
 
 
 @dataclass(frozen=True)
@@ -199,7 +195,6 @@ def on_an_engine(command: Callable[..., Verdict]) -> Callable[..., None]:
         driver_memory: MemoryOption = "2g",
         conf: ConfOption = None,
         packages: PackagesOption = None,
-        skip_corrupt: SkipOption = False,
         allow_gaps: AllowOption = False,
         **own: Any,
     ) -> None:
@@ -208,7 +203,7 @@ def on_an_engine(command: Callable[..., Verdict]) -> Callable[..., None]:
         options = spark_options(master, driver_memory, conf, packages)
         more = own.get("traffic") or ()
         with session(f"canopy-{command.__name__}", engine, [*inputs, *more], output, options, tell) as spark:
-            verdict = command(Run(spark, inputs, output, skip_corrupt), **own)
+            verdict = command(Run(spark, inputs, output), **own)
         for note in verdict.notes:
             tell(note)
         for line in verdict.lines:

@@ -4,6 +4,7 @@ PipelineError            it could not be done: exit code 1
 ├─ GoneError            a segment was removed while it was to be read
 ├─ DamagedError         a segment is not what was written
 ├─ UnreadError          a stream cannot find what it was to read next
+├─ AwayError            a database does not answer: a stream waits for it
 └─ MisuseError           it was asked for in a way that makes no sense: exit code 2
 """
 
@@ -24,6 +25,10 @@ SCHEMES: Final = (
 )
 
 
+AWAY: Final = "move it away, and the job goes on without it and names it as missing"
+"""The remedy for a segment that is damaged."""
+
+
 class PipelineError(Exception):
     """A job cannot be done; the message is one line that names the file or option, and the remedy."""
 
@@ -36,6 +41,10 @@ class GoneError(PipelineError):
 
 class UnreadError(PipelineError):
     """Numbers of a record that a stream has not read are gone, or were never there: it stops before them."""
+
+
+class AwayError(PipelineError):
+    """A database cannot be reached, or cannot do anything now; the same call may succeed later."""
 
 
 class DamagedError(PipelineError):

@@ -26,6 +26,7 @@ HELP: Final = {
     "canopy_job_events": "Events in these segments.",
     "canopy_job_missing_events": "Events that are missing, as far as they can be counted.",
     "canopy_job_tables_through": "The sequence number up to which the tables have read the record.",
+    "canopy_job_tables_lag_seconds": "How long the newest events have waited for the tables, at most.",
     "canopy_job_tables_rows": "Rows of each payload table.",
     "canopy_job_tables_dead_letters": "Dead letters of each payload table, by reason.",
     "canopy_job_erased_events": "Events that the last run erased.",
@@ -49,14 +50,15 @@ class JobMetrics:
         """Set the metric `canopy_job_NAME`."""
         self._noted[f"canopy_job_{name}", tuple(labels.items())] = value
 
-    def write(self, exit_code: int | None = None) -> None:
-        """Replace the file; without an exit code the job goes on. Raises OSError."""
+    def write(self, exit_code: int | None = None, *, wrote: bool = True) -> None:
+        """Replace the file; without an exit code the job goes on. `wrote`: False if it cannot write its results now.
+        Raises OSError."""
         now = time.time()
         self.note("end_timestamp_seconds", now)
         self.note("duration_seconds", now - self._begun)
         if exit_code is not None:
             self.note("exit_code", exit_code)
-        written = now if exit_code in (None, 0, INCOMPLETE) else self._written_before()
+        written = now if wrote and exit_code in (None, 0, INCOMPLETE) else self._written_before()
         if written is not None:
             self.note("written_timestamp_seconds", written)
         lines = []
@@ -88,10 +90,10 @@ def note(name: str, value: float, **labels: str) -> None:
         job.note(name, value, **labels)
 
 
-def write() -> None:
-    """Write the metrics of a job that goes on, if they are asked for."""
+def write(wrote: bool = True) -> None:
+    """Write the metrics of a job that goes on, if they are asked for. `wrote`: see `JobMetrics.write`."""
     if (job := _job.get()) is not None:
-        job.write()
+        job.write(wrote=wrote)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from canopy_mqtt import Broker
 from canopy_mqtt.assembly import daemon
 from canopy_mqtt.buildinfo import build_info
 from canopy_mqtt.settings import Limits, Log, Settings
@@ -209,6 +210,7 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
     logged by then is written."""
     code = """
 import asyncio, sys
+from canopy_mqtt import Broker
 from canopy_mqtt.assembly import daemon, logwriter
 from canopy_mqtt.settings import Settings
 
@@ -318,6 +320,15 @@ class TestDescriptors:
         assert "needs 4097 file descriptors" in str(caught.value)
         assert "may have 4096" in str(caught.value)
         assert "\n" not in str(caught.value)
+
+    def test_connections_of_http_take_none_from_clients(self) -> None:
+        """However many silent clients and connections of HTTP there are, descriptors are left to accept another."""
+        for http, beside in (({}, 0), ({"listen": ["http://127.0.0.1:0"], "max_connections": 200}, 200)):
+            settings = Settings.model_validate({"http": http})
+            assert Broker(settings).router.limits.max_connections == 1024 - OWN_DESCRIPTORS - beside
+        with pytest.raises(daemon.DaemonError) as caught:
+            daemon.raise_descriptor_limit(4096 - OWN_DESCRIPTORS, 200)
+        assert "needs 4296 file descriptors" in str(caught.value)
 
     def test_a_limit_that_cannot_be_raised_counts_as_it_is(self) -> None:
         self.refuses = True

@@ -20,11 +20,13 @@ from benchmarks.scale import clients
 from benchmarks.scale.clients import Crowd, source_address, why_not
 from benchmarks.scale.filters import SpreadPairs, frames_of
 from canopy_load.brokers import frames
+from canopy_load.brokers.database import database_missing
 from canopy_load.brokers.frames import FrameError, PublishShape
 from canopy_load.brokers.registry import PEERS
 
 LONG = pytest.mark.long
 SHAPE = Shape(window=8, burst=4)
+UNSTORED = pytest.mark.skipif(database_missing() != "", reason=database_missing())
 ABSENT = pytest.mark.skipif(PEERS["mosquitto"].missing() is not None, reason="mosquitto is not installed")
 
 
@@ -121,7 +123,7 @@ def test_publishes_to_the_absent_stay_within_their_window(stack: ExitStack) -> N
 def test_a_puback_is_timed_from_when_its_publish_was_due(stack: ExitStack) -> None:
     loop = stack.enter_context(Loop())
     near, far = pair(stack)
-    load = store.PacedAcks(loop, near, 1.0)
+    load = store.PacedAcks(loop, [near], 1.0)
     load.start()
     due = load.tick(0.0) if load.tick(0.0) else 0.0
     load.tick(due)
@@ -131,6 +133,7 @@ def test_a_puback_is_timed_from_when_its_publish_was_due(stack: ExitStack) -> No
     assert (load.missing(), load.ledger.delivered, len(load.waits)) == (0, 1, 1)
 
 
+CLUSTER = ("durable", "away", "devices", "reconnect", "failover")
 SMALL = ["--quick", "--seconds", "0.05", "--sizes", "40"]
 
 
@@ -157,6 +160,7 @@ SMALL = ["--quick", "--seconds", "0.05", "--sizes", "40"]
         pytest.param("upstream", "bridge", "mosquitto", marks=[LONG, ABSENT]),
         pytest.param("nodes", "bursts", "canopy", marks=LONG),
         pytest.param("nodes", "lone", "canopy", marks=LONG),
+        *(pytest.param("cluster", row, "canopy", marks=[LONG, UNSTORED]) for row in CLUSTER),
         pytest.param("inprocess", "ten", "in-process", marks=LONG),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from canopy_mqtt.cluster.node_links import NodeLinks
 from tests.cluster.nodes import TIMEOUT, Nodes, payloads
 from tests.support.runs import LONG
 from tests.support.waiting import until
@@ -175,3 +176,15 @@ async def test_the_stop_of_a_node_leaves_nothing_at_the_others_if_it_keeps_nothi
     assert list(nodes.session("a", "b").subscriptions) == ["t"]
     await nodes.stop("b")
     await until(lambda: "$node/b" not in nodes.brokers["a"].router.sessions, "its session has ended")
+
+
+async def test_a_node_knows_whom_it_hears(nodes: Nodes) -> None:
+    """Not a node that has stopped, nor one that it has no link to."""
+    await nodes.start("a", "b")
+    links = nodes.brokers["a"].links
+    assert isinstance(links, NodeLinks)
+    assert links.linked(["b"])
+    assert not links.linked(["b", "c"])
+    await nodes.stop("b")
+    await until(lambda: not links.linked(["b"]), "the link is down")
+    assert links.linked([])

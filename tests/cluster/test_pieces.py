@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.cluster.pieces import MAX_KEYS, decode, encode
-from canopy_mqtt.store.shared.calls import DeliveryKey, General, Hello, Hints, Piece, Taken
+from canopy_mqtt.store.shared.calls import DeliveryKey, General, Hello, Hints, Members, Piece, Taken
 from tests.cluster.nodes import Nodes
 from tests.support.waiting import until
 
@@ -21,6 +21,7 @@ KEYS = st.lists(st.builds(DeliveryKey, NUMBERS, NUMBERS, NUMBERS), min_size=1, m
 PIECES = (
     st.just(Hello())
     | st.just(General())
+    | st.builds(Members, NUMBERS, st.lists(st.tuples(NUMBERS, NUMBERS)))
     | st.builds(Taken, st.text(st.characters(exclude_categories=["Cs"])), NUMBERS)
     | st.builds(Hints, KEYS | KEYS.map(lambda keys: keys * (MAX_KEYS // 10)))
 )
@@ -43,7 +44,7 @@ def test_a_piece_is_read_as_it_was_told(piece: Piece) -> None:
     assert all(len(payload) <= 24 * MAX_KEYS for _, payload in told if isinstance(piece, Hints))
 
 
-@pytest.mark.parametrize("topic", ["$node/hints", "$node/taken", "$node/of a newer node"])
+@pytest.mark.parametrize("topic", ["$node/hints", "$node/taken", "$node/members", "$node/of a newer node"])
 def test_what_cannot_be_read_may_have_been_anything(topic: str) -> None:
     """So all is read that sessions have."""
     assert isinstance(decode(topic.encode(), b"\xff" * 7), General)
@@ -110,7 +111,7 @@ async def test_a_node_that_hears_not_all_others_is_not_linked(nodes: Nodes) -> N
     links = {name: broker.links for name, broker in nodes.brokers.items()}
     await nodes.stop("c")
     for name in "ab":
-        await until(partial(lambda name: not links[name].linked, name))  # type: ignore[union-attr]
+        await until(partial(lambda name: not links[name].linked(["c"]), name))  # type: ignore[union-attr]
 
 
 async def test_what_has_no_room_is_made_up_for(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ class StandIn:
     def __init__(self, settings: Settings, read: object = None) -> None:
         del read
         self.made.append(settings)
-        self.listening = [address.url() for address in settings.addresses]
+        self.listening = list(settings.listen)
 
     async def start(self) -> None:
         if self.failure:

@@ -100,6 +100,38 @@ def test_the_files_of_nodes_differ_in_what_is_the_nodes_own(tmp_path: Path) -> N
     assert len({(*each.listen, *each.http.listen, each.store.path) for each in settings}) == 3
 
 
+def test_nodes_of_one_database(tmp_path: Path) -> None:
+    """Its password is in the files alone, which nobody else may read. Nothing in the URL is taken for a node's name."""
+    url = "postgresql://canopy:node-a%22:8080@127.0.0.1:5433/plant"
+    output = str(tmp_path / "canopy.toml")
+    told = commands(canopy("init", "cluster", "--database", url, "--output", output))
+    files = [tmp_path / f"canopy-{node}.toml" for node in "abc"]
+    settings = [load_settings(file, environ={}) for file in files]
+    assert {(each.store.url, each.store.path, each.shares_sessions) for each in settings} == {(url, "", True)}
+    assert [each.cluster.node for each in settings] == ["a", "b", "c"]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    assert told[0][:5] == ["docker", "run", "--detach", "--publish", "127.0.0.1:5433:5432"]
+    assert told[0][5:-1] == [
+        word for value in ("USER=canopy", "PASSWORD=PASSWORD", "DB=plant") for word in ("--env", f"POSTGRES_{value}")
+    ]
+    shown = canopy("init", "cluster", "--database", url, "--output", "-")
+    assert f'url = "{url}"' in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("use", "url", "why"),
+    [
+        ("dev", "postgresql://db/canopy", "--database is for a cluster: canopy init cluster --database"),
+        ("cluster", "mysql://db/canopy", "not the URL of a PostgreSQL database"),
+    ],
+)
+def test_a_database_that_cannot_be(tmp_path: Path, use: str, url: str, why: str) -> None:
+    result = canopy("init", use, "--database", url, "--output", str(tmp_path / "canopy.toml"))
+    assert result.exit_code == 1
+    assert why in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     result = canopy("init", "--output", str(tmp_path / "none" / "canopy.toml"))
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from canopy_mqtt.core.codec.packets import Subscribe
@@ -19,7 +20,6 @@ from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.shared import Attempt, Offer, RetainedWait, SharedSessions
-from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
 from canopy_mqtt.core.topics.subscription import Subscription
 from tests.core.harness import Client, Network, limits
 
@@ -61,9 +61,8 @@ class ToldJournal(Journal):
 class Kept:
     """A message that a store was given."""
 
-    def __init__(self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int) -> None:
+    def __init__(self, message: Message, session: Session | None, packet_id: int) -> None:
         self.payload, self.qos = message.payload(), message.qos
-        self.filters = sorted(filters)
         self.client_id = None if session is None else session.client_id
         self.packet_id = packet_id
 
@@ -76,11 +75,13 @@ class SharedStore(SharedSessions):
 
     def __init__(self, journal: ToldJournal, at_once: bool) -> None:
         super().__init__()
-        self.filters = NumberedFilters()
         self.at_once = at_once
         self.attempts: list[Attempt] = []
         self.over: list[Attempt] = []
         self.kept: list[Kept] = []
+        self.live: list[Callable[[], object]] = []
+        self.absent: set[str] = set()
+        """Clients whose sessions were opened while the store was away."""
         self._journal = journal
 
     def claim(self, attempt: Attempt) -> None:
@@ -96,11 +97,21 @@ class SharedStore(SharedSessions):
         assert attempt.session is None
         self.over.append(attempt)
 
+    def holds(self, session: Session) -> bool:
+        return session.claim is not None and session.client_id not in self.absent
+
     def publish(
-        self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int, offer: Offer | None
+        self,
+        message: Message,
+        session: Session | None,
+        packet_id: int,
+        live: Callable[[], object] | None,
+        offer: Offer | None,
     ) -> None:
         assert offer is None  # it keeps no retained messages
-        self.kept.append(Kept(message, filters, session, packet_id))
+        self.kept.append(Kept(message, session, packet_id))
+        if live is not None:
+            self.live.append(live)
         self._journal.note("kept", message.payload())
 
 

@@ -117,3 +117,15 @@ def test_a_token_is_read_as_the_broker_reads_it(tmp_path: Path) -> None:
     file.chmod(0o600)
     api = Options("http://127.0.0.1:1", file, "", None, False).api()
     assert api._headers["Authorization"] == "Bearer 0123456789#abcdef"
+
+
+@for_each(
+    "url", ["http://[::1", "http://h:99999", "http://", "ftp://h", "", "http://\udce4:1", f"http://{'a' * 70}.x:1"]
+)
+def test_a_url_that_leads_nowhere(url: str) -> None:
+    with pytest.raises(CtlError):
+        ApiClient(url).call("GET", "/status")
+
+
+def test_names_that_are_no_utf_8() -> None:
+    assert named("a\udcff/") == "a%FF%2F"

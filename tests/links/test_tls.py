@@ -126,6 +126,15 @@ async def test_files_that_cannot_be_used(keys: Path) -> None:
         assert "ca_file" in link_of(edge).trouble
 
 
+async def test_an_encrypted_key(keys: Path) -> None:
+    """The broker says so, and asks nobody on its terminal for the password."""
+    openssl(keys, "ec", "-aes256", "-in", "client.key", "-passout", "pass:secret", "-out", "locked.key")
+    mine = {"cert_file": str(keys / "client.crt"), "key_file": str(keys / "locked.key")}
+    async with Broker(settings(1, ca_file=str(keys / "ca.crt"), **mine)) as edge:
+        await until(lambda: link_of(edge).trouble != "")
+        assert "locked.key: the private key is encrypted" in link_of(edge).trouble
+
+
 async def test_a_handshake_that_hangs_does_not_hold_up_a_stop(keys: Path) -> None:
     del keys
     came = asyncio.Event()

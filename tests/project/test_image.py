@@ -67,7 +67,7 @@ def test_its_command_listens_for_others_and_its_check_is_one() -> None:
     assert words(instruction("ENTRYPOINT")) == ["canopy"]
     given = options("serve", *words(instruction("CMD"))[1:])
     assert words(instruction("CMD"))[0] == "serve"
-    assert load_settings(listen=given["listen"], environ={}).addresses[0].host == "0.0.0.0"
+    assert load_settings(listen=given["listen"], environ={}).listeners[0].endpoint.host == "0.0.0.0"
     check = words(instruction("HEALTHCHECK").partition("CMD ")[2])
     assert check[0] == "canopy"
     assert options(*check[1:])["timeout"] == 5.0

@@ -32,7 +32,7 @@ from canopy_mqtt.settings import Recorder as RecorderSettings
 from canopy_mqtt.settings import Shutdown, Sys
 from tests.e2e import wire
 from tests.e2e.wire import Peer
-from tests.record.scenes import HOUR, stored
+from tests.record.scenes import stored
 from tests.support import waiting
 from tests.support.runs import for_each
 
@@ -108,10 +108,6 @@ def threads_of_recorders() -> int:
 
 def drafts(root: Path) -> list[Path]:
     return list(root.rglob(".*.inprogress"))
-
-
-def bundles(root: Path) -> list[Path]:
-    return list(root.rglob("*.jsonl"))
 
 
 def open_files(root: Path) -> int:
@@ -223,31 +219,6 @@ class TestRecording:
             await until(lambda: of(broker).segments == 2, peer)
             first, second = (await checked(tmp_path)).segments, (await rows_in(tmp_path))
             assert (first, [row["kind"] for row in second]) == (2, ["connect", "publish"])
-
-    async def test_the_manifests_of_an_hour_that_is_over_are_bundled(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """With the first segment of another one."""
-        hours = [0]
-
-        def shifted(recorder: Recorder) -> int:
-            recorder._offset = HOUR + hours[0] * 3_600_000_000
-            return recorder._offset
-
-        monkeypatch.setattr(Recorder, "_wall_offset", shifted)
-        monkeypatch.setattr("canopy_mqtt.record.recorder.time.monotonic_ns", lambda: 0)
-        async with recording(tmp_path, segment_seconds=0.01) as broker:
-            peer = await join(broker)
-            for count in (1, 2):
-                await peer.publish("t", b"")
-                await until(lambda count=count: of(broker).segments >= count, peer)  # type: ignore[misc]
-            before = of(broker).segments
-            assert not bundles(tmp_path)
-            hours[0] = 100
-            await peer.publish("t", b"")
-            await until(lambda: of(broker).segments > before, peer)
-        (made,) = bundles(tmp_path)
-        assert len(made.read_text().splitlines()) == before
 
     async def test_payloads_and_filters(self, tmp_path: Path) -> None:
         async with recording(

@@ -143,3 +143,44 @@ def test_passwords_are_not_sent_to_a_listener_that_asks_for_none() -> None:
     listener: Any = {"url": "mqtt://0.0.0.0:1883", "authenticators": ["scram-sha-256"]}
     inside: Any = {"url": "mqtt://127.0.0.1:1884"}
     assert list(exposed(Settings(authenticator=(PASSWORDS, scram), listener=(listener, inside)))) == []
+
+
+@for_each(
+    ("url", "credentials", "told"),
+    [
+        ("http://0.0.0.0:8080", {"password_file": "/p"}, True),
+        ("http://[::]:8080", {"viewer_token_file": "/t"}, True),
+        ("http://127.0.0.1:8080", {"password_file": "/p"}, False),
+        ("http://127.0.0.1:8080", {}, False),
+        ("http+unix:///run/h", {"operator_token_file": "/t"}, False),
+        ("https://0.0.0.0:8443", {"password_file": "/p", "certificate": "/c", "key": "/k"}, False),
+    ],
+)
+def test_credentials_of_operators_without_tls(url: str, credentials: dict[str, str], told: bool) -> None:
+    found = list(exposed(Settings.model_validate({"http": {"listen": [url], **credentials}})))
+    assert [line.partition(" without TLS")[0] for line in found] == (
+        [f'http.listen "{url}": other machines may reach it'] if told else []
+    )
+
+
+@for_each(
+    ("url", "credentials", "told"),
+    [
+        ("mqtt://broker.example.org", {"username": "u", "password": "hunter2"}, True),
+        ("mqtt://192.0.2.1:1884", {"username": "u", "password_file": "/p"}, True),
+        ("mqtt://broker.example.org", {"username": "u"}, False),
+        ("mqtt://localhost", {"username": "u", "password": "hunter2"}, False),
+        ("mqtts://broker.example.org", {"username": "u", "password": "hunter2"}, False),
+    ],
+)
+def test_the_password_of_a_link_without_tls(url: str, credentials: dict[str, str], told: bool) -> None:
+    link = {"name": "cloud", "url": url, **credentials}
+    found = list(exposed(Settings.model_validate({"upstream": [link]})))
+    assert [line.partition(" is sent")[0] for line in found] == (['upstream "cloud": its password'] if told else [])
+
+
+@for_each(("networks", "told"), [(["0.0.0.0/0"], 1), (["10.0.0.0/8", "::/0"], 1), (["10.0.0.0/8"], 0)])
+def test_proxies_that_may_be_anybody(networks: list[str], told: int) -> None:
+    listener = {"url": "mqtt://127.0.0.1:1883", "proxy_protocol": "v2", "proxy_from": networks}
+    found = list(exposed(Settings.model_validate({"listener": [listener]})))
+    assert ["proxy_from allows every address" in line for line in found] == [True] * told

@@ -34,3 +34,35 @@ def test_a_setting_that_may_be_of_two_types(tmp_path: Path, value: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(file, environ={})
     assert caught.value.problems == (f'{file}: line 4: rule[0].retain: found {value}; allowed: true, false or "any"',)
+
+
+@for_each(
+    ("text", "told"),
+    [
+        ("9" * 5_000, "a number in it has too many digits"),
+        ("[" * 5_000 + "]" * 5_000, "lists are nested too deeply"),
+        ("0x" + "f" * 4_000, "line 2: limits.max_connections: found 0xfff"),
+    ],
+    ids=["digits", "nested", "hexadecimal"],
+)
+def test_numbers_and_lists_that_python_does_not_take(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "canopy.toml"
+    file.write_text(f"[limits]\nmax_connections = {text}\n")
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file, environ={})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{file}: ")
+    assert told in problem
+    for environ, sets in (({"CANOPY_LIMITS__MAX_CONNECTIONS": text}, ()), ({}, (f"limits.max_connections={text}",))):
+        with pytest.raises(SettingsError) as caught:
+            load_settings(environ=environ, sets=sets)
+        (problem,) = caught.value.problems
+        assert "limits.max_connections: found " in problem
+
+
+def test_a_name_of_100_000_characters(tmp_path: Path) -> None:
+    file = tmp_path / "canopy.toml"
+    file.write_text(f"{'x' * 100_000} = 1\n")
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file, environ={})
+    assert len(caught.value.problems[0]) < len(str(file)) + 200

@@ -80,6 +80,31 @@ class TestTogether:
         assert [each.label for each in both.listeners] == ["mqtt://127.0.0.1:1883", "mqtt://127.0.0.1:1884"]
 
     @for_each(
+        ("text", "place"),
+        [
+            (
+                '[[listener]]\nurl = "mqtt://h:1"\n[http]\nlisten = ["http://127.0.0.1:2", "http://127.0.0.1:2/"]',
+                "http.listen[1]",
+            ),
+            ('listen = ["mqtt://127.0.0.1:1"]\n[http]\nlisten = ["http://127.0.0.1:1"]', "http.listen[0]"),
+            ('[http]\nlisten = ["http://127.0.0.1:1883"]', "http.listen[0]"),
+            ('[[listener]]\nurl = "mqtt+unix:///s"\n[http]\nlisten = ["http+unix:///s"]', "http.listen[0]"),
+            ('[[listener]]\nurl = "mqtt://0.0.0.0:1"\n[[listener]]\nurl = "ws://127.0.0.1:1"', "listener[1].url"),
+            ('listen = ["mqtt://*:1"]\n[[listener]]\nurl = "ws://127.0.0.1:1"', "listener[0].url"),
+            (
+                'listen = ["mqtt://127.0.0.1:1"]\n[cluster]\nname = "c"\nnode = "a"\nlisten = "mqtt://127.0.0.1:1"',
+                "cluster.listen",
+            ),
+        ],
+    )
+    def test_an_address_twice(self, toml: Path, text: str, place: str) -> None:
+        with pytest.raises(SettingsError) as caught:
+            load(toml, text)
+        (problem,) = caught.value.problems
+        assert f": {place}: found " in problem
+        assert "; allowed: an address that " in problem
+
+    @for_each(
         ("tables", "expected"),
         [
             (

@@ -13,7 +13,8 @@ from tests.support.runs import for_each
 
 KEYS = ("service.key", "server.key", "more.key", "http.key", "l.key")
 SECRETS = ("passwords", "scram", "jwt", "http", "token", "link", *KEYS)
-OTHERS = ("acl", "server.pem", "more.pem", "ca", "crl", "http.pem", "jwt.pem")
+AUTHORITIES = ("ca", "service.ca", "jwks.ca", "link.ca")
+OTHERS = ("acl", "server.pem", "service.pem", "more.pem", "crl", "http.pem", "jwt.pem", "jwks", "l.pem", *AUTHORITIES)
 
 
 @pytest.fixture
@@ -28,21 +29,26 @@ def named(tmp_path: Path) -> tuple[Settings, dict[str, Path]]:
         "certificate": at["server.pem"], "key": at["server.key"], "client_ca": at["ca"], "crl": at["crl"],
         "client_certificates": "required", "more": [{"certificate": at["more.pem"], "key": at["more.key"]}],
     }  # fmt: skip
-    service = {"type": "http", "url": "https://a/", "cert_file": at["server.pem"], "key_file": at["service.key"]}
+    service = {
+        "type": "http", "url": "https://a/", "cert_file": at["service.pem"], "key_file": at["service.key"],
+        "ca_file": at["service.ca"],
+    }  # fmt: skip
+    keys = {"type": "jwt", "algorithms": ["RS256"], "audience": ["a"]}
     link = {"name": "l", "url": "mqtts://a", "username": "u", "password_file": at["link"]}
     made = Settings.model_validate({
         "listener": [{"url": "mqtts://127.0.0.1:1", "tls": tls}],
         "authenticator": [
             {"type": "password-file", "path": at["passwords"]}, {"type": "scram-sha-256", "path": at["scram"]}, service,
             {"type": "jwt", "name": "a", "algorithms": ["HS256"], "secret_file": at["jwt"], "audience": ["a"]},
-            {"type": "jwt", "name": "b", "algorithms": ["RS256"], "key_file": at["jwt.pem"], "audience": ["a"]},
+            keys | {"name": "b", "key_file": at["jwt.pem"]}, keys | {"name": "c", "jwks": at["jwks"]},
+            keys | {"name": "d", "jwks": "https://a/keys", "jwks_ca_file": at["jwks.ca"]},
         ],
         "access": {"acl_file": at["acl"]},
         "http": {
             "listen": ["https://127.0.0.1:2"], "password_file": at["http"], "operator_token_file": at["token"],
             "certificate": at["http.pem"], "key": at["http.key"],
         },
-        "upstream": [link | {"cert_file": at["server.pem"], "key_file": at["l.key"]}],
+        "upstream": [link | {"cert_file": at["l.pem"], "key_file": at["l.key"], "ca_file": at["link.ca"]}],
     })  # fmt: skip
     return made, files
 
@@ -93,3 +99,24 @@ def test_the_file_of_the_settings(tmp_path: Path, mode: int, secret: bool, told:
 def test_a_file_that_is_not_there_is_not_told_of_here(tmp_path: Path) -> None:
     settings = Settings.model_validate({"access": {"acl_file": str(tmp_path / "no")}})
     assert list(open_to_others(settings)) == []
+
+
+@for_each(("mode", "told"), [(0o755, 0), (0o775, 0), (0o1777, 0), (0o777, 1), (0o733, 1)])
+def test_a_folder_in_which_everybody_may_replace_the_files(
+    named: tuple[Settings, dict[str, Path]], mode: int, told: int
+) -> None:
+    settings, files = named
+    folder = files["acl"].parent
+    folder.chmod(mode)
+    for found in (list(open_to_others(settings)), list(open_settings(folder / "canopy.toml", settings))):
+        assert len(found) == told
+        assert all(line.startswith(f"{folder} may be written by everybody") for line in found)
+
+
+def test_the_folder_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "open" / "acl").write_text("")
+    (tmp_path / "acl").symlink_to(tmp_path / "open" / "acl")
+    (found,) = open_to_others(Settings.model_validate({"access": {"acl_file": str(tmp_path / "acl")}}))
+    assert found.startswith(f"{tmp_path / 'open'} may be written by everybody")

@@ -179,7 +179,6 @@ class TestListen:
     def test_always_a_tuple(self) -> None:
         settings = Settings(listen=["mqtt://127.0.0.1:0", "mqtt://127.0.0.1:0"])
         assert settings.listen == ("mqtt://127.0.0.1:0", "mqtt://127.0.0.1:0")
-        assert settings.addresses == (Address("127.0.0.1", 0), Address("127.0.0.1", 0))
 
     @for_each(
         ("one", "other", "overlap"),

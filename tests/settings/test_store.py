@@ -86,3 +86,13 @@ def test_commands_are_about_folders(command: str, tmp_path: Path, monkeypatch: p
     assert "this command is about a folder (store.path)" in result.output
     assert SECRET not in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_client_identifiers_that_a_database_cannot_keep() -> None:
+    """The message is about two settings, and about `listen` only where that was given."""
+    sets = ["store.url=postgresql://db/canopy", "limits.max_client_id_length=4000"]
+    for listen in ([], ["mqtt://127.0.0.1:1883"]):
+        with pytest.raises(SettingsError) as caught:
+            load_settings(environ={}, sets=sets, listen=listen)
+        (problem,) = caught.value.problems
+        assert "limits.max_client_id_length: found 4000; allowed: 23 to 2048 with store.url" in problem

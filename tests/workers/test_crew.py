@@ -102,7 +102,7 @@ async def crew(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Crew]:
 
 def end(crew: Crew, worker: int) -> None:
     started[f"w{worker}"][-1].end()
-    crew.slots[worker].empty()
+    crew.empty(crew.slots[worker])
 
 
 async def test_workers_that_are_killed_at_once_start_side_by_side(crew: Crew) -> None:
@@ -148,7 +148,7 @@ async def test_a_worker_is_asked_what_it_uses_before_it_serves(crew: Crew) -> No
     await until(lambda: "open" in process.asked)
     got: list[tuple[Any, ...]] = []
     other = Channel(process.its, lambda *said: got.append(said), lambda: None, print)
-    await until(lambda: got == [(None, "parts", [])])
+    await until(lambda: got == [(None, "parts", [], {})])
     other.close()
     process.end()
     with pytest.raises(WorkerError):
@@ -231,7 +231,7 @@ async def test_whoever_any_worker_can_serve_goes_to_another_when_one_ends(crew: 
     supervisor._crew, supervisor._roll = crew, Roll(crew, supervisor.log)
     slot, other = crew.slots[:2]
     started["w2"][0].end()
-    crew.slots[2].empty()
+    crew.empty(crew.slots[2])
     client, accepted = socket.socketpair()
     accepted.setblocking(False)
     slot.line.add(Newcomer(Arrival(0, ANY, 5, False, None, b"", until=1e9), accepted))

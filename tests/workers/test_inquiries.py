@@ -122,8 +122,10 @@ async def test_an_explanation_is_of_the_clients_of_all_workers(crew: Crew, http:
     rest = await asked(http, "GET", "/explain", params={"topic": "why/not", "limit": "2", "cursor": first["cursor"]})
     assert [each["client_id"] for each in (*first["receivers"], *rest["receivers"])] == names
     for name in names:
-        (one,) = (await asked(http, "GET", "/explain", params={"topic": "why/not", "client": name}))["receivers"]
+        found = await asked(http, "GET", "/explain", params={"topic": "why/not", "client": name})
+        (one,) = found["receivers"]
         assert (one["client_id"], one["outcome"]) == (name, "sent")
+        assert found["filters"] == [{"topic_filter": "why/#", "subscriptions": 1, "groups": 0}]
 
 
 async def test_a_trace_has_the_packets_of_all_workers_in_order(crew: Crew, http: aiohttp.ClientSession) -> None:

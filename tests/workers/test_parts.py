@@ -9,7 +9,7 @@ import pytest
 
 from canopy_mqtt import Broker
 from canopy_mqtt.settings import Settings
-from canopy_mqtt.workers.parts import TOTALS, UNLIMITED, Parts
+from canopy_mqtt.workers.parts import TOTALS, UNLIMITED, Parts, equal_part
 from canopy_mqtt.workers.totals import Totals
 from tests.e2e.wire import SESSION_EXPIRY, Peer
 
@@ -17,24 +17,38 @@ SESSIONS = TOTALS.index(("session", "max_sessions"))
 
 
 class Workers:
-    """Workers that use something, as far as their parts allow, and whose channels are as slow as chance has it."""
+    """Workers that use something, as far as their parts allow, and whose channels are as slow as chance has it.
 
-    def __init__(self, count: int, limit: int, store: str = "") -> None:
-        settings = Settings(workers={"count": count}, session={"max_sessions": limit}, store={"path": store})
+    `user`: the limit is that on one user, and not that on sessions.
+    """
+
+    def __init__(self, count: int, limit: int, store: str = "", user: bool = False) -> None:
+        self.settings = Settings(
+            workers={"count": count},
+            limits={"max_user_bytes": limit if user else 0},
+            session={"max_sessions": 0 if user else limit},
+            store={"path": store},
+        )
         self.limit = limit
+        # Of a user: what a worker has that was told nothing.
+        self.equal = equal_part(limit, count) if user else 0
         self.used = [0] * count
-        self.parts = [limit] * count
-        self.to_them: list[deque[list[int]]] = [deque() for _ in range(count)]
-        self.kept = Parts(settings, lambda worker, _, parts: self.to_them[worker].append(parts))
+        self.parts = [self.equal or limit] * count
+        self.to_them: list[deque[tuple[list[int], dict[str, int]]]] = [deque() for _ in range(count)]
+        self.kept = Parts(self.settings, lambda worker, _, *parts: self.to_them[worker].append(parts))
         for worker in range(count):
             self.round(worker)
             self.answer(worker)
 
     def answer(self, worker: int) -> None:
-        parts = self.to_them[worker].popleft()
-        if parts:
+        parts, accounts = self.to_them[worker].popleft()
+        if self.equal:
+            self.parts[worker] = accounts.get("user u", self.equal)
+        elif parts:
             self.parts[worker] = parts[SESSIONS]
-        self.kept.uses(worker, [self.used[worker]] * len(TOTALS))
+        used = self.used[worker]
+        named = accounts or used * 2 > self.equal > 0
+        self.kept.uses(worker, [used] * len(TOTALS), {"user u": used} if named else {})
 
     def round(self, worker: int) -> None:
         self.kept.tell(worker)
@@ -53,10 +67,13 @@ class Workers:
         return found
 
 
-@pytest.mark.parametrize(("limit", "rounds"), [(1, 20), (10, 30), (1_000, 12), (1 << 30, 12)])
-def test_one_worker_can_have_all(limit: int, rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("limit", "rounds", "user"),
+    [(1, 20, False), (10, 30, False), (1_000, 12, False), (1 << 30, 12, False), (1_000, 12, True), (1 << 30, 12, True)],
+)
+def test_one_worker_can_have_all(limit: int, rounds: int, user: bool) -> None:
     """To one per cent, within twelve rounds, which are three seconds. Of a small limit the last pieces take longer."""
-    workers = Workers(4, limit)
+    workers = Workers(4, limit, user=user)
     for _ in range(rounds):
         workers.rounds(1)
         workers.take(2, limit)
@@ -98,11 +115,12 @@ def test_the_last_piece_is_found_whoever_was_told_first(offset: int, worker: int
     assert workers.used[worker] == 7
 
 
+@pytest.mark.parametrize("user", [False, True])
 @pytest.mark.parametrize("seed", range(10))
-def test_all_together_never_have_more_than_there_is(seed: int) -> None:
+def test_all_together_never_have_more_than_there_is(seed: int, user: bool) -> None:
     """A worker that stands still keeps its part; one that ended has none."""
     chance = random.Random(seed)
-    workers = Workers(3, chance.choice([3, 100, 10_000]))
+    workers = Workers(3, chance.choice([3, 100, 10_000]), user=user)
     workers.rounds(3)
     for _ in range(2_000):
         worker, what = chance.randrange(3), chance.random()
@@ -119,7 +137,7 @@ def test_all_together_never_have_more_than_there_is(seed: int) -> None:
             workers.used[worker] = 0
             workers.kept.gone(worker)
             # It comes back with the settings' limit, and has its parts before a client.
-            workers.parts[worker] = workers.limit
+            workers.parts[worker] = workers.equal or workers.limit
             workers.round(worker)
             workers.answer(worker)
         assert sum(workers.used) <= workers.limit
@@ -156,13 +174,28 @@ def test_another_limit_holds() -> None:
     assert workers.parts == [UNLIMITED, UNLIMITED]
 
 
+def test_a_user_that_needs_little_again_has_equal_parts() -> None:
+    """Also one that is over a smaller limit; without one none has a part."""
+    workers = Workers(2, 100, user=True)
+    workers.rounds(1)
+    assert workers.take(0, 40) == 40
+    workers.rounds(12)
+    assert workers.parts[0] > 50 > workers.parts[1] >= 0
+    workers.used[0] = 10
+    workers.rounds(3)
+    assert workers.parts == [50, 50]
+    workers.rounds(1)
+    workers.kept.tell(0)
+    assert workers.to_them[0].pop()[1] == {}
+
+
 async def test_a_broker_keeps_to_its_parts() -> None:
     """Also after a reload."""
     settings = Settings(listen=("mqtt://127.0.0.1:0",), session={"max_sessions": 100})
     async with Broker(settings) as broker:
         totals = Totals(broker)
         parts = dict.fromkeys(TOTALS, 1 << 20) | {TOTALS[SESSIONS]: 2}
-        before = totals.take(list(parts.values()))[SESSIONS]
+        before = totals.take(list(parts.values()), {})[0][SESSIONS]
         broker.apply_limits(settings)
         totals.limit()
         for number in range(2 - before):
@@ -170,7 +203,7 @@ async def test_a_broker_keeps_to_its_parts() -> None:
             peer.abort()
         with pytest.raises(AssertionError, match="151"):
             await Peer.join(broker.ports[0], "more")
-        used = totals.take(list(parts.values()))
+        used, _ = totals.take(list(parts.values()), {})
         assert used[SESSIONS] == 2
         assert used[TOTALS.index(("session", "max_bytes"))] > 0
 
@@ -183,7 +216,29 @@ async def test_what_is_used_is_counted() -> None:
         await peer.disconnect()
         sender = await Peer.join(broker.ports[0], "sender")
         await sender.publish("q", b"x" * 1_000, qos=1)
-        used = dict(zip(TOTALS, totals.take([]), strict=True))
+        used = dict(zip(TOTALS, totals.take([], {})[0], strict=True))
         sender.abort()
     assert used[("queue", "total_messages")] == 1
     assert used[("queue", "total_bytes")] > 1_000
+
+
+async def test_a_broker_keeps_to_the_parts_of_a_user() -> None:
+    """It names an account once that has used up half of its part; what has none has an equal part."""
+    settings = Settings(listen=("mqtt://127.0.0.1:0",), limits={"max_user_bytes": 100_000})
+    name = "address 127.0.0.1"
+    async with Broker(settings) as broker:
+        totals = Totals(broker)
+        assert totals.take([], {})[1] == {}
+        peer = await Peer.join(broker.ports[0], "c")
+        assert await peer.subscribe("a") == (0,)
+        assert totals.take([], {})[1] == {}
+        used = totals.take([], {name: 100})[1][name]
+        assert used > 100
+        assert await peer.subscribe("b") == (0x97,)
+        assert totals.take([], {name: 2 * used})[1] == {name: used}
+        assert await peer.subscribe("b") == (0,)
+        # It has all that is left, and says so.
+        more = totals.take([], {})[1][name]
+        assert used < more < 2 * used
+        assert totals.take([], {})[1] == {}
+        peer.abort()

@@ -9,7 +9,7 @@ import pytest
 
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.workers import plan
-from canopy_mqtt.workers.plan import Plan, unusable
+from canopy_mqtt.workers.plan import settings_of, unusable
 
 TLS = {"url": "mqtts://127.0.0.1:0", "tls": {"certificate": "c", "key": "k"}}
 
@@ -34,13 +34,13 @@ def test_a_worker_has_no_more_connections_than_file_descriptors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fit: int, tls: bool, wanted: int, most: int
 ) -> None:
     monkeypatch.setattr(plan, "connections_that_fit", lambda: fit)
-    made = Plan(settings(tls, max_connections=wanted), tmp_path, False).settings(1)
+    made = settings_of(1, settings(tls, max_connections=wanted), tmp_path, False)
     assert made.limits.max_connections == most
 
 
 def test_what_is_counted_before_is_not_counted_again(tmp_path: Path) -> None:
     wanted = settings(max_connections_per_address=3, max_connect_rate=5.0)
-    made = Plan(wanted, tmp_path, False).settings(0)
+    made = settings_of(0, wanted, tmp_path, False)
     assert (made.limits.max_connections_per_address, made.limits.max_connect_rate) == (0, 0.0)
     (listener,) = made.listeners
     assert (listener.max_connections, listener.max_connect_rate) == (0, 0.0)

@@ -60,6 +60,31 @@ async def test_a_killed_worker_gets_what_its_clients_had_retained_from_the_other
     assert await looker.fence() == []
 
 
+async def test_who_is_connected_at_any_worker_is_said_at_all(stack: AsyncExitStack) -> None:
+    """What a killed worker has said of clients that do not come back is cleared by the next one."""
+    crew = Crew(stack, 3)
+    await crew.start("--set", "presence.topic=here")
+    names = [next(crew.names(worker)) for worker in range(3)]
+    watcher = await crew.join(names[0], ("here/#", 1))
+
+    async def heard() -> tuple[str, bytes]:
+        found = await watcher.message()
+        return found.topic, found.payload
+
+    assert await heard() == (f"here/{names[0]}", b"online")
+    for name in names[1:]:
+        peer = await crew.join(name)
+        assert await heard() == (f"here/{name}", b"online")
+        if name == names[1]:
+            await peer.disconnect()
+        else:
+            await crew.kill(2)
+        assert await heard() == (f"here/{name}", b"")
+    assert await watcher.fence() == []
+    looker = await crew.join(names[1], ("here/#", 1))
+    assert {(await looker.message()).topic for _ in range(2)} == {f"here/{names[0]}", f"here/{names[1]}"}
+
+
 async def test_an_identifier_that_the_broker_gives_belongs_to_its_worker(crew: Crew) -> None:
     """[MQTT-3.1.3-6] A client that comes back with it finds its session, at whichever worker it was."""
     for _ in range(6):

@@ -88,6 +88,32 @@ async def test_all_workers_keep_as_many_sessions_as_may_be(stack: AsyncExitStack
         assert await begin(next(crew.names(worker, "other"))) == QUOTA
 
 
+async def test_a_user_keeps_as_much_at_all_workers_as_at_one_process(stack: AsyncExitStack) -> None:
+    """Nearly all of it at one worker, and nothing more at the others then."""
+    limit = ("--set", "limits.max_user_bytes=100_000")
+    alone = Crew(stack, 1)
+    await alone.start(*limit)
+    peer = await alone.join("client")
+    most = 0
+    while await peer.subscribe(f"filter/{most}") == (0,):
+        most += 1
+    crew = Crew(stack, 3)
+    await crew.start(*limit)
+    others = [await crew.join(next(crew.names(worker))) for worker in (0, 2)]
+    peer = await crew.join(next(crew.names(1)))
+    kept = 0
+    while kept < most * 0.95:
+        kept += await peer.subscribe(f"filter/{kept}") == (0,)
+    refused = [0, 0]
+    while min(refused) < 3:
+        for number, other in enumerate(others):
+            if await other.subscribe(f"other/{kept}") == (0,):
+                kept += 1
+            else:
+                refused[number] += 1
+    assert kept <= most
+
+
 async def test_clients_that_are_not_accepted_keep_none_out(stack: AsyncExitStack, tmp_path: Path) -> None:
     """They wait for the answer to a wrong password, and have all places, at another worker than the client's."""
     users = tmp_path / "users"

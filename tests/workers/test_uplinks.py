@@ -60,6 +60,15 @@ async def test_what_clients_of_any_worker_publish_goes_up_once(linked: Linked) -
     assert len(linked.below.told("upstream connected")) == 1
 
 
+async def test_who_is_connected_at_any_worker_goes_up(linked: Linked) -> None:
+    await linked.start("--set", "presence.topic=here", publish='["here/#"]')
+    above = await linked.above.join("above", ("here/#", 1))
+    names = [next(linked.below.names(worker)) for worker in range(3)]
+    for name in names:
+        await linked.below.join(name)
+    assert {(await above.message()).topic for _ in names} == {f"here/{name}" for name in names}
+
+
 async def test_what_comes_down_reaches_the_clients_of_all_workers_once(linked: Linked) -> None:
     await linked.start()
     peers = [await linked.below.join(next(linked.below.names(worker)), ("a/+", 1)) for worker in range(3)]

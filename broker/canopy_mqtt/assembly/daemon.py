@@ -153,7 +153,8 @@ def run(
     """
     # Always, not only under a limit: the usual soft limit of 1,024 is what most brokers first run into.
     # Of several workers each has a part of the connections (`workers.plan.unusable`).
-    raise_descriptor_limit(settings.limits.max_connections if settings.workers.count == 1 else 0)
+    alone = settings.workers.count == 1
+    raise_descriptor_limit(settings.limits.max_connections if alone else 0, sockets.of_http(settings))
     output = sys.stderr if stream is None else stream
     supervisor = Supervisor.of(os.environ)
     hangup = _Hangup(read, supervisor)
@@ -305,11 +306,12 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def raise_descriptor_limit(connections: int) -> int:
+def raise_descriptor_limit(connections: int, beside: int = 0) -> int:
     """Raise this process's limit on file descriptors as far as the system allows.
 
     Args:
         connections: connections that must be possible; 0 for as many as there are.
+        beside: file descriptors for connections that are not those of clients.
 
     Returns:
         The limit that now holds.
@@ -328,18 +330,18 @@ def raise_descriptor_limit(connections: int) -> int:
             pass
     if soft == resource.RLIM_INFINITY:
         return MANY_DESCRIPTORS
-    if connections and connections + OWN_DESCRIPTORS > soft:
-        raise DaemonError(sockets.too_few_descriptors(connections, soft))
+    if connections and connections + OWN_DESCRIPTORS + beside > soft:
+        raise DaemonError(sockets.too_few_descriptors(connections, soft, beside))
     return soft
 
 
-def too_few_descriptors(connections: int) -> str:
+def too_few_descriptors(connections: int, beside: int = 0) -> str:
     """Return the reason why a broker that is started here cannot have this number of connections; empty: it can.
     Changes nothing.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = hard == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS <= hard
-    return "" if enough or not connections else sockets.too_few_descriptors(connections, hard)
+    enough = hard == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS + beside <= hard
+    return "" if enough or not connections else sockets.too_few_descriptors(connections, hard, beside)
 
 
 def stop_on_signals(

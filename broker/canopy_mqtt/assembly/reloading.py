@@ -21,7 +21,7 @@ from canopy_mqtt.settings.descriptions import show
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.settings.loader import of_listeners
 from canopy_mqtt.settings.reloadable import with_reloadable
-from canopy_mqtt.sockets import too_many
+from canopy_mqtt.sockets import of_http, too_many
 
 if TYPE_CHECKING:
     from canopy_mqtt.admin.server import AdminServer
@@ -85,7 +85,7 @@ class Reloading:
         async with self.turn:
             if self._stops():
                 raise RuntimeError("the broker does not run")
-            if line := too_many(new.limits.max_connections):
+            if line := too_many(new.limits.max_connections, of_http(broker.settings)):
                 raise SettingsError([line])
             try:
                 await broker.listeners.discard(await broker.listeners.prepare(new, broker.admission is not None))
@@ -109,7 +109,9 @@ class Reloading:
             before, wanted = flatten(broker.settings), flatten(new)
             changed = [name for name, value in wanted.items() if value != before[name]]
             # First what may fail, and changes nothing.
-            if "limits.max_connections" in changed and (line := too_many(new.limits.max_connections)):
+            if "limits.max_connections" in changed and (
+                line := too_many(new.limits.max_connections, of_http(broker.settings))
+            ):
                 raise SettingsError([line])
             try:
                 renewal = await broker.listeners.prepare(new, broker.admission is not None)

@@ -11,6 +11,8 @@ from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.store import SharedStore
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from canopy_mqtt.cluster.cluster import Cluster
     from canopy_mqtt.net.server import Server
     from canopy_mqtt.settings import Settings
@@ -63,5 +65,5 @@ class Sharing:
         if self._cluster is not None:
             self._cluster.telling.tell(piece)
 
-    def _linked(self) -> bool:
-        return self._cluster is not None and self._cluster.links.linked
+    def _linked(self, nodes: Collection[str]) -> bool:
+        return self._cluster is not None and self._cluster.links.linked(nodes)

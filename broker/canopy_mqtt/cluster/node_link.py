@@ -22,6 +22,7 @@ from canopy_mqtt.cluster.pieces import HELLO
 from canopy_mqtt.core.codec.framing import MAX_PACKET
 from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.links.link import UpstreamLink
+from canopy_mqtt.links.parameters import show_certificate
 from canopy_mqtt.links.protocol.uplink import ConnectTerms, Uplink
 from canopy_mqtt.settings import Cluster, ClusterNode, Upstream
 
@@ -89,6 +90,8 @@ class NodeLink(UpstreamLink):
         self._own = own
         self._answer_within = link_timeout * ANSWER_PART
         self._changed = changed
+        self.quiet = False
+        """Its ups and downs are for the level debug: something else tells of them."""
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
@@ -111,7 +114,7 @@ class NodeLink(UpstreamLink):
         try:
             context = ssl.create_default_context(cafile=settings.ca_file)
             context.check_hostname = False
-            context.load_cert_chain(settings.cert_file, settings.key_file)
+            show_certificate(context, settings.cert_file, settings.key_file)
         except OSError as error:
             raise ValueError(f"cluster.ca_file, cert_file or key_file cannot be used: {error}") from error
         return context
@@ -179,17 +182,18 @@ class NodeLink(UpstreamLink):
 
     def tell_connected(self, uplink: Uplink) -> None:
         """Log that the link is up."""
-        self.log.info(
-            "link up",
-            node=self.node.name,
-            address=self.node.address,
-            session_present=uplink.session_present,
-            filters=len(self.declarer.wanted),
-        )
+        state = {"session_present": uplink.session_present, "filters": len(self.declarer.wanted)}
+        if self.quiet:
+            self.log.debug("link up", node=self.node.name, address=self.node.address, **state)
+        else:
+            self.log.info("link up", node=self.node.name, address=self.node.address, **state)
 
     def tell_failed(self, why: str) -> None:
         """Log that the link is down."""
-        self.log.warning("link down", node=self.node.name, address=self.node.address, why=why)
+        if self.quiet:
+            self.log.debug("link down", node=self.node.name, address=self.node.address, why=why)
+        else:
+            self.log.warning("link down", node=self.node.name, address=self.node.address, why=why)
 
 
 def common_name(certificate: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.greeting import Greeting
@@ -84,10 +84,9 @@ class NodeLinks(LinkManager):
         self._node_links.append(link)
         return link
 
-    @property
-    def linked(self) -> bool:
-        """True while this node hears all others."""
-        return all(link.connected for link in self._node_links)
+    def linked(self, nodes: Iterable[str]) -> bool:
+        """Return whether this node hears all of these, which may be nodes that it has no link to."""
+        return {link.node.name for link in self._node_links if link.connected}.issuperset(nodes)
 
     def _find_demanding(self) -> None:
         super()._find_demanding()

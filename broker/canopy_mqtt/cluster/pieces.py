@@ -10,18 +10,22 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from canopy_mqtt.store.shared.calls import Changed, DeliveryKey, General, Hello, Hints, Piece, Taken
+from canopy_mqtt.store.shared.calls import Changed, DeliveryKey, General, Hello, Hints, Members, Piece, Taken
 
 HELLO: Final = b"$node/hello"
 HINTS: Final = b"$node/hints"
 TAKEN: Final = b"$node/taken"
 GENERAL: Final = b"$node/general"
 CHANGED: Final = b"$node/changed"
+MEMBERS: Final = b"$node/members"
 
 KEY: Final = struct.Struct(">QQQ")
 """Session, source and number of a delivery."""
 EPOCH: Final = struct.Struct(">Q")
 """Of a claim; the client identifier follows, in UTF-8."""
+NODE: Final = struct.Struct(">Q")
+COUNT: Final = struct.Struct(">QQ")
+"""The queue of a share group, and how many members there are."""
 
 MAX_KEYS: Final = 2_048
 """Deliveries in one PUBLISH: more of them go in several, between which other packets have their turn."""
@@ -35,6 +39,8 @@ def encode(piece: Piece) -> Iterator[tuple[bytes, bytes]]:
                 yield HINTS, b"".join(KEY.pack(*key) for key in deliveries[at : at + MAX_KEYS])
         case Taken(client_id, epoch):
             yield TAKEN, EPOCH.pack(epoch) + client_id.encode()
+        case Members(node, counts):
+            yield MEMBERS, NODE.pack(node) + b"".join(COUNT.pack(*each) for each in counts)
         case Hello():
             yield HELLO, b""
         case General():
@@ -51,6 +57,9 @@ def decode(topic: bytes, payload: bytes) -> Piece:
         if topic == TAKEN:
             (epoch,) = EPOCH.unpack_from(payload)
             return Taken(payload[EPOCH.size :].decode(), epoch)
+        if topic == MEMBERS:
+            (node,) = NODE.unpack_from(payload)
+            return Members(node, list(COUNT.iter_unpack(payload[NODE.size :])))
     except (struct.error, UnicodeDecodeError):
         return General()
     if topic == CHANGED:

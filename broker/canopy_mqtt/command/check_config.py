@@ -22,7 +22,8 @@ from canopy_mqtt.settings.exposure import exposed
 from canopy_mqtt.settings.ineffective import ineffective
 from canopy_mqtt.settings.loader import annotated_defaults, changed, ignored, of_tables
 from canopy_mqtt.settings.secret_files import open_settings, open_to_others
-from canopy_mqtt.sockets import check_groups as socket_files
+from canopy_mqtt.sockets import check_files as socket_files
+from canopy_mqtt.sockets import of_http
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import Division, division
 from canopy_mqtt.terminal import MISUSED, fail
@@ -85,7 +86,9 @@ def check_config(
             _list_tables(name, value)
         else:
             typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
-    few = daemon.too_few_descriptors(settings.limits.max_connections) if settings.workers.count == 1 else ""
+    few = ""
+    if settings.workers.count == 1:
+        few = daemon.too_few_descriptors(settings.limits.max_connections, of_http(settings))
     for line in (
         *warnings(settings),
         *exposed(settings),

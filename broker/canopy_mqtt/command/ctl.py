@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from canopy_mqtt.ctl import clients, explain, messages, operations, top, trace
+from canopy_mqtt.ctl import clients, cluster, explain, messages, operations, top, trace
 from canopy_mqtt.ctl.api_client import CtlError
 from canopy_mqtt.ctl.options import DEFAULT_URL, Options, of_settings
 from canopy_mqtt.settings.environment import CTL_CA, CTL_TOKEN_FILE, CTL_URL, CTL_USER
@@ -25,7 +25,9 @@ app.command("traces")(trace.traces)
 app.command("retained")(messages.retained)
 app.command("publish")(messages.publish)
 app.command("kick")(clients.kick)
+app.command("session")(cluster.session)
 app.command("ban")(clients.ban)
+app.command("cluster")(cluster.cluster)
 app.command("upstream")(operations.upstream)
 app.command("reload")(operations.reload)
 app.command("log-level")(operations.log_level)

@@ -24,6 +24,13 @@ def init(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write; - for standard output.")
     ] = Path("canopy.toml"),
+    database: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Of cluster: the nodes share their durable sessions in this database, postgresql://USER@HOST/NAME.",
+        ),
+    ] = "",
 ) -> None:
     """Write a commented settings file to start from, and print the next commands.
 
@@ -35,11 +42,11 @@ def init(
         fail(f"{use}: allowed: {', '.join(USES)}", MISUSED)
     try:
         if str(output) == "-":
-            typer.echo(settings_for(use), nl=False)
+            typer.echo(settings_for(use, database=database), nl=False)
             return
-        written = write(use, output)
+        written = write(use, output, database)
     except InitError as error:
         fail(str(error))
     typer.echo(f"{', '.join(map(str, written))}: {USES[use].about}\n\nnext:")
-    for command in next_commands(use, output, written):
+    for command in next_commands(use, output, written, database):
         typer.echo(f"    {command}")

@@ -7,11 +7,13 @@ in /etc/canopy are replaced by ones beside the written settings.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from canopy_mqtt.settings.loader import FOLDERS
 
@@ -35,6 +37,15 @@ NODE_FOR_TRYING: Final = (
 )
 
 NODES: Final = ("a", "b", "c")
+
+STORE_OF_A_NODE: Final = re.compile(r'^path = "canopy-store-.*$', re.MULTILINE)
+"""The line of a node's own store, which a database of all nodes replaces."""
+
+HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Hosts of a database on this machine."""
+
+POSTGRESQL: Final = "postgres:17"
+"""The image of a database to try."""
 
 
 EXISTS: Final = "{file}: exists already, and was not changed; another: --output FILE"
@@ -99,30 +110,44 @@ USES: Final = {
 }
 
 
-def settings_for(use: str, output: Path | None = None) -> str:
-    """Return the text of the settings; `output`: the file that it is for.
+def settings_for(use: str, output: Path | None = None, database: str = "") -> str:
+    """Return the text of the settings; `output`: the file that it is for; `database`: the URL of the nodes' database.
 
     Raises:
-        InitError: the installation lacks it.
+        InitError: the installation lacks it, or the use has no database.
     """
+    if database:
+        if not USES[use].nodes:
+            raise InitError("--database is for a cluster: canopy init cluster --database URL")
+        if urlsplit(database).scheme not in ("postgresql", "postgres"):
+            raise InitError("--database: not the URL of a PostgreSQL database: postgresql://USER@HOST/NAME")
     name = USES[use].file
     found = next((folder / name for folder in FOLDERS if (folder / name).is_file()), None)
     if found is None:
         raise InitError(f"{FOLDERS[0] / name}: missing; install Canopy again")
     text = found.read_text(encoding="utf-8")
     if output is None:
-        return text
+        return _with_database(text, database)
     # As it stands between the quotes of a TOML string.
     folder = json.dumps(str(output.resolve().parent), ensure_ascii=False)[1:-1]
-    return text.replace(f"config/{name}", str(output)).replace(f"{ETC}/", f"{folder}/")
+    return _with_database(text.replace(f"config/{name}", str(output)).replace(f"{ETC}/", f"{folder}/"), database)
 
 
-def files(use: str, output: Path) -> dict[Path, str]:
+def _with_database(text: str, url: str) -> str:
+    """Return the settings of a node with the database of all nodes in place of a store of its own."""
+    if not url:
+        return text
+    line = f"url = {json.dumps(url, ensure_ascii=False)}   # the same database for all nodes"
+    return STORE_OF_A_NODE.sub(lambda _: line, text)
+
+
+def files(use: str, output: Path, database: str = "") -> dict[Path, str]:
     """Return the files to write with their settings: one, or one for each node, with its name behind that of `output`.
 
     Raises:
-        InitError: the installation lacks them.
+        InitError: see `settings_for`.
     """
+    settings_for(use, output, database)
     text = settings_for(use, output)
     nodes = USES[use].nodes
     if not nodes:
@@ -136,23 +161,27 @@ def files(use: str, output: Path) -> dict[Path, str]:
         settings = f"{own}nodes = [{rest}".replace(f"node {first} of", f"node {node} of")
         for name in ("canopy-store-", "node-"):
             settings = settings.replace(f"{name}{first}", f"{name}{node}")
-        found[output.with_stem(f"{output.stem}-{node}")] = settings
+        # Last: nothing in the URL is a name of the node's.
+        found[output.with_stem(f"{output.stem}-{node}")] = _with_database(settings, database)
     return found
 
 
-def write(use: str, output: Path) -> list[Path]:
-    """Write the settings to a new file, or to one for each node. Return them.
+def write(use: str, output: Path, database: str = "") -> list[Path]:
+    """Write the settings to a new file, or to one for each node. Return them. Only the user may read those that name a
+    database: its password may be there.
 
     Raises:
         InitError: one of them exists already, and so none was written; or one cannot be created.
     """
-    wanted = files(use, output)
+    wanted = files(use, output, database)
     for file in wanted:
         if file.exists():
             raise InitError(EXISTS.format(file=file))
     for file, text in wanted.items():
         try:
             with file.open("x", encoding="utf-8") as opened:
+                if database:
+                    file.chmod(0o600)
                 opened.write(text)
         except FileExistsError:
             raise InitError(EXISTS.format(file=file)) from None
@@ -164,15 +193,28 @@ def write(use: str, output: Path) -> list[Path]:
     return list(wanted)
 
 
-def next_commands(use: str, output: Path, written: Sequence[Path]) -> list[str]:
+def next_commands(use: str, output: Path, written: Sequence[Path], database: str = "") -> list[str]:
     """Return the commands that make what the settings name, check them, serve them and try them."""
     there = USES[use]
     folder = shlex.quote(str(output.resolve().parent))
     names = [shlex.quote(str(file)) for file in written]
     fill: Callable[[str], str] = lambda command: command.replace("{folder}", folder)  # noqa: E731
     return [
+        *_database_for_trying(database),
         *map(fill, there.first),
         *(f"canopy check-config {file}" for file in names),
         *(f"canopy serve --config {file}" + "   # in a terminal of its own" * bool(there.nodes) for file in names),
         *map(fill, there.last),
     ]
+
+
+def _database_for_trying(url: str) -> list[str]:
+    """Return the command that starts a database of this URL in a container, if it is on this machine. Shows no
+    password."""
+    parts = urlsplit(url)
+    if parts.hostname not in HERE or not parts.password:
+        return []
+    values = {"USER": parts.username or "canopy", "PASSWORD": "PASSWORD", "DB": parts.path.lstrip("/") or "canopy"}
+    given = " ".join(f"--env {shlex.quote(f'POSTGRES_{name}={unquote(value)}')}" for name, value in values.items())
+    port = parts.port or 5432
+    return [f"docker run --detach --publish 127.0.0.1:{port}:5432 {given} {POSTGRESQL}   # if none runs there yet"]

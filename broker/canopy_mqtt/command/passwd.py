@@ -63,7 +63,9 @@ def _password(stdin: bool, given: str | None) -> str:
     if given is not None:
         return given
     if stdin:
-        return sys.stdin.readline().removeprefix("\ufeff").rstrip("\r\n")
+        # The bytes of any encoding: MQTT has no rule for them.
+        line = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape")
+        return line.removeprefix("\ufeff").rstrip("\r\n")
     if not sys.stdin.isatty():
         fail("nobody can be asked for the password here: use --stdin", MISUSED)
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))

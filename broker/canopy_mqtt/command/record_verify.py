@@ -102,7 +102,7 @@ def check_part(root: Path) -> Found:
             bare = {} if origin in said.said else {BARE: True}
             said.said[origin] = real[0] | {SPANS: real[1]} | bare
     coverage = Coverage(ignored=frozenset({GAP}))
-    account(coverage, str(root), chosen, {}, root)
+    account(coverage, str(root), chosen, root)
     found.faults += [each.said.removeprefix(f"{root}: ").removeprefix(f"{root}/") for each in coverage.findings]
     if (more := coverage.kinds.total() - len(coverage.findings)) > 0:
         found.faults.append(f"{more:,} more")

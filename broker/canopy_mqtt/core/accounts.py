@@ -50,6 +50,9 @@ SETTINGS: Final[tuple[str, ...]] = (
 MAX_USER_BYTES: Final = "limits.max_user_bytes"
 """The setting of the absolute bound."""
 
+NO_PART: Final = -1
+"""In place of the bytes of an account that has no part of its own of `limits.max_user_bytes`."""
+
 
 LINK_ACCOUNT: Final = "link "
 """The beginning of the names of accounts that have what links to upstream brokers have retained here."""
@@ -63,6 +66,8 @@ class Account:
         # Bytes in memory that wait in its sessions' queues, and how many of its sessions have some waiting.
         self.queued: i64 = 0
         self.queues: i64 = 0
+        # What it may hold here, where several processes share `limits.max_user_bytes`, and each has a part of it.
+        self.part: i64 = NO_PART
         self.name = name
         self.user = user
         self.internal = internal
@@ -74,6 +79,10 @@ class Account:
     def bytes(self) -> int:
         """All bytes that it holds."""
         return self.held[FILTERS] + self.held[RETAINED_SIZE] + self.held[SESSION_SIZE] + int(self.queued)
+
+    def user_room(self, max_user_bytes: int) -> int:
+        """Return the bytes that it may hold more by `limits.max_user_bytes`, which is above 0; below 0: too many."""
+        return (max_user_bytes if self.part == NO_PART else int(self.part)) - self.bytes
 
 
 class Holder(HeapItem):
@@ -199,6 +208,30 @@ class Accounts:
         # setting and which of the two; and how often it was one that found no place here.
         self.untold: dict[tuple[str, str, str], int] = {}
         self.untold_more: i64 = 0
+        # What several processes share of `limits.max_user_bytes`: the parts of accounts that have one, and the names of
+        # accounts that asked for some and have less than half left, as many as are wanted.
+        self.parts: dict[str, int] = {}
+        self.short: dict[str, None] = {}
+        self.max_short: i64 = 0
+
+    def user_room(self, account: Account, max_user_bytes: int) -> int:
+        """Return the bytes that an account that asks may hold more, as `Account.user_room`, and note if it is short."""
+        left = account.user_room(max_user_bytes)
+        if left * 2 < max_user_bytes and len(self.short) < self.max_short:
+            self.short[account.name] = None
+        return left
+
+    def lacks(self, account: Account, need: int, max_user_bytes: int) -> bool:
+        """Return whether `limits.max_user_bytes`, 0 for none, leaves an account no room for so much more."""
+        return max_user_bytes > 0 and not account.internal and self.user_room(account, max_user_bytes) < need
+
+    def divide(self, parts: dict[str, int]) -> None:
+        """Have these accounts, and no others, a part of their own of `limits.max_user_bytes`."""
+        for name in [*self.parts, *parts]:
+            account = self.by_name.get(name)
+            if account is not None:
+                account.part = parts.get(name, NO_PART)
+        self.parts = parts
 
     def of(self, principal: Principal) -> Account:
         """Return the account of a principal. A caller for whom one is made charges it at once, or drops it."""
@@ -209,7 +242,10 @@ class Accounts:
         if not name or name == self.internal.name:
             return self.internal
         account = self.by_name.get(name)
-        return Account(name, name.startswith("user ")) if account is None else account
+        if account is None:
+            account = Account(name, name.startswith("user "))
+            account.part = self.parts.get(name, NO_PART)
+        return account
 
     def refuse(self, account: Account, room: Room, setting: str) -> None:
         """An account was refused some room: count it, and remember it for the log."""

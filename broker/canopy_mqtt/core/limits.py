@@ -109,3 +109,5 @@ class Limits:
         self.answer_timeout = 5.0
         # The topic below which the broker publishes which clients are connected (UTF-8); empty: nowhere.
         self.presence_topic = b""
+        # True if the other nodes keep these messages, too: nodes that are one broker.
+        self.presence_crosses = False

@@ -16,7 +16,6 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.persistence.journal import SessionRecord
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -53,9 +52,9 @@ class Attempt:
         # The client has gone, before the answer or later, or was refused.
         self.is_gone = False
         # The answer: a reason code, -1: there is none yet; `text` of a refusal, for the log and the client; `record` of
-        # a session that goes on. The core's.
+        # a session that `goes_on`. The core's.
         self.answer = -1
-        self.is_open = self._goes_on = False
+        self.is_open = self.goes_on = False
         self.text = ""
         self.record: SessionRecord | None = None
         # What the core has made of the record before the session is open.
@@ -67,7 +66,7 @@ class Attempt:
     @property
     def is_kept(self) -> bool:
         """Return whether the store keeps the session: it lasts, or it was kept and ends with this connection."""
-        return self.expiry > 0 or self._goes_on
+        return self.expiry > 0 or self.goes_on
 
     # -- the store's side ----------------------------------------------------------------------------------------------
 
@@ -84,7 +83,7 @@ class Attempt:
         if self.answer < 0:
             self.is_open = True
             self.record = record
-            self._goes_on = record is not None
+            self.goes_on = record is not None
             self._say(reason_codes.SUCCESS)
 
     def refused(self, reason_code: int, text: str) -> None:
@@ -181,19 +180,19 @@ class SharedSessions:
     The store refuses the session of another user, and begins one of another mount anew (`connect._open_session`).
 
     A message of QoS 1 or 2 goes to durable sessions by the store alone, also to those that are here: `publish`. The
-    store reads it back into the queues of those who are connected (`persistence.restore.take`). QoS 0, messages for a
-    subscription with QoS 0, those for share groups, and retained ones for a new subscription, come as without a store.
+    store reads it back into the queues of those who are connected (`persistence.restore.take`). So it does with those
+    for share groups, also to members whose sessions end with their connections. QoS 0, messages for another
+    subscription with QoS 0, and retained ones for a new subscription, come as without a store: a PUBLISH of QoS 2 of a
+    durable session when the store says that it had not come before, all else at once.
     Where a client has connected elsewhere, the store tells the router (`Router.elsewhere`, `Attempt.end`).
 
     No session subscribes here to the filters of all nodes: it would be asked for of other brokers, judged by access
-    control, and served in turns behind very many others, after the PUBACK. The filters have a table of their own, which
-    is asked about each message of QoS 1 or 2.
+    control, and served in turns behind very many others, after the PUBACK. The store matches each message of QoS 1 or 2
+    itself, and knows only with its commit that no session wants it: no PUBACK or PUBREC says 0x10 (No matching
+    subscribers).
     """
 
     def __init__(self) -> None:
-        # The filters of all durable sessions of all nodes; None: they are not known (yet), and each message of QoS 1
-        # or 2 may be for one of them. The store's to set and to change.
-        self.filters: NumberedFilters | None = None
         # CONNECTs without an answer, by client identifier: a later one ends an earlier one. The core's.
         self.waiting: dict[str, Attempt] = {}
 
@@ -219,16 +218,26 @@ class SharedSessions:
         """
         raise NotImplementedError
 
-    def publish(
-        self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int, offer: Offer | None
-    ) -> None:
-        """Keep a message of QoS 1 or 2 for the sessions behind `filters`, the numbers of those that match now.
+    def holds(self, session: Session) -> bool:
+        """Return whether the store has a session that is here: it has none that was opened while it was away."""
+        raise NotImplementedError
 
-        Called for each, also where none matches that is known by now: by the time that it is acknowledged, it has to be
-        known that there was no other. `packet_id`: of a PUBLISH of QoS 2 of a durable session, to be kept; 0 for all
-        others. `offer`: it is to be retained as well, both or neither. Messages of other nodes are not for it: these
-        have kept them.
+    def publish(
+        self,
+        message: Message,
+        session: Session | None,
+        packet_id: int,
+        live: Callable[[], object] | None,
+        offer: Offer | None,
+    ) -> None:
+        """Keep a message of QoS 1 or 2 for the durable sessions, and the share groups, that want it.
+
+        Called for each: by the time that it is acknowledged, it has to be known whether there are any. `packet_id`: of
+        a PUBLISH of QoS 2 of a durable session, to be kept; 0 for all others. `offer`: it is to be retained as well,
+        both or neither. Messages of other nodes are not for it: these have kept them.
         `session`: of a durable session here that has published it (for No Local); None: of others, or wills of QoS 2.
+        `live`: gives the message to all who have it live, and is called when the message is kept, before that is told
+        to the journal, but not where it had come before, maybe to another node. None: they have it already.
         It is acknowledged when all is committed that the journal was told up to the end of this call.
         """
         raise NotImplementedError

@@ -30,6 +30,10 @@ class CtlError(Exception):
     """The broker cannot be reached, or refuses the request."""
 
 
+ESCAPE: Final = "surrogateescape"
+"""How Python marks bytes of a command line that are no UTF-8: they are sent as they are."""
+
+
 class _UnixConnection(http.client.HTTPConnection):
     """An HTTP connection over a Unix socket."""
 
@@ -51,8 +55,8 @@ class ApiClient:
             CtlError: the URL is malformed, or the file cannot be read.
         """
         self.url = url
-        parts = urlsplit(url)
         try:
+            parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
             raise CtlError(f"{url}: {error}") from None
@@ -75,7 +79,7 @@ class ApiClient:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         elif user:
-            self._headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+            self._headers["Authorization"] = "Basic " + base64.b64encode(as_bytes(f"{user}:{password}")).decode()
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """Send a request. Returns the answer as plain values, or None without one. Raises CtlError."""
@@ -98,7 +102,8 @@ class ApiClient:
             raise CtlError(f"{self.url}: no answer within {TIMEOUT:g} s") from None
         except (ConnectionRefusedError, FileNotFoundError):
             raise CtlError(f"{self.url}: no broker listens there. {self._how_to_listen()}") from None
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
+            # Of a host name: the last.
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise CtlError(f"{self.url}: {why}") from None
         finally:
@@ -115,7 +120,7 @@ class ApiClient:
         self, connection: http.client.HTTPConnection, method: str, path: str, body: Any, query: dict[str, Any]
     ) -> Iterator[bytes]:
         asked = {name: value for name, value in query.items() if value is not None}
-        target = BASE + path + (f"{'&' if '?' in path else '?'}{urlencode(asked)}" if asked else "")
+        target = BASE + path + (f"{'&' if '?' in path else '?'}{urlencode(asked, errors=ESCAPE)}" if asked else "")
         headers = dict(self._headers)
         sent: bytes | None = None
         if body is not None:
@@ -151,7 +156,11 @@ class ApiClient:
 
 
 def named(part: str) -> str:
-    return quote(part, safe="")
+    return quote(part, safe="", errors=ESCAPE)
+
+
+def as_bytes(text: str) -> bytes:
+    return text.encode("utf-8", ESCAPE)
 
 
 def _refusal(answer: http.client.HTTPResponse) -> CtlError:

@@ -117,7 +117,25 @@ def tls(settings: Upstream) -> ssl.SSLContext | None:
     try:
         context = ssl.create_default_context(cafile=settings.ca_file or None)
         if settings.cert_file:
-            context.load_cert_chain(settings.cert_file, settings.key_file)
+            show_certificate(context, settings.cert_file, settings.key_file)
     except OSError as error:
         raise ValueError(f"ca_file, cert_file or key_file cannot be used: {error}") from error
     return context
+
+
+def show_certificate(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
+    """Have a link show a certificate. Raises OSError; ValueError: the key is encrypted."""
+    asked: list[bool] = []
+
+    def tell() -> str:
+        # Without this OpenSSL would ask on the terminal, and the event loop would wait for the answer.
+        asked.append(True)
+        return ""
+
+    try:
+        context.load_cert_chain(cert_file, key_file, tell)
+    except OSError as error:
+        if asked:
+            why = "the private key is encrypted, and a link has no password for it"
+            raise ValueError(f"key_file {key_file}: {why}") from error
+        raise

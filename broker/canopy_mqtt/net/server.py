@@ -89,7 +89,9 @@ class Server:
         (`core.hooks`)."""
         self.settings = Settings() if settings is None else settings
         self.router = Router(limits(self.settings), self.settings.routing.trie, self.settings.routing.match_cache)
-        self._most = self.settings.limits.max_connections or sockets.connections_that_fit()
+        self._most = self.settings.limits.max_connections or sockets.connections_that_fit(
+            sockets.of_http(self.settings)
+        )
         self.router.limits.max_connections = self._most
         self.router.broker_id = self.settings.federation.broker_id or secrets.token_hex(4)
         self.log: Any = Log()
@@ -330,7 +332,7 @@ class Server:
         """
         bounds = settings.limits
         change(self.router, settings)
-        self._most = bounds.max_connections or sockets.connections_that_fit()
+        self._most = bounds.max_connections or sockets.connections_that_fit(sockets.of_http(settings))
         self.router.limits.max_connections = self.connection_table.most = self._most
         if self.admission is not None:
             self.admission.change(

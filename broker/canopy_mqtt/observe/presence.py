@@ -9,6 +9,7 @@ none. Links to other brokers do not count as clients.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
@@ -42,6 +43,10 @@ class Presence:
         self._not_yet: dict[str, asyncio.TimerHandle] = {}
         self._stopping = False
         self._waking = False
+        # Microseconds since 1970, as messages between nodes have them.
+        self._began = int(time.time() * 1e6)
+        # The topics of which several nodes may have kept what is not true any more.
+        self._untrue: set[str] = set()
 
     async def start(self) -> None:
         """Clear the messages of an earlier run, and announce the clients that are connected already."""
@@ -87,6 +92,26 @@ class Presence:
         if timer is not None:
             timer.cancel()
         else:
+            self._publish(topic, b"")
+
+    def is_echo(self, topic: str, at: int) -> bool:
+        """Return whether another worker has kept what an earlier run of this one said of a client, and clear it there.
+
+        `at`: when it was said, in microseconds since 1970.
+        """
+        name = topic.removeprefix(f"{self.topic}/")
+        client_id = unquote(name)
+        keeps = self._server.router.keeps
+        if at >= self._began or name == topic or "/" in name or keeps is None or not keeps(client_id):
+            return False
+        if topic not in self._untrue and not self._connected(client_id):
+            self._untrue.add(topic)
+            self._server.loop.call_soon(self._clear, client_id, topic)
+        return True
+
+    def _clear(self, client_id: str, topic: str) -> None:
+        self._untrue.discard(topic)
+        if not self._stopping and not self._connected(client_id):
             self._publish(topic, b"")
 
     def _stayed(self, client_id: str, topic: str) -> None:

@@ -39,11 +39,12 @@ def rooms(router: Router, accounts: int = 1) -> list[RoomUse]:
     store = router.retained_store
     # The sessions of several workers for each other count for no limit (`workers.totals`).
     own = router.accounts.internal.held if router.table.home_of is not None else [0] * len(ROOMS)
+    sessions = len(router.sessions) + router.session_table.elsewhere
     held = {
-        FILTERS: (int(router.table.bytes), limits.max_filter_bytes),
+        FILTERS: (int(router.table.bytes + router.table.elsewhere), limits.max_filter_bytes),
         RETAINED: (store.count, limits.max_retained_messages),
         RETAINED_SIZE: (store.bytes, limits.max_retained_bytes),
-        SESSIONS: (len(router.sessions) - own[SESSIONS], max(0, limits.max_sessions - own[SESSIONS])),
+        SESSIONS: (sessions - own[SESSIONS], max(0, limits.max_sessions - own[SESSIONS])),
         SESSION_SIZE: (router.session_table.bytes - own[SESSION_SIZE], limits.max_session_bytes),
     }
     found: list[RoomUse] = []

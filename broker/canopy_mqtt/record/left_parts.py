@@ -57,7 +57,7 @@ def settle(folders: Sequence[Path], options: Options, log: Any) -> None:
 def _settle(root: Path, options: Options, log: Any) -> None:
     folder = Folder(root)
     left = folder.open()
-    left.tell(log)
+    left.tell(log, directory=str(root))
     ended: int | None = None
     try:
         if left.missing is not None:

@@ -1,7 +1,7 @@
 """Writes record batches as the segments of one run.
 
-Owns the rotation of segments, their drafts, the bundles of manifests, and the updates of a Delta Lake table. Blocks; it
-runs in the recorder's thread.
+Owns the rotation of segments, their drafts, and the updates of a Delta Lake table. Blocks; it runs in the recorder's
+thread.
 
 Promises: a finished segment never changes.
 """
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from canopy_mqtt.record.files.bundles import bundle
 from canopy_mqtt.record.files.drafts import Draft
 from canopy_mqtt.record.files.folder import reason, why_not_written
 from canopy_mqtt.record.files.segment import Segment
@@ -81,7 +80,6 @@ class Writer:
         self._run_id = ""
         self._segment: Segment | None = None
         self._draft: Draft | None = None
-        self._hour = ""
         self._table: DeltaFollower | None = None
 
     def begin(self, run_id: str) -> None:
@@ -98,11 +96,6 @@ class Writer:
         if segment is None:
             first_seq, first_ts = batch.column("seq")[0].as_py(), batch.column("ts")[0].value
             segment = self._segment = Segment(self.options.directory, self._run_id, first_seq, first_ts)
-            if segment.folder != self._hour:
-                # No more segments come to the hour before.
-                if self._hour:
-                    bundle(self.options.directory, self._hour)
-                self._hour = segment.folder
             if self.options.draft_seconds:
                 self._draft = Draft(segment.path, self.options.draft_seconds)
         segment.add(batch)

@@ -35,6 +35,9 @@ Steps: TypeAlias = tuple[str | int, ...]
 MAX_SHOWN_LENGTH: Final = 80
 """Characters of a wrong value that a message repeats."""
 
+MAX_DECIMAL_BITS: Final = 10_000
+"""Bits of a whole number that is written in decimal digits: Python refuses to write more than 4,300 of them."""
+
 TABLES: Final[Mapping[str, type[Section] | Mapping[str, type[Section]]]] = {
     "queue.rules": QueueRuleSettings,
     "cluster.nodes": ClusterNode,
@@ -223,6 +226,8 @@ def to_toml(value: Any) -> str:
         value = value.model_dump(exclude_defaults=True)
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{_toml_key(key)} = {_toml_item(key, item)}' for key, item in value.items())}}}"
+    if isinstance(value, int) and value.bit_length() > MAX_DECIMAL_BITS:
+        return hex(value)  # Python writes so many digits in no other base
     return str(value)
 
 

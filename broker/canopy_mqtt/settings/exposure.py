@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from ipaddress import ip_network
+from urllib.parse import urlsplit
 
 from canopy_mqtt.settings import HttpTable, JwtTable, Listener, Settings, called
 from canopy_mqtt.settings.access.authenticators import AnyTable
@@ -18,6 +20,8 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
     """
     yield from _certificates(settings)
     yield from _services(settings)
+    yield from _in_clear(settings)
+    yield from _any_proxy(settings)
     checked = authenticated or bool(settings.authenticator)
     if not settings.mqtt.allow_anonymous and not checked:
         yield (
@@ -34,10 +38,7 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
         yield from _unproven(settings)
     yield from _unbound(settings)
     if settings.shares_sessions:
-        yield (
-            "[cluster] with store.url is experimental: nothing limits how many sessions, and filters of absent "
-            "clients, the database keeps. Let only clients connect that you trust"
-        )
+        yield '[cluster] with store.url is experimental: docs/cluster.md, "With one database", says what does not hold'
     for listener in settings.listeners:
         if not _others_reach(listener):
             continue
@@ -136,6 +137,32 @@ def _services(settings: Settings) -> Iterator[str]:
             yield (
                 f'authenticator[{at}].on_error = "allow": anybody who can stop the service from answering can connect '
                 "under any name"
+            )
+
+
+def _in_clear(settings: Settings) -> Iterator[str]:
+    """Yield a line for each place where credentials other than those of clients cross the network unencrypted."""
+    http = settings.http
+    for url, endpoint in zip(http.listen, http.endpoints, strict=True):
+        if http.guarded and endpoint.scheme == "http" and endpoint.host and not _is_loopback(endpoint.host):
+            yield (
+                f'http.listen "{url}": other machines may reach it without TLS, so passwords and tokens of operators '
+                "cross the network unencrypted. Use https://, or listen on 127.0.0.1 behind a proxy with TLS"
+            )
+    for link in settings.upstream:
+        parts = urlsplit(link.url)
+        if parts.scheme == "mqtt" and not _is_loopback(parts.hostname or "") and (link.password or link.password_file):
+            yield (
+                f'upstream "{link.name}": its password is sent to another machine unencrypted. Use mqtts:// in its url'
+            )
+
+
+def _any_proxy(settings: Settings) -> Iterator[str]:
+    for at, listener in enumerate(settings.listener):
+        if not listener.endpoint.path and any(ip_network(each).prefixlen == 0 for each in listener.proxy_from):
+            yield (
+                f"listener[{at}].proxy_from allows every address: whoever reaches the listener may claim any address, "
+                "and so evade bans, limits and rules about addresses. Name the proxies alone"
             )
 
 

@@ -18,6 +18,7 @@ from canopy_mqtt.settings.values import (
     MAX_PACKET,
     MAX_TIME,
     PLAIN_PORTS,
+    Address,
     CountOrUnlimited,
     Delay,
     RateOrUnlimited,
@@ -70,6 +71,12 @@ class Endpoint(NamedTuple):
             return f"{self.scheme}://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
+
+    def overlaps(self, other: Endpoint) -> bool:
+        """Return whether the system would bind only one of the two."""
+        if self.path or other.path:
+            return self.path == other.path
+        return Address(self.host, self.port).overlaps(Address(other.host, other.port))
 
 
 def socket_path(parts: SplitResult) -> str:

@@ -160,6 +160,10 @@ def _from_file(path: Path, problems: list[str]) -> list[Entry]:
     except tomllib.TOMLDecodeError as error:
         problems.append(f"{path}: not valid TOML: {error}{_about_toml(path, str(error))}")
         return []
+    except (ValueError, RecursionError):
+        # Python's own limits.
+        problems.append(f"{path}: cannot be read: a number in it has too many digits, or lists are nested too deeply")
+        return []
     entries: list[Entry] = []
     sections = section_models()
     there = lines(text)
@@ -210,7 +214,7 @@ def _parse(name: str, text: str) -> Any:
     value: Any = text
     try:
         document = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         pass
     else:
         # Anything else (a date, a second line with a second key) was not meant as TOML.

@@ -59,15 +59,14 @@ def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
 
 def _tables(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
     names: set[str] = set()
-    places: set[Endpoint] = set()
+    places: list[Endpoint] = []
     for at, listener in enumerate(listeners):
         if listener.label in names:
             raise wrong("a name that no other listener has", f"[{at}].name", listener.label)
-        endpoint = listener.endpoint._replace(scheme="")
-        if endpoint in places and (endpoint.port or endpoint.path):
+        if any(listener.endpoint.overlaps(place) for place in places):
             raise wrong("an address that no other listener has", f"[{at}].url", listener.url)
         names.add(listener.label)
-        places.add(endpoint)
+        places.append(listener.endpoint)
     return tuple(listeners)
 
 
@@ -132,15 +131,20 @@ class AllSettings(BaseModel):
 
     @model_validator(mode="after")
     def _apart(self) -> AllSettings:
-        """Check that no `listener` table uses an address of `listen`."""
-        both = len(self.listeners) > len(self.listener)
-        taken = {address[:2] for address in self.addresses} if both else set()
+        """Check that no `listener` table uses an address of `listen`, and HTTP and the cluster none of a listener."""
+        taken = [listener.endpoint for listener in self.listeners]
+        of_listen = taken[: len(taken) - len(self.listener)]
         for at, listener in enumerate(self.listener):
-            here = listener.endpoint
-            if here.port and (here.host, here.port) in taken:
+            if any(listener.endpoint.overlaps(place) for place in of_listen):
                 raise wrong(
                     "an address that is not in listen; leave one of both out", f"listener[{at}].url", listener.url
                 )
+        for at, endpoint in enumerate(self.http.endpoints):
+            if any(endpoint.overlaps(place) for place in taken):
+                raise wrong("an address that nothing else listens on", f"http.listen[{at}]", self.http.listen[at])
+            taken.append(endpoint)
+        if self.cluster.listen and any(self.cluster.endpoint.overlaps(place) for place in taken):
+            raise wrong("an address that nothing else listens on", "cluster.listen", self.cluster.listen)
         return self
 
     @model_validator(mode="after")
@@ -162,10 +166,6 @@ class AllSettings(BaseModel):
     def shares_sessions(self) -> bool:
         """True if the nodes of a cluster have their durable sessions in one database."""
         return bool(self.cluster.name and self.store.url)
-
-    @property
-    def addresses(self) -> tuple[Address, ...]:
-        return tuple(parse_listen(url) for url in self.listen)
 
 
 def section_models() -> dict[str, type[Section]]:

@@ -1,4 +1,4 @@
-"""Finds files with secrets that other users may read, and files that other users may write.
+"""Finds files with secrets that other users may read, and files that other users may write, or replace in their folder.
 
 They are reported, and used all the same: at the start, by `canopy check-config`, and by `canopy ctl` for its token.
 Other users are those who are neither the owner nor in the file's group. Administrators control the group: with its own
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from canopy_mqtt.settings import HttpTable, JwtTable, PasswordFileTable, ScramTable, Settings
+from canopy_mqtt.settings.access.tokens import is_url
 
 
 def open_to_others(settings: Settings) -> Iterator[str]:
@@ -23,11 +24,13 @@ def open_to_others(settings: Settings) -> Iterator[str]:
     secrets.pop("", None)
     for file, secret in secrets.items():
         yield from _about(file, secret)
+    yield from _open_folders(secrets)
 
 
 def open_settings(config: Path, settings: Settings) -> Iterator[str]:
     """Yield the lines for the settings file itself."""
     yield from _about(str(config), _holds_secrets(settings))
+    yield from _open_folders([str(config)])
 
 
 def open_secret(file: str) -> Iterator[str]:
@@ -45,6 +48,27 @@ def _about(file: str, secret: bool) -> Iterator[str]:
         yield f"{file} {what} on this machine ({mode:04o}): chmod {'600' if secret else 'o-w'} it"
     elif secret and mode & stat.S_IROTH:
         yield f"{file} holds secrets and may be read by everybody on this machine ({mode:04o}): chmod 600 it"
+
+
+def _open_folders(files: Iterable[str]) -> Iterator[str]:
+    """Yield a line for each folder that everybody may write, with the first of these files in it.
+
+    The mode of a file does not protect it there, unless the folder is sticky, as /tmp is.
+    """
+    seen: set[str] = set()
+    for file in files:
+        # Of a link, both its own folder and that of its target.
+        for folder in (os.path.dirname(os.path.abspath(file)), os.path.dirname(os.path.realpath(file))):
+            if folder in seen:
+                continue
+            seen.add(folder)
+            try:
+                mode = stat.S_IMODE(os.stat(folder).st_mode)
+            except OSError:
+                continue
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                found = f"{folder} may be written by everybody on this machine ({mode:04o}), who can replace {file}"
+                yield f"{found}: chmod o-w the folder"
 
 
 def _named(settings: Settings) -> Iterator[tuple[str, bool]]:
@@ -65,8 +89,13 @@ def _named(settings: Settings) -> Iterator[tuple[str, bool]]:
         elif isinstance(table, JwtTable):
             yield table.secret_file, True
             yield table.key_file, False
+            # Who may write these keys may sign tokens.
+            yield "" if is_url(table.jwks) else table.jwks, "HS" in "".join(table.algorithms)
+            yield table.jwks_ca_file, False
         elif isinstance(table, HttpTable):
             yield table.key_file, True
+            yield table.cert_file, False
+            yield table.ca_file, False
     http = settings.http
     for file in (http.password_file, http.viewer_token_file, http.operator_token_file, http.key):
         yield file, True
@@ -75,8 +104,10 @@ def _named(settings: Settings) -> Iterator[tuple[str, bool]]:
     for link in settings.upstream:
         yield link.password_file, True
         yield link.key_file, True
+        yield link.cert_file, False
         yield link.ca_file, False
     yield settings.cluster.key_file, True
+    yield settings.cluster.cert_file, False
     yield settings.cluster.ca_file, False
 
 

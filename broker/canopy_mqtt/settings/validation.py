@@ -112,8 +112,8 @@ def no_such_setting(entry: Entry, known: Mapping[str, Any]) -> str:
         return f"{entry.where()}{entry.name}: a section; name a setting in it, like {first}"
     near = nearest(entry.name, known)
     if near is None:
-        return f"{entry.where()}{entry.name}: no such setting; canopy check-config --defaults lists them all"
-    return f"{entry.where()}{entry.name}: no such setting; the nearest is {near}"
+        return f"{entry.where()}{cut(entry.name)}: no such setting; canopy check-config --defaults lists them all"
+    return f"{entry.where()}{cut(entry.name)}: no such setting; the nearest is {near}"
 
 
 def line_of(found: Mapping[Steps, int], steps: Steps) -> int | None:
@@ -158,10 +158,10 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
     for fault in error.errors(include_url=False):
         steps = tuple(step for step in fault["loc"] if step not in (A_WORD, A_LIST))
         if not steps:
-            # About listen and listener together: it says where by itself.
+            # About several settings together: it says where by itself.
             context = fault["ctx"]
             entry = chosen[context["at"].partition("[")[0]]
-            other = chosen["listen"].origin
+            other = chosen.get("listen", entry).origin
             more = "" if other == entry.origin else f" (listen: {other})"
             where, found = entry.where(*_steps(context["at"])), show(context["found"])
             problems.append(f"{where}{context['at']}: found {found}; allowed: {fault['msg']}{more}")

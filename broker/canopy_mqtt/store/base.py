@@ -10,8 +10,8 @@ acknowledgements sent.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from canopy_mqtt.core.persistence.journal import Journal, Saved
 from canopy_mqtt.histogram import Histogram
@@ -23,6 +23,50 @@ IN_USE: Final = "the store is in use by another broker of this process"
 
 class StoreError(Exception):
     """A store cannot be opened, read or written; the message says why in one line for the operator."""
+
+
+class NodeReport(NamedTuple):
+    """A node of several that share a store. `seen`: seconds since its last sign of life; `clients`: that are connected
+    there; `durable`: those of them whose sessions outlive their connections."""
+
+    name: str
+    alive: bool
+    seen: float
+    version: str
+    clients: int
+    durable: int
+
+
+class SessionReport(NamedTuple):
+    """A session in a store that nodes share. `node`: where its client is connected, empty: nowhere; `expiry`: its
+    Session Expiry Interval, s, None: never; `expires_in`: s, None: its client is connected, or it never expires."""
+
+    account: str
+    node: str
+    epoch: int
+    expiry: int | None
+    expires_in: float | None
+    waiting: int
+    in_flight: int
+    subscriptions: int
+    filters: Sequence[tuple[str, int]]
+    """Topic filter and QoS of the first ones."""
+
+
+class SharedReports(ABC):
+    """What operators ask of a store that nodes share, at any of them. All raise StoreError."""
+
+    @abstractmethod
+    async def nodes(self) -> Sequence[NodeReport]:
+        """Return the state of each node that there is, or was."""
+
+    @abstractmethod
+    async def session(self, client_id: str) -> SessionReport | None:
+        """Return the state of a client's session; None: it has none."""
+
+    @abstractmethod
+    async def end_session(self, client_id: str) -> bool:
+        """End a client's session, and its connection, at whichever node. False: there is none."""
 
 
 class StoreListener(ABC):
@@ -60,10 +104,12 @@ class Store(ABC):
         listener: who is told of failures while it is open.
         commit_times: seconds from a change to its commit; None for a store that does not say.
         blocked: whether somebody keeps it from giving back the room of what is gone.
+        reports: what operators ask of a store that nodes share; None: it is one broker's.
     """
 
     commit_times: Histogram | None = None
     blocked = False
+    reports: SharedReports | None = None
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal

@@ -85,6 +85,11 @@ class Acceptor:
         self._reading = False
         self._pause: asyncio.TimerHandle | None = None
 
+    @property
+    def urls(self) -> list[str]:
+        """The URLs of all addresses, with their real ports."""
+        return [each.endpoint.url() for each in self._addresses]
+
     async def bind(self) -> None:
         """Take all addresses; no client can connect yet. Raises StartupError, in one line: then none is taken."""
         try:
@@ -101,7 +106,7 @@ class Acceptor:
         self.resume()
 
     async def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop accepting connections."""
         self.rest()
         if self._pause is not None:
             self._pause.cancel()

@@ -1,7 +1,8 @@
-"""What workers ask each other and their supervisor, over Unix sockets in a folder of the broker's user alone.
+"""Workers ask each other and their supervisor, over Unix sockets in a folder of the broker's user alone.
 
-Owns the socket at which one process answers. Promises: a question waits no longer than its patience; who did not answer
-in that time is not asked again for `SILENT` seconds, so that one process that hangs holds up no line of requests.
+Owns the socket at which one process answers. Promises: a question waits no longer than its patience; a process that did
+not answer in that time is not asked again for `SILENT` seconds, so that one process that hangs holds up no line of
+requests.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Away(Exception):
 
 
 class Heard(NamedTuple):
-    """What the workers have answered."""
+    """The answers of the workers."""
 
     found: dict[str, Any]
     """By the name of the worker, in their order."""
@@ -67,7 +68,7 @@ class Answering:
         """`broke` is called with the faults of answers; the process that asks takes them for no answer."""
         self.name = name
         self.answers = answers
-        """What the process answers, by the name of the question."""
+        """The answers of the process, by the name of the question."""
         self._folder = folder
         self._path = socket_of(folder, name)
         self._broke = broke
@@ -121,7 +122,7 @@ class Siblings(Answering):
         self.number = number
         self.names = [name_of(each) for each in range(count)]
         self.counters: defaultdict[str, KeptCounters] = defaultdict(KeptCounters)
-        """What was counted anywhere, by the question for figures that was asked."""
+        """The counters of all workers, by the question for figures."""
         # Until when those who did not answer are not asked, in seconds of the loop's clock.
         self._silent: dict[str, float] = {}
 

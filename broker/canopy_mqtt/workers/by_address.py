@@ -34,7 +34,7 @@ class ByAddress(Generic[T]):
 
     @property
     def most(self) -> int:
-        """How many things the address has that has most."""
+        """The number of things of the address that has most."""
         return self._most if self._with else 0
 
     def count(self, address: Hashable) -> int:

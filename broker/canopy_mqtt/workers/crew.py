@@ -24,7 +24,7 @@ from canopy_mqtt.workers.gate import Gate
 from canopy_mqtt.workers.kept_bans import KeptBans
 from canopy_mqtt.workers.lines import MAX_BYTES, UNTAKEN, Line, Newcomer, Room, refuse
 from canopy_mqtt.workers.parts import PERIOD, Parts
-from canopy_mqtt.workers.plan import Plan, make_again, run_folder
+from canopy_mqtt.workers.plan import make_again, run_folder, settings_of
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
 from canopy_mqtt.workers.wire import Arrival
 
@@ -43,21 +43,13 @@ PATIENCE: Final = 10.0
 class Slot:
     """The place of one worker: its process, if there is one, and the line of its connections."""
 
-    def __init__(self, number: int, line: Line, gone: Callable[[int], None]) -> None:
-        """`gone` is called with its number when its process has ended."""
-        self._gone = gone
+    def __init__(self, number: int, line: Line) -> None:
         self.number = number
         self.name = name_of(number)
         self.line = line
         self.process: WorkerProcess | None = None
         self.started = False
         """The process has started: it can be told of a reload, and waited for."""
-
-    def empty(self) -> list[Newcomer]:
-        """The process has ended. Returns the connections that any other worker can have."""
-        self.process, self.started = None, False
-        self._gone(self.number)
-        return self.line.end()
 
 
 class Crew:
@@ -75,7 +67,7 @@ class Crew:
         """`people`: they read the log. `write` takes the lines of the workers' logs. `most`: connections that wait
         for all of them. `relayed` is called with a connection that a worker has for another one."""
         count = settings.workers.count
-        # A quarter is for all lines alike, so that no line has all: who waits for one that is away keeps nobody out.
+        # A quarter is for all lines alike, so that clients that wait for one worker keep out none of another.
         part = max(most // count // 4, min(UNTAKEN, most // count))
         room = Room(most - part * count)
         self._settings = settings
@@ -93,17 +85,21 @@ class Crew:
         # Two may be out at a time, at a worker that starts during a reload.
         self._questions = itertools.count()
         self._broker_id = secrets.token_hex(4)
+        # Those of workers that start: of the start, with what reloads have changed.
+        self._in_force = settings
         # From `start` on.
-        self._plan: Plan
         self._ports: Sequence[int]
 
     def _slot(self, number: int, room: Room, part: int) -> Slot:
         line = Line(room, part, MAX_BYTES // self._settings.workers.count, partial(self.gate.pass_on, number))
-        return Slot(number, line, self._gone)
+        return Slot(number, line)
 
-    def _gone(self, worker: int) -> None:
-        self.gate.gone(worker)
-        self.parts.gone(worker)
+    def empty(self, slot: Slot) -> list[Newcomer]:
+        """The process of a worker has ended. Returns the connections that any other worker can have."""
+        slot.process, slot.started = None, False
+        self.gate.gone(slot.number)
+        self.parts.gone(slot.number)
+        return slot.line.end()
 
     @property
     def folder(self) -> Path:
@@ -120,7 +116,6 @@ class Crew:
         """
         self._ports = ports
         self._folder = await asyncio.to_thread(run_folder, len(self.slots))
-        self._plan = Plan(self._settings, self._folder, self._people)
         self._dividing = asyncio.create_task(self._divide())
         await _together([self._begin(slot) for slot in self.slots])
         await _together([self._open(slot) for slot in self.slots])
@@ -133,13 +128,13 @@ class Crew:
             await asyncio.to_thread(make_again, self._folder)
         except OSError as error:
             raise WorkerError(f"the folder {self._folder} cannot be made: {error.strerror}") from error
-        plan = self._plan
+        settings = self._in_force
         process = await self._begin(slot)
         await self._open(slot)
-        while plan is not self._plan:
+        while settings is not self._in_force:
             # There was a reload since it began.
-            plan = self._plan
-            problems, _ = await self._ask_to_reload(process, slot, True, plan)
+            settings = self._in_force
+            problems, _ = await self._ask_to_reload(process, slot, True, settings)
             if problems:
                 process.kill()
                 raise WorkerError("; ".join(problems))
@@ -150,13 +145,12 @@ class Crew:
 
         Raises SettingsError: some cannot use them.
         """
-        plan = self._plan.with_settings(settings)
         if takes:
             # Before any is told: one that starts meanwhile finds it.
-            self._plan = self._plan.with_settings(_in_force(self._settings, settings))
+            self._in_force = _in_force(self._settings, settings)
         answers = await asyncio.gather(
             *(
-                self._ask_to_reload(slot.process, slot, takes, plan)
+                self._ask_to_reload(slot.process, slot, takes, settings)
                 for slot in self.slots
                 if slot.process is not None and slot.started
             ),
@@ -174,21 +168,19 @@ class Crew:
             raise SettingsError(list(problems))
         return list(lines)
 
-    async def _ask_to_reload(self, process: WorkerProcess, slot: Slot, takes: bool, plan: Plan) -> list[Any]:
+    async def _ask_to_reload(self, process: WorkerProcess, slot: Slot, takes: bool, settings: Settings) -> list[Any]:
         """Return the problems that a worker has with settings, and its lines. Raises WorkerError: it has ended."""
-        number = next(self._questions)
-        return await process.ask(f"reloaded {number}", "reload", number, takes, plan.settings(slot.number))
+        number, own = next(self._questions), settings_of(slot.number, settings, self.folder, self._people)
+        return await process.ask(f"reloaded {number}", "reload", number, takes, own)
 
     def use(self, settings: Settings) -> Settings:
         """Have workers that start from now on use these settings. Returns the former ones."""
-        before, self._settings = self._settings, settings
-        self._plan = self._plan.with_settings(settings)
+        before, self._settings, self._in_force = self._settings, settings, settings
         return before
 
     def use_again(self, before: Settings) -> None:
         """Have workers that start from now on use former settings, but for what reloads have changed: that stays."""
-        self._settings = before
-        self._plan = self._plan.with_settings(_in_force(before, self._plan.of_all))
+        self._settings, self._in_force = before, _in_force(before, self._in_force)
 
     def tell(self, *said: object, but: int = -1) -> None:
         """Say something to all workers that run, but for one of them; -1: to all."""
@@ -224,7 +216,7 @@ class Crew:
             slot.line.close()
         await asyncio.gather(*(self.end(slot) for slot in self.slots))
         for slot in self.slots:
-            for newcomer in slot.empty():
+            for newcomer in self.empty(slot):
                 refuse(newcomer)
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
@@ -238,7 +230,8 @@ class Crew:
             **self.bans.heard(slot.number),
         }
         process = WorkerProcess(slot.name, self._log, self._people, self._write, self._relayed, heard)
-        start = Start(slot.number, self._plan.settings(slot.number), list(self._ports), self._broker_id)
+        settings = settings_of(slot.number, self._in_force, self.folder, self._people)
+        start = Start(slot.number, settings, list(self._ports), self._broker_id)
         await process.begin()
         slot.process = process
         await self._starts(slot, process.ask("bound", start))

@@ -59,29 +59,28 @@ class _Unread:
         self.until = until
         self.opening = Opening(place.proxy, place.upgrade, most)
         self.address: Hashable = None
-        """What it is counted under, while it is."""
+        """The address under which it is counted, while it is."""
         # Bytes that count among those of all.
         self.held = 0
 
     def whose(self) -> Hashable:
-        """Return what it is counted under: the client's address, as its proxy says. Through a Unix socket each is
-        counted by itself: what is at the other end of a user's own program, nobody says."""
+        """Return the address under which it is counted: the client's, as its proxy says. Through a Unix socket each is
+        counted by itself: a program there may serve many clients, and does not say so."""
         host = self.opening.host or self.host
         return network(host) if host else self
 
 
-class Entrance:
+class Entrance(Acceptor):
     """All places where clients come in. `arrived` is called with each connection, and the worker that it is for."""
 
     def __init__(self, settings: Settings, log: Any, most: int, arrived: Callable[[Newcomer], None]) -> None:
         """`most`: connections of which not enough is read, at a time."""
         self.places = [Place(number, each, settings.limits) for number, each in enumerate(settings.listeners)]
-        self._acceptor = Acceptor(self.places, log, self._accepted)
+        super().__init__(self.places, log, self._enter)
         self._most = most
         self._arrived = arrived
         self._bytes = 0
         self.limit(settings)
-        self._loop = asyncio.get_running_loop()
         # The oldest first: all, those of each address, and those that hold more than a small CONNECT.
         self._unread: dict[_Unread, None] = {}
         self._by_address = ByAddress[_Unread]()
@@ -101,43 +100,33 @@ class Entrance:
             for sock in place.sockets:
                 sockets.tune(sock, settings)
 
-    @property
-    def urls(self) -> list[str]:
-        """The URLs of all places, with their real ports."""
-        return [place.endpoint.url() for place in self.places]
-
     async def bind(self) -> None:
-        """Take all addresses; no client can connect yet. Raises StartupError, in one line: then none is taken."""
-        await self._acceptor.bind()
+        await super().bind()
         self.limit(self._settings)
 
-    def open(self) -> None:
-        """Let clients in. Raises StartupError, in one line."""
-        self._acceptor.open()
-
     async def close(self) -> None:
-        """Let nobody in any more; those of whom not enough is read are gone."""
-        await self._acceptor.close()
+        """Stop accepting connections, and close those of which not enough is read."""
+        await super().close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for unread in list(self._unread):
             self._drop(unread)
 
-    def _accepted(self, number: int, sock: socket.socket, host: str) -> None:
+    def _enter(self, number: int, sock: socket.socket, host: str) -> None:
         place = self.places[number]
         if not sockets.INHERITED:
             sockets.tune(sock, self._settings)
         unread = _Unread(place, sock, host, self._loop.time() + self._patience, self._largest)
         trusted = not place.proxy or place.trusted.trusts(host)
         if not trusted or (place.endpoint.tls and not place.proxy):
-            # Its worker refuses it, or has to make the handshake before anybody knows the client.
+            # Its worker refuses it, or has to make the handshake before the client is known.
             self._arrive(unread, NOTHING)
         else:
             self._read_first(unread)
 
     def _read_first(self, unread: _Unread) -> None:
-        """Read what is there already, which mostly is enough; else wait for more."""
+        """Read the bytes that have come already, which are mostly enough; else wait for more."""
         if self._feed(unread, FIRST_READ):
             return
         if len(self._unread) >= self._most:

@@ -55,7 +55,7 @@ class CrewFeed(EventFeed):
         """Let a new page wait for the next snapshot, for a second at most."""
 
     def tell(self) -> None:
-        """Begin to make a snapshot, unless one is still being made: somebody does not answer."""
+        """Begin to make a snapshot, unless one is still being made: a worker does not answer."""
         if self._collecting is None or self._collecting.done():
             self._collecting = self._broker.loop.create_task(self._collect())
 

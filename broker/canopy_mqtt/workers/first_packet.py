@@ -29,7 +29,8 @@ BRIDGE: Final = 0x80
 
 
 class First(NamedTuple):
-    """What the first bytes say. `client_id`: empty where there is none; `version`: the protocol level, 0: not known."""
+    """The CONNECT that the first bytes begin. `client_id`: empty where there is none; `version`: the protocol level, 0:
+    not known."""
 
     client_id: bytes
     version: int
@@ -54,9 +55,9 @@ class Opening:
         self._frames: FrameReader | None = None
         self._connect = bytearray()
         self.data = bytearray()
-        """What the worker gets: all that came, but for a request that was answered."""
+        """The bytes that the worker gets: all that came, but for a request that was answered."""
         self.answer = b""
-        """What the client has to be sent now."""
+        """The bytes that the client has to be sent now."""
         self.host = ""
         """The client's IP address in the header of a proxy; empty: it says none."""
         self.proxied = False

@@ -30,11 +30,6 @@ class HttpDoor(Acceptor):
         self._worker = worker
         self._unsent = 0
 
-    @property
-    def urls(self) -> list[str]:
-        """The URLs of all addresses, with their real ports."""
-        return [each.endpoint.url() for each in self.addresses]
-
     def open(self) -> None:
         super().open()
         if self.addresses:

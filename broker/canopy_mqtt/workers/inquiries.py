@@ -1,5 +1,5 @@
-"""What an operator asks about messages, for all workers: the most expensive names, what would happen to a message, and
-traces.
+"""Answers what an operator asks about messages, for all workers: the most expensive names, what would happen to a
+message, and traces.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ async def _explain(one: OneBroker, route: Route, call: Call) -> Handled:
     if made["publisher"]["accepted"]:
         found = {name: part for name, part in found.items() if not asked.client or name == _of(asked.client, names)}
         wanted = await one.siblings.ask_all("wanted by others", _filters(found.values()))
-        made |= _receivers(list(found.values()), made["limit"], list(wanted.found.values()))
+        others = [some for name, some in wanted.found.items() if name in found]
+        made |= _receivers(list(found.values()), made["limit"], others)
         made["groups"] = [
             group
             for name, part in found.items()
@@ -195,7 +196,7 @@ async def _every(one: OneBroker, route: Route, call: Call) -> Handled:
 
 
 async def _known(one: OneBroker, call: Call) -> tuple[Json, list[str]]:
-    """Return a trace, and who did not answer. Raises ApiError: nobody has it."""
+    """Return a trace, and who did not answer. Raises ApiError: no worker has it."""
     replies = await one.replies(_route(trace.one), Call(call.broker, call.request, call.caller, call.path))
     parts = [reply.body for reply in replies.values() if not reply.code]
     if not parts:
@@ -266,7 +267,7 @@ class Packets:
         try:
             entries, running = await self._siblings.ask(name, "entries", self._name, self._read[name])
         except Away:
-            # It may come back, as others go on.
+            # The worker may come back, as others go on.
             self._away.add(name)
             return []
         self._away.discard(name)

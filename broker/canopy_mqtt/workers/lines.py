@@ -78,13 +78,13 @@ def _address(newcomer: Newcomer) -> Hashable:
 
 
 def has_left(newcomer: Newcomer) -> bool:
-    """Return whether a client has sent its CONNECT alone, and closed its connection: nobody is there to be served.
+    """Return whether a client has sent its CONNECT alone, and closed its connection: there is no client to serve.
 
     What it has sent behind its CONNECT is served, whether it is still there or not.
     """
     data = newcomer.arrival.data
     if not data or data[0] != CONNECT << 4:
-        # A header of a proxy, a WebSocket, or TLS: nobody has looked.
+        # A header of a proxy, a WebSocket, or TLS: its end is not looked for.
         return False
     try:
         size, at = length_at(data, 1)

@@ -155,7 +155,7 @@ async def _move(
 
 
 def _has_stores(folder: Path, workers: int) -> bool:
-    """Return whether one of the stores of so many workers has been opened; False: all are new.
+    """Return whether one of the stores of this number of workers has been opened; False: all are new.
 
     Raises StoreError: one is missing, or there is one that does not count.
     """
@@ -183,7 +183,7 @@ def _opened_before(place: Path) -> bool:
 
 
 def _begin(folder: Path, workers: int) -> None:
-    """Make the stores of so many workers, where there are none: empty files, before the number counts. Raises OSError.
+    """Make the stores of this number of workers, as empty files, before the number counts. Raises OSError.
 
     That of one process is made by its broker.
     """
@@ -209,7 +209,7 @@ def _former(settings: Settings, workers: int) -> Settings:
         "http": Http(),
         "recorder": Recorder(),
     }
-    for section, name in TOTALS:
+    for section, name in (*TOTALS, ("limits", "max_user_bytes")):
         # What one has for another one finds room there, though it counts at both for a moment.
         update[section] = update.get(section, getattr(settings, section)).model_copy(update={name: 0})
     made = settings.model_copy(update=update)
@@ -226,7 +226,7 @@ def _nobody(arrival: Arrival, sock: socket.socket) -> None:
 
 
 def _places(folder: Path, workers: int) -> list[Path]:
-    """Return the folders of the stores of so many workers."""
+    """Return the folders of the stores of this number of workers."""
     return [folder] if workers == 1 else [part(folder, worker) for worker in range(workers)]
 
 
@@ -295,7 +295,7 @@ def _replace(folder: Path, moved: Division) -> None:
     """Put the new stores into the places of the old ones, which count no more. Raises OSError and StoreError."""
     places = _places(folder, moved.workers)
     if not moved.placed:
-        # None has its place yet: what is there is old.
+        # No new store has its place yet: those in the places are old.
         for place in places:
             _look_for(place / NEXT / FILE)
         for each in _places(folder, moved.before):

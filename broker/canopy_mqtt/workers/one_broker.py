@@ -34,7 +34,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class Reply(NamedTuple):
-    """What one worker answers to a request: `body` as JSON, or why not."""
+    """The answer of one worker to a request: `body` as JSON, or why there is none."""
 
     status: int
     body: Any = None
@@ -126,7 +126,7 @@ class OneBroker:
         return found
 
     async def _same(self, what: str, ask: Callable[[str], Coroutine[Any, Any, Any]]) -> Any:
-        """Ask all workers. Who asks meanwhile gets the same: anybody may ask."""
+        """Ask all workers. Callers who ask meanwhile get the same answer: health and metrics need no login."""
         asked = self._shared.get(what)
         if asked is None or asked.done():
             asked = self._shared[what] = asyncio.get_running_loop().create_task(ask(what))

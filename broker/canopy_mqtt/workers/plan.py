@@ -1,4 +1,4 @@
-"""What several workers cannot do yet, and the settings of each, made of those of the broker."""
+"""Makes the settings of each worker of those of the broker, and names the settings that several cannot have."""
 
 from __future__ import annotations
 
@@ -74,60 +74,48 @@ def make_again(folder: Path) -> None:
         raise PermissionError(errno.EPERM, "another user's", str(folder))
 
 
-class Plan:
-    """The settings of the workers of one run."""
+def settings_of(worker: int, settings: Settings, folder: Path, people: bool) -> Settings:
+    """Return the settings of a worker, made of those of the broker.
 
-    def __init__(self, settings: Settings, folder: Path, people: bool) -> None:
-        """`folder`: that of the sockets. `people`: they read the log."""
-        self.of_all = settings
-        """The settings of which each worker has its own."""
-        self._folder = folder
-        self._people = people
-
-    def with_settings(self, settings: Settings) -> Plan:
-        """Return the plan of the same workers with other settings."""
-        return Plan(settings, self._folder, self._people)
-
-    def settings(self, worker: int) -> Settings:
-        """Return the settings of a worker."""
-        settings = self.of_all
-        nodes = tuple(
-            ClusterNode(name=name_of(each), address=f"mqtt+unix://{_socket(self._folder, each)}")
-            for each in range(settings.workers.count)
-        )
-        update: dict[str, object] = {
-            "cluster": Cluster(
-                name=CLUSTER,
-                node=name_of(worker),
-                listen=nodes[worker].address,
-                nodes=nodes,
-                link_timeout=settings.cluster.link_timeout,
-                link_bytes=settings.cluster.link_bytes,
-            ),
-            # It writes to a pipe, and knows nothing of a terminal behind it.
-            "log": _log(settings.log, self._people),
-        }
-        if worker > 0:
-            # The first one has them for all.
-            update["upstream"] = ()
-        # Connections are counted before they are passed on (`gate`). Of as many as there may be, a worker has no more
-        # than its file descriptors allow.
-        limits = {"max_connections": 0, "max_connections_per_address": 0, "max_connect_rate": 0.0}
-        most = [settings.limits.max_connections, connections_that_fit() // _share(settings)]
-        update["limits"] = settings.limits.model_copy(
-            update=limits | {"max_connections": min([each for each in most if each], default=MAX_MESSAGES)}
-        )
-        update["listener"] = tuple(each.model_copy(update=limits) for each in settings.listener)
-        if settings.store.path:
-            update["store"] = settings.store.model_copy(update={"path": str(part(Path(settings.store.path), worker))})
-        if settings.recorder.directory:
-            folder = str(part(Path(settings.recorder.directory), worker))
-            update["recorder"] = settings.recorder.model_copy(update={"directory": folder})
-        made = settings.model_copy(update=update)
-        if "listen" not in settings.model_fields_set:
-            # Beside tables the default does not apply.
-            made.model_fields_set.discard("listen")
-        return made
+    `folder`: that of the sockets. `people`: they read the log.
+    """
+    nodes = tuple(
+        ClusterNode(name=name_of(each), address=f"mqtt+unix://{_socket(folder, each)}")
+        for each in range(settings.workers.count)
+    )
+    update: dict[str, object] = {
+        "cluster": Cluster(
+            name=CLUSTER,
+            node=name_of(worker),
+            listen=nodes[worker].address,
+            nodes=nodes,
+            link_timeout=settings.cluster.link_timeout,
+            link_bytes=settings.cluster.link_bytes,
+        ),
+        # A worker writes to a pipe, and knows nothing of a terminal behind it.
+        "log": _log(settings.log, people),
+    }
+    if worker > 0:
+        # The first one has them for all.
+        update["upstream"] = ()
+    # Connections are counted before they are passed on (`gate`). Of as many as there may be, a worker has no more
+    # than its file descriptors allow.
+    limits = {"max_connections": 0, "max_connections_per_address": 0, "max_connect_rate": 0.0}
+    most = [settings.limits.max_connections, connections_that_fit() // _share(settings)]
+    update["limits"] = settings.limits.model_copy(
+        update=limits | {"max_connections": min([each for each in most if each], default=MAX_MESSAGES)}
+    )
+    update["listener"] = tuple(each.model_copy(update=limits) for each in settings.listener)
+    if settings.store.path:
+        update["store"] = settings.store.model_copy(update={"path": str(part(Path(settings.store.path), worker))})
+    if settings.recorder.directory:
+        own = str(part(Path(settings.recorder.directory), worker))
+        update["recorder"] = settings.recorder.model_copy(update={"directory": own})
+    made = settings.model_copy(update=update)
+    if "listen" not in settings.model_fields_set:
+        # Beside tables the default does not apply.
+        made.model_fields_set.discard("listen")
+    return made
 
 
 def _share(settings: Settings) -> int:

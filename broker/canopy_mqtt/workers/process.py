@@ -1,8 +1,8 @@
 """One worker as the supervisor sees it: its process, its log, and what the two say to each other.
 
 Owns the process from its start to its end. Promises: its log comes out in whole lines, each with the worker's name,
-whatever other workers write; nobody waits for an answer of a process that has ended; one that does not answer any more,
-or does not come to that, is killed.
+whatever other workers write; no caller waits for an answer of a process that has ended; one that does not answer any
+more, or does not come to that, is killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PARTS: Final = ("canopy_mqtt.cluster.cluster", "canopy_mqtt.store.sqlite", "uvlo
 """Modules that a worker imports when it is running."""
 
 HTTP_PART: Final = "canopy_mqtt.workers.http_server"
-"""What it imports if there is an address of `[http]`: 20 MB that all share then."""
+"""The module that it imports if there is an address of `[http]`: 20 MB that all share then."""
 
 PIECE: Final = 65_536
 MAX_LINE: Final = 1_048_576
@@ -57,7 +57,7 @@ def nursery(http: bool = False) -> Nursery:
 
 
 class Start(NamedTuple):
-    """What a worker is told first."""
+    """The first thing that a worker is told."""
 
     worker: int
     settings: Settings

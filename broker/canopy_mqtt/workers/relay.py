@@ -120,7 +120,7 @@ class Chooser:
             self._upper.data_received(bytes(opening.data))
             return
         if not self._place.fits():
-            # It goes on until it is closed, or has had its time.
+            # The connection goes on until it is closed, or has had its time.
             self._tls.write(unavailable(first.version, opening.upgraded))
             self._tls.close()
             return
@@ -198,5 +198,5 @@ def relay(tls: asyncio.Transport, sock: socket.socket, relays: set[Side]) -> Non
             sock.close()
             client.end()
 
-    # It refers to itself until it is done; its failure is that of the socket.
+    # The task refers to itself until it is done; its failure is that of the socket.
     loop.create_task(loop.connect_accepted_socket(lambda: worker, sock)).add_done_callback(begun)

@@ -55,7 +55,7 @@ class Roll:
         loop = asyncio.get_running_loop()
         self._turn, self._outcome = slot, loop.create_future()
         if not slot.line.open:
-            # It has ended, and may have begun to start with the settings of before.
+            # The worker has ended, and may have begun to start with the settings of before.
             if why := await self._outcome:
                 return why
             self._outcome = loop.create_future()

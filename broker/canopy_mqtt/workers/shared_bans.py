@@ -90,7 +90,7 @@ class BansOfAll:
             "guessed": self._guessed,
             "forgiven": lambda host: self._guard.forgive(host),
         }
-        """What to call with what the supervisor says."""
+        """The functions to call with what the supervisor says, by its first word."""
         self._ending: set[asyncio.Task[None]] = set()
         # From `start` on.
         self._guard: SharedGuard
@@ -116,7 +116,7 @@ class BansOfAll:
         self.bans.put(made, time.monotonic())
         self._broker.router.ban_hook = self.bans
         if known:
-            # Whoever made it asked each worker, and this one has ended its connections.
+            # The operator who made it asked each worker, and this one has ended its connections.
             return
         task = asyncio.get_running_loop().create_task(self._end(made))
         self._ending.add(task)

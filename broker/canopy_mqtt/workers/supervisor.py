@@ -179,6 +179,8 @@ class Supervisor:
             raise SettingsError(lines)
         applied, lines = self._as_they_are(new)
         await self._crew.reload(False, applied)
+        for line in lines:
+            self.log.warning("setting takes a restart", detail=line)
         try:
             lines += await self._crew.reload(True, applied)
         finally:
@@ -221,16 +223,14 @@ class Supervisor:
         if new.workers != has.workers:
             lines.append(f"workers.count: {has.workers.count} stays in force; {new.workers.count} takes a restart")
         if new.http.listen != has.http.listen:
-            wants = ", ".join(new.http.listen) or "no address"
-            lines.append(f"http.listen: {', '.join(has.http.listen) or 'no address'} stays; {wants} takes a restart")
+            addresses = ", ".join(has.http.listen) or "no address"
+            lines.append(f"http.listen: {addresses} stays in force; another value takes a restart")
         limits = new.limits
         if not self._crew.gate.counts:
             kept = {name.partition(".")[2]: getattr(has.limits, name.partition(".")[2]) for name in COUNTED}
             limits = new.limits.model_copy(update=kept)
             if limits != new.limits:
                 lines.append(f"no limit on connections is in force: {', '.join(COUNTED)} take a restart")
-        for line in lines:
-            self.log.warning("setting takes a restart", detail=line)
         made = new.model_copy(
             update={
                 "limits": limits,
@@ -296,7 +296,7 @@ class Supervisor:
             process = slot.process
             if process is not None:
                 code = await asyncio.shield(process.ended)
-                others = slot.empty()
+                others = self._crew.empty(slot)
                 failures = 0 if loop.time() - since > STEADY else failures + 1
                 if self._roll.restarts(slot):
                     self.log.info("worker ended", worker=slot.name, pid=process.pid, reason=how_it_ended(code))
@@ -315,7 +315,7 @@ class Supervisor:
                 failures += slot.process is None
                 continue
             except Exception as error:
-                # A fault of ours: nobody else would try again.
+                # A fault of ours: nothing else would try again.
                 self.log.error("worker did not start", worker=slot.name, reason=str(error), exc_info=error)
                 self._roll.told(slot, str(error))
                 failures += 1

@@ -18,7 +18,7 @@ from canopy_mqtt.workers.asking import Away, Siblings
 from canopy_mqtt.workers.figures import of_all
 
 LOOK: Final = 1.0
-"""Seconds until it is asked again where somebody did not answer."""
+"""Seconds until the workers are asked again where one did not answer."""
 
 
 class Made(NamedTuple):

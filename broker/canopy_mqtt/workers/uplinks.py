@@ -55,6 +55,9 @@ class WorkerLinks(NodeLinks):
     def link_of(self, settings: Upstream) -> UpstreamLink:
         made = super().link_of(settings)
         made.session.for_all_workers = True
+        if isinstance(made, NodeLink):
+            # The supervisor tells of each worker that ends, and the alarm of a link that stays down.
+            made.quiet = True
         return made
 
     def subscribed(self, subscription: Subscription, topic_filter: str) -> None:

@@ -1,4 +1,4 @@
-"""How each route of `[http]` is answered for all workers. What is not here is refused (`one_broker`)."""
+"""Answers each route of `[http]` for all workers. A route that is not here is refused (`one_broker`)."""
 
 from __future__ import annotations
 

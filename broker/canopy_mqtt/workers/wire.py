@@ -1,4 +1,4 @@
-"""What the supervisor and a worker say to each other, over a pair of Unix sockets, and the descriptors that go along.
+"""Carries what the supervisor and a worker say to each other, and descriptors, over a pair of Unix sockets.
 
 A frame has a header, the length of its body and whether a descriptor comes with it, and a body: pickled objects, of
 which the first is a name, what to do, or what was done. The first frame alone is what a worker begins with
@@ -208,7 +208,7 @@ class Channel:
             self._broke("workers", error)
 
     def _read(self) -> bool:
-        """Read what is there, but not for ever. Returns whether there was anything."""
+        """Read the bytes that have come, but not for ever. Returns whether there were any."""
         found: list[Frame] = []
         some = over = False
         try:
@@ -235,7 +235,7 @@ class Channel:
         try:
             while self._out:
                 data, sock, then = self._out[0]
-                # It has gone with the first part of these bytes.
+                # The socket has gone with the first part of these bytes.
                 gone = data.nbytes < memoryview(data.obj).nbytes
                 sent = socket.send_fds(self._sock, [data], [] if sock is None or gone else [sock.fileno()])
                 if sent < len(data):

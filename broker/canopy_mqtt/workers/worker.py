@@ -151,6 +151,9 @@ class WorkerBroker(Broker):
 
         self.listeners = Listeners(self, make)
         self.router.limits.relays_retained = not start.settings.store.path
+        self.router.limits.presence_crosses = True
+        if self.router.limits.relays_retained:
+            self.router.retained_store.is_echo = self._is_echo
 
         def home_of(group: str) -> str:
             home = worker_of(group.encode(), workers)
@@ -161,6 +164,9 @@ class WorkerBroker(Broker):
 
         self.limits_applied: Callable[[], None] = lambda: None
         """Called when limits were applied anew."""
+
+    def _is_echo(self, topic: str, at: int) -> bool:
+        return self.presence is not None and self.presence.is_echo(topic, at)
 
     def apply_limits(self, settings: Settings) -> None:
         super().apply_limits(settings)
@@ -288,7 +294,7 @@ class Worker:
         elif what == "stop":
             self._stop()
         elif what == "parts":
-            self._channel.send("uses", self._totals.take(*given))
+            self._channel.send("uses", *self._totals.take(*given))
         elif what in self._bans.says:
             self._bans.says[what](*given)
         elif what == "ping":
@@ -329,14 +335,14 @@ class Worker:
         if sock is None:
             self._lost()
         elif self._broker.http_server is None:
-            # It stops.
+            # The broker stops.
             sock.close()
         else:
             await self._broker.http_server.take(address, sock)
 
     def _pass_on(self, found: Arrival, sock: socket.socket) -> None:
         """Have the supervisor pass a connection on to another worker."""
-        # It counts no more by then.
+        # The connection counts no more by then.
         self._counted.flush()
         self._channel.send("connection", found, sock=sock, then=sock.close)
 

@@ -136,14 +136,19 @@ class Database:
         """Stop all of its processes, or let them go on."""
         self._signal(signal.SIGSTOP if on else signal.SIGCONT)
 
-    def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to all of its processes."""
+    def pids(self) -> list[int]:
+        """Return its processes: the first one, which starts the others, and those; none, if it does not run."""
         process = self._process
         if process is None or process.poll() is not None:
-            return
-        # The first one starts the others.
-        process.send_signal(signal.SIGSTOP)
+            return []
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        for pid in (*map(int, children), process.pid):
+        return [process.pid, *map(int, children)]
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to all of its processes."""
+        for pid in self.pids()[:1]:
+            # It starts no more of them.
+            os.kill(pid, signal.SIGSTOP)
+        for pid in reversed(self.pids()):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)

@@ -213,7 +213,6 @@ def prove(
     login = Names(user, password)
     max_qos = driver.max_qos if driver is not None else 2
     stay = driver is not None and driver.sessions_stay
-    groups_stay = driver is not None and driver.shared
     lacks = {str(each): why for each, why in lacking.items()}
     if max_qos < 2:
         lacks["QoS 2"] = "the broker takes such messages with a lower QoS"
@@ -228,9 +227,8 @@ def prove(
     _check_hosts(targets)
 
     plan = partial(
-        make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos, sessions_stay=stay,
-        groups_stay=groups_stay,
-    )  # fmt: skip
+        make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos, sessions_stay=stay
+    )
     _check_until(number, chosen, plan)
 
     async def work(stop: asyncio.Event) -> Played:

@@ -32,6 +32,8 @@ class Apart:
         self._cut = cut
         self._stays: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
         """By client: from when to when it was at which node, or tried to be."""
+        self._homes: dict[str, list[tuple[float, str]]] = {}
+        """By client: since when it was accepted at which node. Until then it may get something at the one before."""
         self._fresh: dict[str, list[int]] = defaultdict(list)
         """By client: the numbers of the connections with which its sessions began."""
         connects: dict[str, list[Connect]] = defaultdict(list)
@@ -42,23 +44,30 @@ class Apart:
         for client, those in connects.items():
             ends = [*(each.began for each in those[1:]), inf]
             self._stays[client] = [(each.began, end, each.node) for each, end in zip(those, ends, strict=True)]
+            self._homes[client] = [(each.ended, each.node) for each in those if each.outcome == "ok"]
         self._messages = {(each.stream, each.sequence): each for each in history.of(Publish)}
         self._came: dict[tuple[str, Stream, int], list[Delivery]] = defaultdict(list)
         for each in history.of(Delivery):
             if not each.retained:
                 self._came[each.client, each.stream, each.qos].append(each)
 
-    def excuse(self, promise: str, events: list[Event], everywhere: bool = False) -> bool:
+    def excuse(self, promise: str, events: list[Event], everywhere: bool = False, once: bool = False) -> bool:
         """Return True if the nodes do not promise what a finding says. `everywhere`: it is about a session that all
-        nodes have in a database, in the order in which messages were written there."""
+        nodes have in a database, in the order in which messages were written there; `once`: about a message of such a
+        session."""
         match promise, events:
             case "order", [*_, Delivery(qos=0) as one, Delivery() as other] if self._moved(one, other):
                 return True
-            case "order", [*_, Delivery() as late] if late.qos == 0 or not everywhere:
-                return self._overtaken(late)
-            case "twice", [*_, Delivery() as again] if not everywhere:
+            case "order", [Publish() as publish, *_, Delivery() as late] if late.qos == 0 or not everywhere:
+                # A will may come from a database, to any node.
+                return self._overtaken(late, publish.will)
+            case "twice", [*_, Delivery() as again] if not everywhere and not once:
                 # Its publisher sent it again to another node before the first one had acknowledged it.
                 return len(self._ways(again, again.sequence)) > 1
+            case "to two members", [Publish(), *_, Delivery(qos=0)] if everywhere:
+                # Without a database in between, each node has a member of its own take it.
+                copies = [each for each in events if isinstance(each, Delivery)]
+                return len({self._node(each.client, each.at) for each in copies}) == len(copies)
             case "to two members", [Publish(), *_, Delivery() as again]:
                 return len(self._ways(again, again.sequence)) > 1
             case "twice with QoS 0", [Publish(), Delivery() as one, *_, Delivery() as again]:
@@ -80,9 +89,13 @@ class Apart:
         """Return the node where a client was at a time."""
         return next((node for began, end, node in self._stays[client] if began <= at < end), "")
 
+    def _home(self, late: Delivery) -> str:
+        """Return the node where a client was when it got something."""
+        return next((node for since, node in reversed(self._homes.get(late.client, ())) if since <= late.at), "")
+
     def _moved(self, one: Delivery, other: Delivery) -> bool:
         """Return True if a client was at another node for each of two: what is live comes to each node in its time."""
-        return self._node(one.client, one.at) != self._node(other.client, other.at)
+        return self._home(one) != self._home(other)
 
     def _ways(self, late: Delivery, sequence: int) -> set[str]:
         """Return the nodes to which the publisher of a delivery has sent a message of that stream until then."""
@@ -92,15 +105,17 @@ class Apart:
         until = min(publish.ended, late.at)
         return {node for began, end, node in self._stays[publish.client] if began <= until and publish.began < end}
 
-    def _overtaken(self, late: Delivery) -> bool:
+    def _overtaken(self, late: Delivery, anywhere: bool) -> bool:
         """Return True if a message came by another node than each later one that came before in that session, and not
-        by the receiver's own."""
+        by the receiver's own, unless that may be any (`anywhere`)."""
         ways = self._ways(late, late.sequence)
         begun = max((each for each in self._fresh[late.client] if each < late.number), default=-1)
         came = self._came[late.client, late.stream, late.qos]
-        before = {each.sequence for each in came if begun < each.number < late.number}
+        # What came to it at another node came there in that node's time.
+        before = {each.sequence for each in came if begun < each.number < late.number and not self._moved(each, late)}
         later = [self._ways(late, sequence) for sequence in before if sequence > late.sequence]
-        return bool(ways) and ways != {self._node(late.client, late.at)} and all(len(each | ways) > 1 for each in later)
+        another = anywhere or ways != {self._home(late)}
+        return bool(ways) and another and all(len(each | ways) > 1 for each in later)
 
     def _misses(self, node: str, publish: Event, at: float) -> bool:
         """Return True if a message that another node has acknowledged may not have come to a node by a time."""

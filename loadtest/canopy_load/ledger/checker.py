@@ -39,6 +39,7 @@ from canopy_load.ledger.sessions import Session, Subscription, Whole, hits
 
 TAKEN_OVER: Final = 0x8E
 QUOTA_EXCEEDED: Final = 0x97
+USE_ANOTHER_SERVER: Final = 0x9C
 NO_SUBSCRIPTION_EXISTED: Final = 0x11
 EXPIRY_MARGIN: Final = 1.0
 """Seconds within which a Session Expiry Interval may be over early: a broker counts in whole ones."""
@@ -540,8 +541,12 @@ def _takeover(whole: Whole, verdict: Verdict) -> None:
             shown: tuple[Event, ...] = (before, after, *late[:1])
             what = f"a connection at {before.node} is answered after another one at {after.node}"
             verdict.hold("one connection", not late, "[MQTT-3.1.4-3]", client, shown, what)
-            if over is not None and over.code == QUOTA_EXCEEDED:
-                # A broker may have ended it for that, just before.
+            if over is not None and (
+                over.code == QUOTA_EXCEEDED
+                or (over.code == USE_ANOTHER_SERVER and (over.at <= after.ended or before.node != after.node))
+            ):
+                # A broker may have ended it for that, just before; for the second one while the new one waited, and a
+                # node that has hung and knows of nothing.
                 verdict.unjudged["told 0x8E"] += 1
             elif over is not None and not over.own and over.code is not None:
                 what = f"the connection that was taken over ended with 0x{over.code:02x}"

@@ -82,8 +82,8 @@ ENDURING: Final = frozenset(
 )  # fmt: skip
 """The promises that a broker can only keep over a kill if it has written what they are about to its disk."""
 
-LIVE_GROUPS: Final = "lost to a group"
-"""The promise that a broker does not make whose share groups have no queue."""
+OF_GROUPS: Final = frozenset({"lost to a group", "first of a group", "to two members"})
+"""The promises that are about a share group."""
 OF_RETAINED: Final = frozenset({"retained, the last", "retained, the same", "retained, each node"})
 """The promises about retained messages alone."""
 KILLS: Final = (Fault.KILL, Fault.KILL_ALL, Fault.KILL_WORKER)
@@ -119,7 +119,9 @@ class Durability:
     relinked: float = 0.0
     """Seconds after a fault within which nodes reach each other again; 0: as one (`Apart`)."""
     shared: bool = False
-    """True if durable sessions, and nothing else, outlive the process of a node; no share group has a queue."""
+    """True if durable sessions and share groups, and nothing else, outlive the process of a node."""
+    workers: bool = False
+    """True if several processes serve the clients: a message is at the others a moment after its PUBACK."""
 
 
 @dataclass
@@ -194,11 +196,16 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         ruling = rulings[finding.promise]
         events = [history.events[number] for number in finding.operations]
         client = proof.plan.clients.get(finding.client)
-        keeps = durability.shared and client is not None and not client.clean and client.kind != "member"
-        everywhere = keeps and of_session(finding, events)
-        in_database = everywhere or (durability.shared and finding.promise in OF_RETAINED)
-        promised = replace(durability, volatile=True) if durability.shared and not in_database else durability
-        excused = apart and (everywhere or not in_database) and apart.excuse(finding.promise, events, everywhere)
+        keeps = client is not None and not client.clean and of_session(finding, events)
+        everywhere = durability.shared and (keeps or finding.promise in OF_GROUPS)
+        in_table = durability.shared and finding.promise in OF_RETAINED
+        volatile = durability.shared and not (everywhere or in_table)
+        promised = replace(durability, volatile=True) if volatile else durability
+        excused = (
+            apart
+            and not in_table
+            and apart.excuse(finding.promise, events, everywhere, _is_of_database(proof, durability, events))
+        )
         if excused or _excused(finding.promise, events, promised, proof):
             ruling.not_promised += 1
         elif finding.promise == "first of a group" and proof.late > WILL_LATENESS:
@@ -209,6 +216,12 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         else:
             ruling.findings.append(finding)
     return Judgement(proof, list(rulings.values()), found, _counts(history) | dict(verdict.at_most_once))
+
+
+def _is_of_database(proof: Proof, durability: Durability, events: list[Event]) -> bool:
+    """Return True if a finding is about a message of a session that all nodes have in a database."""
+    publisher = proof.plan.clients.get(events[0].client)
+    return durability.shared and isinstance(events[0], Publish) and publisher is not None and not publisher.clean
 
 
 def _with_doubts(proof: Proof) -> History:
@@ -239,7 +252,9 @@ def _doubtful(will: Publish, proof: Proof) -> bool:
 
 def _excused(promise: str, events: list[Event], durability: Durability, proof: Proof) -> bool:
     """Return True if the broker does not promise it, or a kill took away what it does not promise to keep."""
-    if (promise == "first of a group" and not durability.share_queue) or (promise == LIVE_GROUPS and durability.shared):
+    if promise == "first of a group" and not durability.share_queue:
+        return True
+    if promise == "Retain Handling" and durability.workers and _still_on_its_way(events, proof):
         return True
     last = time_of(events[-1])
     fatal = STARTS if durability.volatile else KILLS
@@ -264,6 +279,17 @@ def _excused(promise: str, events: list[Event], durability: Durability, proof: P
         # What the broker had sent before the kill may be read, and noted, after it.
         return clean and any(first.at <= ended and began < publish.ended for began, ended in kills)
     return False
+
+
+def _still_on_its_way(events: list[Event], proof: Proof) -> bool:
+    """Return True if a message that was acknowledged before a SUBSCRIBE may not have been at its worker then."""
+    asked, *_, publish, _ = events
+    assert isinstance(publish, Publish)
+    began = time_of(asked)
+    moment = MOMENT + proof.late + proof.lateness.waited(publish.ended, began)
+    # It waits for a worker that is away, or stands still.
+    ends = [ended for since, ended, _ in proof.outages if since <= began and publish.ended <= ended + moment]
+    return began <= max([publish.ended, *ends]) + moment
 
 
 def _cut(proof: Proof, relinked: float, one: str, other: str, since: float, at: float) -> bool:

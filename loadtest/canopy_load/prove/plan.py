@@ -58,11 +58,10 @@ def make(
     crowd: int = 0,
     max_qos: int = 2,
     sessions_stay: bool = False,
-    groups_stay: bool = False,
 ) -> Plan:
     """Return the plan of a seed. `rate`: messages a second that all publishers together send, about; `nodes` and
     `timeout` (seconds): of a broker that was started for it; `crowd`: the number of durable sessions besides;
-    `max_qos`: of messages and subscriptions; `sessions_stay`: see `Driver`; `groups_stay`: share groups do."""
+    `max_qos`: of messages and subscriptions; `sessions_stay`: see `Driver`."""
     random = Random(seed)
     chosen = tuple(each for each in Fault if each in set(faults))
     people = cast(random, rounds, crowd)
@@ -73,8 +72,8 @@ def make(
             else replace(each, node=random.randrange(nodes), roams=random.random() < ROAMERS)
             for name, each in people.clients.items()
         }
-    if sessions_stay or groups_stay:
-        people.clients = _at_home(people.clients, sessions_stay)
+    if sessions_stay:
+        people.clients = _at_home(people.clients)
     people.clients = {name: each.at_most(max_qos) for name, each in people.clients.items()}
     made = []
     for number, of_broker in enumerate(choose(random, rounds, chosen, LOAD_SECONDS, nodes, timeout)):
@@ -102,14 +101,14 @@ def make(
     return Plan(seed, people.clients, tuple(made), chosen)
 
 
-def _at_home(clients: dict[str, ClientPlan], sessions: bool) -> dict[str, ClientPlan]:
-    """Return the clients, of which the members of share groups, and with `sessions` all that have one, never leave
-    their node; all members of a group are at one."""
+def _at_home(clients: dict[str, ClientPlan]) -> dict[str, ClientPlan]:
+    """Return the clients, of which the members of share groups, and all that have a session, never leave their node;
+    all members of a group are at one."""
     homes: dict[str, int] = {}
     made = {}
     for name, each in clients.items():
         node = homes.setdefault(each.filters[0].topic_filter, each.node) if each.kind == "member" else each.node
-        stays = each.kind == "member" or (sessions and (not each.clean or each.kind == "brief"))
+        stays = each.kind == "member" or not each.clean or each.kind == "brief"
         made[name] = replace(each, node=node, roams=each.roams and not stays, stays=stays)
     return made
 

@@ -79,7 +79,7 @@ def _tls(broker: Broker) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=broker.tls_ca)
         if broker.tls_cert is not None:
-            context.load_cert_chain(broker.tls_cert, broker.tls_key)
+            context.load_cert_chain(broker.tls_cert, broker.tls_key, password="")  # nobody is asked for it
     except (ssl.SSLError, OSError) as error:
         raise PipelineError(
             f"option 'tls_ca', 'tls_cert' or 'tls_key' names a file that is no PEM ({error})"

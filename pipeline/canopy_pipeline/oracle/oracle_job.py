@@ -16,9 +16,8 @@ from canopy_pipeline.oracle.oracle_outcome import Loss, OracleOutcome
 from canopy_pipeline.oracle.oracle_page import page
 from canopy_pipeline.outputs import begin, check, finish
 from canopy_pipeline.record import events_schema
-from canopy_pipeline.record.segments import Choice, Say, covering, events, reading, told_before, unsaid
+from canopy_pipeline.record.segments import Choice, covering, events, reading, told_before
 from canopy_pipeline.runtime.engine import f
-from canopy_pipeline.runtime.progress import progress
 from canopy_pipeline.runtime.storage import storage
 from canopy_pipeline.runtime.table_schema import Schema
 
@@ -41,8 +40,6 @@ def run(
     inputs: Sequence[str],
     output: str,
     run_id: str | None = None,
-    skip_corrupt: bool = False,
-    say: Say = unsaid,
     since: str | None = None,
     until: str | None = None,
 ) -> OracleOutcome:
@@ -54,13 +51,13 @@ def run(
     """
     check(inputs, output)
     place = storage(spark, output)
-    with progress(spark, "oracle"), reading():
+    with reading():
         coverage = covering(Choice(since=since, until=until))
         begin(place)
         # Who was subscribed to what is told before that.
         before = told_before(spark, inputs, since) if since is not None else None
         columns = COLUMNS if since is None else (*COLUMNS, "ts")
-        table = events(spark, inputs, Choice(since=before, until=until), columns, skip_corrupt, say, coverage)
+        table = events(spark, inputs, Choice(since=before, until=until), columns, coverage)
         outcome, found = judged(table, run_id, before is not None, coverage.since)
         outcome.coverage = coverage
         if outcome.lost:

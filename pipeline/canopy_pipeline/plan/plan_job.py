@@ -18,10 +18,8 @@ from canopy_pipeline.plan.filter_folding import Folding, Topic, choose, filters_
 from canopy_pipeline.plan.plan_outcome import Plan, PlanOutcome
 from canopy_pipeline.plan.plan_page import page
 from canopy_pipeline.record.coverage import Coverage
-from canopy_pipeline.record.parts import the_only
-from canopy_pipeline.record.segments import Choice, Say, events, reading, unsaid
+from canopy_pipeline.record.segments import Choice, events, reading
 from canopy_pipeline.runtime.engine import f
-from canopy_pipeline.runtime.progress import progress
 from canopy_pipeline.runtime.storage import storage
 
 if TYPE_CHECKING:
@@ -51,9 +49,6 @@ def run(
     traffic: Sequence[str] = (),
     max_filters: int | None = None,
     headroom: float = HEADROOM,
-    at_end: bool = False,
-    skip_corrupt: bool = False,
-    say: Say = unsaid,
 ) -> PlanOutcome:
     """Plan for the broker behind each input; write curve, plan-NAME.toml, summary.json and index.html into a folder.
 
@@ -68,18 +63,16 @@ def run(
     if headroom < 0:
         raise MisuseError(f"--headroom {headroom:g}: must be a percentage of 0 or more")
     check([*inputs, *traffic], output)
-    for path in inputs if at_end else ():
-        the_only(spark, path, "--subscriptions end takes a record of one process; use --subscriptions any")
     place = storage(spark, output)
     begin(place)
     plans = []
-    with progress(spark, "plan"), reading():
+    with reading():
         coverage = Coverage()
-        published = events(spark, traffic or inputs, Choice(), PUBLISHES, skip_corrupt, say, coverage)
+        published = events(spark, traffic or inputs, Choice(), PUBLISHES, coverage)
         topics = plan_transforms.traffic(published).localCheckpoint()
         for name, path in named(inputs).items():
-            table = events(spark, [path], Choice(), SUBSCRIPTIONS, skip_corrupt, coverage=coverage if traffic else None)
-            held = plan_transforms.subscribed(table, at_end)
+            table = events(spark, [path], Choice(), SUBSCRIPTIONS, coverage=coverage if traffic else None)
+            held = plan_transforms.subscribed(table)
             plans.append(planned(name, held, topics, max_filters, headroom))
         rows = [
             (p.broker, s.filters, s.over_bytes, s.over_messages, p.wanted_bytes, p.wanted_messages, at == p.chosen)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_pipeline.matching import matches, unshared
-from canopy_pipeline.record.events_schema import NODES, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
-from canopy_pipeline.runtime.engine import Window, f
+from canopy_pipeline.record.events_schema import NODES, PUBLISH, SUBSCRIBE
+from canopy_pipeline.runtime.engine import f
 from canopy_pipeline.runtime.table_schema import Schema
 
 if TYPE_CHECKING:
@@ -26,28 +26,12 @@ CURVE: Final = Schema(
 """Columns of the table `curve`: a row for each number of filters that folding passed through."""
 
 
-def subscribed(events: DataFrame, at_end: bool) -> DataFrame:
-    """Return the distinct topic filters, without `$share/name/`: all of the time, or those left at the end: (filter).
-
-    At the end of each run, that is: of one that was killed, what was there when it was. What other nodes and workers
-    ask for is in records of theirs.
-    """
-    kept = events.where(f.col("kind").isin(SUBSCRIBE, UNSUBSCRIBE) & f.col("topic_filter").isNotNull())
+def subscribed(events: DataFrame) -> DataFrame:
+    """Return the distinct topic filters, without `$share/name/`: (filter). What other nodes and workers ask for is in
+    records of theirs."""
+    kept = events.where((f.col("kind") == SUBSCRIBE) & f.col("topic_filter").isNotNull())
     kept = kept.where(~f.coalesce(f.col("client_id").startswith(NODES), f.lit(False)))
-    if at_end:
-        last_run = (
-            events.groupBy("run_id")
-            .agg(f.max("ts").alias("last"), f.max("seq").alias("last_seq"))
-            # Numbers go on from run to run: of two that ended at one time the later one counts.
-            .orderBy(f.desc("last"), f.desc("last_seq"))
-        )
-        turns = Window.partitionBy("client_id", "topic_filter").orderBy(f.desc("seq"))
-        kept = (
-            kept.join(f.broadcast(last_run.limit(1).select("run_id")), "run_id", "left_semi")
-            .withColumn("turn", f.row_number().over(turns))
-            .where("turn = 1")
-        )
-    return kept.where(f.col("kind") == SUBSCRIBE).select(unshared(f.col("topic_filter")).alias("filter")).distinct()
+    return kept.select(unshared(f.col("topic_filter")).alias("filter")).distinct()
 
 
 def traffic(events: DataFrame) -> DataFrame:

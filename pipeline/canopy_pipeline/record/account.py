@@ -1,7 +1,7 @@
 """The account of a record's sequence numbers: each is in a segment, removed, or missing.
 
 Owns the account: every number from 1 to the last is in one segment that is read, was removed by retention, or is in a
-finding: a gap that the recorder named, a segment that is missing, damaged or left out, an abandoned draft, a hole that
+finding: a gap that the recorder named, a segment that is missing or damaged, an abandoned draft, a hole that
 nothing accounts for; or it is in two segments. The jobs account by what manifests say, and `canopy record verify` by
 what is in the files.
 
@@ -27,7 +27,6 @@ from canopy_pipeline.record.coverage import (
     DAMAGED,
     GAP,
     HOLE,
-    LEFT_OUT,
     MISSING,
     MOVED,
     STRANGE,
@@ -65,26 +64,18 @@ class _Stretch:
     """The runs of the broker that they are of, in order."""
 
 
-def account(
-    coverage: Coverage,
-    path: str,
-    chosen: ChosenFiles,
-    left_out: Mapping[str, str],
-    local: Path | None = None,
-) -> None:
-    """Add one record to a coverage: `left_out` are the files that count and are not read, and why; `local`: the
-    record's folder on this machine."""
-    _Account(coverage, path, chosen, left_out).settle(local)
+def account(coverage: Coverage, path: str, chosen: ChosenFiles, local: Path | None = None) -> None:
+    """Add one record to a coverage; `local`: its folder on this machine."""
+    _Account(coverage, path, chosen).settle(local)
 
 
 class _Account:
-    def __init__(self, coverage: Coverage, path: str, chosen: ChosenFiles, left_out: Mapping[str, str]) -> None:
+    def __init__(self, coverage: Coverage, path: str, chosen: ChosenFiles) -> None:
         self.coverage = coverage
         self.path = path.rstrip("/")
         self.chosen = chosen
         self.said = chosen.said
         self.there = chosen.there
-        self.left_out = left_out
         self.held: list[_Stretch] = []
         """Segments, whether they are there or not."""
         self.named: list[_Stretch] = []
@@ -113,7 +104,7 @@ class _Account:
             if told is None or not self._segment(place, told) or BARE in told:
                 loose.append(place)
         self._missing()
-        noted = _noted(local) if local is not None else None
+        noted = noted_end(local) if local is not None else None
         self._loose(loose, noted is not None and noted[1] == _RUNNING and at_work(local))
         self.held.sort(key=lambda each: (each.first, each.last))
         for gap in self.named:
@@ -143,9 +134,6 @@ class _Account:
         first, last, rows = stretches[0].first, stretches[-1].last, sum(each.rows for each in stretches)
         which = _numbers(first, last)
         if not self.coverage.within(stretches[0].begin, stretches[0].end):
-            return True
-        if place in self.left_out:
-            self._find(LEFT_OUT, place, first, last, rows, f"left out: {self.left_out[place]} ({which})")
             return True
         self.coverage.segments += 1
         self.coverage.events += rows
@@ -185,9 +173,7 @@ class _Account:
 
     def _unknown(self) -> None:
         """Add segments of a record without any manifests."""
-        self.coverage.segments += len(self.chosen.read) - len(self.left_out)
-        for place, why in self.left_out.items():
-            self._find(LEFT_OUT, place, None, None, 0, f"left out: {why}")
+        self.coverage.segments += len(self.chosen.read)
         why = f"{self.path}: no manifests: nobody can tell what is missing (copy {MANIFESTS} too)"
         self.coverage.add(Finding(UNVOUCHED, None, None, None, 0, why))
 
@@ -204,9 +190,6 @@ class _Account:
                 # It goes on to where the next one begins, as far as anybody knows.
                 end = firsts[after] - 1 if after < len(firsts) else first
                 self.held.append(_Stretch(first, end, 0, place))
-            if place in self.left_out:
-                self._find(LEFT_OUT, place, first, None, 0, f"left out: {self.left_out[place]}")
-                continue
             self.coverage.segments += place not in known
             if running and first is not None and first > last and place not in self.said.spoilt:
                 continue
@@ -346,7 +329,7 @@ def recorded_gaps(about: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
         yield first, last, lost
 
 
-def _noted(local: Path) -> tuple[int, int] | None:
+def noted_end(local: Path) -> tuple[int, int] | None:
     """The last number that the recorder gave, and how its run ended; None in a copy."""
     try:
         last, ended = _STATE.unpack_from((local / ".recorder").read_bytes())

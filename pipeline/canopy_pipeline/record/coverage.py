@@ -26,7 +26,6 @@ SHOWN: Final = 5
 GAP: Final = "gap"
 MISSING: Final = "missing"
 DAMAGED: Final = "damaged"
-LEFT_OUT: Final = "left out"
 HOLE: Final = "hole"
 UNVOUCHED: Final = "no manifest"
 UNFINISHED: Final = "unfinished"
@@ -107,6 +106,14 @@ class Coverage:
             self.missing += finding.events
         if len(self.findings) < LISTED:
             self.findings.append(finding)
+
+    def beside(self, other: Coverage) -> Coverage:
+        """Return this and the same of another record together."""
+        both = replace(self, findings=[*self.findings, *other.findings][:LISTED], kinds=self.kinds + other.kinds)
+        both.up_to = [*self.up_to, *other.up_to]
+        for name in ("segments", "events", "removed", "open", "missing", "twice"):
+            setattr(both, name, getattr(self, name) + getattr(other, name))
+        return both
 
     def without(self, first: int, last: int) -> Coverage:
         """The same, as if these numbers had not been missing."""

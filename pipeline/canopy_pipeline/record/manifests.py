@@ -7,7 +7,6 @@ job, since then it is not known which segments count.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -20,9 +19,6 @@ from typing import Any, Final
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.runtime.storage import MANIFESTS, File, Storage
 
-BUNDLE: Final = ".jsonl"
-"""`_manifests/date=…/hour=….jsonl`: all manifests of an hour, once more: in one call where each costs a way over the
-network. Those are read that are there by themselves; they do not change."""
 REMOVED: Final = f"{MANIFESTS}/removed.jsonl"
 
 
@@ -48,16 +44,10 @@ def manifests(storage: Storage, known: Mapping[str, dict[str, Any]] = MappingPro
         PipelineError: that of a merged segment cannot be read: then it is not known which segments count.
     """
     made = Manifests()
-    found = storage.files((".json", BUNDLE), MANIFESTS)
-    listed = [file for file in found if file.place.endswith(".json")]
+    listed = storage.files(".json", MANIFESTS)
     if listed:
         made.vouched = set()
     with ThreadPoolExecutor(storage.calls) if storage.calls > 1 else nullcontext() as pool:
-        if pool is not None:
-            wanted = Counter(_hour(file) for file in listed if _segment(file) not in known)
-            bundles = [file for file in found if file.place.endswith(BUNDLE) and wanted[_hour(file)] > 1]
-            for lines in pool.map(partial(_bundled, storage), bundles):
-                known = {**lines, **known}
         texts = (map if pool is None else pool.map)(partial(_about, storage, known), listed)
         for file, about in zip(listed, texts, strict=True):
             segment, merged = _segment(file), is_merged(file.place)
@@ -88,20 +78,6 @@ def manifests(storage: Storage, known: Mapping[str, dict[str, Any]] = MappingPro
 
 def _segment(file: File) -> str:
     return file.place.removeprefix(f"{MANIFESTS}/").removesuffix(".json") + ".parquet"
-
-
-def _hour(file: File) -> str:
-    """The hour of a manifest, or of a bundle of them."""
-    return file.place.removesuffix(BUNDLE) if file.place.endswith(BUNDLE) else file.place.rpartition("/")[0]
-
-
-def _bundled(storage: Storage, file: File) -> dict[str, dict[str, Any]]:
-    """Return the manifests in a bundle, by segment; none if it is unreadable, since each has a file of its own, too."""
-    found = {}
-    with suppress(OSError, ValueError):
-        for about in json_lines(storage.text(file.place)):
-            found[str(about.get("segment"))] = about
-    return found
 
 
 def _about(storage: Storage, known: Mapping[str, dict[str, Any]], file: File) -> dict[str, Any] | Exception:

@@ -26,7 +26,7 @@ from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.account import account
 from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.coverage import Coverage
-from canopy_pipeline.record.manifests import BUNDLE, Manifests, is_merged, manifests
+from canopy_pipeline.record.manifests import Manifests, is_merged, manifests
 from canopy_pipeline.record.parts import own, parts
 from canopy_pipeline.runtime.locks import alone_with
 from canopy_pipeline.runtime.storage import MANIFESTS, storage
@@ -36,7 +36,6 @@ UNFINISHED: Final = ".inprogress"
 LOG: Final = "_delta_log"
 
 _FOLDER: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/[^/]+")
-_BUNDLE: Final = re.compile(rf"{MANIFESTS}/date=[^/]+/hour=[^/]+{re.escape(BUNDLE)}")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -168,7 +167,7 @@ class RecordFolder:
         """Add what is missing in this folder to a coverage."""
         there = self.files()
         if there or said.said:
-            account(coverage, self.path, choose(said, there, self.storage), {}, self.local)
+            account(coverage, self.path, choose(said, there, self.storage), self.local)
 
     def segments(self) -> list[Segment]:
         """Return the segments with a manifest, by sequence number, without those that are not whole.
@@ -191,12 +190,6 @@ class RecordFolder:
         """Return the unfinished merged segments; under the lock no process writes them any more."""
         hidden = own(self.storage.listed(UNFINISHED, hidden=True))
         return [place for place in hidden if place.rpartition("/")[2].startswith(".merged-")]
-
-    def bundles(self) -> list[str]:
-        """Bundles of hours that have no manifest any more."""
-        found = self.storage.listed((".json", BUNDLE), MANIFESTS)
-        alive = {place.rpartition("/")[0] for place in found if place.endswith(".json")}
-        return [place for place in found if _BUNDLE.fullmatch(place) and place.removesuffix(BUNDLE) not in alive]
 
     def _segment(self, place: str, said: dict[str, Any]) -> Segment:
         try:

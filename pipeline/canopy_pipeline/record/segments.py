@@ -3,8 +3,8 @@
 Owns: which files belong to the table (segments that a merged one replaces do not, nor does a merged one that is not in
 force yet), what is wrong with them, and how the rows are cut down to a time, a run or some kinds.
 
-Promises: a hidden, unfinished segment is never read. What cannot be read is named, file by file: an error, or, on
-request, left out with a line for each. Columns that older segments lack are null.
+Promises: a hidden, unfinished segment is never read. What cannot be read is named, file by file. Columns
+that older segments lack are null.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from canopy_pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
+from canopy_pipeline.errors import AWAY, DamagedError, GoneError, MisuseError, PipelineError
 from canopy_pipeline.record.account import account
 from canopy_pipeline.record.chosen_files import NAME, choose
 from canopy_pipeline.record.coverage import Coverage
@@ -70,8 +70,6 @@ class Choice:
 def find(
     spark: SparkSession | None,
     inputs: Sequence[str],
-    skip_corrupt: bool = False,
-    say: Say = unsaid,
     coverage: Coverage | None = None,
     choice: Choice = Choice(),
 ) -> list[File]:
@@ -94,7 +92,6 @@ def find(
         said = manifests(place)
         there = own({file.place: file for file in place.files(".parquet")})
         merged = [file for file in there.values() if is_merged(file.place)]
-        left: dict[str, str] = {}
         if said.vouched is None and merged and len(merged) < len(there):
             raise PipelineError(
                 f"{merged[0].path}: a merged segment beside others, and no manifest says what it replaces; "
@@ -110,16 +107,13 @@ def find(
             why = fault(place, file, about)
             if why:
                 corrupt.append(f"{file.path}: {why}")
-                left[file.place] = why
             else:
                 found[file.path] = file
         if coverage is not None:
-            account(coverage, path, chosen, left, local_path(path))
-    if corrupt and not skip_corrupt:
+            account(coverage, path, chosen, local_path(path))
+    if corrupt:
         more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
-        raise DamagedError("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")
-    for line in corrupt:
-        say(f"left out: {line}")
+        raise DamagedError("\n".join(corrupt[:SHOWN]) + f"{more}; {AWAY}")
     if not found and not whole:
         raise PipelineError(
             f"--input {' '.join(inputs)}: no segment in it (the recorder finishes one every minute, or when it stops)"
@@ -241,8 +235,6 @@ def events(
     inputs: Sequence[str],
     choice: Choice = Choice(),
     columns: Sequence[str] = (),
-    skip_corrupt: bool = False,
-    say: Say = unsaid,
     coverage: Coverage | None = None,
 ) -> DataFrame:
     """Return the recorded events under some folders, with the columns of `events_schema.EVENTS`, or some of them, in no
@@ -252,26 +244,18 @@ def events(
         MisuseError: there is no such folder, or a time is none.
         PipelineError: there is no segment, one is corrupt, or they hold no events.
     """
-    files = find(spark, inputs, skip_corrupt, say, coverage, choice)
+    files = find(spark, inputs, coverage, choice)
     names = [file.path for file in files]
-    leave_out = str(skip_corrupt).lower()
-    # Of the newest that can be read: older ones may lack columns that came later.
-    for name in reversed(names):
-        try:
-            with reading():
-                has = set(parquet(spark.read, name).columns)
-        except PipelineError:
-            if not skip_corrupt:
-                raise
-            continue
-        check_columns(name, has, columns)
-        break
+    if names:
+        # Older ones may lack columns that came later.
+        with reading():
+            has = set(parquet(spark.read, names[-1]).columns)
+        check_columns(names[-1], has, columns)
     wanted = EVENTS.only((*columns, *_chosen_by(choice))) if columns else EVENTS
     if not files:
         # None of them holds an event of that time.
         return spark.createDataFrame([], wanted.ddl)
-    reader = spark.read.schema(wanted.ddl).options(ignoreCorruptFiles=leave_out, ignoreMissingFiles=leave_out)
-    return narrowed(_read(reader, names), choice)
+    return narrowed(_read(spark.read.schema(wanted.ddl), names), choice)
 
 
 def _read(reader: DataFrameReader, names: list[str]) -> DataFrame:
@@ -363,10 +347,8 @@ def reading() -> Iterator[None]:
 
 def _lost(name: str, error: Any) -> PipelineError:
     if "FILE_NOT_EXIST" in str(error) or "FileNotFoundException" in str(error):
-        return GoneError(f"{name}: was removed while it was to be read; --skip-corrupt leaves it out")
-    return DamagedError(
-        f"{name}: is damaged: it breaks off, or a checksum in it is wrong; --skip-corrupt leaves it out"
-    )
+        return GoneError(f"{name}: was removed while it was to be read")
+    return DamagedError(f"{name}: is damaged: it breaks off, or a checksum in it is wrong; {AWAY}")
 
 
 def unreadable(error: Any) -> str | None:

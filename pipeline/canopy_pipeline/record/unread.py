@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from canopy_pipeline.errors import DamagedError, MisuseError, PipelineError
+from canopy_pipeline.errors import AWAY, DamagedError, MisuseError, PipelineError
 from canopy_pipeline.record.account import account, recorded_gaps
 from canopy_pipeline.record.chosen_files import ChosenFiles, choose
-from canopy_pipeline.record.coverage import GAP, LEFT_OUT, MISSING, UNFINISHED, Coverage, Finding
+from canopy_pipeline.record.coverage import GAP, MISSING, UNFINISHED, Coverage, Finding
 from canopy_pipeline.record.manifests import manifests, numbers
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.segments import fault
@@ -39,11 +39,6 @@ class UnreadPart:
     manifests: list[dict[str, Any]]
     """Those of the files, in the same order."""
 
-    @property
-    def surely(self) -> list[Finding]:
-        """The missing numbers that were not left out on request."""
-        return [each for each in self.findings if each.kind != LEFT_OUT]
-
 
 def named(findings: list[Finding]) -> list[str]:
     """Return the first findings as lines for people."""
@@ -56,10 +51,9 @@ def named(findings: list[Finding]) -> list[str]:
 class Unread:
     """One record, as a stream reads it."""
 
-    def __init__(self, source: str, recorded: Storage, skip_corrupt: bool = False) -> None:
+    def __init__(self, source: str, recorded: Storage) -> None:
         self.source = source
         self.recorded = recorded
-        self.skip_corrupt = skip_corrupt
         # Manifests that were read: they do not change.
         self._known: dict[str, dict[str, Any]] = {}
         # Segments that span numbers which are missing, and do not hold them: merged after those were lost.
@@ -120,19 +114,16 @@ class Unread:
         if to is None:
             # Nothing is cut in two: what is missing is found once.
             to = end if most is None else ends[max(bisect_right(ends, through + most) - 1, bisect_right(ends, through))]
-        files, left = [], {}
+        files = []
         for place, span in spans.items():
             if span[1] <= through or span[0] > to:
                 continue
             why = fault(self.recorded, there[place], chosen.about(place))
-            if why and not self.skip_corrupt:
-                raise DamagedError(f"{there[place].path}: {why}; --skip-corrupt leaves it out")
             if why:
-                left[place] = why
-            else:
-                files.append(there[place])
+                raise DamagedError(f"{there[place].path}: {why}; {AWAY}")
+            files.append(there[place])
         found = Coverage(had=through, ignored=frozenset({GAP, UNFINISHED}))
-        account(found, self.source, chosen, left, local_path(self.source))
+        account(found, self.source, chosen, local_path(self.source))
         findings = [each for each in found.findings if each.from_seq is not None and each.from_seq <= to]
         if begun:
             findings += self._removed(said.removed, there, through, to)
@@ -176,7 +167,7 @@ class Unread:
         made = replace(lost, findings=[*lost.findings], kinds=Counter(lost.kinds), had=through)
         there, chosen = self._chosen()
         if there or chosen.said.said:
-            account(made, self.source, chosen, {}, local_path(self.source))
+            account(made, self.source, chosen, local_path(self.source))
         return made
 
     def _chosen(self) -> tuple[dict[str, File], ChosenFiles]:

@@ -71,7 +71,6 @@ def run(
     spark: SparkSession,
     inputs: Sequence[str],
     output: str,
-    skip_corrupt: bool = False,
     say: Say = unsaid,
 ) -> ReportOutcome:
     """Run all jobs, each into a folder of its own below `output`; the page beside them is `index.html`.
@@ -86,7 +85,7 @@ def run(
     place = storage(spark, output)
     for each in ("", *ABOUT):
         begin(storage(spark, f"{output.rstrip('/')}/{each}".rstrip("/")))
-    for name, job in _jobs(spark, inputs, output, skip_corrupt, say, outcome).items():
+    for name, job in _jobs(spark, inputs, output, say, outcome).items():
         begun = time.monotonic()
         try:
             found = job()
@@ -114,7 +113,6 @@ def _jobs(
     spark: SparkSession,
     inputs: Sequence[str],
     output: str,
-    skip_corrupt: bool,
     say: Say,
     outcome: ReportOutcome,
 ) -> dict[str, Callable[[], JobResult]]:
@@ -128,24 +126,24 @@ def _jobs(
         return f"{output.rstrip('/')}/{name}"
 
     def rolled() -> JobResult:
-        return JobResult(rollup.run(spark, inputs, to("rollup"), skip_corrupt=skip_corrupt, say=say).line())
+        return JobResult(rollup.run(spark, inputs, to("rollup"), say=say).line())
 
     def treed() -> JobResult:
-        return JobResult(tree.run(spark, inputs, to("tree"), skip_corrupt=skip_corrupt, say=say).line())
+        return JobResult(tree.run(spark, inputs, to("tree"), say=say).line())
 
     def judged() -> JobResult:
-        found = oracle.run(spark, inputs, to("oracle"), skip_corrupt=skip_corrupt, say=say)
+        found = oracle.run(spark, inputs, to("oracle"))
         return JobResult(found.line(), found.fine, *found.headline())
 
     def planned() -> JobResult:
         try:
-            return JobResult(plan.run(spark, inputs, to("plan"), skip_corrupt=skip_corrupt, say=say).line())
+            return JobResult(plan.run(spark, inputs, to("plan")).line())
         except plan.NothingError as error:
             return JobResult(str(error))
 
     jobs: dict[str, Callable[[], JobResult]] = {"rollup": rolled, "tree": treed}
     with reading():
-        outcome.picture = picture(events(spark, inputs, Choice(), COLUMNS, skip_corrupt, coverage=outcome.coverage))
+        outcome.picture = picture(events(spark, inputs, Choice(), COLUMNS, coverage=outcome.coverage))
     if outcome.picture.of(DELIVER):
         jobs["oracle"] = judged
     else:

@@ -187,10 +187,7 @@ def _finish(record: RecordFolder) -> None:
 
 
 def _empty(record: RecordFolder, now: datetime) -> None:
-    """Remove bundles of hours that are gone, and the folders of hours long over that have become empty; the recorder
-    makes no more files in them."""
-    for place in record.bundles():
-        record.storage.remove(place)
+    """Remove the folders of hours long over that have become empty; the recorder makes no more files in them."""
     if record.local is None:
         return
     today = f"date={now - timedelta(days=1):%Y-%m-%d}"

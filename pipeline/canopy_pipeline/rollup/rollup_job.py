@@ -22,7 +22,6 @@ from canopy_pipeline.rollup.rollup_page import Totals, by_second, page
 from canopy_pipeline.rollup.rollup_tables import Hours, PageRows, Tables
 from canopy_pipeline.rollup.rollup_transforms import PUBLISHES, counters, latencies
 from canopy_pipeline.runtime.engine import f
-from canopy_pipeline.runtime.progress import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +59,6 @@ def run(
     output: str,
     latency: str = AUTO,
     choice: Choice | None = None,
-    skip_corrupt: bool = False,
     say: Say = unsaid,
     update: bool = False,
 ) -> RollupOutcome:
@@ -77,8 +75,8 @@ def run(
     only = replace(choice or Choice(), kinds=(PUBLISH,))
     coverage = covering(only)
     begin(tables.folder)
-    publishes = events(spark, inputs, only, (*PUBLISHES, *wanted), skip_corrupt, say, coverage)
-    with progress(spark, "rollup"), reading():
+    publishes = events(spark, inputs, only, (*PUBLISHES, *wanted), coverage)
+    with reading():
         tables.tidy()
         try:
             tables.replace(counters(publishes), latencies(publishes, latency), hours)

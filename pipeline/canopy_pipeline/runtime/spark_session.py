@@ -36,7 +36,6 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     # Of Spark's own 64 MB, compressed, one core makes a task of many seconds while the others wait.
@@ -128,6 +127,8 @@ def spark_session(name: str, options: SparkOptions = UNSAID) -> Iterator[SparkSe
         chosen = dict(MEANING)
         if own and (options.master is None or options.master.startswith("local")):
             chosen |= LOCAL
+            # Spark's own line of the tasks that are done; in a log it would be many.
+            chosen["spark.ui.showConsoleProgress"] = str(sys.stderr.isatty()).lower()
             chosen["spark.driver.memory"] = options.memory
             chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
         for key, value in (chosen | dict(options.settings)).items():

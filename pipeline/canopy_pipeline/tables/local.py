@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from canopy_pipeline.errors import DamagedError, GoneError
+from canopy_pipeline.errors import AWAY, DamagedError, GoneError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.segments import check_columns
 from canopy_pipeline.runtime.storage import File, Storage
@@ -83,7 +83,7 @@ def publishes(recorded: Storage, files: Sequence[File], after: int, to: int) -> 
             raise GoneError(f"{file.path}: was removed while it was to be read") from error
         except (OSError, pa.ArrowException) as error:
             raise DamagedError(
-                f"{file.path}: is damaged: it breaks off, or a checksum in it is wrong; --skip-corrupt leaves it out"
+                f"{file.path}: is damaged: it breaks off, or a checksum in it is wrong; {AWAY}"
             ) from error
 
 

@@ -27,6 +27,7 @@ from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.evolution import evolved, newest, schema
 from canopy_pipeline.tables.plans import Plan
 from canopy_pipeline.tables.staged import Batch, Remade, Staged
+from canopy_pipeline.tables.views import RECORD, Versions, views
 
 IDENTITY: Final = "_tables.json"
 COMMITS: Final = "_commits"
@@ -56,6 +57,12 @@ class Progress:
 class Sink(ABC):
     """A sink makes the files of a committed batch part of its tables; a second call changes nothing."""
 
+    delta = False
+    """True if the folders are tables of Delta Lake."""
+
+    def begin(self) -> None:  # noqa: B027  # most have nothing to do
+        """Prepare the place of the tables, where that may be away. Raises AwayError, PipelineError."""
+
     @abstractmethod
     def publish(self, batch: Batch) -> None:
         """The tables get the columns that they lack first."""
@@ -65,9 +72,15 @@ class Sink(ABC):
         """Yield the rows that a commit which makes these numbers again replaces, as record batches: they may be more
         than those. `folders`: those of the table."""
 
-    @abstractmethod
+    def versions(self, out: Output) -> Versions:
+        """Return the folders of each table, with their columns, for views; empty where a catalog names the tables."""
+        del out
+        return {}
+
     def views(self, out: Output) -> dict[str, str]:
         """Return SQL for the readers of the tables, by the names of the files."""
+        versions = self.versions(out)
+        return views(out.schemas(), out.where(), self.delta, out.written(), versions) if versions else {}
 
     def stale(self, out: Output) -> list[str]:
         """Return the folders that no view names any more; none where a table has one for good."""
@@ -118,7 +131,7 @@ class Output:
             found = self.identity()
         except FileNotFoundError:
             # A hidden file may be what a killed run left of this one.
-            if [name for name in self.place.names("") if not name.startswith((STAGING, LOCK, "."))]:
+            if [name for name in self.place.names("") if not name.startswith((STAGING, LOCK, RECORD, "."))]:
                 raise MisuseError(
                     f"--output {self.output}: something else is there; give a folder of its own"
                 ) from None
@@ -128,7 +141,8 @@ class Output:
         other = [name for name, value in about.items() if found.get(name) != value]
         if not other:
             return str(found["stream"])
-        if self.place.names(COMMITS):
+        # A database may move; its sink finds out whether it is the same.
+        if other != ["database"] and self.place.names(COMMITS):
             raise MisuseError(
                 f"--output {self.output}: these tables were begun with another {other[0]}; give another folder"
             )

@@ -9,32 +9,37 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from canopy_mqtt.words import counted
 from canopy_pipeline import job_metrics
-from canopy_pipeline.errors import GoneError, MisuseError, UnreadError
+from canopy_pipeline.errors import AwayError, GoneError, MisuseError, UnreadError
 from canopy_pipeline.outputs import begin, check
 from canopy_pipeline.record.coverage import LISTED, Coverage
 from canopy_pipeline.record.number_set import Numbers
-from canopy_pipeline.record.parts import the_only
 from canopy_pipeline.record.segments import Say, unsaid
 from canopy_pipeline.record.unread import Unread, UnreadPart, named
-from canopy_pipeline.runtime.storage import File, Storage, storage
+from canopy_pipeline.runtime.storage import File, storage
 from canopy_pipeline.tables.backfill import Range, births_before, replaced
 from canopy_pipeline.tables.births import Births, newest
+from canopy_pipeline.tables.lag import Lag, recorder_number
 from canopy_pipeline.tables.local import stage
 from canopy_pipeline.tables.mapping import Mapping, load
 from canopy_pipeline.tables.output import Output, Progress, Sink, alone
 from canopy_pipeline.tables.payloads.bad_payload import LATE
-from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, sink_of
+from canopy_pipeline.tables.several import folders, namespace_of, place_of, unite
+from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, POSTGRESQL, sink_of
 from canopy_pipeline.tables.staged import Remade, Staged
 
 T = TypeVar("T")
 
+SLOW: Final = "more than --max-lag; recorder.segment_seconds may be too long, or this machine too slow"
+LOOKS: Final = 10
+"""Looks at the record in the time that the tables may be behind it."""
 BATCH: Final = 1_000_000
 """Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
 
@@ -43,13 +48,14 @@ BATCH: Final = 1_000_000
 class TablesOptions:
     format: str = PARQUET
     batch: int = BATCH
-    every: float | None = None
-    """Seconds between two looks; None: what is there, and end."""
-    skip_corrupt: bool = False
+    max_lag: float | None = None
+    """Seconds that the tables may be behind the recorder: follow it. None: read what is there, and end."""
     allow_gaps: bool = False
     catalog: str = "default"
     namespace: str = "canopy"
-    """Of Iceberg's tables: a catalog by its name in pyiceberg's configuration."""
+    """Of Iceberg's tables: a catalog by its name in pyiceberg's configuration. PostgreSQL: the schema."""
+    database: str = ""
+    """PostgreSQL: its URL, without a password."""
     replace: Range | None = None
     """The part of the tables that is made again; None: go on where the last run ended."""
 
@@ -107,7 +113,20 @@ def run(
     options: TablesOptions | None = None,
     say: Say = unsaid,
 ) -> TablesOutcome:
-    """Bring the tables up to the record.
+    """Bring the tables up to a record that has one folder. Raises: see `run_all`."""
+    [outcome] = run_all([source], output, mapping, options, say).values()
+    return outcome
+
+
+def run_all(
+    sources: Sequence[str],
+    output: str,
+    mapping: str,
+    options: TablesOptions | None = None,
+    say: Say = unsaid,
+) -> dict[str, TablesOutcome]:
+    """Bring the tables up to some records. Return the outcome of each folder of theirs, by its name; that of a single
+    one is empty (`several.folders`).
 
     Raises:
         MisuseError: the mapping or an option is wrong.
@@ -115,76 +134,147 @@ def run(
         PipelineError: a segment cannot be read.
     """
     chosen = options or TablesOptions()
-    recorded, place = storage(None, source), storage(None, output)
-    if not recorded.exists():
-        raise MisuseError(f"--input {source}: no such folder")
-    why = f"give each a stream of its own: --input {source.rstrip('/')}/w0 --output {output.rstrip('/')}/w0, and so on"
-    source = the_only(None, source, why)
-    recorded = storage(None, source)
+    jobs: dict[str, _Job] = {}
+    united: dict[str, int] = {}
+    """The batches that the views over several folders are as of."""
+    with ExitStack() as stack:
+
+        def open_new() -> None:
+            """Open the folders that are there and were not; a broker may be given more workers."""
+            for name, source in folders(sources, output).items():
+                if name not in jobs:
+                    jobs[name] = stack.enter_context(_opened(source, place_of(output, name), mapping, chosen, name))
+
+        open_new()
+        if chosen.replace is not None:
+            if len(jobs) > 1:
+                raise MisuseError("--replace: numbers are those of one folder of a record: give that, and its --output")
+            for job in jobs.values():
+                job.replace(chosen.replace, say)
+        else:
+            try:
+                while True:
+                    begun = time.monotonic()
+                    for job in jobs.values():
+                        job.look(say)
+                    if chosen.max_lag is None:
+                        break
+                    now = {name: job.out.done.version for name, job in jobs.items()}
+                    if now != united:
+                        unite(output, chosen.namespace, {name: (job.out, job.sink) for name, job in jobs.items()})
+                    united = now
+                    job_metrics.write(not any(job.away for job in jobs.values()))
+                    time.sleep(max(0.0, begun + chosen.max_lag / LOOKS - time.monotonic()))
+                    open_new()
+            except KeyboardInterrupt:
+                say("stopped")
+                for job in jobs.values():
+                    # What was committed and not moved yet is moved now.
+                    job.out.load(job.sink)
+        outcomes = {name: job.finish() for name, job in jobs.items()}
+        unite(output, chosen.namespace, {name: (job.out, job.sink) for name, job in jobs.items()})
+        return outcomes
+
+
+@contextmanager
+def _opened(source: str, output: str, mapping: str, options: TablesOptions, name: str) -> Iterator[_Job]:
+    """Keep the tables of one folder for this process within the block."""
+    place = storage(None, output)
     check([source], output)
     with alone(output, place.local):
         found = load(mapping)
         out = Output(output, place)
-        about = {"table_format": chosen.format}
-        if chosen.format == ICEBERG:
-            about |= {"catalog": chosen.catalog, "namespace": chosen.namespace}
+        about = {"table_format": options.format}
+        if options.format in (ICEBERG, POSTGRESQL):
+            about["namespace"] = namespace_of(options.namespace, name)
+        if options.format == ICEBERG:
+            about["catalog"] = options.catalog
+        if options.format == POSTGRESQL:
+            about["database"] = options.database
         try:
             identity = out.belongs(about, found.plans)
         except MisuseError as error:
             raise MisuseError(f"--mapping {mapping}: {error}" if str(error).startswith("tables.") else error) from error
-        return _Job(found, out, recorded, source, sink_of(out, about, identity), chosen).go(say)
+        yield _Job(found, out, source, sink_of(out, about, identity), options, name)
 
 
 class _Job:
+    """The tables of one folder of a record."""
+
     def __init__(
-        self,
-        mapping: Mapping,
-        out: Output,
-        recorded: Storage,
-        source: str,
-        sink: Sink,
-        options: TablesOptions,
+        self, mapping: Mapping, out: Output, source: str, sink: Sink, options: TablesOptions, name: str
     ) -> None:
+        """`name`: of the folder, if it is one of several."""
         self.mapping = mapping
         self.plans = mapping.plans
         self.out = out
         self.source = source
         self.sink = sink
         self.options = options
-        self.recorded = recorded
-        self.unread = Unread(source, recorded, options.skip_corrupt)
+        self.recorded = storage(None, source)
+        self.unread = Unread(source, self.recorded)
+        self._name = name
+        self._labels = {"record": name} if name else {}
+        self._lag = Lag()
+        self.away = False
+        """True while the database is away."""
+        self._behind = self._resumed = False
+        self._finished = -1
+        """The batch as of the last `finish`."""
+        self._through = 0
+        """The number that has come to the tables."""
 
-    def go(self, say: Say) -> TablesOutcome:
-        """Batch after batch; until there is no more, or for ever. Or a part of the tables again."""
+    def replace(self, wanted: Range, say: Say) -> None:
+        """Make a part of the tables again."""
+        self._resume()
+        self._twice(partial(self._replace, wanted, say))
+
+    def look(self, say: Say) -> None:
+        """Read what is there, batch after batch. If the job follows the record, a database that is away gets it when
+        it answers again, at a later look."""
+        tell: Say = (lambda line: say(f"{self._name}: {line}")) if self._name else say
+        max_lag = self.options.max_lag
+        try:
+            if not self._resumed:
+                self._resume()
+                begin(self.out.place)
+                self._resumed = True
+            self._twice(partial(self._returned, tell))
+            while self._twice(partial(self._read, tell)):
+                pass
+            if self.away:
+                tell("the database answers again")
+            self.away, self._through = False, self.out.done.through
+            if max_lag is not None and self._finished != self.out.done.version:
+                self.finish()
+        except AwayError as error:
+            if max_lag is None:
+                raise
+            if not self.away:
+                tell(f"{error}; waiting for it")
+            self.away, self._resumed = True, False
+        if max_lag is not None:
+            self._measure(max_lag, tell)
+
+    def _measure(self, max_lag: float, say: Say) -> None:
+        lag = self._lag.look(recorder_number(self.recorded), self._through, time.monotonic())
+        job_metrics.note("tables_lag_seconds", lag, **self._labels)
+        if (lag > max_lag) is not self._behind:
+            self._behind = not self._behind
+            say(f"behind the recorder by {lag:.1f} s: {SLOW}" if self._behind else "no more behind than --max-lag")
+
+    def _resume(self) -> None:
+        """Complete what an earlier run, or an earlier attempt of this one, has begun."""
+        self.sink.begin()
         self.out.load(self.sink)
         if self.sink.stale(self.out):
             # Killed in the midst of it.
-            self._finish()
-        if self.options.replace is not None:
-            self._twice(partial(self._replace, self.options.replace, say))
-            return self._finish()
-        begin(self.out.place)
-        try:
-            while True:
-                begun = time.monotonic()
-                self._twice(partial(self._returned, say))
-                while self._twice(partial(self._read, say)):
-                    pass
-                if self.options.every is None:
-                    break
-                self._finish()
-                job_metrics.write()
-                time.sleep(max(0.0, begun + self.options.every - time.monotonic()))
-        except KeyboardInterrupt:
-            say("stopped")
-            # What was committed and not moved yet is moved now.
-            self.out.load(self.sink)
-        return self._finish()
+            self.finish()
 
     def _replace(self, wanted: Range, say: Say) -> None:
         """Make the rows of a range again, in place of those that the tables have."""
         done, limits = self.out.done, self.plans[0].limits
-        first, last = wanted.numbers(self.recorded, done.through)
+        first, last = wanted.numbers(done.through)
         look, known = self.unread.again(first, last)
         never = Numbers(done.unread)
         gone = Numbers([(first, last)]).without(known).without(never)
@@ -266,7 +356,7 @@ class _Job:
                     if remade is None
                     else f"{name}: its rows are in {' and '.join(folders)} now"
                 )
-                + ": readers that keep a view of it (DuckDB's files, Trino) need the new one of views.*.sql"
+                + ": readers that keep a view of it (DuckDB's files) need the new one of views.*.sql"
             )
 
     @staticmethod
@@ -284,7 +374,7 @@ class _Job:
         if look is None:
             return False
         # What was missing before the first batch is named at the end, as by a job that is no stream.
-        if look.surely and done.version and not self.options.allow_gaps:
+        if look.findings and done.version and not self.options.allow_gaps:
             raise UnreadError(self._stopped(look))
         births = Births.of(done.births, self.plans[0].limits)
         staged = self._staged(look.files, done.through, look.to, births)
@@ -302,26 +392,31 @@ class _Job:
         return True
 
     def _stopped(self, look: UnreadPart) -> str:
+        at = f"the tables end before these events, at number {self.out.done.through:,}"
+        if self._name:
+            then = "Put the segments back and run it again, or with --allow-gaps (its last lines name them)"
+            return "\n".join([*named(look.findings), f"{self._name}: {at}. {then}"])
         places = {"--input": self.source, "--output": self.out.output, "--mapping": str(self.mapping.path)}
         options = " ".join(f"{name} {shlex.quote(value)}" for name, value in places.items())
-        at = f"the tables end before these events, at number {self.out.done.through:,}"
         return "\n".join(
             [
-                *named(look.surely),
+                *named(look.findings),
                 f"{at}. Put the segments back and run it again, or continue without them (its last lines name them):",
                 f"canopy pipeline tables {options} --allow-gaps",
             ]
         )
 
-    def _finish(self) -> TablesOutcome:
+    def finish(self) -> TablesOutcome:
+        """Write views, summary and metrics of what the tables have."""
         coverage = self.unread.coverage(self.out.done.lost, self.out.done.through)
         outcome = TablesOutcome(self.out.output, self.out.done, tuple(plan.name for plan in self.plans), coverage)
         self.out.finish(self.sink, {**outcome.summary(), "coverage": coverage.summary()})
-        job_metrics.note("tables_through", outcome.done.through)
+        self._finished = self.out.done.version
+        job_metrics.note("tables_through", outcome.done.through, **self._labels)
         for name, rows in outcome.rows.items():
-            job_metrics.note("tables_rows", rows, table=name)
+            job_metrics.note("tables_rows", rows, table=name, **self._labels)
         for (name, reason), count in outcome.done.dead.items():
-            job_metrics.note("tables_dead_letters", count, table=name, reason=reason)
+            job_metrics.note("tables_dead_letters", count, table=name, reason=reason, **self._labels)
         return outcome
 
 

@@ -16,10 +16,9 @@ from canopy_pipeline.record.coverage import Coverage
 from canopy_pipeline.record.events_schema import PUBLISH
 from canopy_pipeline.record.segments import Choice, Say, covering, events, reading, unsaid
 from canopy_pipeline.runtime.engine import f
-from canopy_pipeline.runtime.progress import progress
 from canopy_pipeline.runtime.storage import parquet, storage
 from canopy_pipeline.tree.tree_page import page
-from canopy_pipeline.tree.tree_transforms import PUBLISHES, Thresholds, by_topic, explosions, hot, tree
+from canopy_pipeline.tree.tree_transforms import PUBLISHES, by_topic, explosions, hot, tree
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,9 +52,7 @@ def run(
     inputs: Sequence[str],
     output: str,
     choice: Choice | None = None,
-    limits: Thresholds | None = None,
     hottest: int = HOT,
-    skip_corrupt: bool = False,
     say: Say = unsaid,
 ) -> TreeOutcome:
     """The tables and the page of all publishes that are there.
@@ -64,16 +61,15 @@ def run(
         MisuseError: an option makes no sense.
         PipelineError: there is nothing to read, or it cannot be read.
     """
-    limits = limits or Thresholds()
-    if hottest < 1 or limits.children < 1 or limits.growing < 1 or limits.per_child <= 0 or not 0 < limits.steady <= 1:
-        raise MisuseError("--hot, --children, --growing and --per-child are above 0, --steady is above 0 and at most 1")
+    if hottest < 1:
+        raise MisuseError(f"--hot {hottest}: must be at least 1")
     check(inputs, output)
     only = replace(choice or Choice(), kinds=(PUBLISH,))
     coverage = covering(only)
     place = storage(spark, output)
     begin(place)
-    publishes = events(spark, inputs, only, PUBLISHES, skip_corrupt, say, coverage)
-    with progress(spark, "tree"), reading():
+    publishes = events(spark, inputs, only, PUBLISHES, coverage)
+    with reading():
         topics = by_topic(publishes).persist()
         try:
             span = topics.agg(
@@ -92,7 +88,7 @@ def run(
             nodes = parquet(spark.read, place.at("tree"))
             loudest = hot(topics, hottest, seconds, messages)
             loudest.coalesce(1).write.mode("overwrite").parquet(place.at("hot"))
-            found = explosions(nodes, first, seconds, limits)
+            found = explosions(nodes, first, seconds)
             found.coalesce(1).write.mode("overwrite").parquet(place.at("explosions"))
         finally:
             topics.unpersist()

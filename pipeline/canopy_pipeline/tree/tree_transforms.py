@@ -7,7 +7,6 @@ laid out by prefix.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from canopy_pipeline.runtime.engine import f
@@ -55,22 +54,16 @@ them by name, and the one with the most messages."""
 PUBLISHES: Final = ("kind", "ts", "topic", "size")
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """The bounds beyond which a prefix is called an explosion.
-
-    Topic explosion: a prefix with many children that carry little each, such as one topic for each request, or an
-    identifier that is new each time. Its mean of messages for each child is at most `per_child`, and either
-
-    - it has `children` of them or more ("many"), or
-    - it has `growing` of them or more, and new ones came in at least `steady` of the `SLICES` equal parts of the time
-      that the events span ("growing"): a fleet that was there from the beginning does not grow, and is none.
-    """
-
-    children: int = 1000
-    growing: int = 100
-    per_child: float = 10.0
-    steady: float = 0.75
+PER_CHILD: Final = 10.0
+"""A topic explosion is a prefix with many children that carry little each, such as one topic for each request, or an
+identifier that is new each time: at most this many messages for each child, and either ..."""
+MANY: Final = 1000
+"""... this many children or more ("many"), ..."""
+GROWING: Final = 100
+"""... or this many or more, of which new ones came in at least `STEADY` of the parts of the time ("growing"): a fleet
+that was there from the beginning does not grow, and is none."""
+STEADY: Final = 6
+"""Of the `SLICES` equal parts of the time that the events span."""
 
 
 def by_topic(publishes: DataFrame) -> DataFrame:
@@ -136,13 +129,10 @@ def hot(topics: DataFrame, number: int, seconds: float, messages: int) -> DataFr
     )
 
 
-def explosions(nodes: DataFrame, first_us: int, seconds: float, limits: Thresholds) -> DataFrame:
+def explosions(nodes: DataFrame, first_us: int, seconds: float) -> DataFrame:
     """The prefixes of a tree where topics explode; `first_us`: when the events begin, microseconds since 1970."""
     per_child = f.col("messages") / f.col("children")
-    fewest = min(limits.children, limits.growing)
-    large = nodes.where((f.col("children") >= fewest) & (per_child <= limits.per_child)).withColumn(
-        "per_child", per_child
-    )
+    large = nodes.where((f.col("children") >= GROWING) & (per_child <= PER_CHILD)).withColumn("per_child", per_child)
     slice_ = f.least(
         f.lit(SLICES - 1), f.floor((f.unix_micros("first_ts") - first_us) / f.lit(seconds * 1e6 / SLICES))
     ).cast("int")
@@ -164,8 +154,8 @@ def explosions(nodes: DataFrame, first_us: int, seconds: float, limits: Threshol
         )
     )
     parts = f.size(f.filter("new_children", lambda each: each > 0))
-    growing = (f.col("children") >= limits.growing) & (parts >= f.lit(limits.steady * SLICES))
-    many = f.col("children") >= limits.children
+    growing = parts >= STEADY
+    many = f.col("children") >= MANY
     return (
         large.join(grown, ["depth", "prefix"])
         .withColumn("growing", growing)

@@ -54,6 +54,7 @@ async def test_any_bytes_can_be_published(api: Api, broker: Broker) -> None:
         ({"topic": "\ud800"}, 400),
         ({"topic": "/".join("a" * 200)}, 400),
         ({"topic": "$SYS/broker/version"}, 400),
+        ({"topic": "a\x1b[31m"}, 400),
         ({"topic": "a", "qos": 3}, 400),
         ({"topic": "a", "payload": "a", "payload_encoding": "base64"}, 400),
         ({"topic": "a", "properties": {"response_topic": "b/#"}}, 400),

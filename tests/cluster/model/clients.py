@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, Final
 
 from tests.cluster.model.functions import RETAINED
 from tests.cluster.model.network import FOR_EVER, Connection, Network, Violation
+
+GROUPS: Final = {"$share/x/a": 2, "$share/x/b": 1}
+"""Share groups, and the QoS of their members."""
 
 
 class Client:
@@ -132,7 +135,7 @@ class Subscriber(Client):
         for each, state in self.wanted.items():
             if state == "no" and (each != self.changing or rng.random() < 0.5):
                 self.wanted[each] = "asked"
-                self.send(("subscribe", each, self.qos))
+                self.send(("subscribe", each, self.granted(each)))
                 return
             if each == self.changing and state == "yes" and rng.random() < 0.1 and not self.world.ending:
                 self.wanted[each] = "leaving"
@@ -154,7 +157,7 @@ class Subscriber(Client):
                 self.wills.append(self.connection.will["n"])
             for each, state in self.wanted.items():
                 if state == "asked":
-                    self.send(("subscribe", each, self.qos))
+                    self.send(("subscribe", each, self.granted(each)))
                 elif state == "leaving":
                     self.send(("unsubscribe", each))
         elif kind == "suback":
@@ -180,6 +183,9 @@ class Subscriber(Client):
             if self.clean and not source and self.world.written_at[(msg["pub"], msg["n"])] < self.born:
                 raise Violation(f"{self.name} got {msg['pub']} {msg['n']} of before its session began")
         self.send(("puback" if qos == 1 else "pubrec", pid))
+
+    def granted(self, topic_filter: str) -> int:
+        return GROUPS.get(topic_filter, self.qos)
 
     def quiet(self) -> bool:
         return all(state == "yes" for state in self.wanted.values())

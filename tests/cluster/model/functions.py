@@ -10,13 +10,15 @@ is queued, as an acknowledgement does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from tests.cluster.model.database import Lock, Row, Steps, Transaction
+from tests.cluster.model.network import FOR_EVER
 
-MATCHES: Final = {"a": ("a",), "b": ("b",), "+": ("a", "b"), "s": ("s",), "w": ("w",)}
-"""The topics that each topic filter matches."""
+MATCHES: Final[dict[str, tuple[str, ...]]] = {
+    "a": ("a",), "b": ("b",), "+": ("a", "b"), "s": ("s",), "w": ("w",), "$share/x/a": (), "$share/x/b": (),
+}  # fmt: skip
+"""The topics that each topic filter matches. A share group gets what matches its own subscription."""
 RETAINED: Final = ("r", "r2")
 """The topics of retained messages, which no filter matches."""
 SLOTS: Final = (0, 1, 2, 3)
@@ -35,6 +37,11 @@ Vector: TypeAlias = dict[str, int]
 
 def matches(topic_filter: str, topic: str) -> bool:
     return topic in MATCHES.get(topic_filter, ())
+
+
+def of_group(topic_filter: str) -> str:
+    """Return the filter that a share group subscribes to; empty: it is an ordinary subscription."""
+    return topic_filter.split("/", 2)[2] if topic_filter.startswith("$share/") else ""
 
 
 def is_alive(tx: Transaction, node: str, incarnation: int) -> bool:
@@ -224,7 +231,8 @@ def write(
     if any(i["kind"] == "reap" for i in items):
         yield "reap"
         reaped: list[int] = []
-        for sid, row in tx.scan("session"):
+        rows = tx.scan("session")
+        for sid, row in sorted(rows, key=lambda each: (each[1]["node"] or "", each[1]["incarnation"] or 0, each[0])):
             dead = row["node"] is not None and not is_alive(tx, row["node"], row["incarnation"])
             if dead and len(reaped) < BATCH and tx.free(("session", row["row"]), "x"):
                 tx.hold(("session", row["row"]), "x")
@@ -257,6 +265,7 @@ def _has_message(tx: Transaction, topic: str) -> bool:
 
 def _subscribe(tx: Transaction, node: str, grp: int, items: list[Item]) -> Steps[None]:
     subscribed = {i["filter"] for i in items if i["kind"] == "sub"}
+    subscribed |= {of_group(each) for each in subscribed} - {""}
     ends = {i["filter"] for i in items if i["kind"] == "endfilter"}
     if subscribed or ends:
         yield "filters"
@@ -265,7 +274,7 @@ def _subscribe(tx: Transaction, node: str, grp: int, items: list[Item]) -> Steps
                 yield Lock(("filter", name), "x")
             row = tx.get("filter", name)
             if name in subscribed and (row is None or row["gone"]):
-                tx.put("filter", name, {"gone": False, "node": node, "grp": grp})
+                tx.put("filter", name, {"gone": False, "node": node, "grp": grp, "share": None})
     changes = [i for i in items if i["kind"] in ("sub", "unsub")]
     if changes:
         yield "subscriptions"
@@ -274,13 +283,29 @@ def _subscribe(tx: Transaction, node: str, grp: int, items: list[Item]) -> Steps
                 tx.put("subscription", (i["sid"], i["filter"]), {"qos": i["qos"]})
             else:
                 tx.delete("subscription", (i["sid"], i["filter"]))
+        for name in sorted(subscribed):
+            row = tx.get("filter", name)
+            if of_group(name) and row["share"] is None:
+                _begin_group(tx, name, row)
     if ends:
         yield "ends"  # after the subscriptions of the same group
         used = {topic_filter for (_, topic_filter), _ in tx.scan("subscription")}
         for name in sorted(ends - used):
             row = tx.get("filter", name)
             if row is not None and not row["gone"]:
-                tx.put("filter", name, {"gone": True, "node": node, "grp": grp})
+                if row["share"] is not None:
+                    tx.delete("session", row["share"])
+                    tx.put("garbage", row["share"], True)
+                tx.put("filter", name, {"gone": True, "node": node, "grp": grp, "share": None})
+
+
+def _begin_group(tx: Transaction, name: str, row: Row) -> None:
+    """Give a share group its queue: a session without a client. Each time another one."""
+    gid = tx.db.draw("session")
+    unowned = {"node": None, "incarnation": 0, "epoch": 0, "expiry": FOR_EVER, "expires": None}
+    tx.put("session", gid, {**unowned, "client": name, "row": gid})
+    tx.put("filter", name, {**row, "share": gid})
+    tx.put("subscription", (gid, of_group(name)), {"qos": 2})
 
 
 def _expand(tx: Transaction, publishes: list[Item], hints: list[tuple[int, int]]) -> Steps[int]:
@@ -350,34 +375,37 @@ def _let_go(tx: Transaction, sessions: list[int], hints: list[tuple[int, int]]) 
     for sid in sessions:
         row = tx.get("session", sid)
         tx.put("session", sid, {**row, "node": None, "expires": tx.db.clock() + row["expiry"]})
-    for sid in sessions:
-        yield from _give_back(tx, sid, hints)
+    yield from _give_back(tx, sessions, hints)
 
 
-def _give_back(tx: Transaction, sid: int, hints: list[tuple[int, int]]) -> Steps[None]:
-    """Return to its share group what came to a member through it, and was not sent, or is of QoS 1."""
+def _give_back(tx: Transaction, sessions: list[int], hints: list[tuple[int, int]]) -> Steps[None]:
+    """Return to its share group what came to members through it, and was not sent, or is of QoS 1."""
     missed: set[Any] = set()
     while True:
         keys = [
             key
+            for sid in sessions
             for key, row in rows_of(tx, sid)
             if key[2] and (row["qos"] == 1 or row["state"] == 0) and key not in missed
-        ]
+            and tx.get("session", key[2]) is not None
+        ]  # fmt: skip
         if not keys:
             return
-        for key in sorted(keys):
+        before = len(hints)
+        for key in sorted(keys, key=lambda key: (*key[1:], key[0])):
             yield Lock(("delivery", key[0]), "s")
             yield Lock(("row", key), "x")
-            row = tx.get("delivery", key)
-            if row is None:
+            if tx.get("delivery", key) is None:
                 missed.add(key)  # moved meanwhile: the next statement finds it in LONG
                 continue
             tx.delete("delivery", key)
-            tx.put("delivery", (key[0], key[2], 0, key[3]), {**row, "state": 0, "pid": 0})
+            row = {"qos": tx.get("message", (key[0], key[3]))["qos"], "state": 0, "pid": 0}
+            tx.put("delivery", (key[0], key[2], 0, key[3]), row)
             hints.append((key[2], key[3]))
         if "give_back_once" in tx.db.without:
             return
-        yield "give back"
+        if len(hints) > before:
+            yield "give back"
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
@@ -411,7 +439,7 @@ def claim(
         yield "insert"
         yield Lock(("client", client), "x")
         if _find(tx, client) is None:
-            row = {"client": client, "epoch": 0, "row": sid, "shared": False}
+            row = {"client": client, "epoch": 0, "row": sid}
             tx.hold(("session", sid), "x")
             _own(tx, sid, row, node, incarnation, expiry, will)
             yield "commit"
@@ -426,7 +454,7 @@ def claim(
             if tx.get("will", key) is not None:
                 tx.put("will", key, {**tx.get("will", key), "due": True})
     if clean and "clean_same_id" in tx.db.without:
-        yield from _give_back(tx, sid, hints)
+        yield from _give_back(tx, [sid], hints)
         for key, _ in rows_of(tx, sid):
             tx.delete("delivery", key)
         for table in ("subscription", "received"):
@@ -435,7 +463,7 @@ def claim(
                     tx.delete(table, key)
     elif clean:
         if "clean_keeps" not in tx.db.without:
-            yield from _give_back(tx, sid, hints)
+            yield from _give_back(tx, [sid], hints)
         tx.delete("session", sid)
         tx.put("garbage", sid, True)
         sid = tx.db.draw("session")
@@ -459,6 +487,7 @@ def content(tx: Transaction, sid: int) -> Steps[dict[str, Any]]:
     row = tx.get("session", sid)
     return {
         "epoch": None if row is None else row["epoch"],
+        "subscriptions": {name: row["qos"] for (session, name), row in tx.scan("subscription") if session == sid},
         "received": {pid for (session, pid), _ in tx.scan("received") if session == sid},
         "flying": [(key, row, tx.get("message", (key[0], key[3]))) for key, row in rows_of(tx, sid) if row["state"]],
     }
@@ -484,37 +513,46 @@ def read(tx: Transaction, asks: dict[int, tuple[int, frozenset[Any], int]]) -> S
     return found, owned, final(tx)
 
 
-def pull(tx: Transaction, gid: int, members: Iterable[tuple[int, int, int]]) -> Steps[Any]:
-    """Move rows of a share group's queue to its members: (session, epoch, room) of each."""
-    good: list[int] = []
-    refused = set()
-    for sid, epoch, room in sorted(members):
+def pull(tx: Transaction, node: str, incarnation: int, name: str, members: list[tuple[int, int, int]]) -> Steps[Any]:
+    """Move rows of a share group's queue to its members at a node, the oldest first: (session, epoch, room) of each.
+
+    Return who got some, whether there was room for no more, whether any are left, and who is not the node's member.
+    """
+    for sid in sorted({sid for sid, _, _ in members}):
         row = tx.get("session", sid)
         if row is not None and "pull_unfenced" not in tx.db.without:
             yield Lock(("session", row["row"]), "s")
-            row = tx.get("session", sid)
-        if (row is not None and row["epoch"] == epoch) or "pull_unfenced" in tx.db.without:
-            good += [sid] * room
+    yield "members"
+    gid = tx.get("filter", name)["share"]
+    places = []
+    refused = set()
+    for turn, (sid, epoch, room) in enumerate(members):
+        row = tx.get("session", sid)
+        owned = row is not None and (row["epoch"], row["node"], row["incarnation"]) == (epoch, node, incarnation)
+        if "pull_released" in tx.db.without:
+            owned = row is not None and row["epoch"] == epoch
+        if (owned or "pull_unfenced" in tx.db.without) and tx.get("subscription", (sid, name)) is not None:
+            places += [(number, turn, sid) for number in range(room)]
         else:
             refused.add(sid)
+    places.sort()
+    yield "rows"
     for slot in (*SLOTS, LONG):
         yield Lock(("delivery", slot), "s")
+    free = sorted((key[3], key, row) for key, row in rows_of(tx, gid) if tx.free(("row", key), "x"))
     taken = set()
-    for number, key, row in sorted(((key[3], key, row) for key, row in rows_of(tx, gid)), key=lambda each: each[:2]):
-        if not good:
-            break
-        if not tx.free(("row", key), "x"):
-            continue
+    for (_, _, sid), (number, key, row) in zip(places, free, strict=False):
         tx.hold(("row", key), "x")
-        sid = good.pop(0)
         tx.delete("delivery", key)
-        tx.put("delivery", (key[0], sid, gid if "source_lost" not in tx.db.without else 0, number), row)
+        qos = min(row["qos"], tx.get("subscription", (sid, name))["qos"])
+        source = gid if "source_lost" not in tx.db.without else 0
+        tx.put("delivery", (key[0], sid, source, number), {**row, "qos": qos})
         taken.add(sid)
     yield "left"
     # A row that was skipped may stay, since its holder is a sweeper, or aborts. A later statement tells it.
     left = bool(rows_of(tx, gid)) and "pull_skips" not in tx.db.without
     yield "commit"
-    return taken, not good, left, refused
+    return taken, 0 < len(places) <= len(free), left, refused
 
 
 # -- sweepers ----------------------------------------------------------------------------------------------------------

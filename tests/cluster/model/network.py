@@ -70,7 +70,7 @@ class Network:
         self.c1_expires = FOR_EVER
         """When the session of c1 ends, as it was written when a node let it go last."""
         self.group_ids: dict[int, str] = {}
-        """The share groups, and their filters."""
+        """The share groups, by their queues: one that ends and begins again has another."""
         self.members = {"g1", "g2"} if "shares" in parts else set[str]()
 
     def link(self, a: str, b: str) -> str:

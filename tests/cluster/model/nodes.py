@@ -1,7 +1,7 @@
 """The nodes of the model: the shipped logic of a node between its clients, the database and the other nodes.
 
-`Logic` is what ships, with the parts of the design that do not yet (wills, share groups, retained messages), and
-without the rules that are taken away. `Node` is what it calls, and `Holder` the broker's side of a session.
+`Logic` is what ships, with the parts of the design that do not yet (wills, retained messages), and without the rules
+that are taken away. `Node` is what it calls, and `Holder` the broker's side of a session.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from canopy_mqtt.store.shared.calls import (
     Hello,
     Joined,
     Look,
+    Member,
     Noted,
     Owner,
     Page,
     Peer,
     Piece,
     Publish,
+    Pulled,
     Reap,
     Release,
     Subscribe,
@@ -43,7 +45,7 @@ from canopy_mqtt.store.shared.calls import (
     Waiting,
     Written,
 )
-from canopy_mqtt.store.shared.node import Session
+from canopy_mqtt.store.shared.node import Session, ShareGroup
 from tests.cluster.model import functions
 from tests.cluster.model.functions import MATCHES, Item, Vector, matches
 from tests.cluster.model.network import Connection, Network
@@ -166,6 +168,10 @@ class Holder:
     @property
     def room(self) -> int:
         return max(0, PAGE - self.plain())
+
+    @property
+    def share_room(self) -> int:
+        return max(0, WINDOW - self.shared())
 
     def restored(self, session: Session, content: Content) -> None:
         self.session = session
@@ -308,7 +314,7 @@ class Holder:
         del self.out[pid]
         del self.rows[tag]
         self.go_on()
-        self.node.logic.acknowledged(through=tag[0])
+        self.node.logic.has_room(self.session)
 
 
 class Logic(shipped.Node):
@@ -320,9 +326,6 @@ class Logic(shipped.Node):
 
     def _clear(self) -> None:
         super()._clear()
-        self.groups: dict[int, dict[str, bool]] = {
-            gid: {"flight": False, "again": False, "more": False} for gid in self.node.world.group_ids
-        }
         self.wills: set[Any] = set()
         self.keyed: dict[int, set[int]] = {}
 
@@ -364,69 +367,19 @@ class Logic(shipped.Node):
             page = page._replace(waiting=[each for each in page.waiting if each.id in only])
         super()._saw(session, page)
 
-    # -- share groups --------------------------------------------------------------------------------------------------
-
     def _hinted(self, hints: Sequence[DeliveryKey]) -> None:
         for hint in hints:
-            if hint.session in self.groups:
-                self.pull(hint.session)
-                continue
             session = self.sessions.get(hint.session)
             if "read_by_key" in self.without and session and session.is_restored and not session.reading:
                 self.keyed.setdefault(session.id, set()).add(hint.id)
         super()._hinted(hints)
 
-    def _general(self) -> None:
-        super()._general()
-        for gid in self.groups:
-            self.pull(gid)
-
     def _restored(self, session: Session) -> None:
         if "no_claim_read" not in self.without:
             super()._restored(session)
-        if session.client_id in self.node.world.members:
-            for gid in self.groups:
-                self.pull(gid)
 
-    def acknowledged(self, *, through: int) -> None:
-        """A member has room again."""
-        for gid, group in self.groups.items() if through else ():
-            if group["more"]:
-                self.pull(gid)
-
-    def pull(self, gid: int) -> None:
-        group = self.groups[gid]
-        if group["flight"]:
-            group["again"] = True
-            return
-        here: list[tuple[Session, Holder]] = []
-        for each in self.sessions.values():
-            if each.client_id in self.node.world.members and each.is_restored:
-                assert isinstance(each.client, Holder)
-                here.append((each, each.client))
-        members = [(*each.owner, WINDOW - holder.shared()) for each, holder in here if holder.shared() < WINDOW]
-        group["more"] = bool(here)
-        if not members or self.joined is None:
-            return
-        group["flight"] = True
-
-        def back(got: Any, error: bool) -> None:
-            group["flight"] = False
-            if error:
-                # What a lost answer took is read by the members.
-                self._read([sid for sid, _, _ in members])
-                self.node.retry.append(partial(self.pull, gid))
-                return
-            taken, group["more"], left, refused = got
-            # A member that was refused is elsewhere: nothing else may tell it, if it is idle.
-            self._read(taken if "refused_stay" in self.without else taken | refused)
-            if left and not group["more"]:
-                self.node.retry.append(partial(self.pull, gid))
-            if group["again"]:
-                group["again"] = False
-                self.pull(gid)
-
-        self.node.call(functions.pull, (gid, members), back)
+    def _pulled(self, group: ShareGroup, pulled: Pulled) -> None:
+        super()._pulled(group, pulled._replace(refused=frozenset()) if "refused_stay" in self.without else pulled)
 
     # -- wills ---------------------------------------------------------------------------------------------------------
 
@@ -509,7 +462,7 @@ class Node:
                 return
             rows, vector = got
             self.vectors = (vector, self.vectors[1])
-            back([ChangedFilter(NAMES.index(name), name, row["gone"]) for name, row in rows])
+            back([ChangedFilter(NAMES.index(name), name, row["gone"], row["share"]) for name, row in rows])
 
         self.call(functions.feed, (self.vectors[0],), fed)
 
@@ -549,7 +502,8 @@ class Node:
             lost = frozenset(Owner(*each) for each in out["lost"])
             failed = frozenset(DeliveryKey(*each) for each in out["failed"])
             again, news = result == "again", out.get("news", False)
-            back(Written(again, result == "rematch", news, again or out["retained"], lost, failed, hints))
+            retained = out.get("retained", "retained" in self.world.parts)
+            back(Written(again, result == "rematch", news, retained, lost, failed, hints))
 
         submit()
 
@@ -557,6 +511,9 @@ class Node:
         """Nobody waits for whole groups here."""
         del noted, written
         return ()
+
+    def refused(self, what: Noted, why: str) -> None:
+        """The database takes everything."""
 
     def claim(self, client_id: str, client: shipped.Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         assert isinstance(client, Holder)
@@ -567,10 +524,10 @@ class Node:
             elif got is None:
                 self.logic.over()
             else:
-                self.logic._spread([DeliveryKey(sid, 0, number) for sid, number in got["hints"]])
-                back(Claimed(got["sid"], got["epoch"], got["present"]))
+                hints = [DeliveryKey(sid, 0, number) for sid, number in got["hints"]]
+                back(Claimed(got["sid"], got["epoch"], got["present"], hints))
 
-        clean, expiry, _ = client.terms
+        clean, expiry, *_ = client.terms
         args = (self.name, self.incarnation, client_id, clean, expiry, client.connection.will)
         self.call(functions.claim, args, claimed)
 
@@ -580,7 +537,8 @@ class Node:
                 back(None)
                 return
             flying = [waiting_of(*each) for each in sorted(got["flying"], key=lambda each: each[0][3])]
-            back(Content(got["epoch"], [], sorted(got["received"]), flying))
+            subscriptions = [Subscribe(session, None, name, qos) for name, qos in got["subscriptions"].items()]
+            back(Content(got["epoch"], subscriptions, sorted(got["received"]), flying))
 
         self.call(functions.content, (session,), read)
 
@@ -604,6 +562,17 @@ class Node:
             keys[key.session].add((key.source, key.id))
         args = {ask.session: (ask.low, frozenset(keys[ask.session]), ask.room) for ask in asks}
         self.call(functions.read, (args,), told)
+
+    def pull(self, share_filter: int, members: Sequence[Member], back: Callable[[Pulled | None], None]) -> None:
+        def pulled(got: Any, error: bool) -> None:
+            if error:
+                back(None)
+                return
+            taken, full, left, refused = got
+            back(Pulled(frozenset(taken), full, left, frozenset(refused)))
+
+        args = (self.name, self.incarnation, NAMES[share_filter], [tuple(each) for each in members])
+        self.call(functions.pull, args, pulled)
 
     def due(self) -> None:
         """The world closes groups when it likes."""

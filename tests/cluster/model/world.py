@@ -14,7 +14,7 @@ from typing import Any, Final
 from canopy_mqtt.store.shared.calls import End
 from tests.cluster.model import functions
 from tests.cluster.model.checks import check
-from tests.cluster.model.clients import Publisher, Subscriber
+from tests.cluster.model.clients import GROUPS, Publisher, Subscriber
 from tests.cluster.model.database import Database, Transaction
 from tests.cluster.model.network import FOR_EVER, PARTS, Connection, Network, Violation
 from tests.cluster.model.nodes import Node
@@ -73,8 +73,8 @@ class World(Network):
             "c1": Subscriber(self, "c1", ["+"], 2, clean=True),
         }
         if "shares" in parts:
-            self.clients["g1"] = Subscriber(self, "g1", rng.choice(([], ["a"])), 2)
-            self.clients["g2"] = Subscriber(self, "g2", [], 2, clean=rng.random() < 0.3)
+            self.clients["g1"] = Subscriber(self, "g1", [*GROUPS, *rng.choice(([], ["a"]))], 2)
+            self.clients["g2"] = Subscriber(self, "g2", [*GROUPS], 2, clean=rng.random() < 0.3)
         if "wills" in parts:
             self.clients["w1"] = Subscriber(self, "w1", [], 1, will=True)
             self.clients["s4"] = Subscriber(self, "s4", [], 2)
@@ -82,20 +82,13 @@ class World(Network):
             self.start(node)
 
     def _prepare(self) -> None:
-        """Two share groups, of QoS 2 and 1, as sessions without a client; and one who gets all wills."""
+        """One who gets all wills."""
         tables = self.db.tables
-        begun = {"gone": False, "node": "n1", "grp": 1}
         unowned = {"node": None, "incarnation": 0, "epoch": 0, "expiry": FOR_EVER, "expires": None}
-        if "shares" in self.parts:
-            for gid, (topic_filter, qos) in ((900, ("a", 2)), (901, ("b", 1))):
-                tables["session"][gid] = {**unowned, "client": f"$share{gid}", "row": gid, "shared": True}
-                tables["subscription"][(gid, topic_filter)] = {"qos": qos}
-                tables["filter"][topic_filter] = dict(begun)
-                self.group_ids[gid] = topic_filter
         if "wills" in self.parts:
-            tables["session"][800] = {**unowned, "client": "s4", "row": 800, "shared": False}
+            tables["session"][800] = {**unowned, "client": "s4", "row": 800}
             tables["subscription"][(800, "w")] = {"qos": 2}
-            tables["filter"]["w"] = dict(begun)
+            tables["filter"]["w"] = {"gone": False, "node": "n1", "grp": 1, "share": None}
 
     def saw_commit(self, tx: Transaction, number: int) -> None:
         for (table, key), row in tx.written.items():
@@ -103,6 +96,8 @@ class World(Network):
                 self.written_at[(row["pub"], row["n"])] = self.now
             elif table == "retained" and isinstance(row, dict):
                 self.order[(key, row["msg"]["pub"], row["msg"]["n"])] = number
+            elif table == "session" and isinstance(row, dict) and row["client"] in GROUPS:
+                self.group_ids[key] = row["client"]
             elif table == "session" and isinstance(row, dict) and row["client"] == "c1":
                 if row["expires"] is not None:
                     self.c1_expires = row["expires"]

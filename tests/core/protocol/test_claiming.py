@@ -142,6 +142,23 @@ def test_a_later_connect_of_the_client_ends_one_that_waits() -> None:
     assert net.store.waiting == {}
 
 
+@pytest.mark.parametrize("any_user", [False, True])
+def test_a_later_connect_of_another_user_ends_none_that_waits(any_user: bool) -> None:
+    """Nobody knows yet whose the session is. With `session.takeover = "any-user"` it does not matter."""
+    net = SharedNetwork(at_once=False, any_user_takes_over=any_user)
+    first = net.waiting("c", user_name="ann")
+    second = net.waiting("c", user_name="bob")
+    net.settle()
+    assert first.closed == any_user
+    assert second.closed != any_user
+    if not any_user:
+        assert second.connack.reason_code == reason_codes.SERVER_UNAVAILABLE
+    net.store.attempts[-1].opened(None)
+    net.settle()
+    assert (second if any_user else first).connack.reason_code == 0
+    assert net.session("c").user_name == ("bob" if any_user else "ann")
+
+
 def test_a_second_connect_takes_over_when_its_claim_is_answered() -> None:
     net = SharedNetwork(at_once=False)
     first = net.durable("c")

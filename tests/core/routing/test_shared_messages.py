@@ -6,7 +6,7 @@ import pytest
 
 from canopy_mqtt.core.codec import packets as p
 from canopy_mqtt.core.codec.packets import PUBACK, PUBREC, Ack, Publish, SubscriptionRequest, Will
-from canopy_mqtt.core.codec.reason_codes import NO_MATCHING_SUBSCRIBERS, SUCCESS
+from canopy_mqtt.core.codec.reason_codes import IMPLEMENTATION_SPECIFIC_ERROR, SUCCESS
 from canopy_mqtt.core.hooks import AccessControl
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
@@ -14,17 +14,8 @@ from tests.core.harness import Client
 from tests.core.shared_store import SharedNetwork
 
 
-def network(*filters: str) -> SharedNetwork:
-    """A broker that knows these filters, numbered from 1 on."""
-    net = SharedNetwork()
-    assert net.store.filters is not None
-    for number, each in enumerate(filters, 1):
-        net.store.filters.change(number, each, False)
-    return net
-
-
-def kept(net: SharedNetwork) -> list[tuple[bytes, list[int], str | None, int]]:
-    return [(each.payload, each.filters, each.client_id, each.packet_id) for each in net.store.kept]
+def kept(net: SharedNetwork) -> list[tuple[bytes, str | None, int]]:
+    return [(each.payload, each.client_id, each.packet_id) for each in net.store.kept]
 
 
 def answers(client: Client, kind: int) -> list[int]:
@@ -35,71 +26,79 @@ def answers(client: Client, kind: int) -> list[int]:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_message_that_a_filter_matches_is_kept_before_it_is_acknowledged(times: int) -> None:
+def test_a_message_is_kept_before_it_is_acknowledged(times: int) -> None:
     """Also one of a topic that was published before, and several in one read: no shorter way is taken."""
-    net = network("a/#", "+/b", "c")
+    net = SharedNetwork()
     sender = net.client("p")
     for _ in range(times):
         sender.post("a/b", b"x", 1)
     net.settle()
-    assert kept(net) == [(b"x", [1, 2], None, 0)] * times
+    assert kept(net) == [(b"x", None, 0)] * times
     assert answers(sender, PUBACK) == []
     net.commit()
     assert answers(sender, PUBACK) == [SUCCESS] * times
 
 
-def test_the_store_is_asked_about_a_message_that_no_filter_matches() -> None:
-    """A client of another node may have subscribed already. QoS 0 is live."""
-    net = network("a")
+def test_no_answer_says_that_there_are_no_subscribers() -> None:
+    """A client of another node may have subscribed already."""
+    net = SharedNetwork()
     sender = net.client("p")
     sender.publish("b", b"x", 1)
-    sender.publish("a", b"x", 0)
-    assert kept(net) == [(b"x", [], None, 0)]
-    assert answers(sender, PUBACK) == []
+    sender.publish("b", b"y", 2)
     net.commit()
-    assert answers(sender, PUBACK) == [NO_MATCHING_SUBSCRIBERS]
+    assert answers(sender, PUBACK) == answers(sender, PUBREC) == [SUCCESS]
 
 
-def test_each_message_is_kept_while_the_filters_are_not_known() -> None:
-    net = network()
-    net.store.filters = None
-    sender = net.client("p")
-    sender.publish("b", b"x", 1)
-    assert kept(net) == [(b"x", [], None, 0)]
-    net.commit()
-    assert answers(sender, PUBACK) == [SUCCESS]
+def test_qos_0_is_not_kept() -> None:
+    net = SharedNetwork()
+    net.client("p").publish("a", b"x", 0)
+    assert kept(net) == []
 
 
 def test_a_durable_publisher_is_named_for_no_local() -> None:
-    net = network("a")
+    net = SharedNetwork()
     net.durable("p").publish("a", b"x", 1)
-    assert kept(net) == [(b"x", [1], "p", 0)]
+    assert kept(net) == [(b"x", "p", 0)]
 
 
 def test_each_publish_of_qos_2_of_a_durable_session_is_kept_with_its_identifier() -> None:
     """So that it is not routed again at another broker. Once, however often it comes here."""
-    net = network("a")
+    net = SharedNetwork()
     sender = net.durable("p")
-    matched = sender.publish("a", b"x", 2)
-    unmatched = sender.publish("b", b"y", 2)
-    sender.send(Publish(b"b", b"y", 2, False, True, unmatched.packet_id))
+    first = sender.publish("a", b"x", 2)
+    second = sender.publish("b", b"y", 2)
+    sender.send(Publish(b"b", b"y", 2, False, True, second.packet_id))
     net.settle()
-    assert kept(net) == [(b"x", [1], "p", matched.packet_id), (b"y", [], "p", unmatched.packet_id)]
+    assert kept(net) == [(b"x", "p", first.packet_id), (b"y", "p", second.packet_id)]
     assert answers(sender, PUBREC) == []
     net.commit()
-    assert answers(sender, PUBREC) == [SUCCESS, NO_MATCHING_SUBSCRIBERS, SUCCESS]
+    assert answers(sender, PUBREC) == [SUCCESS, SUCCESS, SUCCESS]
+
+
+def test_a_publish_of_qos_2_of_a_durable_session_is_live_when_the_store_has_it() -> None:
+    """The store knows whether its client had sent it to another broker before."""
+    net = SharedNetwork()
+    watcher = net.client("c")
+    watcher.subscribe("#", qos=2)
+    sender = net.durable("p")
+    sender.publish("a", b"x", 2, retain=True)
+    sender.publish("b", b"y", 2, retain=True)
+    assert (watcher.inbox, net.router.retained_store.tree.get("a")) == ([], None)
+    net.store.live[1]()
+    net.settle()
+    assert [each.payload for each in watcher.inbox] == [b"y"]
+    assert [net.router.retained_store.tree.get(topic) is None for topic in "ab"] == [True, False]
+    assert len(net.store.kept) == 2
 
 
 def test_a_publish_of_qos_2_of_a_clean_session_has_no_identifier() -> None:
-    net = network("a")
-    sender = net.client("p")
-    sender.publish("a", b"x", 2)
-    sender.publish("b", b"x", 2)
-    assert kept(net) == [(b"x", [1], None, 0), (b"x", [], None, 0)]
+    net = SharedNetwork()
+    net.client("p").publish("a", b"x", 2)
+    assert kept(net) == [(b"x", None, 0)]
 
 
 def test_a_message_to_very_many_is_kept_before_they_have_it() -> None:
-    net = network("a")
+    net = SharedNetwork()
     net.router.fanout.at_once = 3
     for number in range(5):
         net.client(f"c{number}").subscribe("a", "+", qos=1)
@@ -107,11 +106,11 @@ def test_a_message_to_very_many_is_kept_before_they_have_it() -> None:
     sender.post("a", b"x", 1)
     sender.wire.to_channel()
     assert net.router.fanout.broadcasting
-    assert kept(net) == [(b"x", [1], None, 0)]
+    assert kept(net) == [(b"x", None, 0)]
 
 
 def test_what_another_node_sends_is_kept_there() -> None:
-    net = network("a")
+    net = SharedNetwork()
     link = net.client("watcher")
     link.subscribe("a", qos=1)
     net.router.publish(Message(b"a", b"x", 1, False, b"", 0.0, "$upstream/$node/b"), None)
@@ -123,13 +122,13 @@ def test_what_another_node_sends_is_kept_there() -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_will_is_kept_as_any_message(qos: int) -> None:
     """One of QoS 2 comes from nobody who could send it again."""
-    net = network("will")
+    net = SharedNetwork()
     net.durable("p", will=Will("will", b"gone", qos, False, 0)).cut()
-    assert kept(net) == [(b"gone", [1], "p" if qos == 1 else None, 0)][: qos and 1]
+    assert kept(net) == [(b"gone", "p" if qos == 1 else None, 0)][: qos and 1]
 
 
 def test_what_is_refused_is_not_kept() -> None:
-    net = network("a")
+    net = SharedNetwork()
     net.router.access_control = Denies()
     sender = net.durable("p")
     sender.publish("a", b"x", 2)
@@ -140,7 +139,7 @@ def test_what_is_refused_is_not_kept() -> None:
 
 
 def test_a_durable_session_gets_qos_1_and_2_from_the_store_alone() -> None:
-    net = network("a")
+    net = SharedNetwork()
     client = net.subscriber("c", "a")
     live = net.client("l")
     live.subscribe("a", qos=2)
@@ -156,15 +155,15 @@ def test_a_durable_session_gets_qos_1_and_2_from_the_store_alone() -> None:
 
 
 def test_what_a_subscription_gets_with_qos_0_is_live() -> None:
-    net = network()
+    net = SharedNetwork()
     client = net.subscriber("c", "a", 0)
     net.client("p").publish("a", b"x", 1)
     assert [(each.payload, each.qos) for each in client.inbox] == [(b"x", 0)]
-    assert kept(net) == [(b"x", [], None, 0)]
+    assert kept(net) == [(b"x", None, 0)]
 
 
 def test_what_the_store_has_is_sent_in_its_order_within_receive_maximum() -> None:
-    net = network("a")
+    net = SharedNetwork()
     client = net.durable("c", receive_maximum=2)
     client.answering = False
     net.take("c", b"1", b"2", b"3", qos=1)
@@ -175,7 +174,7 @@ def test_what_the_store_has_is_sent_in_its_order_within_receive_maximum() -> Non
 
 
 def test_access_control_is_asked_about_what_the_store_has() -> None:
-    net = network("a")
+    net = SharedNetwork()
     net.router.access_control = Denies()
     client = net.subscriber("c", "#")
     net.take("c", b"x", topic=b"secret")
@@ -187,34 +186,44 @@ def test_access_control_is_asked_about_what_the_store_has() -> None:
     assert sorted(told[2] for told in net.journal.told if told[0] == "finished") == [b"x", b"y", b"z"]
 
 
-@pytest.mark.parametrize("topic_filter", ["a", "$share/g/a"])
-def test_what_the_store_does_not_know_comes_with_qos_1_at_most(topic_filter: str) -> None:
-    """Retained messages, and those for a share group: an identifier of QoS 2 would stay in use at the client alone."""
-    net = network()
+def test_what_the_store_does_not_know_comes_with_qos_1_at_most() -> None:
+    """Retained messages: an identifier of QoS 2 would stay in use at the client alone."""
+    net = SharedNetwork()
     net.client("p").publish("a", b"retained", 2, retain=True)
     client = net.durable("c")
-    client.send(p.Subscribe(client.take_id(), [SubscriptionRequest(topic_filter, 2)]))
+    client.send(p.Subscribe(client.take_id(), [SubscriptionRequest("a", 2)]))
     net.settle()
     net.commit()
-    shared = topic_filter.startswith("$share")
     [answer] = client.got(p.Suback)
-    assert answer.reason_codes == [1 if shared else 2]
-    if shared:
-        net.client("q").publish("a", b"x", 2)
+    assert answer.reason_codes == [2]
     assert [each.qos for each in client.inbox] == [1]
 
 
-def test_a_member_of_a_share_group_gets_its_messages_while_it_is_here() -> None:
-    net = network("$share/g/a")
-    client = net.subscriber("c", "$share/g/a", 1)
-    sender = net.client("p")
-    sender.publish("a", b"1", 1)
-    assert [each.payload for each in client.inbox] == [b"1"]
-    client.cut()
-    sender.publish("a", b"2", 1)
-    assert [filters for _, filters, *_ in kept(net)] == [[], []]
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_member_of_a_share_group_gets_qos_0_alone_without_the_store(lasts: bool) -> None:
+    """Also one whose session ends with its connection: the store knows its membership, and nothing else of it."""
+    net = SharedNetwork()
+    client = net.durable("c") if lasts else net.client("c")
+    client.send(p.Subscribe(client.take_id(), [SubscriptionRequest("$share/g/a", 2)]))
+    net.settle()
     net.commit()
-    assert answers(sender, PUBACK)[-1:] == [NO_MATCHING_SUBSCRIBERS]
+    assert client.got(p.Suback)[0].reason_codes == [2]
+    assert ("subscribed", "c", "$share/g/a", 2) in net.journal.told
+    sender = net.client("p")
+    for qos in (0, 1, 2):
+        sender.publish("a", b"%d" % qos, qos)
+    net.commit()
+    assert [each.payload for each in client.inbox] == [b"0"]
+    assert [each.qos for each in net.store.kept] == [1, 2]
+
+
+def test_a_member_of_a_share_group_has_its_session_in_the_store() -> None:
+    net = SharedNetwork()
+    net.store.absent.add("c")
+    client = net.client("c")
+    client.send(p.Subscribe(client.take_id(), [SubscriptionRequest("$share/g/a", 1), SubscriptionRequest("a", 1)]))
+    net.settle()
+    assert client.got(p.Suback)[0].reason_codes == [IMPLEMENTATION_SPECIFIC_ERROR, 1]
 
 
 class Denies(AccessControl):

@@ -475,6 +475,24 @@ def test_a_connection_that_is_taken_over_is_told_so(code: int | None, broken: li
     assert story.broken() == broken
 
 
+def test_a_connection_may_be_sent_to_another_server_before_the_new_one_is_accepted() -> None:
+    story = Story()
+    before = story.connect("s")
+    after = story.history.add(Connect(client="s", began=story.time + 1, present=True))
+    story.history.add(Ended(client="s", at=story.time + 2, connection=before, code=0x9C))
+    after.ok(story.time + 3)
+    assert story.broken() == []
+
+
+@for_each(("node", "broken"), [("", ["told 0x8E"]), ("other", [])])
+def test_a_connection_may_be_sent_away_by_a_node_that_knows_of_no_other(node: str, broken: list[str]) -> None:
+    story = Story()
+    before = story.connect("s")
+    story.connect("s", present=True, node=node)
+    story.history.add(Ended(client="s", at=story.time + 2, connection=before, code=0x9C))
+    assert story.broken() == broken
+
+
 STEPS = st.lists(st.sampled_from(["publish 1", "publish 2", "unknown", "leave", "back", "clean", "unsubscribe"]))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from canopy_load.ledger.history import Connect, Delivery, History, Look, Ping, Publish, Subscribe
+from canopy_load.ledger.history import Connect, Delivery, History, Look, Ping, Publish, Rest, Subscribe
 from canopy_load.prove.faults import BrokerFault, Fault
 from canopy_load.prove.judge import Durability, judge
 from canopy_load.prove.lateness import Lateness
@@ -85,16 +85,34 @@ def test_a_publisher_that_changes_nodes_may_overtake_itself() -> None:
     assert overtaken(A, B).broken(Durability()) == {"order"}, "others promise it"
 
 
-@pytest.mark.parametrize(
-    ("client", "found"), [("connected-0", {"order"}), ("clean-0", set()), ("durable-member-0", set())]
-)
+def test_what_comes_before_a_client_is_accepted_comes_to_the_node_before() -> None:
+    story = overtaken(A, B)
+    story.history.add(Connect(client="s", began=3.9, node=A, clean=True)).ok(4.5)
+    assert story.broken() == set()
+
+
+def test_what_a_client_got_at_another_node_says_nothing_of_order() -> None:
+    """It gets the second message at the node of their publisher, then the third and the first elsewhere."""
+    story = Story()
+    story.connect("s", 0.0, A)
+    story.subscribe("s", 0.2, "t/#", qos=0)
+    story.connect("p", 0.5, A)
+    first, second = story.publish(1.0, 0), story.publish(1.2, 1)
+    story.comes(second, 1.4, qos=0)
+    story.history.add(Connect(client="s", began=1.5, node=C, present=True)).ok(1.6)
+    story.connect("p", 1.7, B)
+    third = story.publish(1.9, 2)
+    story.comes(third, 2.1, qos=0)
+    story.comes(first, 2.3, qos=0)
+    assert story.broken() == set()
+
+
+@pytest.mark.parametrize(("client", "found"), [("connected-0", {"order"}), ("clean-0", set())])
 def test_what_comes_from_a_database_comes_in_order(client: str, found: set[str]) -> None:
     assert overtaken(A, B, client=client).broken(SHARED) == found
 
 
-@pytest.mark.parametrize(
-    ("client", "found"), [("connected-0", {"lost"}), ("clean-0", set()), ("durable-member-0", set())]
-)
+@pytest.mark.parametrize(("client", "found"), [("connected-0", {"lost"}), ("clean-0", set())])
 def test_a_kill_takes_nothing_from_a_database(client: str, found: set[str]) -> None:
     """It may take what was on its way to anybody else."""
     story = Story((1.5, 4.0, BrokerFault(1.5, Fault.KILL, 2.5)))
@@ -106,25 +124,54 @@ def test_a_kill_takes_nothing_from_a_database(client: str, found: set[str]) -> N
     assert story.broken() == {"lost"}
 
 
+def test_a_kill_takes_nothing_of_a_share_group_from_a_database() -> None:
+    story = Story((1.5, 4.0, BrokerFault(1.5, Fault.KILL, 2.5)))
+    story.connect("s", 0.0, A)
+    story.subscribe("s", 0.2, "$share/g/t/#")
+    story.connect("p", 0.5, B)
+    story.publish(1.0, 0)
+    story.history.add(Rest(at=20.0))
+    assert story.broken(SHARED) == {"lost to a group"}
+
+
 @for_each(
-    ("client", "then", "found"),
+    ("qos", "nodes", "found"),
+    [(0, (A, B), set()), (0, (A, A), {"to two members"}), (1, (A, B), {"to two members"})],
+)
+def test_a_message_with_qos_0_comes_to_one_member_at_each_node(
+    qos: int, nodes: tuple[str, str], found: set[str]
+) -> None:
+    story = Story()
+    for name, node in zip("st", nodes, strict=True):
+        story.connect(name, 0.0, node)
+        story.subscribe(name, 0.2, "$share/g/t/#")
+    story.connect("p", 0.5, C)
+    publish = story.publish(1.0, 0)
+    for at, name in ((1.2, "s"), (1.3, "t")):
+        story.comes(publish, at, client=name, qos=qos)
+    assert story.broken(SHARED) - {"QoS"} == found
+
+
+@for_each(
+    ("client", "publisher", "then", "found"),
     [
-        ("connected-0", B, {"twice"}),
-        ("clean-0", B, set()),
-        ("clean-0", A, {"twice"}),
+        ("connected-0", "p", B, {"twice"}),
+        ("clean-0", "p", B, set()),
+        ("clean-0", "p", A, {"twice"}),
+        ("clean-0", "publisher-0", B, {"twice"}),
     ],
 )
 def test_a_message_whose_publisher_moves_before_it_is_acknowledged_may_come_twice(
-    client: str, then: str, found: set[str]
+    client: str, publisher: str, then: str, found: set[str]
 ) -> None:
-    """But not from a database."""
+    """But not from a database, and not what a session there publishes."""
     story = Story()
     story.connect(client, 0.0, C)
     story.subscribe(client, 0.2, "t/#")
-    story.connect("p", 0.5, A)
-    publish = story.history.add(Publish(client="p", began=1.0, topic="t/0", qos=2, sequence=0))
+    story.connect(publisher, 0.5, A)
+    publish = story.history.add(Publish(client=publisher, began=1.0, topic="t/0", qos=2, sequence=0))
     story.comes(publish, 1.5, qos=2, client=client)
-    story.connect("p", 2.0, then)
+    story.connect(publisher, 2.0, then)
     story.comes(publish, 2.6, qos=2, client=client)
     publish.ok(2.7)
     assert story.broken(SHARED) == found

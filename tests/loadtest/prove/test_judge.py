@@ -158,6 +158,34 @@ def test_a_kill_may_take_an_unsubscribe_from_who_saves_now_and_then(killed: floa
     assert ruling(judge(made), "Retain Handling")[0] == "broken"
 
 
+@pytest.mark.parametrize(
+    ("asked", "outage", "excused"),
+    [
+        (20.9, None, True),
+        (21.5, None, False),
+        (24.5, (20.5, 24.0, Fault.KILL_WORKER), True),
+        (26.0, (20.5, 24.0, Fault.KILL_WORKER), False),
+        (21.5, (10.0, 11.0, Fault.KILL_WORKER), False),
+        (21.5, (22.0, 23.0, Fault.KILL_WORKER), False),
+    ],
+)
+def test_another_worker_may_have_a_message_a_moment_after_its_acknowledgement(
+    asked: float, outage: tuple[float, float, Fault] | None, excused: bool
+) -> None:
+    """A SUBSCRIBE with Retain Handling 2 gets it as a new one then."""
+    history = History()
+    history.add(Connect(client="changing-0", began=1.0)).ok(1.1)
+    publish = history.add(Publish(client="retainer-0", began=20.0, topic="r/0/0", qos=1, sequence=0, retain=True))
+    publish.ok(20.1)
+    options = {"topic_filter": "r/#", "qos": 2, "as_published": True, "handling": 2}
+    history.add(Subscribe(client="changing-0", began=asked, **options)).ok(asked + 0.1)  # type: ignore[arg-type]
+    history.add(Delivery(client="changing-0", at=asked + 0.2, stream=publish.stream, sequence=0, qos=1, retain=True))
+    made = replace(story(), history=history, outages=[] if outage is None else [outage])
+    assert ruling(judge(made), "Retain Handling")[1:3] == (1, 0), "one process has it at once"
+    found = ruling(judge(made, Durability(workers=True)), "Retain Handling")
+    assert found[1:3] == ((0, 1) if excused else (1, 0))
+
+
 def will(due: float, delay: float = 0.0) -> Proof:
     """A will that was due and did not come."""
     made = story()

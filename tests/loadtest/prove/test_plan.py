@@ -25,17 +25,6 @@ def test_members_of_a_share_group_are_at_one_node_where_sessions_stay() -> None:
     assert plan.rounds == make(7, 3, nodes=3).rounds
 
 
-def test_where_groups_alone_stay_everybody_else_roams() -> None:
-    plan, everywhere = make(7, 3, nodes=3, groups_stay=True), make(7, 3, nodes=3)
-    for name, each in plan.clients.items():
-        assert each.stays == (each.kind == "member")
-        assert each.roams == (everywhere.clients[name].roams and not each.stays)
-    assert any(each.roams and not each.clean for each in plan.clients.values())
-    assert [each.node for each in plan.clients.values() if each.kind == "member" and each.clean][1:] == [
-        next(each.node for each in plan.clients.values() if each.kind == "member" and each.clean)
-    ] * 2
-
-
 def test_only_what_is_asked_for_goes_wrong() -> None:
     plan = make(1, 4, [Fault.TAKEOVER, Fault.KILL])
     acts = {step.act for each in plan.rounds for step in each.steps}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import grp
+import json
 import os
 import socket
 import stat
@@ -19,6 +20,7 @@ from canopy_mqtt import Broker, Settings
 from canopy_mqtt.net.connections import admission
 from canopy_mqtt.net.listening.listeners import StartupError, request_bytes
 from canopy_mqtt.settings import Limits, Listener
+from canopy_mqtt.sockets import check_files
 from tests.e2e import wire
 from tests.e2e.wire import Packet, Peer
 from tests.support.runs import for_each
@@ -205,6 +207,21 @@ class TestUnixSockets:
             await start({"url": f"mqtt+unix://{path}"})
         assert "is not a socket; remove it or choose another path" in str(caught.value)
         assert path.read_text() == "precious"
+
+    @pytest.mark.parametrize(
+        "settings", [{"listener": [{"url": "mqtt+unix://PATH"}]}, {"http": {"listen": ["http+unix://PATH"]}}]
+    )
+    def test_a_file_that_is_no_socket_is_found_before_the_start(self, tmp_path: Path, settings: dict[str, Any]) -> None:
+        path = tmp_path / "s"
+        given = Settings.model_validate(json.loads(json.dumps(settings).replace("PATH", str(path))))
+        assert check_files(given) == []
+        path.write_text("precious")
+        (fault,) = check_files(given)
+        assert fault.endswith(f'{path}": the file exists and is not a socket; remove it or choose another path')
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+        assert check_files(given) == []
 
     async def test_a_folder_that_is_not_there(self, start: Start, tmp_path: Path) -> None:
         url = f"mqtt+unix://{tmp_path}/no/s"

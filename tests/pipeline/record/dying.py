@@ -3,7 +3,7 @@
 `python -m tests.pipeline.record.dying JOB WHOLE COPIES` leaves COPIES/0, COPIES/1, … (killed before its first change,
 before its second, …; the last is of a job that lived), and prints what the changes were. A change is what Python tells
 audit hooks of (a file opened to be written, named, removed), and the beginning and the end of a commit to a table of
-Delta Lake.
+Delta Lake and of a statement in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -31,15 +32,17 @@ from canopy_pipeline.compact import erase_job as erase
 from canopy_pipeline.retention import retention_job as retention
 from canopy_pipeline.tables import tables_job
 from canopy_pipeline.tables.backfill import Range
-from canopy_pipeline.tables.sinks.sink_of import DELTA, PARQUET
+from canopy_pipeline.tables.sinks.sink_of import DELTA, PARQUET, POSTGRESQL
 from tests.pipeline.folder import NOW
+from tests.pipeline.tables.sinks.postgresql_place import terms
 
 HOUR: Final = timedelta(hours=1)
 
 
 def payload_tables(folder: Path, format_: str, again: Range | None = None) -> object:
     """`canopy pipeline tables` over a folder of a record, a mapping and their tables."""
-    options = tables_job.TablesOptions(format_, batch=1, replace=again)
+    place = terms(folder) if format_ == POSTGRESQL else {}
+    options = tables_job.TablesOptions(format_, batch=1, replace=again, **place)
     return tables_job.run(str(folder / "record"), str(folder / "out"), str(folder / "maps/tables.toml"), options)
 
 
@@ -59,6 +62,10 @@ JOBS: Final[dict[str, Callable[[Path], object]]] = {
     "follow": lambda folder: DeltaFollower(folder).follow(None),
     "tables": lambda folder: payload_tables(folder, PARQUET),
     "tables-delta": lambda folder: payload_tables(folder, DELTA),
+    "tables-postgresql": lambda folder: (
+        payload_tables(folder, POSTGRESQL),
+        payload_tables(folder, POSTGRESQL, Range(3, 6)),
+    ),
     "backfill": lambda folder: payload_tables(folder, PARQUET, Range(5, 12)),
     "backfill-delta": lambda folder: payload_tables(folder, DELTA, Range(5, 12)),
 }
@@ -90,6 +97,23 @@ def killed(job: str, folder: Path, step: int) -> list[str]:
 
         setattr(holder, name, committed)
 
+    def statements(connections: Any, name: str) -> None:
+        made_ = getattr(connections, name)
+
+        async def stated(connection: Any, text: str, *arguments: Any, **options: Any) -> Any:
+            change(f"before {text}")
+            done = await made_(connection, text, *arguments, **options)
+            change(f"after {text}")
+            return done
+
+        setattr(connections, name, stated)
+
+    with suppress(ModuleNotFoundError):
+        # Without the extra no job needs it.
+        import asyncpg
+
+        statements(asyncpg.Connection, "execute")
+        statements(asyncpg.Connection, "copy_to_table")
     commits(tables.Table, "_commit")
     commits(deltalake, "write_deltalake")
     commits(deltalake.table.TableAlterer, "add_columns")

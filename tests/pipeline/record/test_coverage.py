@@ -23,11 +23,11 @@ from tests.pipeline.recorded import Story, write_segment
 HOURS = timedelta(hours=1)
 
 
-def covered(folder: Path, choice: Choice | None = None, skip: bool = False) -> Coverage:
+def covered(folder: Path, choice: Choice | None = None) -> Coverage:
     made, session = covering(choice or Choice()), None
     # A folder of this machine needs no session.
     there: Any = session
-    find(there, [str(folder)], skip, coverage=made)
+    find(there, [str(folder)], made)
     return made
 
 

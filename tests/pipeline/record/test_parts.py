@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from canopy_pipeline.compact import compact_job
-from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.oracle import oracle_job
 from canopy_pipeline.oracle.oracle_outcome import AGREES, DISAGREES, OracleOutcome
 from canopy_pipeline.plan import plan_job
@@ -19,7 +18,6 @@ from canopy_pipeline.record.coverage import Coverage
 from canopy_pipeline.record.segments import Choice, events
 from canopy_pipeline.retention import retention_job
 from canopy_pipeline.rollup import rollup_job
-from canopy_pipeline.tables import tables_job
 from tests.pipeline.folder import NOW, record, seen
 from tests.pipeline.recorded import Story, write_segment
 
@@ -50,12 +48,17 @@ def two_workers(root: Path, lost: str = "") -> Path:
     return root
 
 
-def judge(duck: SparkSession, root: Path) -> OracleOutcome:
-    return oracle_job.run(duck, [str(root)], str(root.with_name("out")))
+def judge(duck: SparkSession, *roots: Path) -> OracleOutcome:
+    return oracle_job.run(duck, [*map(str, roots)], str(roots[0].with_name("out")))
 
 
-def test_what_one_worker_published_was_delivered_at_the_other(duck: SparkSession, tmp_path: Path) -> None:
-    outcome = judge(duck, two_workers(tmp_path / "record"))
+@pytest.mark.parametrize("several", [False, True])
+def test_what_one_worker_published_was_delivered_at_the_other(
+    duck: SparkSession, tmp_path: Path, several: bool
+) -> None:
+    """So it is of nodes, each of which records for itself: a list of records is as a directory of them."""
+    root = two_workers(tmp_path / "record")
+    outcome = judge(duck, *((root / "w0", root / "w1") if several else (root,)))
     assert outcome.verdict == AGREES
     assert (outcome.publishes, outcome.delivered, outcome.forwarded, outcome.expected) == (1, 2, 1, 3)
     assert outcome.notes == []
@@ -111,8 +114,9 @@ def test_the_broker_s_own_messages_may_stay_at_their_worker(duck: SparkSession, 
 
 def test_a_publish_is_counted_once(duck: SparkSession, tmp_path: Path) -> None:
     root = two_workers(tmp_path / "record")
-    outcome = rollup_job.run(duck, [str(root)], str(tmp_path / "out"))
-    assert outcome.messages == 1
+    for inputs in ([root], [root / "w0", root / "w1"]):
+        outcome = rollup_job.run(duck, [*map(str, inputs)], str(tmp_path / "out"))
+        assert outcome.messages == 1
 
 
 def test_each_folder_has_its_own_gaps(duck: SparkSession, tmp_path: Path) -> None:
@@ -158,17 +162,8 @@ def test_small_segments_of_each_folder_are_merged(tmp_path: Path) -> None:
     assert outcome.coverage.complete
 
 
-def test_a_stream_of_tables_is_of_one_folder(tmp_path: Path) -> None:
-    root = two_workers(tmp_path / "record")
-    (tmp_path / "mapping.toml").write_text("")
-    with pytest.raises(MisuseError, match=r"record of several workers.*--input .*/record/w0 --output .*/out/w0"):
-        tables_job.run(str(root), str(tmp_path / "out"), str(tmp_path / "mapping.toml"))
-
-
 def test_a_plan_is_for_the_clients_of_all_workers(duck: SparkSession, tmp_path: Path) -> None:
     root = two_workers(tmp_path / "record")
     plan_job.run(duck, [str(root)], str(tmp_path / "out"))
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert "$node" not in json.dumps(summary)
-    with pytest.raises(MisuseError, match=r"several workers.*use --subscriptions any"):
-        plan_job.run(duck, [str(root)], str(tmp_path / "out"), at_end=True)

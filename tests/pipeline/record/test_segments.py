@@ -68,21 +68,15 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path) -> No
     torn.write_bytes(whole[:-3])
     with pytest.raises(PipelineError, match=rf"{torn.name}: not a whole Parquet file"):
         events(spark, [str(tmp_path)])
-    said: list[str] = []
-    assert events(spark, [str(tmp_path)], skip_corrupt=True, say=said.append).count() == 6
-    assert len(said) == 1
-    assert torn.name in said[0]
     # Whole at its ends, and damaged in the middle.
     torn.write_bytes(whole[:4] + b"\0" * (len(whole) // 2) + whole[4 + len(whole) // 2 :])
-    with pytest.raises(PipelineError, match=torn.name), reading():
+    with pytest.raises(PipelineError, match=rf"{torn.name}: .*; move it away"), reading():
         events(spark, [str(tmp_path)]).collect()
-    assert events(spark, [str(tmp_path)], skip_corrupt=True).count() == 6
     pq.write_table(pa.table({"topic": ["a"]}), good)
     shutil.rmtree(tmp_path / "_manifests")
     torn.unlink()
-    for skip in (False, True):
-        with pytest.raises(PipelineError, match=r"no recorded events: it has no column seq, kind, ts, recv_ns, run_id"):
-            events(spark, [str(tmp_path)], skip_corrupt=skip)
+    with pytest.raises(PipelineError, match=r"no recorded events: it has no column seq, kind, ts, recv_ns, run_id"):
+        events(spark, [str(tmp_path)])
 
 
 def merge(folder: Path) -> None:
@@ -114,8 +108,6 @@ def test_what_was_removed_meanwhile_is_said_to_be(spark: SparkSession, tmp_path:
     first.unlink()
     with pytest.raises(PipelineError, match=rf"{first.name}: was removed while it was to be read"), reading():
         table.collect()
-    first.write_bytes(b"PAR1" + bytes(40) + b"PAR1")
-    assert events(spark, [str(tmp_path)], skip_corrupt=True).count() == 6
 
 
 def test_a_folder_whose_name_looks_like_a_pattern(spark: SparkSession, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_what_was_not_recorded_is_left_out(duck: SparkSession, tmp_path: Path) -
     said: list[str] = []
 
     def jobs(source: str) -> list[str]:
-        return [*report_job._jobs(duck, [source], str(tmp_path), False, said.append, report_job.ReportOutcome())]
+        return [*report_job._jobs(duck, [source], str(tmp_path), said.append, report_job.ReportOutcome())]
 
     assert jobs(story(tmp_path / "with", True)) == ["rollup", "tree", "oracle", "plan"]
     assert not said

@@ -15,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from canopy_mqtt.command.cli import app as canopy
-from canopy_mqtt.record.files.bundles import bundle
 from canopy_pipeline.cli import app
 from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.record.coverage import Coverage
@@ -42,11 +41,10 @@ def server() -> Iterator[Server]:
         yield started
 
 
-def hours(count: int, bundled: bool = True) -> dict[str, bytes]:
+def hours(count: int) -> dict[str, bytes]:
     """A record of one segment a minute, as small as can be."""
     objects: dict[str, bytes] = {}
     for hour in range(count):
-        lines = []
         for minute in range(MINUTES):
             at = BEGIN + timedelta(hours=hour, minutes=minute)
             first = (hour * MINUTES + minute) * 10 + 1
@@ -58,9 +56,6 @@ def hours(count: int, bundled: bool = True) -> dict[str, bytes]:
             }  # fmt: skip
             objects[f"{place}.parquet"] = b"PAR1----PAR1"
             objects[f"_manifests/{place}.json"] = json.dumps(about).encode()
-            lines.append(json.dumps(about))
-        if bundled:
-            objects[f"_manifests/{at:date=%Y-%m-%d/hour=%H}.jsonl"] = "\n".join(lines).encode()
     return objects
 
 
@@ -90,44 +85,14 @@ def plan(server: Server, path: str, choice: Choice = EVERYTHING) -> tuple[int, C
     return len(found), covered, server.counts().total()
 
 
-def test_a_plan_asks_by_folders_and_hours_and_not_by_files(server: Server) -> None:
+def test_a_plan_asks_for_manifests_and_lists_of_folders_and_for_no_segment(server: Server) -> None:
     path = put(server, "hours", hours(26))
     found, covered, requests = plan(server, path)
     assert (found, covered.complete, covered.events) == (26 * MINUTES, True, 26 * MINUTES * 10)
-    # Two for the bundle of each hour, and what any record takes: 1,600 for 30 days.
-    assert requests <= 26 * 2 + 25
+    # Two for each manifest, and what any record takes.
+    assert requests <= 26 * MINUTES * 2 + 25
     chosen, _, _ = plan(server, path, Choice(since="2026-10-01T03:10", until="2026-10-01T03:20"))
     assert chosen == 10
-
-
-def test_without_bundles_manifests_are_read_one_by_one(server: Server) -> None:
-    path = put(server, "unbundled", hours(2, bundled=False))
-    found, covered, requests = plan(server, path)
-    assert (found, covered.complete) == (2 * MINUTES, True)
-    assert requests > 2 * MINUTES
-
-
-def test_a_bundle_that_is_old_or_torn_changes_nothing(server: Server) -> None:
-    """What counts are the manifests that are there by themselves."""
-    whole = hours(2)
-    path = put(server, "torn", whole)
-    expected = manifests(storage(None, path)).said
-    for hour in ("00", "01"):
-        name = f"_manifests/date=2026-10-01/hour={hour}.jsonl"
-        lines = whole[name].splitlines()
-        gone = json.loads(lines[0]) | {"segment": "date=2026-10-01/hour=00/seg-0a1b2c3d-000000000099999.parquet"}
-        whole[name] = b"\n".join([json.dumps(gone).encode(), *lines[10:], lines[1][:50]])
-    path = put(server, "torn", whole)
-    assert manifests(storage(None, path)).said == expected
-
-
-def test_the_recorder_s_bundles_are_what_is_read(server: Server, tmp_path: Path) -> None:
-    for each in record(tmp_path, segments=6)[::6]:
-        bundle(tmp_path, each.parent.relative_to(tmp_path).as_posix())
-    found, covered, requests = plan(server, put(server, "recorded", of(tmp_path)))
-    # A gap of the record's own.
-    assert (found, covered.kinds) == (18, {"gap": 1})
-    assert requests < 18 * 2
 
 
 @pytest.mark.long
@@ -178,17 +143,6 @@ def test_a_merge_that_breaks_off_anywhere_leaves_the_same_rows(
         compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
         assert seen(path) == before, made[steps]
         assert len(storage(None, path).files(".parquet")) == 3, made[steps]
-
-
-def test_bundles_go_with_their_hours(server: Server, tmp_path: Path) -> None:
-    written = record(tmp_path)
-    for each in written:
-        bundle(tmp_path, each.parent.relative_to(tmp_path).as_posix())
-    for path in (str(tmp_path), put(server, "bundles", of(tmp_path))):
-        assert len(storage(None, path).listed(".jsonl", "_manifests")) == 3
-        retention.run(path, HOUR * 5, now=NOW)
-        left = [name for name in storage(None, path).listed(".jsonl", "_manifests") if "hour=" in name]
-        assert left == [f"_manifests/date=2026-11-21/hour={hour}.jsonl" for hour in (17, 18)]
 
 
 def test_outputs_are_written_moved_and_removed_there(server: Server) -> None:

@@ -77,8 +77,8 @@ def test_a_stream_that_is_killed_again_and_again_has_each_row_once(tmp_path: Pat
         begun = something_new(out, moment)
         with open(log, "ab") as said:
             running = subprocess.Popen(
-                [sys.executable, "-P", "-m", "canopy_mqtt", "pipeline", "tables", *flags, "--stream", "--every", "10ms",
-                 "--batch-events", "40"],
+                [sys.executable, "-P", "-m", "canopy_mqtt", "pipeline", "tables", *flags, "--follow",
+                 "--max-lag", "100ms", "--batch-events", "40"],
                 stdout=said, stderr=said, env=environment(tmp_path),
             )  # fmt: skip
         try:

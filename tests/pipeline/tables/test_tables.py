@@ -20,6 +20,7 @@ from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.errors import MisuseError, PipelineError, UnreadError
 from canopy_pipeline.runtime.storage import Local
 from canopy_pipeline.tables import local
+from canopy_pipeline.tables.sinks import delta
 from canopy_pipeline.tables.sinks.sink_of import DELTA
 from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
 from tests.pipeline.folder import NOW
@@ -176,6 +177,24 @@ def test_the_commits_of_a_delta_table_say_what_they_stand_for(plant: Path) -> No
     assert {"canopy.from_seq", "canopy.to_seq", "canopy.batch"} <= set(table.history(1)[0])
 
 
+def test_small_files_of_a_delta_table_are_merged_now_and_then(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables(plant, "many", TablesOptions(DELTA, batch=1))
+    many = deltalake.DeltaTable(plant / "many/power")
+    monkeypatch.setattr(delta, "MERGE_AFTER", 4)
+    tables(plant, "out", TablesOptions(DELTA, batch=1))
+    merged = deltalake.DeltaTable(plant / "out/power")
+    assert (len(many.file_uris()), len(merged.file_uris())) == (3, 1)
+    assert merged.history(1)[0]["operation"] == "OPTIMIZE"
+    assert merged.to_pyarrow_table().sort_by("seq") == many.to_pyarrow_table().sort_by("seq")
+    # Earlier versions can be read, and the next batch comes once.
+    assert deltalake.DeltaTable(plant / "out/power", version=1).to_pyarrow_table().num_rows == 1
+    told = story(rounds=1, first_seq=26)
+    told.write(plant / "record")
+    for _ in range(2):
+        assert tables(plant, "out", TablesOptions(DELTA, batch=1)).rows["power"] == 4
+    assert deltalake.DeltaTable(plant / "out/power").to_pyarrow_table().num_rows == 4
+
+
 def test_numbers_that_are_missing_are_named_and_stop_a_run_that_had_begun(plant: Path) -> None:
     segments = sorted((plant / "record").rglob("seg-*.parquet"))
     segments[1].unlink()
@@ -203,7 +222,7 @@ def test_the_command(plant: Path) -> None:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "power: 3 rows; 3 dead letters (3 wrong-type)" in done.output
-    assert CliRunner().invoke(app, [*arguments, "--every", "1s"]).exit_code == 2
+    assert CliRunner().invoke(app, [*arguments, "--max-lag", "1s"]).exit_code == 2
     sorted((plant / "record").rglob("seg-*.parquet"))[0].unlink()
     arguments[4] = str(plant / "again")
     assert CliRunner().invoke(app, arguments).exit_code == 3

@@ -13,8 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from canopy_pipeline.errors import MisuseError
-from canopy_pipeline.tree import tree_job
-from canopy_pipeline.tree.tree_transforms import Thresholds
+from canopy_pipeline.tree import tree_job, tree_transforms
 from tests.pipeline.recorded import Story
 
 NODES = """
@@ -54,12 +53,15 @@ def story() -> Story:
     return told
 
 
-def test_the_tree_is_what_duckdb_makes_of_the_segments(duck: SparkSession, tmp_path: Path) -> None:
+def test_the_tree_is_what_duckdb_makes_of_the_segments(
+    duck: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Also where a name looks like a pattern.
     recorded, out = tmp_path / "recorded", tmp_path / "out [1]"
     story().write(recorded, segments=3)
-    limits = Thresholds(children=95, growing=50, per_child=10, steady=0.75)
-    outcome = tree_job.run(duck, [str(recorded)], str(out), limits=limits, hottest=5)
+    monkeypatch.setattr(tree_transforms, "MANY", 95)
+    monkeypatch.setattr(tree_transforms, "GROWING", 50)
+    outcome = tree_job.run(duck, [str(recorded)], str(out), hottest=5)
     # DuckDB too sees a pattern there, and has no way to say that it is none.
     found_in = str(out).replace("[1]", "*1*")
     with duckdb.connect() as session:
@@ -98,5 +100,5 @@ def test_the_tree_is_what_duckdb_makes_of_the_segments(duck: SparkSession, tmp_p
 
 
 def test_a_limit_that_makes_no_sense_is_refused(duck: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(MisuseError, match="--steady is above 0"):
-        tree_job.run(duck, [str(tmp_path)], str(tmp_path / "out"), limits=Thresholds(steady=1.5))
+    with pytest.raises(MisuseError, match="--hot 0: must be at least 1"):
+        tree_job.run(duck, [str(tmp_path)], str(tmp_path / "out"), hottest=0)

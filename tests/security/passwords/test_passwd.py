@@ -19,7 +19,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "passwd"
 
 
-def canopy(*arguments: object, typed: str = "") -> Result:
+def canopy(*arguments: object, typed: str | bytes = "") -> Result:
     result = CliRunner().invoke(cli.app, ["passwd", *map(str, arguments)], input=typed)
     assert "Traceback" not in result.output
     return result
@@ -45,6 +45,16 @@ def test_add_change_and_delete(file: Path) -> None:
 def test_kinds_of_hashes(file: Path, kind: str) -> None:
     assert canopy(file, "alice", "-c", "-b", "hunter2", "--hash", kind).exit_code == 0
     assert read_password_file(file).check("alice", b"hunter2")
+
+
+def test_a_password_that_is_no_utf_8(file: Path) -> None:
+    """Its bytes count, as in a CONNECT; SCRAM takes text alone."""
+    assert canopy(file, "alice", "-c", "--stdin", typed=b"p\xe4ss\n").exit_code == 0
+    assert canopy(file, "bob", "-b", "p\udce4ss").exit_code == 0
+    assert read_password_file(file).check("alice", b"p\xe4ss")
+    assert read_password_file(file).check("bob", b"p\xe4ss")
+    result = canopy(file.with_name("scram"), "alice", "-c", "--scram", "--stdin", typed=b"p\xe4ss\n")
+    assert (result.exit_code, result.output) == (1, "canopy: a password of SCRAM-SHA-256 is text in UTF-8\n")
 
 
 def test_scram(file: Path) -> None:

@@ -194,6 +194,16 @@ class TestPlaceholders:
         assert allows.may_subscribe(principal, "u/+/x", 0) == FORBIDDEN
         assert denies.may_subscribe(principal, "u/a/x", 0) == FORBIDDEN
 
+    @for_each(
+        ("user", "client_id", "named"), [("{client}", "bob", "{client}-bob"), ("{group}", "{user}", "{group}-{user}")]
+    )
+    def test_a_name_that_is_a_placeholder_itself(self, user: str, client_id: str, named: str) -> None:
+        made = book({"filters": ["u/{user}-{client}", "g/{group}{user}"]})
+        principal = who(user, client_id, groups=("{user}",))
+        allowed = [f"u/{named}", f"g/{{user}}{user}"]
+        others = ["u/bob-bob", f"u/{client_id}-{client_id}", f"u/{{user}}-{user}", f"g/{user}{user}"]
+        assert [made.may_publish(principal, topic, 0, False) for topic in allowed + others] == [True] * 2 + [False] * 4
+
     @for_each("name", ["$SYS", "$share"])
     def test_a_name_that_begins_with_a_dollar(self, name: str) -> None:
         made = book({"filters": "{user}/#"})

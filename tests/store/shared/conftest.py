@@ -44,6 +44,14 @@ class Nodes:
         return await postgresql.ask(self.url, f'SET search_path = "{self.name}"', then=statement)
 
 
+async def declare_dead(database: SharedDatabase, name: str) -> None:
+    """Declare a node dead that may show a sign of life meanwhile."""
+    while True:
+        [peer] = [each for each in await database.nodes() if each.name == name]
+        if await database.declare_dead(peer):
+            return
+
+
 @pytest.fixture
 async def proxy(nodes: Nodes) -> AsyncIterator[Proxy]:
     """What loses statements and answers on their way to the database. It ends before the nodes do."""

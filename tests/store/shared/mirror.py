@@ -56,7 +56,7 @@ STATE: Final = {
         " ELSE extract(epoch FROM expires_at)::bigint END FROM session s LEFT JOIN node n ON n.id = s.node"
     ),
     "garbage": "SELECT session FROM garbage",
-    "filter": "SELECT f.name, gone, n.name AS node, grp FROM filter f JOIN node n ON n.id = node",
+    "filter": "SELECT f.name, gone, n.name AS node, grp, share FROM filter f JOIN node n ON n.id = node",
     "subscription": "SELECT session, f.name, qos FROM subscription JOIN filter f ON f.id = filter",
     "message": "SELECT slot, id, convert_from(payload, 'UTF8') FROM message",
     "delivery": "SELECT slot, session, source, id, qos, state, packet_id FROM delivery",
@@ -240,9 +240,8 @@ class Mirror(Database):
         while tx in self.active:
             if tx.waits is not None and not self.free(tx, tx.waits):
                 return False
-            before = tx.next
             super().step(tx)
-            if tx in self.active and tx.waits is None and tx.next is not before:
+            if tx in self.active and tx.waits is None:
                 break
         if tx in self.active:
             assert tx.next == step, f"{tx.name}: the model is at {tx.next}, PostgreSQL at {step}"
@@ -305,7 +304,7 @@ def _rows(db: Mirror, table: str) -> list[tuple[Any, ...]]:
             for sid, row in rows.items()
         ]  # fmt: skip
     if table == "filter":
-        return [(name, row["gone"], row["node"], row["grp"]) for name, row in rows.items()]
+        return [(name, row["gone"], row["node"], row["grp"], row["share"]) for name, row in rows.items()]
     if table == "message":
         return [(*key, payload(msg).decode()) for key, msg in rows.items()]
     if table == "delivery":
@@ -405,7 +404,7 @@ async def _claim(
 
 async def _content(db: Mirror, sid: int) -> tuple[Any, ...]:
     del db
-    return "SELECT o_epoch, o_received, o_flying FROM content_1($1)", sid
+    return "SELECT o_epoch, o_subscriptions, o_received, o_flying FROM content_1($1)", sid
 
 
 async def _read(db: Mirror, asks: dict[int, tuple[int, frozenset[Any], int]]) -> tuple[Any, ...]:
@@ -413,6 +412,13 @@ async def _read(db: Mirror, asks: dict[int, tuple[int, frozenset[Any], int]]) ->
     known = [(sid, *tag) for sid, (_, known, _) in asks.items() for tag in known]
     lows, rooms = [low for low, _, _ in asks.values()], [room for _, _, room in asks.values()]
     return "SELECT * FROM read_1($1, $2, $3, $4)", list(asks), lows, rooms, known
+
+
+async def _pull(
+    db: Mirror, node: str, incarnation: int, name: str, members: list[tuple[int, int, int]]
+) -> tuple[Any, ...]:
+    [share_filter] = await db.filters({name})
+    return "SELECT * FROM pull_1($1, $2, $3, $4)", db.nodes[node], incarnation, share_filter, members
 
 
 def _plain(statement: str) -> Callable[..., Any]:
@@ -434,6 +440,7 @@ CALLS: Final[dict[str, Callable[..., Any]]] = {
     "claim": _claim,
     "content": _content,
     "read": _read,
+    "pull": _pull,
     "expire": _plain("SELECT expire_1(1)"),
     "collect": _plain(f"SELECT collect_1({model.BATCH})"),
     "trim": _plain("SELECT trim_1()"),
@@ -468,7 +475,7 @@ async def _single(db: Mirror, tx: Transaction, rows: Any) -> Any:
 async def _fed(db: Mirror, tx: Transaction, rows: Any) -> Any:
     del tx
     names = {number: name for name, number in db.nodes.items()}
-    return {(name, gone, names[node], grp) for _, name, gone, node, grp in rows}
+    return {(name, gone, names[node], grp, share) for _, name, gone, node, grp, share in rows}
 
 
 async def _fed_retained(db: Mirror, tx: Transaction, rows: Any) -> Any:
@@ -493,8 +500,8 @@ async def _written(db: Mirror, tx: Transaction, rows: Any) -> Any:
 
 async def _claimed(db: Mirror, tx: Transaction, rows: Any) -> Any:
     del db, tx
-    [[session, epoch, present]] = rows
-    return None if session is None else (session, epoch, present)
+    [[session, epoch, present, hints]] = rows
+    return None if session is None else (session, epoch, present, {(key[0], key[2]) for key in hints})
 
 
 def _waiting(row: Any) -> tuple[Any, ...]:
@@ -503,13 +510,20 @@ def _waiting(row: Any) -> tuple[Any, ...]:
 
 async def _contents(db: Mirror, tx: Transaction, rows: Any) -> Any:
     del db, tx
-    [[epoch, received, flying]] = rows
-    return epoch, set(received), {_waiting(row) for row in flying}
+    [[epoch, subscriptions, received, flying]] = rows
+    qos = {each["filter"]: each["qos"] for each in subscriptions}
+    return epoch, qos, set(received), {_waiting(row) for row in flying}
 
 
 async def _reads(db: Mirror, tx: Transaction, rows: Any) -> Any:
     del db, tx
     return {row[0]: (row[1], row[2], row[3], [_waiting(each) for each in row[4]]) for row in rows}
+
+
+async def _pulled(db: Mirror, tx: Transaction, rows: Any) -> Any:
+    del db, tx
+    [[taken, full, left, refused]] = rows
+    return set(taken), full, left, set(refused)
 
 
 ANSWERS: Final[dict[str, Callable[..., Any]]] = {
@@ -523,6 +537,7 @@ ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "claim": _claimed,
     "content": _contents,
     "read": _reads,
+    "pull": _pulled,
 }
 
 
@@ -532,7 +547,7 @@ def _as_it_is(tx: Transaction) -> Any:
 
 def _expect_fed(tx: Transaction) -> Any:
     rows, _ = tx.result
-    return {(name, row["gone"], row["node"], row["grp"]) for name, row in rows}
+    return {(name, row["gone"], row["node"], row["grp"], row["share"]) for name, row in rows}
 
 
 def _expect_fed_retained(tx: Transaction) -> Any:
@@ -554,7 +569,8 @@ def _expect_written(tx: Transaction) -> Any:
 
 
 def _expect_claimed(tx: Transaction) -> Any:
-    return None if tx.result is None else (tx.result["sid"], tx.result["epoch"], tx.result["present"])
+    got = tx.result
+    return None if got is None else (got["sid"], got["epoch"], got["present"], set(got["hints"]))
 
 
 def _expect_waiting(key: Any, row: Any, msg: Any) -> tuple[Any, ...]:
@@ -563,7 +579,7 @@ def _expect_waiting(key: Any, row: Any, msg: Any) -> tuple[Any, ...]:
 
 def _expect_contents(tx: Transaction) -> Any:
     out = tx.result
-    return out["epoch"], out["received"], {_expect_waiting(*each) for each in out["flying"]}
+    return out["epoch"], out["subscriptions"], out["received"], {_expect_waiting(*each) for each in out["flying"]}
 
 
 def _expect_reads(tx: Transaction) -> Any:

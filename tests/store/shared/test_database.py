@@ -254,6 +254,20 @@ async def test_sessions_of_a_dead_node_are_released_by_another_one(nodes: Nodes)
     assert await nodes.ask("SELECT node, expires_at IS NOT NULL FROM session") == [(None, True)]
 
 
+async def test_no_more_sessions_are_released_at_once_than_asked_for(nodes: Nodes) -> None:
+    made = [await nodes.open(name) for name in "abc"]
+    for node in made:
+        for number in range(3):
+            await claim(node, f"{node.node_name} {number}")
+    for peer in await made[2].nodes():
+        if peer.name != "c":
+            await made[2].declare_dead(peer)
+    left = "SELECT count(*) FROM session WHERE node IS NOT NULL"
+    for reap, count in ((2, 7), (2, 5), (2, 3), (2, 3)):
+        await made[2].write(Group(reap=reap))
+        assert await nodes.ask(left) == [(count,)]
+
+
 # -- standbys ----------------------------------------------------------------------------------------------------------
 
 

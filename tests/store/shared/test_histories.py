@@ -20,7 +20,8 @@ IN_FLIGHT = 4
 
 
 class History:
-    """Three nodes, two publishers, and three subscribers: of QoS 1 and 2, and one that is away most of the time."""
+    """Three nodes, two publishers, three subscribers: of QoS 1 and 2, and one that is away most of the time; and two
+    members of a share group."""
 
     def __init__(self, nodes: Nodes, seed: int) -> None:
         self.nodes = nodes
@@ -34,10 +35,12 @@ class History:
     async def run(self) -> None:
         for name in "abc":
             await self.begin(name)
-        for name, qos in (("p1", 1), ("p2", 2), ("s1", 1), ("s2", 2), ("away", 2)):
+        for name, qos in (("p1", 1), ("p2", 2), ("s1", 1), ("s2", 2), ("away", 2), ("m1", 2), ("m2", 2)):
             self.clients[name] = await client_of(self.rng.choice(self.linked), name)
             self.qos[name] = qos
-            if name[0] != "p":
+            if name[0] == "m":
+                await subscribe(self.clients[name], "$share/g/t", qos=qos)
+            elif name[0] != "p":
                 await subscribe(self.clients[name], "t", "t/+", qos=qos)
         for _ in range(STEPS):
             await self.step()
@@ -117,6 +120,11 @@ class History:
                 return
 
     def check(self) -> None:
+        inboxes = [self.clients[name].inbox for name in ("s2", "m1", "m2")]
+        every, *shared = ([each.payload for each in inbox if each.topic == b"t"] for inbox in inboxes)
+        assert set(shared[0] + shared[1]) == set(every)
+        exact = Counter(payload for payload in shared[0] + shared[1] if payload.startswith(b"p2"))
+        assert set(exact.values()) <= {1}, "a share group got QoS 2 twice"
         for name in ("s1", "s2", "away"):
             got = [each.payload.decode() for each in self.clients[name].inbox]
             for publisher in ("p1", "p2"):

@@ -6,16 +6,18 @@ Each is carried out by the shipped SQL and by the model, and, with the rule take
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 import pytest
 
 from tests.cluster.model import functions
+from tests.cluster.model.database import Transaction
 from tests.store.shared.script import Script, change, end, release, subscribe, unsubscribe
 from tests.support.runs import for_each
 
 History = Callable[[Script], None]
+GROUP: Final = "$share/x/a"
 
 
 def a_slot_is_emptied_beside_a_writer(script: Script) -> None:
@@ -335,11 +337,107 @@ def a_topic_is_cleared_beside_one_that_retains(script: Script) -> None:
     assert (script.rows("retained")["r"]["node"], script.rows("retained")["r"]["msg"]["n"]) == ("n1", 2)
 
 
+def pull(script: Script, node: str, *members: dict[str, Any], room: int = 4) -> Transaction:
+    """Begin to take from the queue of the share group, for members at a node."""
+    caller = script.nodes[node]
+    asked = [(each["sid"], each["epoch"], room) for each in members]
+    return script.begin(functions.pull, node, caller.incarnation, GROUP, asked)
+
+
+def a_pull_waits_for_a_member_that_leaves(script: Script) -> None:
+    """Nothing comes to a session without a node: nobody would give it back."""
+    owner = script.n1.subscriber("m", GROUP)
+    script.n2.write(script.n2.publish(1))
+    leaving = script.n1.begin(release(owner))
+    script.go(leaving, "commit")
+    taking = pull(script, "n1", owner)
+    assert script.waits(taking)
+    script.go(leaving)
+    assert script.go(taking) == (set(), False, True, {owner["sid"]})
+
+
+def a_member_that_leaves_waits_for_a_pull(script: Script) -> None:
+    """It gives back what it got meanwhile."""
+    owner = script.n1.subscriber("m", GROUP)
+    script.n2.write(script.n2.publish(1))
+    taking = pull(script, "n1", owner)
+    script.go(taking, "left")
+    leaving = script.n1.begin(release(owner))
+    script.go(leaving)
+    assert script.waits(leaving)
+    script.go(taking)
+    [hint] = script.go(leaving)["hints"]
+    assert [(key[1], key[2]) for key in script.rows("delivery")] == [(hint[0], 0)]
+
+
+def what_is_given_back_is_moved_meanwhile(script: Script) -> None:
+    owner = script.n1.subscriber("m", GROUP)
+    script.n2.write(script.n2.publish(1))
+    script.go(pull(script, "n1", owner))
+    script.change_slot()
+    sweeper = script.begin(functions.move, 0)
+    script.go(sweeper, "commit")
+    leaving = script.n1.begin(release(owner))
+    script.go(leaving)
+    assert script.waits(leaving)
+    script.go(sweeper)
+    script.go(leaving)
+    assert [(key[0], key[2]) for key in script.rows("delivery")] == [(functions.LONG, 0)]
+
+
+def a_pull_passes_over_what_is_moved(script: Script) -> None:
+    """And says that something is left."""
+    owner = script.n1.subscriber("m", GROUP)
+    script.n2.write(script.n2.publish(1))
+    script.change_slot()
+    sweeper = script.begin(functions.move, 0)
+    script.go(sweeper, "commit")
+    assert script.go(pull(script, "n1", owner)) == (set(), False, True, set())
+    script.go(sweeper)
+    assert script.go(pull(script, "n1", owner)) == ({owner["sid"]}, False, False, set())
+
+
+def two_first_members_make_one_group(script: Script) -> None:
+    first, second = script.n1.claim("m1"), script.n2.claim("m2")
+    writers = [
+        node.begin(subscribe({"sid": got["sid"], "epoch": got["epoch"]}, GROUP))
+        for node, got in ((script.n1, first), (script.n2, second))
+    ]
+    script.go(writers[0], "commit")
+    script.go(writers[1])
+    assert script.waits(writers[1])
+    for writer in writers:
+        script.go(writer)
+    assert [row["client"] for row in script.rows("session").values()].count(GROUP) == 1
+
+
+def a_clean_start_gives_back(script: Script) -> None:
+    owner = script.n1.subscriber("m", GROUP)
+    other = script.n2.subscriber("n", GROUP)
+    script.n2.write(script.n2.publish(1))
+    script.go(pull(script, "n1", owner))
+    [hint] = script.n1.claim("m", clean=True)["hints"]
+    assert script.go(pull(script, "n2", other))[0] == {other["sid"]}
+    assert [key[2:] for key in script.rows("delivery")] == [hint]
+
+
 HISTORIES: Final[dict[History, tuple[str, str]]] = {
     a_slot_is_emptied_beside_a_writer: (
         "EXECUTE format('LOCK TABLE delivery_%s IN ACCESS EXCLUSIVE MODE', p_slot);",
         "",
     ),
+    a_pull_waits_for_a_member_that_leaves: ("AND s.node = p_node", ""),
+    a_member_that_leaves_waits_for_a_pull: ("ORDER BY id FOR SHARE", ""),
+    what_is_given_back_is_moved_meanwhile: (
+        "CONTINUE WHEN cardinality(hints) = before;",
+        "EXIT WHEN cardinality(hints) = before;",
+    ),
+    a_pull_passes_over_what_is_moved: (
+        "o_left := EXISTS (SELECT FROM delivery WHERE session = queue)",
+        "o_left := false",
+    ),
+    two_first_members_make_one_group: ("CONTINUE WHEN (SELECT", "CONTINUE WHEN false AND (SELECT"),
+    a_clean_start_gives_back: ("said.hints := give_back(ARRAY[said.session]);", ""),
     a_reader_waits_for_a_slot_that_is_emptied: (
         "o_waiting waiting[])\nLANGUAGE plpgsql",
         "o_waiting waiting[])\nLANGUAGE plpgsql STABLE",

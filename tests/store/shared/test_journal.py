@@ -31,7 +31,7 @@ from canopy_mqtt.store.shared.calls import (
     Owner,
     Subscribe,
 )
-from canopy_mqtt.store.shared.journal import FULL, Kept, SharedJournal
+from canopy_mqtt.store.shared.journal import FULL, Kept, Row, SharedJournal
 from canopy_mqtt.store.shared.records import delivery_record, publish, session_record
 from tests.store.shared import place
 from tests.store.shared.conftest import Nodes
@@ -87,8 +87,8 @@ TOLD: dict[str, tuple[Callable[[Journal], object], list[Noted]]] = {
 
 
 def kept() -> Kept:
-    made = Kept(OWNER, lambda: None)
-    made.slots[ID] = SLOT
+    made = Kept(OWNER, True, lambda: None)
+    made.rows[ID] = Row(SLOT, 0, ID)
     return made
 
 
@@ -96,7 +96,7 @@ def kept() -> Kept:
 def test_what_is_told_is_noted(name: str) -> None:
     tell, expected = TOLD[name]
     noted: list[Noted] = []
-    journal = SharedJournal(noted.append)
+    journal = SharedJournal(lambda what, _: noted.append(what))
     journal.kept["s"] = kept()
     tell(journal)
     assert noted == expected
@@ -118,7 +118,7 @@ class Waiting(Waiter):
 def test_changes_are_committed_with_their_groups() -> None:
     """A group has a prefix of what was noted, and besides what the node notes by itself."""
     noted: list[Noted] = []
-    journal = SharedJournal(noted.append)
+    journal = SharedJournal(lambda what, _: noted.append(what))
     journal.kept["s"] = kept()
     waiters = []
     for packet_id in (1, 2, 3):
@@ -133,7 +133,7 @@ def test_changes_are_committed_with_their_groups() -> None:
 
 
 def test_what_waits_while_the_database_is_away_is_bounded() -> None:
-    journal = SharedJournal(lambda _: None)
+    journal = SharedJournal(lambda *_: None)
     commits = journal.commits_kept
     large = place.message(bytes(FULL // 4), ())
     for _ in range(4):
@@ -183,9 +183,9 @@ async def test_a_session_comes_back_as_a_store_of_one_broker_has_it(nodes: Nodes
     node = await nodes.open("a")
     owner = await claim(node, "s")
     noted: list[Noted] = []
-    journal, memory = SharedJournal(noted.append), MemoryStore()
+    journal, memory = SharedJournal(lambda what, _: noted.append(what)), MemoryStore()
     await memory.open(lambda: 1.0)
-    keys = journal.kept["s"] = Kept(Owner(owner.session, owner.epoch), lambda: None)
+    keys = journal.kept["s"] = Kept(Owner(owner.session, owner.epoch), True, lambda: None)
 
     async def write() -> None:
         await node.feed()
@@ -219,9 +219,8 @@ async def test_a_session_comes_back_as_a_store_of_one_broker_has_it(nodes: Nodes
     await write()
     deliveries: list[list[Delivery]] = [[], []]
     for row in await waiting(node, owner.session):
-        keys.slots[row.id] = row.slot
         for told, made in zip(both, deliveries, strict=True):
-            made.append(delivery_record(row).queued(1.0))
+            made.append(delivery_record(row, keys.number(row)).queued(1.0))
             told.restored("s", made[-1], row.id) if told is journal else told.queued("s", made[-1])
     for told, (first, second, third, last) in zip(both, deliveries, strict=True):
         for packet_id, each_delivery in enumerate((first, second, third), 1):
@@ -239,7 +238,7 @@ async def test_a_session_comes_back_as_a_store_of_one_broker_has_it(nodes: Nodes
     await write()
 
     [expected] = (await memory.load()).sessions
-    found = session_record("s", 300, Principal("u", client_id="s"), await node.content(owner.session))
+    found = session_record("s", 300, Principal("u", client_id="s"), await node.content(owner.session), keys.number)
     assert plain(found) == plain(expected)
     assert [each.state for each in found.deliveries] == [states.SENT, states.RELEASED]
     await memory.close()

@@ -10,7 +10,7 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import PUBREC
 from tests.core.harness import Client
 from tests.store.shared.brokers import Broker, client_of, connect, publish, subscribe
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.conftest import Nodes, declare_dead
 from tests.support.waiting import until
 
 
@@ -52,8 +52,7 @@ async def test_it_ends_with_the_incarnation_of_its_node(brokers: list[Broker]) -
     client = await client_of(here, "s")
     client.disconnect()
     await connect(client, here, expiry=0)
-    [peer] = [each for each in await there.store.running.database.nodes() if each.name == "a"]
-    assert await there.store.running.database.declare_dead(peer)
+    await declare_dead(there.store.running.database, "a")
     client.publish("a", b"1", 2)
     await until(lambda: client.closed)
     assert client.end == reason_codes.USE_ANOTHER_SERVER

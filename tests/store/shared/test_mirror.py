@@ -13,7 +13,7 @@ from tests.store.shared.mirror import Mirror
 
 @contextmanager
 def mirrored(seed: int, change: Callable[[str], str] = str) -> Iterator[World]:
-    """A history whose transactions PostgreSQL carries out, too."""
+    """A history whose transactions PostgreSQL carries out, too; every second one without share groups."""
     made: list[Mirror] = []
 
     def database(without: frozenset[str]) -> Mirror:
@@ -21,7 +21,7 @@ def mirrored(seed: int, change: Callable[[str], str] = str) -> Iterator[World]:
         return made[0]
 
     try:
-        yield World(seed, parts=frozenset({"retained"}), database=database)
+        yield World(seed, parts=frozenset({"shares", "retained"} if seed % 2 else {"retained"}), database=database)
     finally:
         made[0].close()
 

@@ -91,7 +91,10 @@ async def test_one_that_has_expired_is_at_no_node_and_goes(nodes: Nodes, brokers
     assert isinstance(kept, Message)
     assert 0.0 < kept.expires_at - there.now <= 100.0
     await nodes.ask("UPDATE retained SET expires_at = clock_timestamp() WHERE topic = 't' RETURNING 1")
-    assert {each.topic: each.payload for each in (await (await nodes.open("c")).retained())[0]} == {"t": None, "z": b"1"}
+    assert {each.topic: each.payload for each in (await (await nodes.open("c")).retained())[0]} == {
+        "t": None,
+        "z": b"1",
+    }
     assert await database.forget_retained(100) == 1
     assert await rows(nodes, "retained") == 1
 

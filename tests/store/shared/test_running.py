@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 
+from canopy_mqtt.store.shared import node as node_module
 from canopy_mqtt.store.shared.calls import (
     ACKNOWLEDGED,
+    Ask,
     Change,
     ChangedFilter,
     Content,
+    DeliveryKey,
+    General,
     Hints,
     Noted,
+    Page,
     Piece,
     RetainedRow,
     Subscribe,
@@ -26,7 +31,7 @@ from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.node import BYTES, Note, Session
 from canopy_mqtt.store.shared.running import RunningNode
 from tests.store.postgresql.place import Proxy
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.conftest import Nodes, declare_dead
 from tests.store.shared.place import message
 from tests.support.waiting import until
 
@@ -59,6 +64,10 @@ class Client:
     def room(self) -> int:
         return 2
 
+    @property
+    def share_room(self) -> int:
+        return 2
+
     def restored(self, session: Session, content: Content) -> None:
         self.session = session
         self.content = content
@@ -87,6 +96,8 @@ class Place:
     def __init__(self, cluster: list[Place], database: SharedDatabase) -> None:
         self.cluster = cluster
         self.is_linked = True
+        self.others: list[str] = []
+        """The nodes to which it needs links."""
         self.told: list[Piece] = []
         self.clients: list[Client] = []
         self.running = RunningNode(
@@ -111,8 +122,12 @@ class Place:
     def keep_only(self, topics: Collection[str]) -> None:
         """The same."""
 
-    def linked(self) -> bool:
+    def linked(self, nodes: Collection[str]) -> bool:
+        self.others = [*nodes]
         return self.is_linked
+
+    def refused(self, what: Noted, why: str) -> None:
+        """The database takes everything."""
 
     def answered(self) -> None:
         """Nothing is written to a client."""
@@ -122,6 +137,9 @@ class Place:
         for client in self.clients:
             client.end()
         return ()
+
+    async def count(self) -> None:
+        """Its clients have no limits."""
 
     def second(self, away: float, *, blocked: bool) -> None:
         """Nothing is shown to an operator."""
@@ -215,14 +233,52 @@ async def test_messages_are_read_where_hints_are_missing(places: list[Place]) ->
     await until(lambda: client.got == [b"1"])
 
 
+async def test_only_links_to_nodes_that_are_alive_are_missed(places: list[Place]) -> None:
+    """While one is down for maintenance, nobody reads for its hints."""
+    here, there = places
+    await until(lambda: here.others == ["b"])
+    await there.running.close(leaves=True)
+    await until(lambda: here.others == [])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_all_sessions_are_read_some_at_a_time(
+    places: list[Place], monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Also where the database does not answer in between."""
+    monkeypatch.setattr(node_module, "PAGE", 2)
+    here, there = places
+    clients = [await here.connect(f"s{number}") for number in range(5)]
+    for client in clients:
+        assert client.session is not None
+        await here.write(Subscribe(*client.session.owner, "a", 1))
+        await until(lambda session=client.session: not session.reading)  # type: ignore[misc]
+    for each in places:
+        each.is_linked = False
+    await there.publish(b"1")
+    pages: list[int] = []
+    read = here.running.database.read
+
+    async def reads(asks: Sequence[Ask], known: Iterable[DeliveryKey] = ()) -> list[Page]:
+        pages.append(len(asks))
+        if fails and len(pages) == 2:
+            raise ConnectionError("lost")
+        return await read(asks, known)
+
+    here.running.database.read = reads  # type: ignore[method-assign]
+    here.node.receive(General())
+    here.node.receive(General())
+    await until(lambda: all(client.got == [b"1"] for client in clients))
+    assert max(pages) == 2
+
+
 async def test_a_node_that_was_declared_dead_begins_again(places: list[Place]) -> None:
     """It ends its connections, confirms nothing that it had noted, and serves new ones."""
     here, there = places
     client = await subscriber(here)
     first = here.node.joined
     assert first is not None
-    [peer, _] = await there.running.database.nodes()
-    assert await there.running.database.declare_dead(peer)
+    await declare_dead(there.running.database, "a")
     confirmed: list[Written] = []
     here.node.note(message(b"1", ()), confirmed.append)
     await until(lambda: here.node.joined not in (None, first))

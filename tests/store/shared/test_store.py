@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 
 from canopy_mqtt.core.codec import reason_codes
@@ -14,7 +15,7 @@ from canopy_mqtt.store.shared.store import OVER
 from tests.core.harness import bag, total_ledger
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.brokers import Broker, client_of, connect, publish, rows, subscribe, until_empty
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.conftest import Nodes, declare_dead
 from tests.support.waiting import until
 
 
@@ -143,6 +144,28 @@ async def test_a_publish_of_qos_2_goes_on_at_another_node(nodes: Nodes, brokers:
     await publish(publisher, b"last")
     await until(lambda: client.inbox[-1].payload == b"last")
     assert client.payloads() == [b"x", b"last"]
+
+
+async def test_a_publish_of_qos_2_that_comes_again_is_live_once(nodes: Nodes, brokers: list[Broker]) -> None:
+    """Its client connects anew before the database has what it sent."""
+    here, _ = brokers
+    watcher = await client_of(here, "w", clean=True, expiry=0)
+    await subscribe(watcher, "a")
+    publisher = await client_of(here, "p")
+    publisher.wire.frozen = True
+    other = await asyncpg.connect(nodes.url)
+    async with other.transaction():
+        # Groups wait for that, and claims do not.
+        await other.execute(f'SELECT FROM "{nodes.name}".node FOR NO KEY UPDATE')
+        packet = publisher.publish("a", b"x", 2)
+        await until(lambda: here.store.node.flight is not None)
+        publisher.outgoing = {packet.packet_id: packet}
+        await connect(publisher, here)
+    await other.close()
+    await until(lambda: not publisher.outgoing)
+    await publish(publisher, b"last", 2)
+    await until(lambda: watcher.inbox and watcher.inbox[-1].payload == b"last")
+    assert watcher.payloads() == [b"x", b"last"]
 
 
 async def test_a_killed_node_loses_nothing(nodes: Nodes, brokers: list[Broker]) -> None:
@@ -276,8 +299,7 @@ async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: l
     durable, live = await client_of(here, "p"), await client_of(here, "live", clean=True, expiry=0)
     client = await client_of(there, "s")
     await subscribe(client, "a")
-    [peer] = [each for each in await there.store.running.database.nodes() if each.name == "a"]
-    assert await there.store.running.database.declare_dead(peer)
+    await declare_dead(there.store.running.database, "a")
     durable.post("a", b"of a durable client", 1)
     await publish(live, b"1")
     assert durable.end == reason_codes.USE_ANOTHER_SERVER
@@ -289,6 +311,35 @@ async def test_a_node_that_was_declared_dead_ends_durable_connections(brokers: l
     assert durable.connack.session_present
     await publish(durable, b"2")
     await until(lambda: b"2" in client.payloads())
+
+
+@pytest.mark.parametrize("expiry", [0, 300], ids=["clean", "durable"])
+async def test_what_the_database_refuses_is_dropped_alone(nodes: Nodes, brokers: list[Broker], expiry: int) -> None:
+    """All else of its group is written, in its order. Its client is disconnected, and not told that it is kept."""
+    here, there = brokers
+    here.store.listener = heard = Heard()
+    client, publisher = await client_of(there, "s"), await client_of(here, "p")
+    refused = await client_of(here, "r", clean=expiry == 0, expiry=expiry)
+    await subscribe(client, "a")
+    await nodes.ask("ALTER TABLE message ADD CHECK (payload <> 'poison')")
+    sent = [b"%d" % number for number in range(20)]
+    for payload in sent[:13]:
+        publisher.post("a", payload, 1)
+    refused.post("a", b"poison", 1)
+    here.settle()
+    for payload in sent[13:]:
+        publisher.post("a", payload, 1)
+    here.settle()
+    await until(lambda: not publisher.outgoing)
+    await until(lambda: len(client.inbox) >= len(sent))
+    assert client.payloads() == sent
+    assert refused.end == reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
+    assert refused.acks(PUBACK) == []
+    assert dict(here.store.figures())["refused"] == 1
+    assert [line for line in heard.lines if line.startswith('a change of the client "r" cannot be kept')]
+    refused.outgoing = {}  # a client that sent it again would be disconnected again
+    await connect(refused, here, clean=expiry == 0, expiry=expiry)
+    await publish(refused, b"goes on")
 
 
 async def test_a_claim_that_was_given_up_takes_no_session(nodes: Nodes, proxy: Proxy) -> None:

@@ -139,3 +139,13 @@ async def test_a_group_that_hangs_is_asked_again_when_the_database_is_back(
     # Each number was written, and once.
     [[last]] = await postgresql.ask(nodes.url, f'SELECT max(grp) FROM "{nodes.name}".progress')
     assert last == node.grp
+
+
+async def test_a_process_that_was_stopped_reads_what_came_before_it_acts(nodes: Nodes, clock: Clock) -> None:
+    watching = watch(await nodes.open("a"), clock)
+    clock.now += SECOND
+    assert watching.runs()
+    clock.now += DEAD_AFTER
+    assert (watching.runs(), watching.away >= DEAD_AFTER) == (False, True)
+    clock.now += SECOND
+    assert watching.runs()

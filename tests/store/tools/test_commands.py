@@ -345,6 +345,9 @@ def test_where_there_is_no_store(tmp_path: Path, command: str) -> None:
     told = canopy(command, tmp_path, code=1)
     assert told == f"canopy: {tmp_path} holds no store (canopy.db): name the folder of store.path\n"
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "workers").write_text("2\n")
+    told = canopy(command, tmp_path, code=1)
+    assert told == f"canopy: {tmp_path} holds the stores of several workers: name the folder of one, as {tmp_path}/w0\n"
 
 
 @for_each("command", ["info", "verify", "export"])

@@ -27,6 +27,7 @@ from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.ends import CLOSE
 from canopy_mqtt.observe.recent_clients import RecentClient, RecentClients
+from canopy_mqtt.store.base import StoreError
 
 ROUTES: Final = Routes("clients")
 
@@ -160,11 +161,14 @@ def connection_of(session: Session) -> Connection | None:
     return owner if isinstance(owner, Connection) else None
 
 
+NOT_FOUND: Final = "there is no such client"
+
+
 def find(broker: Host, client_id: str) -> Session:
     """Return the session of a client. Raises ApiError."""
     session = broker.router.sessions.get(client_id)
     if session is None or session.internal:
-        raise ApiError(404, "CLIENTID_NOT_FOUND", "there is no such client")
+        raise ApiError(404, "CLIENTID_NOT_FOUND", NOT_FOUND)
     return session
 
 
@@ -377,9 +381,23 @@ async def client_subscriptions(call: Call) -> Page[Subscription]:
 
 @ROUTES.add("DELETE", f"{BASE}/sessions/{{client_id}}", role="operator")
 async def end_session(call: Call) -> None:
-    """End a session, with its connection if there is one. Its will is published."""
+    """End a session, with its connection if there is one. Its will is published.
+
+    One that nodes share ends at whichever of them its client is connected.
+    """
     broker = call.broker
-    session = find(broker, call.path["client_id"])
+    client_id = call.path["client_id"]
+    reports = None if broker.store is None else broker.store.reports
+    if reports is not None and client_id not in broker.router.sessions:
+        try:
+            ended = await reports.end_session(client_id)
+        except StoreError as error:
+            raise ApiError(503, "SERVICE_UNAVAILABLE", str(error)) from error
+        if not ended:
+            raise ApiError(404, "CLIENTID_NOT_FOUND", NOT_FOUND)
+        broker.log.warning("session ended by an operator", client_id=client_id, by=call.caller.name)
+        return
+    session = find(broker, client_id)
     broker.log.warning("session ended by an operator", client_id=session.client_id, by=call.caller.name)
     connection = connection_of(session)
     if connection is not None:

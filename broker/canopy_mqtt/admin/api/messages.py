@@ -19,7 +19,8 @@ from canopy_mqtt.admin.paging import BUILT, FirstNames, Page, PageQuery, cut, in
 from canopy_mqtt.admin.routing import BASE, Call, Routes
 from canopy_mqtt.core.codec.properties import decode_forward, encode_forward
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
-from canopy_mqtt.core.codec.topic_names import is_system, is_within, validate_filter, validate_topic
+from canopy_mqtt.core.codec.topic_names import validate_filter, validate_topic
+from canopy_mqtt.core.protocol.publish import topic_refusal
 from canopy_mqtt.core.queues.message import MAX_EXPIRY, Message
 
 ROUTES: Final = Routes("messages")
@@ -189,8 +190,9 @@ def _made(broker: Host, body: Publish) -> Message:
         )
     except (ProtocolError, ValueError) as error:
         raise ApiError(400, "BAD_REQUEST", f"not a message that a client could publish: {error}") from None
-    if is_system(topic) or (limits.presence_topic and is_within(topic, limits.presence_topic)):
-        raise ApiError(400, "BAD_REQUEST", "topic: the broker alone publishes there")
+    refused, why = topic_refusal(broker.router, topic, False)
+    if refused:
+        raise ApiError(400, "BAD_REQUEST", f"topic: {why}")
     max_bytes = limits.max_payload_size or limits.max_packet_size
     if len(payload) > max_bytes:
         raise ApiError(

@@ -140,7 +140,8 @@ def take(router: Router, session: Session, records: list[DeliveryRecord], now: f
     """Queue what the store of a claimed session has read for it, in this order, and send what can be sent.
 
     The journal is told of each (`restored`), and of those that are not queued (`finished`): there is no room by the
-    session's policy, or access control does not let it have them, or with QoS 0 alone: so they came live.
+    session's policy, or access control does not let it have them, or with QoS 0 alone: so they came live. Those of
+    share groups did not, and may be for a member with QoS 0.
     """
     journal = session.journal
     permissions = router.permissions
@@ -154,9 +155,10 @@ def take(router: Router, session: Session, records: list[DeliveryRecord], now: f
             journal.restored(session.client_id, delivery, record.number)
         if most < 0:
             session.ledger.barred(session.principal, delivery.message.topic, False)
-        if most > 0:
-            delivery.qos = min(delivery.qos, most)
-        if (most <= 0 or not session.restore(delivery)) and journal is not None:
+        delivery.qos = min(delivery.qos, max(most, 0))
+        if delivery.qos == 0 <= most and record.number < 0:  # through a share group
+            session.deliver(delivery.message, 0, delivery.retain, delivery.identifiers, None)
+        if (delivery.qos == 0 or not session.restore(delivery)) and journal is not None:
             journal.finished(session.client_id, delivery)
     session.go_on(now)
 

@@ -295,14 +295,19 @@ def _claim(protocol: ServerProtocol, admission: Admission, shared: SharedSession
     """Claim the session of a client that is admitted. Nothing more is read before the answer.
 
     An earlier CONNECT with its client identifier that waits for its own answer ends: it is taken over [MQTT-3.1.4-3].
+    Not by another user, since only the answer says whose the session is.
 
     Raises:
-        Refused: the answer came at once, and see `admit`.
+        Refused: another user's CONNECT waits; or the answer came at once, and see `admit`.
     """
     # Access control has answered.
     _forget_ticket(protocol)
     earlier = shared.waiting.get(protocol.client_id)
     if earlier is not None:
+        same = earlier.principal.user_name == admission.principal.user_name
+        if not same and not protocol.router.limits.any_user_takes_over:
+            text = "another user's CONNECT with this client identifier waits for its session"
+            raise Refused(text, reason_codes.SERVER_UNAVAILABLE)
         earlier.end(TAKEN_OVER, reason_codes.SESSION_TAKEN_OVER, "another connection with this client identifier", now)
     clean = admission.connect.clean_start
     attempt = Attempt(
@@ -338,7 +343,7 @@ def _restore(protocol: ServerProtocol, admission: Admission, attempt: Attempt, n
     record, attempt.record = attempt.record, None
     if record is not None and not attempt.clean:
         # Once it is among the sessions, no limit is about it.
-        check_session(admission.connect, client_id, admission.principal, router, now)
+        check_session(admission.connect, client_id, admission.principal, router, now, False)
         attempt.restored = restore.restore_claimed(router, record, now)
 
 
@@ -350,6 +355,8 @@ def _give_up(attempt: Attempt, router: Router) -> None:
     attempt.discard()
     if shared.waiting.get(attempt.client_id) is attempt:
         del shared.waiting[attempt.client_id]
+    if not attempt.goes_on:
+        attempt.expiry = 0  # no session is left of a CONNECT that was refused
     restored = attempt.restored
     if restored is not None:
         attempt.restored = None
@@ -682,12 +689,15 @@ def check_levels(will: Will, limits: Limits) -> None:
         raise Refused("the will's topic has too many levels", reason_codes.TOPIC_NAME_INVALID)
 
 
-def check_session(connect: Connect, client_id: str, principal: Principal, router: Router, now: float) -> None:
-    """Check a client's session, or the one that it will have, against the limits of sessions. Raises Refused.
+def check_session(
+    connect: Connect, client_id: str, principal: Principal, router: Router, now: float, new: bool = True
+) -> None:
+    """Check a client's session, or the one that it will have, against the limits of sessions. Raises Refused. `new`:
+    none of those that brokers share (`core.shared`).
 
     Being full is an error that passes; it ends the connection on which the CONNECT came [MQTT3-4.8.0-2], and no other.
     """
-    setting = lacking_session_room(router, client_id, principal, connect.will, now)
+    setting = lacking_session_room(router, client_id, principal, connect.will, now, new)
     if setting:
         text = f"the broker has no room for another session, or for this will ({setting})"
         raise Refused(text, reason_codes.QUOTA_EXCEEDED)

@@ -285,8 +285,6 @@ class FilterPacket(Job):
         if code == 0 and not roomy and not self._has_room(name, group, topic_filter):
             code = reason_codes.QUOTA_EXCEEDED
         if code == 0:
-            if group:
-                request.qos = min(request.qos, session.max_live_qos)
             if session.bridge:
                 # A client of 3.1.1 cannot ask for them. In a share group there is no No Local [MQTT-3.8.3-4].
                 request.no_local = not group
@@ -340,7 +338,11 @@ class FilterPacket(Job):
         if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
             self._why = "limits.max_topic_levels"
             return reason_codes.TOPIC_FILTER_INVALID
-        if session.journal is not None and 0 < limits.max_stored_name < len(name.encode()):
+        if group and router.shared is not None and not router.shared.holds(session):
+            self._why = "the store of all nodes, which has the queues of share groups, could not be reached at CONNECT"
+            return reason_codes.IMPLEMENTATION_SPECIFIC_ERROR
+        kept = session.journal is not None or (group and router.shared is not None)
+        if kept and 0 < limits.max_stored_name < len(name.encode()):
             self._why = f"the store takes topic filters of up to {limits.max_stored_name} bytes"
             return reason_codes.TOPIC_FILTER_INVALID
         subscriptions = session.subscriptions

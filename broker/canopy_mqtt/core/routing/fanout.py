@@ -449,8 +449,11 @@ class Fanout(Job):
     def _give(self, member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> int:
         """Deliver a message to the chosen member of a share group, or to the queue of the group. Return the answer.
 
-        To the queue where no member is connected, and behind what waits there.
+        To the queue where no member is connected, and behind what waits there. EXCLUDED: the store that brokers share
+        has the queue, and the members (`core.shared`).
         """
+        if message.qos > 0 and member.session.claim is not None:
+            return EXCLUDED
         queues = self.share_queues
         if queues is not None and (group.queue is not None or not (member.present or group.connected.count > 0)):
             answer = queues.add(group, member, message)

@@ -77,7 +77,7 @@ class NodeSession(Session):
 
     Promises:
     - A message that came from a node is not sent to another one, nor what a client publishes below `$node/`, nor which
-      clients are connected (`presence.topic`).
+      clients are connected (`presence.topic`), unless the nodes are one broker.
     - No publisher waits for a node: beyond `link_bytes` the queue drops, and counts it. A single larger message passes.
     - A message with QoS 1 or 2 comes once.
     - A message that is to be retained comes once, with or without a filter, and says when it was retained. With each
@@ -108,7 +108,7 @@ class NodeSession(Session):
     def bound(self, limits: Limits) -> None:
         """Apply the limits of a link's queue, and of the connection's."""
         policy = DROP_OLDEST if limits.queue_policy == DROP_OLDEST else DROP_NEWEST
-        self._presence = limits.presence_topic
+        self._presence = b"" if limits.presence_crosses else limits.presence_topic
         self._relays_retained = limits.relays_retained
         self._retained_in_store = limits.retained_in_store
         self.limit(policy, None, 0, limits.link_bytes)

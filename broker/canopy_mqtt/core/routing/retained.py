@@ -40,6 +40,8 @@ from canopy_mqtt.core.topics.subscription import text_bytes
 from canopy_mqtt.core.topics.topic_tree import NODE_BYTES, RetainedTree
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mypy_extensions import i64
 
 MAX_GIVEN: Final = 64
@@ -94,6 +96,9 @@ class RetainedStore:
         # the accounts of those who cleared them, and are in the store; no subscriber or list sees them. They give way
         # to whatever else their accounts retain.
         self.cleared = RetainedTree()
+        # Says whether a message of another node, by its topic and time, is what this node has said in an earlier run,
+        # and is not true any more. None: there is no such message.
+        self.is_echo: Callable[[str, int], bool] | None = None
         # True if the links to other brokers here are for the clients of all workers.
         self.for_all_workers = False
         # The store that brokers share, which keeps all but what is each broker's own; None: there is none.
@@ -130,6 +135,8 @@ class RetainedStore:
             known = cleared if old is None else old
             at = self._time(topic, message, known)
             if at < 0:
+                return False
+            if self.is_echo is not None and isinstance(message, NodeMessage) and self.is_echo(topic, int(at)):
                 return False
             known_account = known.account if isinstance(known, RetainedMessage) else None
             if cleared is not None:
@@ -266,8 +273,8 @@ class RetainedStore:
     # -- the nodes of a cluster ----------------------------------------------------------------------------------------
 
     def _is_own(self, message: Message) -> bool:
-        """Return whether a message is this node's alone: `$SYS` and presence are."""
-        presence = self._limits.presence_topic
+        """Return whether a message is this node's alone: `$SYS` is, and presence, unless all nodes are one."""
+        presence = b"" if self._limits.presence_crosses else self._limits.presence_topic
         return is_system(message.topic) or (len(presence) > 0 and is_within(message.topic, presence))
 
     def _is_shared(self, message: Message) -> bool:
@@ -430,9 +437,8 @@ class RetainedStore:
             refused = self.shares.refused_by(message, size, old, given)
             if refused:
                 return refused
-        most = self._limits.max_user_bytes
         needed = self._needed(old, account, size) - (self.shares.cleared_bytes(account) if gives else 0)
-        refuses = 0 < most < account.bytes + needed and needed > 0 and not account.internal
+        refuses = needed > 0 and self._accounts.lacks(account, needed, self._limits.max_user_bytes)
         return MAX_USER_BYTES if refuses else ""
 
     def _needed(self, old: Message | None, account: Account, size: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.accounts import Accounts
@@ -58,6 +59,8 @@ from canopy_mqtt.core.topics.trie import create
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
+KEPT: Final = -1
+"""In place of a packet identifier: the store that brokers share has the message already (`Router.publish`)."""
 PAUSE: Final = 0.005
 """Seconds that wills wait when one of them has half filled a session's queue."""
 
@@ -173,7 +176,8 @@ class Router:
         """Route a message; store or clear it when it is retained, unless that is done (`retained`). Return how many
         sessions and groups it was for.
 
-        `packet_id`: of a PUBLISH of QoS 2, which its client may send again at another broker; 0: there is none.
+        `packet_id`: of a PUBLISH of QoS 2, which its client may send again at another broker; 0: there is none; KEPT:
+        the store that brokers share has the message already.
 
         `origin` is the publishing session (for No Local), None for the broker's own messages and wills. Messages from a
         connection take shorter paths if possible (`protocol.publish`).
@@ -181,18 +185,32 @@ class Router:
         if self.limits.upgrade_outgoing_qos:
             # The lower of this and the granted QoS is the granted one, for live and retained messages alike.
             message.qos = 2
+        # Without RETAIN no retained message is touched [MQTT-3.3.1-8].
+        retains = message.retain and not retained
+        if (
+            self.shared is not None
+            and packet_id > 0
+            and isinstance(origin, SharedSession)
+            and not isinstance(message, RequestMessage)
+        ):
+            # Its client may have sent it to another node before. Only the store knows that, and says it later.
+            live = partial(self.publish, message, origin, retained, KEPT)
+            self._keep(self.shared, message, origin, packet_id, live, retains)
+            return 1
         fanout = self.fanout
         route = fanout.route(message.topic)
         if route is None:
             route = fanout.new_route(message.topic)
         count = fanout.forward(route, message, origin) if route.tapped else fanout.deliver(route, message, origin)
-        # Without RETAIN no retained message is touched [MQTT-3.3.1-8].
-        retains = message.retain and not retained
-        if self.shared is not None and message.qos > 0:
-            if self._keep(self.shared, message, origin, packet_id, retains):
-                count = max(count, 0) + 1
-            retains = retains and not self.retained_store.is_kept_there(message)
-        if retains:
+        if (
+            self.shared is not None
+            and message.qos > 0
+            and packet_id != KEPT
+            and not message.publisher.startswith(NODE_LINKS)
+        ):
+            self._keep(self.shared, message, origin, packet_id, None, retains)
+            count = max(count, 0) + 1  # it may be for a session elsewhere
+        if retains and (message.qos == 0 or not self.retained_store.is_kept_there(message)):
             self.retained_store.retain(message, origin, True)
         return count
 
@@ -263,6 +281,9 @@ class Router:
         group = subscription.group
         if group is not None and group.queue is not None:
             self.share_queues.attach(subscription)
+        if group is not None and session.journal is None and session.claim is not None:
+            # The store that brokers share has the queue of the group, and what its members take.
+            session.keep_in(self.journal)
         if session.journal is not None:
             session.keep_subscription(subscription)
         if self.event_listener is not None:
@@ -484,17 +505,16 @@ class Router:
             self.shared.left(attempt)
 
     def _keep(
-        self, shared: SharedSessions, message: Message, origin: Session | None, packet_id: int, retains: bool
-    ) -> bool:
-        """Give a message of QoS 1 or 2 to the store that brokers share. Return whether it may reach a session.
-
-        Also one that no known filter matches: a client of another node may have subscribed before it came, and only the
-        store tells which filters there are. `packet_id`: see `publish`; `retains`: it is to be retained, too.
-        """
-        if message.publisher.startswith(NODE_LINKS):
-            return False
-        filters = shared.filters
-        matching = () if filters is None else filters.match(message.topic)
+        self,
+        shared: SharedSessions,
+        message: Message,
+        origin: Session | None,
+        packet_id: int,
+        live: Callable[[], object] | None,
+        retains: bool,
+    ) -> None:
+        """Give a message of QoS 1 or 2 to the store that brokers share. `packet_id`: see `publish`; `live`: see
+        `SharedSessions.publish`; `retains`: it is to be retained, too."""
         session = origin if isinstance(origin, SharedSession) else None
         if session is None:
             packet_id = 0
@@ -503,8 +523,7 @@ class Router:
         offer = None
         if retains and self.retained_store.is_kept_there(message):
             offer = self.retained_store.offer(message, origin, True)
-        shared.publish(message, matching, session, packet_id, offer)
-        return filters is None or len(matching) > 0
+        shared.publish(message, session, packet_id, live, offer)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

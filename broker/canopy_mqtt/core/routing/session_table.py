@@ -32,6 +32,8 @@ class SessionTable:
         self.sessions: dict[str, Session] = {}
         # What is counted for all of them (`session_bytes`).
         self.bytes = 0
+        # Sessions that brokers share (`core.shared`) and that are not here. The store's to set.
+        self.elsewhere = 0
         # Those of clients that are away, with nothing in them, in the order in which they became so; and their bytes.
         self._empty: OrderedDict[Session, None] = OrderedDict()
         self.empty_bytes = 0
@@ -167,8 +169,9 @@ class SessionTable:
         held = self._wills.get(client_id)
         return grows if held is None else grows - held[1]
 
-    def lacking(self, limits: Limits, account: Account, client_id: str, grows: int) -> int:
-        """The room that is short for a client's session, by its number; -1: none is.
+    def lacking(self, limits: Limits, account: Account, client_id: str, grows: int, new: bool = True) -> int:
+        """The room that is short for a client's session, by its number; -1: none is. `new`: it is not one of those that
+        are elsewhere.
 
         A session that is there already may stay, also beyond the limits, but not with a larger will or more to say of
         its user. What is empty makes room for others, and so it counts as free for an account.
@@ -177,7 +180,8 @@ class SessionTable:
             if grows <= 0:
                 return -1
         elif limits.max_sessions > 0 and (
-            len(self.sessions) >= limits.max_sessions or not self.is_fair(limits, SESSIONS, account, grows)
+            len(self.sessions) + (self.elsewhere if new else 0) >= limits.max_sessions
+            or not self.is_fair(limits, SESSIONS, account, grows, new)
         ):
             return SESSIONS
         if limits.max_session_bytes > 0 and (
@@ -186,10 +190,11 @@ class SessionTable:
             return SESSION_SIZE
         return -1
 
-    def is_fair(self, limits: Limits, room: int, account: Account, grows: int) -> bool:
+    def is_fair(self, limits: Limits, room: int, account: Account, grows: int, new: bool = True) -> bool:
         """Return whether an account may have another session, or this many bytes more, if all empty ones end."""
         if room == SESSIONS:
-            return self._number.left(account, limits.max_sessions, len(self.sessions) - len(self._empty)) >= 1
+            used = len(self.sessions) - len(self._empty) + (self.elsewhere if new else 0)
+            return self._number.left(account, limits.max_sessions, used) >= 1
         return self._size.left(account, limits.max_session_bytes, self.bytes - self.empty_bytes) >= grows
 
     def oldest_empty(self) -> Session | None:
@@ -281,8 +286,13 @@ MAX_ENDED: Final = 256
 """Sessions that may end for one that comes: a will of 400 KB takes the room of all these empty ones."""
 
 
-def lacking_session_room(router: Router, client_id: str, principal: Principal, will: Will | None, now: float) -> str:
-    """Make room for the session of a client. Return the setting that leaves none for it; empty: there is room."""
+def lacking_session_room(
+    router: Router, client_id: str, principal: Principal, will: Will | None, now: float, new: bool = True
+) -> str:
+    """Make room for the session of a client. Return the setting that leaves none for it; empty: there is room.
+
+    `new`: see `SessionTable.lacking`. What its user holds has one from elsewhere already.
+    """
     limits = router.limits
     table = router.session_table
     accounts = router.accounts
@@ -291,12 +301,12 @@ def lacking_session_room(router: Router, client_id: str, principal: Principal, w
     until: i64 = router.budget.used + STEP_WORK
     lacking = -1
     for _ in range(MAX_ENDED):
-        lacking = table.lacking(limits, account, client_id, grows)
+        lacking = table.lacking(limits, account, client_id, grows, new)
         if lacking < 0:
             break
         room = accounts.rooms[lacking]
         ending: Session | None = None
-        if table.is_fair(limits, lacking, account, grows):
+        if table.is_fair(limits, lacking, account, grows, new):
             ending = table.oldest_empty()
         gives = ending is None
         if gives and router.budget.used < until:
@@ -311,11 +321,11 @@ def lacking_session_room(router: Router, client_id: str, principal: Principal, w
         router.budget.used += END_SESSION_WORK
         router.end_session(ending, now)
     else:
-        lacking = table.lacking(limits, account, client_id, grows)
+        lacking = table.lacking(limits, account, client_id, grows, new)
     if lacking >= 0:
         accounts.refuse(account, accounts.rooms[lacking], SETTINGS[lacking])
         return SETTINGS[lacking]
-    if grows > 0 and 0 < limits.max_user_bytes < account.bytes + grows:
+    if new and grows > 0 and accounts.lacks(account, grows, limits.max_user_bytes):
         accounts.refuse(account, accounts.rooms[SESSION_SIZE], MAX_USER_BYTES)
         return MAX_USER_BYTES
     return ""
@@ -337,7 +347,7 @@ def lacking_filter_room(
     owner = session.account.owner
     cost: i64 = table.cost(name, group_name, topic_filter)
     if cost > table.room(limits, session, True):
-        if 0 < limits.max_user_bytes < owner.bytes + cost:
+        if accounts.lacks(owner, int(cost), limits.max_user_bytes):
             accounts.refuse(owner, accounts.filters, MAX_USER_BYTES)
             return MAX_USER_BYTES
         return "limits.max_client_bytes"

@@ -272,7 +272,7 @@ class ShareQueues:
         grows = table.grows_by(group.full_name, session.principal, None)
         return (
             table.lacking(limits, account.owner, group.full_name, grows) >= 0
-            or 0 < limits.max_user_bytes < account.owner.bytes + grows
+            or router.accounts.lacks(account.owner, grows, limits.max_user_bytes)
             or (account.shared > 0 and account.group_room(limits.max_user_bytes) < size + grows)
         )
 

@@ -59,6 +59,9 @@ class SubscriptionTable(Job):
         self.shared_count = 0
         # Bytes that are counted for them, without their filters: the trie counts those.
         self.own_bytes: i64 = 0
+        # Bytes that count for subscriptions of sessions that brokers share and that are not here (`core.shared`). The
+        # store's to set.
+        self.elsewhere: i64 = 0
         # Who wants to know what is subscribed to here; None: there is no listener.
         self.listener: SubscriptionListener | None = None
         # True if SUBACKs may have to wait for it (`SubscriptionListener.waits`).
@@ -73,6 +76,7 @@ class SubscriptionTable(Job):
         self._totals = totals
         self._budget = totals.budget
         self._jobs = jobs
+        self._accounts = accounts
         self._room: Room = accounts.filters
         self._leaving: deque[Session] = deque()
 
@@ -102,11 +106,11 @@ class SubscriptionTable(Job):
             if most < left:
                 left = most
         if limits.max_user_bytes > 0 and not account.owner.internal:
-            most = limits.max_user_bytes - account.owner.bytes
+            most = self._accounts.user_room(account.owner, limits.max_user_bytes)
             if most < left:
                 left = most
         if limits.max_filter_bytes > 0 and not own:
-            used: i64 = self.own_bytes + self.trie.bytes
+            used: i64 = self.own_bytes + self.trie.bytes + self.elsewhere
             most = self._room.left_in_pieces(account.owner, limits.max_filter_bytes, used)
             if most < left:
                 left = most
@@ -116,7 +120,7 @@ class SubscriptionTable(Job):
         """Return whether the client's account may take this part of what the others have left."""
         if limits.max_filter_bytes == 0:
             return True
-        fair: i64 = self._room.left(session.account.owner, limits.max_filter_bytes, int(self.bytes))
+        fair: i64 = self._room.left(session.account.owner, limits.max_filter_bytes, int(self.bytes + self.elsewhere))
         return cost <= fair
 
     def add(self, session: Session, subscription: Subscription, group_name: str, topic_filter: str) -> None:

@@ -79,7 +79,7 @@ class Session:
         self.requested_delays: RequestedDelays | None = None  # of the present connection (`ConnectedPeers`)
         self.fresh_terms: i64 = 0  # those of them whose messages are worth less the longer they wait
         self.version = V311
-        self.max_live_qos = 2  # of retained messages, and of those of share groups (`SharedSession`)
+        self.max_live_qos = 2  # of retained messages (`SharedSession`)
         # Expiry and will, and when the present connection came (s); the times are 0.0 while they do not apply.
         self.expiry_interval, self.ended = 0, False
         self.expires_at = self.will_due = self.grace_from = self.attached_at = 0.0
@@ -735,8 +735,10 @@ class ClientAccount:
         left: i64 = self.room
         if left < MESSAGE_ROOM - self.shared:
             left = MESSAGE_ROOM - self.shared
-        if max_user_bytes > 0 and not self.owner.internal and left > max_user_bytes - self.owner.bytes:
-            left = max_user_bytes - self.owner.bytes
+        if max_user_bytes > 0 and not self.owner.internal:
+            most: i64 = self.owner.user_room(max_user_bytes)
+            if most < left:
+                left = most
         return left
 
     def fit(self) -> None:

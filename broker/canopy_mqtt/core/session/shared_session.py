@@ -45,7 +45,7 @@ class SharedSession(Session):
         group: SharedGroup | None,
         message_terms: MessageTerms | None = None,
     ) -> int:
-        """Offer a message: as `Session.deliver`; EXCLUDED: it comes from the store. That of a share group is live."""
-        if qos > 0 and group is None:
+        """Offer a message: as `Session.deliver`; EXCLUDED: it comes from the store."""
+        if qos > 0:
             return EXCLUDED
         return super().deliver(message, qos, retain, identifiers, group, message_terms)

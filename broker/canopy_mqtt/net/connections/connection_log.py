@@ -270,7 +270,8 @@ class ConnectionLog:
             f'{self._client(connection)}, "version": "{version}", "keep_alive": {protocol.keep_alive}, '
             f'"clean_start": {clean_start}, "session_present": {session_present}{kept}'
         )
-        self._line(INFO, connection.host, CONNECTED, fields)
+        # A node tells of its links itself.
+        self._line(INFO if connection.terms.door is None else DEBUG, connection.host, CONNECTED, fields)
 
     def ended(self, connection: Connection, now: float) -> None:
         """Log that a connection's protocol is over, with the cause that it names."""
@@ -282,6 +283,8 @@ class ConnectionLog:
             level, event = DEBUG, NOT_ACCEPTED
         elif cause == REFUSED and connection.host in LOOPBACK and protocol.client_id.startswith(HEALTH_CHECK):
             # `canopy health` without a user name comes every few seconds where there are no anonymous clients.
+            level = DEBUG
+        elif level == INFO and protocol.accepted and connection.terms.door is not None:
             level = DEBUG
         if level < self._level:
             return

@@ -81,6 +81,7 @@ STORE: Final = (
     _store("store_paged_messages", GAUGE, "paged/messages", "Messages that wait on disk only"),
     _store("store_paged", GAUGE, "paged/bytes", "Bytes of the messages that wait on disk only", "bytes"),
     _store("store_waiting", GAUGE, "waiting", "Changes not committed yet"),
+    _store("store_refused", COUNTER, "refused", "Changes that the database refused, and that were dropped"),
     _store("store_claimed", GAUGE, "claimed", "Sessions that nodes share, and that are connected here"),
     _store("store_away", GAUGE, "away", "Seconds since the database that nodes share has answered", "seconds"),
 )
@@ -360,7 +361,7 @@ BROKER: Final = (
         topics=(Topic("process/python"),),
         merge=alike,
     ),
-    Figure("alarms", GAUGE, "Alarms that are raised, by kind", _alarms, labels=("alarm",)),
+    Figure("alarms", GAUGE, "Alarms that are raised, by kind", _alarms, labels=("alarm",), merge=greatest),
     Figure(
         "event_loop_lag",
         Kind.HISTOGRAM,

@@ -26,7 +26,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from canopy_mqtt.record.files.bundles import bundle
 from canopy_mqtt.record.files.drafts import Recovered, recover
 from canopy_mqtt.record.files.private import make_folder, opener
 from canopy_mqtt.record.files.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
@@ -89,12 +88,13 @@ class Left:
     held: bool = False
     """True if the recorder kept the folder after it gave up: its numbers went on."""
 
-    def tell(self, log: Any) -> None:
+    def tell(self, log: Any, **where: str) -> None:
         for made in self.recovered:
-            log.warning("recorder recovered events", from_seq=made.from_seq, to_seq=made.to_seq, events=made.rows)
+            numbers = {"from_seq": made.from_seq, "to_seq": made.to_seq}
+            log.warning("recorder recovered events", **numbers, events=made.rows, **where)
         if self.missing is not None:
             first, last = self.missing
-            log.warning("recorder lost events", reason=self.why, from_seq=first, to_seq=last)
+            log.warning("recorder lost events", reason=self.why, from_seq=first, to_seq=last, **where)
 
 
 class Folder:
@@ -119,8 +119,6 @@ class Folder:
             last_seq, ended = _STATE.unpack_from(self.memo)
             recovered = recover(self.root)
             durable = mend(self.root)
-            for place in segments(self.root)[-1:]:
-                bundle(self.root, place.rpartition("/")[0])
             if held:
                 # Numbers are being given, and written there.
                 self._say(RUNNING)

@@ -22,18 +22,21 @@ MAX_PASSWORD_BYTES: Final = 65_535
 
 def set_password(path: Path, user: str, password: str, kind: Kind | None, *, create: bool) -> bool:
     """Set the password of a user. Returns True if the user had one. `kind` None: SCRAM-SHA-256. `create`: make a
-    missing file.
+    missing file. Bytes that are no UTF-8, which Python marks as half surrogate pairs, are hashed as they are.
 
     Raises:
         SecurityError: the file, user name or password cannot be used; the file is unchanged.
     """
-    if not password or len(password.encode()) > MAX_PASSWORD_BYTES:
+    secret = password.encode("utf-8", "surrogateescape")
+    if not 1 <= len(secret) <= MAX_PASSWORD_BYTES:
         raise SecurityError(f"a password has 1 to {MAX_PASSWORD_BYTES} bytes")
     new = create and not path.exists()
     if not new:
         _check_kind(path, scram=kind is None)
     if kind is not None:
-        return edit(path, user, make(password.encode(), kind), create=create)
+        return edit(path, user, make(secret, kind), create=create)
+    if secret != password.encode("utf-8", "replace"):
+        raise SecurityError("a password of SCRAM-SHA-256 is text in UTF-8")
     try:
         name, _, entry = credential_line(user, password).partition(":")
     except ValueError as error:
@@ -41,8 +44,8 @@ def set_password(path: Path, user: str, password: str, kind: Kind | None, *, cre
     there = edit(path, name, entry, create=create)
     if new:
         # What the salts of unknown users are made of has to outlive a restart.
-        secret, _, key = secret_line().partition(":")
-        edit(path, secret, key)
+        mark, _, key = secret_line().partition(":")
+        edit(path, mark, key)
     return there
 
 

@@ -25,6 +25,7 @@ ALL: Final = PUBLISH | SUBSCRIBE | RECEIVE
 USER: Final = "{user}"
 CLIENT: Final = "{client}"
 GROUP: Final = "{group}"
+PLACEHOLDER: Final = re.compile(r"\{(?:user|client|group)\}")
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -145,12 +146,11 @@ class Rule:
 
     def _fill(self, level: str, principal: Principal, group: str, *, at_start: bool) -> str | None:
         """Fill in one level; None: the value is not allowed there, and the rule does not apply."""
-        filled = level
-        for name, value in ((USER, principal.user_name or ""), (CLIENT, principal.client_id), (GROUP, group)):
-            if name in level:
-                if any(sign in value for sign in "+#/\0"):
-                    return None if self.allow else "+"
-                filled = filled.replace(name, value)
+        names = {USER: principal.user_name or "", CLIENT: principal.client_id, GROUP: group}
+        if any(sign in value for name, value in names.items() if name in level for sign in "+#/\0"):
+            return None if self.allow else "+"
+        # At once, so that what a name holds is not taken for a placeholder.
+        filled = PLACEHOLDER.sub(lambda found: names[found[0]], level)
         if at_start and filled.startswith("$") and not level.startswith("$"):
             return None if self.allow else "+"
         return filled

@@ -271,12 +271,17 @@ class Written(NamedTuple):
     lost: frozenset[Owner]
     failed: frozenset[DeliveryKey]
     hints: Sequence[DeliveryKey]
+    refused: str = ""
+    """Nothing was written, since the database refuses what is in the group: why, for people."""
 
 
 class Claimed(NamedTuple):
+    """`hints`: what a session that begins anew has given back to share groups."""
+
     session: int
     epoch: int
     present: bool
+    hints: Sequence[DeliveryKey] = ()
 
 
 class Foreign(NamedTuple):
@@ -311,9 +316,31 @@ class Page(NamedTuple):
 
 
 class ChangedFilter(NamedTuple):
+    """A filter that has changed. `share`: where it is that of a share group, the group's queue, a session without a
+    client."""
+
     id: int
     name: str
     gone: bool
+    share: int | None = None
+
+
+class Member(NamedTuple):
+    """A member of a share group: a claim of a session, and how many messages it takes."""
+
+    session: int
+    epoch: int
+    room: int
+
+
+class Pulled(NamedTuple):
+    """What went from the queue of a share group to its members. `full`: these have no more room; `left`: something is
+    left; `refused`: whose claims count no more."""
+
+    taken: frozenset[int]
+    full: bool
+    left: bool
+    refused: frozenset[int]
 
 
 class RetainedRow(NamedTuple):
@@ -344,11 +371,13 @@ class Peer(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a CONNECT asks for. `expiry`: Session Expiry Interval, seconds; `principal`: whose the session is, JSON."""
+    """What a CONNECT asks for. `expiry`: Session Expiry Interval, seconds; `principal`: whose the session is, JSON;
+    `account`: for whose limits it counts."""
 
     clean: bool
     expiry: int
     principal: str
+    account: str = ""
 
 
 class Joined(NamedTuple):
@@ -363,9 +392,17 @@ class Hello(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """Deliveries that are new in sessions: who has one reads it."""
+    """Deliveries that are new in sessions: who has one reads it. In the queue of a share group, `source` is the node
+    that takes first, 0: all at once."""
 
     deliveries: Sequence[DeliveryKey]
+
+
+class Members(NamedTuple):
+    """The share groups that have members at a node: queue and number of members of each."""
+
+    node: int
+    counts: Sequence[tuple[int, int]]
 
 
 class Taken(NamedTuple):
@@ -383,5 +420,5 @@ class Changed(NamedTuple):
     """Retained messages have changed: each node reads which."""
 
 
-Piece: TypeAlias = Hello | Hints | Taken | General | Changed
+Piece: TypeAlias = Hello | Hints | Taken | General | Members | Changed
 """What nodes tell each other."""

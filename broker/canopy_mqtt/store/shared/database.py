@@ -9,12 +9,14 @@ connection goes, and the same number is asked again.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 import asyncpg
 
-from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.base import NodeReport, SessionReport, StoreError
+from canopy_mqtt.store.postgresql import lease_holder
 from canopy_mqtt.store.postgresql.database import FAILURES, SYNCHRONOUS, place, remedy
 from canopy_mqtt.store.shared.calls import (
     Ask,
@@ -24,10 +26,12 @@ from canopy_mqtt.store.shared.calls import (
     DeliveryKey,
     Foreign,
     Group,
+    Member,
     Over,
     Owner,
     Page,
     Peer,
+    Pulled,
     RetainedRow,
     Subscribe,
     Waiting,
@@ -35,13 +39,19 @@ from canopy_mqtt.store.shared.calls import (
 )
 from canopy_mqtt.store.shared.functions import PAGE_BYTES
 from canopy_mqtt.store.shared.opening import open_schema
-from canopy_mqtt.store.shared.schema import SLOTS
+from canopy_mqtt.store.shared.schema import NEVER, SLOTS
+from canopy_mqtt.version import __version__
 
 FIRST_PAUSE: Final = 0.05
 """Seconds before a group is asked again; twice as many each time."""
 WRITE: Final = "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) w"
 MAX_PAUSE: Final = 1.0
 """Seconds between two attempts at most."""
+REFUSED: Final = ("21", "22", "23", "54")
+"""Classes of errors (SQLSTATE) by which PostgreSQL refuses what is in a statement, whatever the state of the server is:
+a row would be changed twice, a column does not take the data, a constraint, more than a row or an index may have."""
+REFUSALS: Final = 3
+"""Such answers one after another to the same group, after which it is not asked again as it is."""
 END_BACKENDS: Final = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name = left($1, 63) AND pid <> pg_backend_pid()
@@ -62,7 +72,59 @@ SELECT name FROM filter f WHERE NOT gone AND NOT EXISTS (SELECT FROM subscriptio
 """
 TOPICS: Final = 1_000
 """Topics of a node whose retained messages are read at once."""
+PREDECESSOR: Final = """
+SELECT b.at, n.holder, extract(epoch FROM clock_timestamp() - b.at)::float8
+    FROM node n JOIN beat b ON b.node = n.id WHERE n.name = $1 AND n.alive AND n.incarnation <> $2
+"""
+"""The last sign of life of a node whose incarnation is not the own one, its process, and the age of that sign, s."""
+REPLACED: Final = "SELECT EXISTS (SELECT FROM node WHERE name = $1 AND incarnation > $2)"
+LEAVE: Final = "SELECT declare_dead_1($1, $2, (SELECT at FROM beat WHERE node = $1))"
+LOOK_AGAIN: Final = 0.25
+"""Seconds between two looks for a sign of life, at most."""
+UNREACHABLE: Final = (
+    OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError, asyncpg.TooManyConnectionsError, asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.TargetServerAttributeNotMatched,
+)  # fmt: skip
+"""Errors of a database that starts, restarts, fails over, or is not there: it may be there later."""
+NODES: Final = """
+SELECT n.name, n.alive, extract(epoch FROM clock_timestamp() - b.at)::float8, n.version, s.clients, s.durable
+    FROM node n JOIN beat b ON b.node = n.id CROSS JOIN LATERAL (
+        SELECT count(*) AS clients, count(*) FILTER (WHERE expiry > 0) AS durable
+            FROM session WHERE node = n.id AND n.alive AND incarnation = n.incarnation
+    ) s ORDER BY n.name
+"""
+SESSION: Final = f"""
+SELECT s.id, s.principal, s.account, coalesce(n.name, ''), s.epoch, CASE WHEN s.expiry < {NEVER} THEN s.expiry END,
+        CASE WHEN isfinite(s.expires_at) THEN greatest(extract(epoch FROM s.expires_at - clock_timestamp()), 0)::float8
+            END,
+        (SELECT count(*) FROM delivery d WHERE d.session = s.id AND state = 0),
+        (SELECT count(*) FROM delivery d WHERE d.session = s.id AND state > 0),
+        (SELECT count(*) FROM subscription b WHERE b.session = s.id)
+    FROM session s LEFT JOIN node n ON n.id = s.node WHERE s.client_id = $1
+"""
+SUBSCRIPTIONS: Final = """
+SELECT f.name, b.qos FROM subscription b JOIN filter f ON f.id = b.filter WHERE b.session = $1 ORDER BY f.name LIMIT $2
+"""
+LISTED: Final = 1_000
+"""Subscriptions that are named of a session."""
+ELSEWHERE: Final = """
+SELECT count(*), coalesce(sum(filters), 0)::bigint FROM session WHERE node IS DISTINCT FROM $1 OR incarnation <> $2
+"""
+ELSEWHERE_OF: Final = """
+SELECT account, count(*), sum(filters)::bigint FROM session
+    WHERE account = ANY ($3) AND (node IS DISTINCT FROM $1 OR incarnation <> $2) GROUP BY account
+"""
 CLIENTS: Final = "SELECT id, client_id, principal FROM session WHERE id = ANY ($1)"
+
+
+class Unreachable(StoreError):
+    """The database cannot be reached now."""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether PostgreSQL refuses what is in a statement (`REFUSED`)."""
+    return isinstance(error, asyncpg.PostgresError) and str(error.sqlstate)[:2] in REFUSED
 
 
 class Line:
@@ -123,8 +185,8 @@ class SharedDatabase:
         self.trouble = ""
         """Why the group that is being written is asked again, for people; empty: it is not."""
         self._synchronous = SYNCHRONOUS[synchronous]
-        lines = [Line(self._connect) for _ in range(5)]
-        self._groups, self._claims, self._reads, self._beats, self._sweeps = self._lines = lines
+        lines = [Line(self._connect) for _ in range(6)]
+        self._groups, self._claims, self._reads, self._pulls, self._beats, self._sweeps = self._lines = lines
         self._writing: asyncio.Task[Any] | None = None
 
     @property
@@ -151,8 +213,13 @@ class SharedDatabase:
             },
         )
 
-    async def open(self) -> None:
-        """Make the schema where it is not there, and begin another incarnation of the node. Raises StoreError."""
+    async def open(self, *, dead_after: float = 0.0, waits: Callable[[str], None] = lambda _: None) -> None:
+        """Make the schema where it is not there, and begin another incarnation of the node.
+
+        What was this node before, and is not known to have ended, is waited for until it has shown no sign of life for
+        `dead_after` seconds; `waits` is told of that, for people. Raises Unreachable; StoreError: the schema cannot
+        serve, or another process is this node.
+        """
         try:
             async with asyncio.timeout(self.timeout):
                 connection = await self._connect()
@@ -160,9 +227,33 @@ class SharedDatabase:
                     self.identity = await open_schema(connection, self.name, self._cluster, self.place)
                 finally:
                     connection.terminate()
-                await self.join()
+            await self._outlive(dead_after, waits)
+            await self.join()
         except FAILURES as error:
-            raise StoreError(self._told(error)) from error
+            fails = isinstance(error, UNREACHABLE) and not isinstance(
+                error, ssl.SSLError | asyncpg.ClientConfigurationError
+            )
+            raise (Unreachable if fails else StoreError)(self._told(error)) from error
+
+    async def _outlive(self, dead_after: float, waits: Callable[[str], None]) -> None:
+        """Wait until the process that was this node before is dead. Raises StoreError: it lives."""
+        first = None
+        while rows := await self._claims.fetch(PREDECESSOR, self.node_name, self.incarnation, seconds=self.timeout):
+            [[at, holder, age]] = rows
+            if age >= dead_after or await asyncio.to_thread(lease_holder.has_ended, holder):
+                return
+            if first is None:
+                first = at
+                waits(
+                    f'the node "{self.node_name}" has shown a sign of life {age:.1f} s ago: it is waited for '
+                    f"{dead_after:g} s without one (cluster.dead_after)"
+                )
+            elif at != first:
+                raise StoreError(
+                    f'{self.place}: the node "{self.node_name}" runs already: stop that process, or give this node '
+                    "another name (cluster.node)"
+                )
+            await asyncio.sleep(min(dead_after - age, LOOK_AGAIN))
 
     def _told(self, error: BaseException) -> str:
         text = " ".join(str(error).split())
@@ -171,11 +262,20 @@ class SharedDatabase:
     async def join(self) -> None:
         """Begin another incarnation: what an earlier one noted counts no more. Its group is not asked again."""
         await self._stop_writing()
-        statement = "SELECT * FROM join_1($1)"
+        holder = await asyncio.to_thread(lease_holder.this_process)
         [[self.node, self.incarnation, self.grp]] = await self._claims.fetch(
-            statement, self.node_name, seconds=self.timeout
+            "SELECT * FROM join_1($1, $2, $3)", self.node_name, holder, __version__, seconds=self.timeout
         )
         self.vector, self.seen = {}, {}
+
+    async def is_replaced(self) -> bool:
+        """Return whether another process has begun an incarnation of this node. Raises FAILURES."""
+        [[replaced]] = await self._claims.fetch(REPLACED, self.node_name, self.incarnation, seconds=self.timeout)
+        return bool(replaced)
+
+    async def leave(self) -> None:
+        """End this incarnation: nothing is written in it any more. Raises FAILURES."""
+        await self._beats.fetch(LEAVE, self.node, self.incarnation, seconds=self.timeout)
 
     async def close(self) -> None:
         """End the connections. A group that is being written may be written or not."""
@@ -196,14 +296,15 @@ class SharedDatabase:
         """Write the next group; return when it is written, however long the database is away. One at a time.
 
         `vector`: how far the filters were known that its messages were matched with; None: as they are known now. A
-        caller that is cancelled does not cancel the call. Raises Over.
+        caller that is cancelled does not cancel the call. `Written.refused`: it is not written as it is, and the next
+        group has its number. Raises Over.
         """
         assert self._writing is None or self._writing.done(), "one group at a time"
         self._writing = asyncio.ensure_future(self._write(group, self.vector if vector is None else vector))
         return await asyncio.shield(self._writing)
 
     async def _write(self, group: Group, vector: dict[int, int]) -> Written:
-        grp, pause = self.grp + 1, FIRST_PAUSE
+        grp, pause, refusals = self.grp + 1, FIRST_PAUSE, 0
         while True:
             values = (
                 self.node, self.incarnation, grp, list(vector), list(vector.values()), list(self.seen),
@@ -213,6 +314,12 @@ class SharedDatabase:
             try:
                 [row] = await self._groups.fetch(WRITE, *values)
             except FAILURES as error:
+                # Without an answer it may have been written. A refusal says that it was not: the number is looked at
+                # before what is in the group.
+                refusals = refusals + 1 if is_refusal(error) else 0
+                if refusals == REFUSALS:
+                    self.trouble = ""
+                    return Written(False, False, False, False, frozenset(), frozenset(), (), self._told(error))
                 self.trouble = self._told(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE)
@@ -243,7 +350,7 @@ class SharedDatabase:
             node, grp = row["o_node"], row["o_grp"]
             vector[node] = max(vector.get(node, 0), grp)
         self.vector = vector
-        return [ChangedFilter(row["o_id"], row["o_name"], row["o_gone"]) for row in rows]
+        return [ChangedFilter(row["o_id"], row["o_name"], row["o_gone"], row["o_share"]) for row in rows]
 
     async def retained(self) -> tuple[list[RetainedRow], bool]:
         """Return retained messages that changed since the last call, and whether there may be more. One call at a time.
@@ -262,18 +369,21 @@ class SharedDatabase:
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     async def claim(
-        self, client_id: str, *, clean: bool, expiry: int, principal: str, any_user: bool = True
+        self, client_id: str, *, clean: bool, expiry: int, principal: str, any_user: bool = True, account: str = ""
     ) -> Claimed | Foreign:
         """Make a session this node's; `any_user`: also one of another user. After an error it may be this node's, or
         not. Raises Over, FAILURES."""
         [row] = await self._claims.fetch(
-            "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, $6, $7) c",
-            self.node, self.incarnation, client_id, clean, expiry, principal, any_user,
+            "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, $6, $7, $8) c",
+            self.node, self.incarnation, client_id, clean, expiry, principal, any_user, account,
             seconds=self.timeout,
         )  # fmt: skip
         if row["epoch"] is None:
             raise Over
-        return Foreign() if row["session"] is None else Claimed(*row)
+        if row["session"] is None:
+            return Foreign()
+        hints = [DeliveryKey(*each) for each in row["hints"]]
+        return Claimed(row["session"], row["epoch"], row["present"], hints)
 
     async def content(self, session: int) -> Content:
         """Return what a claimed session has. Raises FAILURES."""
@@ -296,6 +406,14 @@ class SharedDatabase:
             Page(session, epoch, final, more, [Waiting(*each) for each in found])
             for session, epoch, final, more, found in rows
         ]
+
+    async def pull(self, share_filter: int, members: Sequence[Member]) -> Pulled:
+        """Move what waits for a share group to its members here. After an error it may be theirs. Raises FAILURES."""
+        [[taken, full, left, refused]] = await self._pulls.fetch(
+            "SELECT * FROM pull_1($1, $2, $3, $4)", self.node, self.incarnation, share_filter, members,
+            seconds=self.timeout,
+        )  # fmt: skip
+        return Pulled(frozenset(taken), full, left, frozenset(refused))
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -349,6 +467,32 @@ class SharedDatabase:
         """Return which of these sessions there are, and their client identifiers and principals (JSON)."""
         rows = await self._sweeps.fetch(CLIENTS, sessions, seconds=self.timeout)
         return [(session, client_id, principal) for session, client_id, principal in rows]
+
+    async def elsewhere(self) -> tuple[int, int]:
+        """Return how many sessions there are that are not here, and the bytes that count for their subscriptions."""
+        [[count, size]] = await self._sweeps.fetch(ELSEWHERE, self.node, self.incarnation, seconds=self.timeout)
+        return count, size
+
+    async def elsewhere_of(self, accounts: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return the same of each account that has some."""
+        values = (self.node, self.incarnation, accounts)
+        rows = await self._sweeps.fetch(ELSEWHERE_OF, *values, seconds=self.timeout)
+        return {account: (count, size) for account, count, size in rows}
+
+    async def reports(self) -> list[NodeReport]:
+        """Return the state of each node."""
+        return [NodeReport(*row) for row in await self._sweeps.fetch(NODES, seconds=self.timeout)]
+
+    async def report(self, client_id: str) -> tuple[SessionReport, str] | None:
+        """Return the state of a session, and whose it is, as JSON. None: there is none."""
+        rows = await self._sweeps.fetch(SESSION, client_id, seconds=self.timeout)
+        if not rows:
+            return None
+        [[session, principal, account, node, epoch, expiry, expires_in, waiting, in_flight, subscriptions]] = rows
+        found = await self._sweeps.fetch(SUBSCRIPTIONS, session, LISTED, seconds=self.timeout)
+        filters = [(name, qos) for name, qos in found]
+        report = SessionReport(account, node, epoch, expiry, expires_in, waiting, in_flight, subscriptions, filters)
+        return report, principal
 
     async def bound(self, session: int, messages: int, size: int, limit: int) -> tuple[int, bool]:
         """Delete the oldest of what is queued for a session beyond `messages`, and `size` bytes (0: no limit), `limit`

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from canopy_mqtt.store.shared.schema import CLEARED, LONG, NEVER, SLOTS
+from canopy_mqtt.store.shared.schema import CLEARED, FILTER_BYTES, LONG, NEVER, SLOTS
 
 # Isolation is READ COMMITTED: each statement sees what was committed when it began. So these rules hold:
 # - A row is locked by a statement of its own. What depends on it is read by later ones.
@@ -28,10 +28,13 @@ empty would read all of it later. For the same reason `OFFSET 0` keeps what is l
 the other way round."""
 
 JOIN: Final = """
-CREATE FUNCTION join_1(p_name text, OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint)
+CREATE FUNCTION join_1(
+    p_name text, p_holder text DEFAULT '', p_version text DEFAULT '',
+    OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint
+)
 LANGUAGE plpgsql AS $$
 -- A node begins another incarnation: what an earlier one notes counts no more. o_grp: the number of its next group but
--- one; the first one is written here.
+-- one; the first one is written here. p_holder: the process that it is; p_version: of its Canopy.
 BEGIN
     SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     IF NOT FOUND THEN
@@ -39,7 +42,8 @@ BEGIN
         SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     END IF;
     -- step: join
-    UPDATE node SET incarnation = incarnation + 1, alive = true WHERE id = o_node
+    UPDATE node SET incarnation = incarnation + 1, alive = true, holder = p_holder, version = p_version
+        WHERE id = o_node
         RETURNING incarnation INTO o_incarnation;
     INSERT INTO beat VALUES (o_node, clock_timestamp()) ON CONFLICT (node) DO UPDATE SET at = clock_timestamp();
     INSERT INTO progress
@@ -96,11 +100,11 @@ END $$;
 
 FEED: Final = """
 CREATE FUNCTION feed_1(p_nodes smallint[], p_grps bigint[])
-RETURNS TABLE (o_id integer, o_name text, o_gone boolean, o_node smallint, o_grp bigint)
+RETURNS TABLE (o_id integer, o_name text, o_gone boolean, o_node smallint, o_grp bigint, o_share bigint)
 LANGUAGE sql STABLE AS $$
     -- The filters that changed after the group that is known of each node. Groups of a node commit in the order of
     -- their numbers, so there are no gaps.
-    SELECT f.id, f.name, f.gone, f.node, f.grp
+    SELECT f.id, f.name, f.gone, f.node, f.grp, f.share
         FROM node n
         LEFT JOIN unnest(p_nodes, p_grps) AS v (node, grp) ON v.node = n.id
         CROSS JOIN LATERAL (SELECT * FROM filter WHERE node = n.id AND grp > coalesce(v.grp, 0) OFFSET 0) f
@@ -121,7 +125,8 @@ LANGUAGE sql STABLE AS $$
     -- The topics whose retained message changed after the group that is known of each node: whole groups, about p_limit
     -- topics and {PAGE_BYTES} bytes of each node. What has expired is as cleared.
     SELECT topic, CASE WHEN expires_at <= clock_timestamp() THEN NULL ELSE payload END, qos, properties, publisher,
-            account, ceil(extract(epoch FROM expires_at - clock_timestamp()))::bigint, version, sized.node, sized.grp
+            account, ceil(extract(epoch FROM expires_at - clock_timestamp()))::bigint, sized.version, sized.node,
+            sized.grp
         FROM node n
         LEFT JOIN unnest(p_nodes, p_grps) AS v (node, grp) ON v.node = n.id
         CROSS JOIN LATERAL (
@@ -136,6 +141,9 @@ LANGUAGE sql STABLE AS $$
         WHERE sized.before < {PAGE_BYTES}
 $$;
 """
+
+OF_GROUP: Final = r"'^\$share/[^/]+/(.*)$'"
+"""Takes the filter of a share group out of that of a shared subscription."""
 
 COLUMNS: Final = """session, epoch, packet_id, topic, payload, qos, retain, properties, publisher, expiry, filters,
 retained, account, replaces"""
@@ -159,9 +167,11 @@ DECLARE
     last bigint;
     chosen smallint;
     names text[];
+    unused integer[];                      -- filters that go
     appeared boolean;
     a_name text;
     a_gone boolean;
+    a_share bigint;
     owners owner[];
     counts boolean[];
     written boolean[];
@@ -261,6 +271,9 @@ BEGIN
     END IF;
 
     names := ARRAY(SELECT DISTINCT filter FROM unnest(p_subscribes) WHERE qos IS NOT NULL);
+    -- A share group has a queue, which subscribes.
+    names := names || ARRAY(SELECT DISTINCT own FROM (SELECT substring(n FROM {OF_GROUP}) FROM unnest(names) n) s (own)
+        WHERE own <> ALL (names));
     IF names <> '{{}}' OR p_ends <> '{{}}' THEN
         -- step: filters
         FOR a_name IN SELECT n FROM unnest(names || p_ends) n GROUP BY n ORDER BY n COLLATE "C" LOOP
@@ -288,12 +301,24 @@ BEGIN
                     identifier = excluded.identifier;
         DELETE FROM subscription d USING unnest(p_subscribes) s JOIN filter f ON f.name = s.filter
             WHERE s.qos IS NULL AND d.session = s.session AND d.filter = f.id;
+        FOR a_name IN SELECT n FROM unnest(names) n WHERE n ~ {OF_GROUP} ORDER BY n COLLATE "C" LOOP
+            CONTINUE WHEN (SELECT share FROM filter WHERE name = a_name) IS NOT NULL;
+            a_share := nextval('session_id');
+            INSERT INTO session VALUES (a_share, a_name, NULL, 0, 0, '{{}}', {NEVER}, NULL);
+            UPDATE filter SET share = a_share WHERE name = a_name;
+            INSERT INTO subscription
+                SELECT a_share, id, 2, false, true, 0, 0 FROM filter WHERE name = substring(a_name FROM {OF_GROUP});
+        END LOOP;
     END IF;
     IF p_ends <> '{{}}' THEN
         -- step: ends
-        UPDATE filter f SET gone = true, node = p_node, grp = p_grp
-            WHERE name = ANY (p_ends) AND NOT gone
-                AND NOT EXISTS (SELECT FROM subscription s WHERE s.filter = f.id);
+        unused := ARRAY(
+            SELECT id FROM filter f WHERE name = ANY (p_ends) AND NOT gone
+                AND NOT EXISTS (SELECT FROM subscription s WHERE s.filter = f.id)
+        );
+        INSERT INTO garbage SELECT share FROM filter WHERE id = ANY (unused) AND share IS NOT NULL;
+        DELETE FROM session WHERE id IN (SELECT share FROM filter WHERE id = ANY (unused));
+        UPDATE filter SET gone = true, node = p_node, grp = p_grp, share = NULL WHERE id = ANY (unused);
     END IF;
 
     counts := ARRAY(
@@ -377,24 +402,21 @@ BEGIN
         -- step: release
         UPDATE session s SET expiry = r.expiry
             FROM unnest(p_releases) r WHERE s.id = r.session AND r.expiry IS NOT NULL;
-        PERFORM let_go(ARRAY(SELECT session FROM unnest(p_releases)));
+        said.hints := said.hints || let_go(ARRAY(SELECT session FROM unnest(p_releases)));
     END IF;
     IF p_reap > 0 THEN
         -- step: reap
         reaped := ARRAY(
-            SELECT s.id FROM session s
-                JOIN node n ON n.id = s.node AND s.incarnation < n.incarnation + (NOT n.alive)::integer
-                WHERE s.id = ANY (ARRAY(
-                    SELECT orphan.id FROM node n CROSS JOIN LATERAL (
-                        SELECT id FROM session
-                            WHERE node = n.id AND incarnation < n.incarnation + (NOT n.alive)::integer OFFSET 0
-                    ) orphan
-                ))
-                ORDER BY s.id LIMIT p_reap FOR UPDATE OF s SKIP LOCKED
+            SELECT orphan.id FROM node n CROSS JOIN LATERAL (
+                    SELECT incarnation, id FROM session
+                        WHERE node = n.id AND incarnation < n.incarnation + (NOT n.alive)::integer
+                        ORDER BY incarnation, id LIMIT p_reap FOR UPDATE SKIP LOCKED
+                ) orphan
+                ORDER BY n.id, orphan.incarnation, orphan.id LIMIT p_reap
         );
         IF reaped <> '{{}}' THEN
             -- step: reaped
-            PERFORM let_go(reaped);
+            said.hints := said.hints || let_go(reaped);
         END IF;
     END IF;
 
@@ -437,20 +459,57 @@ END $$;
 """
 
 LET_GO: Final = f"""
-CREATE FUNCTION let_go(p_sessions bigint[]) RETURNS void
-LANGUAGE sql AS $$
-    -- Sessions that are locked have no node any more, and begin to expire.
+CREATE FUNCTION give_back(p_sessions bigint[]) RETURNS delivery_key[]
+LANGUAGE plpgsql {PLANS} AS $$
+-- Return to its share group what came to sessions that are locked through it, and was not sent, or is of QoS 1, as it
+-- was before a member took it. What is being moved meanwhile is found by the next turn.
+#variable_conflict use_column
+DECLARE
+    hints delivery_key[] := '{{}}';
+    before integer;
+BEGIN
+    WHILE EXISTS (
+        SELECT FROM delivery d WHERE session = ANY (p_sessions) AND source > 0 AND (qos = 1 OR state = 0)
+            AND EXISTS (SELECT FROM session WHERE id = d.source)
+    ) LOOP
+        before := cardinality(hints);
+        WITH theirs AS (
+            SELECT d.session, d.source, d.id, d.slot FROM delivery d
+                WHERE session = ANY (p_sessions) AND source > 0 AND (qos = 1 OR state = 0)
+                    AND EXISTS (SELECT FROM session WHERE id = d.source)
+                ORDER BY d.session, d.source, d.id, d.slot FOR UPDATE OF d
+        ), given AS (
+            UPDATE delivery d
+                SET session = t.source, source = 0, qos = m.qos, state = 0, packet_id = 0, retain = m.retain,
+                    identifiers = NULL
+                FROM theirs t JOIN message m ON m.id = t.id AND m.slot = t.slot
+                WHERE d.session = t.session AND d.source = t.source AND d.id = t.id AND d.slot = t.slot
+                RETURNING d.session, d.source, d.id
+        )
+        SELECT hints || coalesce(array_agg((session, source, id)::delivery_key), '{{}}') INTO hints FROM given;
+        CONTINUE WHEN cardinality(hints) = before;
+        -- step: give back
+    END LOOP;
+    RETURN hints;
+END $$;
+
+CREATE FUNCTION let_go(p_sessions bigint[]) RETURNS delivery_key[]
+LANGUAGE plpgsql {PLANS} AS $$
+-- Sessions that are locked have no node any more, and begin to expire.
+BEGIN
     UPDATE session SET node = NULL,
             expires_at = CASE WHEN expiry = {NEVER} THEN 'infinity'
                 ELSE clock_timestamp() + expiry * interval '1 second' END
         WHERE id = ANY (p_sessions);
-$$;
+    RETURN give_back(p_sessions);
+END $$;
 """
 
 CLAIM: Final = f"""
 CREATE FUNCTION claim_1(
     p_node smallint, p_incarnation integer, p_client_id text, p_clean boolean, p_expiry bigint, p_principal text,
-    p_any_user boolean                     -- the session may be another user's
+    p_any_user boolean,                    -- the session may be another user's
+    p_account text DEFAULT ''
 ) RETURNS claimed
 LANGUAGE plpgsql {PLANS} AS $$
 -- A CONNECT: the session is this node's, and no other's. NULL: this incarnation is over; an epoch alone: the session is
@@ -466,6 +525,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
+    said.hints := '{{}}';
     LOOP
         -- step: find
         SELECT id INTO said.session FROM session WHERE client_id = p_client_id FOR UPDATE;
@@ -474,7 +534,7 @@ BEGIN
         said.session := nextval('session_id');
         -- step: insert
         INSERT INTO session
-            VALUES (said.session, p_client_id, p_node, p_incarnation, 1, p_principal, p_expiry, NULL)
+            VALUES (said.session, p_client_id, p_node, p_incarnation, 1, p_principal, p_expiry, NULL, p_account)
             ON CONFLICT DO NOTHING;
         IF FOUND THEN
             said.epoch := 1;
@@ -494,13 +554,15 @@ BEGIN
     -- One of another mount has no topics for this client.
     p_clean := p_clean OR ended OR NOT lasts OR owner ->> 'mount' IS DISTINCT FROM p_principal::json ->> 'mount';
     IF p_clean THEN
+        said.hints := give_back(ARRAY[said.session]);
         -- Another id: whoever writes for the old one, having looked before, writes for nobody.
         INSERT INTO garbage VALUES (said.session);
         said.session := nextval('session_id');
     END IF;
     UPDATE session
         SET id = said.session, node = p_node, incarnation = p_incarnation, epoch = epoch + 1, principal = p_principal,
-            expiry = p_expiry, expires_at = NULL
+            expiry = p_expiry, expires_at = NULL, account = p_account,
+            filters = CASE WHEN p_clean THEN 0 ELSE filters END
         WHERE client_id = p_client_id RETURNING epoch INTO said.epoch;
     said.present := NOT p_clean;
     -- step: commit
@@ -547,14 +609,15 @@ READ: Final = f"""
 CREATE FUNCTION read_1(p_sessions bigint[], p_low bigint[], p_room integer[], p_known delivery_key[])
 RETURNS TABLE (o_session bigint, o_epoch bigint, o_final bigint, o_more boolean, o_waiting waiting[])
 LANGUAGE plpgsql {PLANS} SET enable_sort = off AS $$
--- What waits for sessions above p_low and is not known, without locks: p_room of each session, and of them {PAGE_BYTES}
--- bytes and the message that passes these; and whether there is more. No message up to o_final can appear any more.
+-- What waits for sessions and is not known, without locks. First what came through share groups, however old; then what
+-- is above p_low: p_room of each session, and of them {PAGE_BYTES} bytes and the message that passes these; and whether
+-- there is more of that. No message up to o_final can appear any more.
 -- In plpgsql, and not STABLE: a statement has its snapshot once it has its locks. With that of the call it would miss
 -- what was moved before a slot was truncated.
 BEGIN
     RETURN QUERY
         SELECT a.session, s.epoch, f.final, coalesce(w.count > coalesce(cardinality(w.found), 0), false),
-                coalesce(w.found, '{{}}')
+                coalesce(g.found, '{{}}') || coalesce(w.found, '{{}}')
             FROM unnest(p_sessions, p_low, p_room) a (session, low, room)
             LEFT JOIN session s ON s.id = a.session
             CROSS JOIN (
@@ -562,6 +625,16 @@ BEGIN
                     CROSS JOIN LATERAL (SELECT last_id FROM progress WHERE node = n.id ORDER BY grp DESC LIMIT 1) p
                     WHERE n.alive
             ) f
+            CROSS JOIN LATERAL (
+                SELECT array_agg(row_waiting(theirs.d, its.m) ORDER BY theirs.id, theirs.slot, theirs.source) AS found
+                    FROM (
+                        SELECT d, d.id, d.slot, d.source FROM delivery d WHERE d.session = a.session AND d.source > 0
+                            AND (d.session, d.source, d.id) NOT IN (SELECT session, source, id FROM unnest(p_known))
+                    ) theirs
+                    CROSS JOIN LATERAL (
+                        SELECT m FROM message m WHERE m.id = theirs.id AND m.slot = theirs.slot OFFSET 0
+                    ) its
+            ) g
             CROSS JOIN LATERAL (
                 SELECT max(sized.count) AS count,
                         array_agg(row_waiting(sized.d, each.m) ORDER BY sized.place) FILTER (WHERE place <= a.room)
@@ -574,7 +647,9 @@ BEGIN
                             FROM (
                                 SELECT d, d.id FROM delivery d
                                     WHERE d.session = a.session AND d.source = 0 AND d.id > a.low
-                                        AND (d.session, d.id) NOT IN (SELECT session, id FROM unnest(p_known))
+                                        AND (d.session, d.source, d.id) NOT IN (
+                                            SELECT session, source, id FROM unnest(p_known)
+                                        )
                                     ORDER BY d.id LIMIT a.room + 1
                             ) page
                             CROSS JOIN LATERAL (
@@ -588,6 +663,53 @@ BEGIN
                     ) each
                     WHERE sized.place <= greatest(a.room, 1) AND sized.before < {PAGE_BYTES}
             ) w;
+END $$;
+"""
+
+PULL: Final = f"""
+CREATE FUNCTION pull_1(
+    p_node smallint, p_incarnation integer, p_filter integer, p_members member[],
+    OUT o_taken bigint[], OUT o_full boolean, OUT o_left boolean, OUT o_refused bigint[]
+)
+LANGUAGE plpgsql {PLANS} AS $$
+-- Move messages from the queue of a share group to its members at a node, the oldest first, to each member in turn.
+-- From then on they are deliveries of the member's session. o_taken: who got some; o_full: there was room for no more;
+-- o_refused: who is not the node's, or no member.
+#variable_conflict use_column
+DECLARE
+    queue bigint;
+    places bigint[];                       -- of each message that may be taken, the session that gets it
+    keys change[];
+BEGIN
+    PERFORM FROM session WHERE id = ANY (ARRAY(SELECT session FROM unnest(p_members))) ORDER BY id FOR SHARE;
+    -- step: members
+    SELECT share INTO queue FROM filter WHERE id = p_filter;
+    places := ARRAY(
+        SELECT m.session FROM unnest(p_members) WITH ORDINALITY AS m (session, epoch, room, turn)
+            JOIN session s ON s.id = m.session AND s.epoch = m.epoch AND s.node = p_node
+                AND s.incarnation = p_incarnation
+            JOIN subscription b ON b.session = m.session AND b.filter = p_filter
+            CROSS JOIN LATERAL generate_series(1, m.room) AS number
+            ORDER BY number, m.turn
+    );
+    o_refused := ARRAY(SELECT session FROM unnest(p_members) WHERE session <> ALL (places));
+    -- step: rows
+    keys := ARRAY(
+        SELECT (session, NULL, source, id, slot, 0, 0)::change FROM delivery WHERE session = queue AND source = 0
+            ORDER BY id LIMIT cardinality(places) FOR UPDATE SKIP LOCKED
+    );
+    UPDATE delivery d
+        SET session = b.session, source = queue, qos = least(d.qos, b.qos), retain = d.retain AND b.retain_as_published,
+            identifiers = CASE WHEN b.identifier > 0 THEN ARRAY[b.identifier] END
+        FROM unnest(keys) WITH ORDINALITY AS k (session, epoch, source, id, slot, state, packet_id, place)
+        JOIN subscription b ON b.session = places[k.place] AND b.filter = p_filter
+        WHERE d.session = k.session AND d.source = 0 AND d.id = k.id AND d.slot = k.slot;
+    o_taken := ARRAY(SELECT DISTINCT places[place] FROM generate_series(1, cardinality(keys)) AS place);
+    o_full := places <> '{{}}' AND cardinality(keys) = cardinality(places);
+    -- step: left
+    -- What was skipped may stay, since its holder moves it, or gives up.
+    o_left := EXISTS (SELECT FROM delivery WHERE session = queue);
+    -- step: commit
 END $$;
 """
 
@@ -874,8 +996,27 @@ BEGIN
 END $$;
 """
 
+COUNT: Final = f"""
+CREATE FUNCTION count_filters() RETURNS trigger
+LANGUAGE plpgsql {PLANS} AS $$
+-- Count the bytes of subscriptions that have come or gone. Their session is locked by who changes them, or has ended.
+BEGIN
+    UPDATE session s SET filters = s.filters + by.bytes
+        FROM (
+            SELECT c.session,
+                    sum({FILTER_BYTES} + octet_length(f.name)) * CASE TG_OP WHEN 'INSERT' THEN 1 ELSE -1 END AS bytes
+                FROM changed c JOIN filter f ON f.id = c.filter GROUP BY c.session
+        ) by WHERE s.id = by.session;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER came AFTER INSERT ON subscription REFERENCING NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION count_filters();
+CREATE TRIGGER went AFTER DELETE ON subscription REFERENCING OLD TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION count_filters();
+"""
+
 FUNCTIONS: Final = (
-    JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, RETAINED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, EXPIRE, COLLECT,
-    BOUND, FORGET, FORGET_RETAINED, SWEEPERS,
+    COUNT, JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, RETAINED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, PULL,
+    EXPIRE, COLLECT, BOUND, FORGET, FORGET_RETAINED, SWEEPERS,
 )  # fmt: skip
 """In the order in which they are made."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 UNAVAILABLE: Final = "the database of the cluster's sessions does not answer"
 ELSEWHERE: Final = "its client has connected to another node"
+SHARE_ROOM: Final = 20
+"""Messages that a client has from the queues of its share groups at most, and no more than its Receive Maximum."""
 ANOTHER_USER: Final = "the session of this client identifier is another user's"
 
 
@@ -38,8 +40,8 @@ class Place(Protocol):
     most: int
     """Messages of a session that are in memory at most."""
 
-    def opened(self, holder: Holder) -> None:
-        """Its attempt is about to be answered."""
+    def opened(self, holder: Holder, content: Content) -> None:
+        """Its attempt is about to be answered. `content`: what its session has."""
 
     def starved(self, holder: Holder) -> None:
         """There was no room for messages that have been read."""
@@ -75,7 +77,8 @@ class Holder:
 
     @property
     def terms(self) -> Terms:
-        return Terms(self.attempt.clean, self.attempt.expiry, self._principal)
+        attempt = self.attempt
+        return Terms(attempt.clean, attempt.expiry, self._principal, attempt.principal.account_name())
 
     @property
     def is_gone(self) -> bool:
@@ -87,13 +90,12 @@ class Holder:
             place.node.leave(session)
             return
         self.claimed = session
-        kept = self._kept = Kept(session.owner, self._sent)
-        kept.slots.update((each.id, each.slot) for each in content.flying)
+        kept = self._kept = Kept(session.owner, attempt.expiry > 0 or session.present, self._sent)
         place.journal.kept[session.client_id] = kept
         record = None
         if session.present:
-            record = session_record(session.client_id, attempt.expiry, attempt.principal, content)
-        place.opened(self)
+            record = session_record(session.client_id, attempt.expiry, attempt.principal, content, kept.number)
+        place.opened(self, content)
         attempt.opened(record)
 
     @property
@@ -103,6 +105,13 @@ class Holder:
             return 0
         queue = session.queue
         return max(min(self._place.most, queue.max_messages) - queue.messages, 0)
+
+    @property
+    def share_room(self) -> int:
+        session, kept = self.attempt.session, self._kept
+        if session is None or kept is None:
+            return 0
+        return max(min(SHARE_ROOM, session.window.limit) - kept.shared, 0)
 
     def take(self, waiting: Sequence[Waiting]) -> int:
         session, kept = self.attempt.session, self._kept
@@ -122,8 +131,7 @@ class Holder:
                 self._read_at = messages // 2 if messages else -1
                 break
             messages, size = messages + 1, size + more
-            records.append(delivery_record(each))
-            kept.slots[each.id] = each.slot
+            records.append(delivery_record(each, kept.number(each)))
         else:
             self._read_at = self._place.most // 2
         restore.take(self._place.router, session, records, self._place.now())
@@ -145,8 +153,10 @@ class Holder:
     # -- as the place sees it ------------------------------------------------------------------------------------------
 
     def move(self) -> None:
-        """End the connection of a session that is kept, since the database cannot be reached from here."""
-        if self.attempt.is_kept:
+        """End the connection of a session that is kept, or a member of a share group, since the database cannot be
+        reached from here."""
+        session = self.attempt.session
+        if self.attempt.is_kept or (session is not None and session.memberships):
             text = "the sessions of the cluster cannot be kept here"
             self.attempt.end(MOVED, reason_codes.USE_ANOTHER_SERVER, text, self._place.now())
 
@@ -169,12 +179,13 @@ class Holder:
         if claimed is not None and kept.get(claimed.client_id) is self._kept:
             del kept[claimed.client_id]
 
-    def refuse(self, number: int) -> None:
+    def refuse(self, source: int, message: int) -> None:
         """Take a delivery out of flight: another connection of the client has acknowledged it."""
         session, kept = self.attempt.session, self._kept
-        if session is None or kept is None:
+        number = None if kept is None else kept.find(source, message)
+        if session is None or kept is None or number is None:
             return
-        kept.slots.pop(number, None)
+        kept.forget(number)
         for each in session.inflight.values():
             if each.record == number and each.attempts == 0:
                 session.offered -= 1
@@ -183,8 +194,10 @@ class Holder:
                 return
 
     def _sent(self) -> None:
-        """Read on, if more waits and half of what was here is sent."""
+        """Read on, if more waits and half of what was here is sent, and take from share groups."""
         claimed, session = self.claimed, self.attempt.session
+        if claimed is not None and claimed.shares:
+            self._place.node.has_room(claimed)
         if (
             claimed is not None
             and session is not None

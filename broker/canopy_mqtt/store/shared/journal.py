@@ -4,15 +4,17 @@ Owns which deliveries of a session are rows of the store, and the positions of t
 change is committed when the group is written that it came in; a session that is not here any more notes nothing.
 
 Deliveries are rows before they are here: what is queued or renewed is noted by nobody. What does not come from the
-store (retained messages for a new subscription, share groups) is in memory alone.
+store (retained messages for a new subscription) is in memory alone. Of a session that ends with its connection only
+the memberships in share groups, and what comes through these, are in the store.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.core.persistence.commits import Commits
 from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.delivery import Delivery
@@ -32,6 +34,8 @@ from canopy_mqtt.store.shared.calls import (
     Reap,
     Release,
     Subscribe,
+    Waiting,
+    Written,
 )
 from canopy_mqtt.store.shared.records import subscribe
 
@@ -41,21 +45,56 @@ NOTED: Final = 256
 """Bytes that a change takes in memory, about, without those of a message."""
 
 
+class Row(NamedTuple):
+    """Where a delivery is in the store."""
+
+    slot: int
+    source: int
+    id: int
+
+
 class Kept:
     """A session that is here."""
 
-    def __init__(self, owner: Owner, sent: Callable[[], None]) -> None:
-        """`sent` is called when a delivery has left the queue."""
+    def __init__(self, owner: Owner, lasts: bool, sent: Callable[[], None]) -> None:
+        """`lasts`: longer than its connection, or it did; `sent` is called when a delivery has left the queue."""
         self.owner = owner
+        self.lasts = lasts
         self.sent = sent
-        self.slots: dict[int, int] = {}
-        """The slots of the deliveries that are here, by their numbers."""
+        self.rows: dict[int, Row] = {}
+        """The deliveries that are here, by their numbers: that of the message, or below 0 through a share group."""
+        self.shared = 0
+        """How many came through share groups."""
+        self._last = 0
+
+    def number(self, waiting: Waiting) -> int:
+        """Give a delivery that has been read its number here."""
+        number = waiting.id
+        if waiting.source:
+            # The same message may come to the session itself, and through several groups.
+            self._last -= 1
+            number = self._last
+            self.shared += 1
+        self.rows[number] = Row(waiting.slot, waiting.source, waiting.id)
+        return number
+
+    def find(self, source: int, number: int) -> int | None:
+        """Return the number here of a delivery of the store; None: it is not here."""
+        if not source:
+            return number if number in self.rows else None
+        return next((n for n, row in self.rows.items() if row[1:] == (source, number)), None)
+
+    def forget(self, number: int) -> None:
+        """A delivery is not here any more."""
+        row = self.rows.pop(number, None)
+        if row is not None and row.source:
+            self.shared -= 1
 
 
 class SharedJournal(Journal):
     """Notes changes of sessions whose client identifiers are in `kept`."""
 
-    def __init__(self, note: Callable[[Noted], None]) -> None:
+    def __init__(self, note: Callable[[Noted, Callable[[Written], None] | None], None]) -> None:
         super().__init__()
         self.commits_kept = Commits()
         self.commits = self.commits_kept
@@ -65,8 +104,8 @@ class SharedJournal(Journal):
         """Position and bytes of the changes that are not written yet, in their order."""
         self._bytes = 0
 
-    def note(self, what: Noted) -> None:
-        """Note a change, which has a position of its own."""
+    def note(self, what: Noted, then: Callable[[Written], None] | None = None) -> None:
+        """Note a change, which has a position of its own; `then`: see `Node.note`."""
         commits = self.commits_kept
         commits.journal_position += 1
         size = NOTED + (what.size if isinstance(what, Publish) else 0)
@@ -74,7 +113,7 @@ class SharedJournal(Journal):
         self._bytes += size
         if commits.failed and self._bytes >= FULL:
             commits.full = True
-        self._note(what)
+        self._note(what, then)
 
     @staticmethod
     def has_position(what: Noted) -> bool:
@@ -95,15 +134,15 @@ class SharedJournal(Journal):
     def subscribed(self, client_id: str, subscription: Subscription, streaming: bool) -> None:
         del streaming
         kept = self.kept.get(client_id)
-        if kept is not None:
+        if kept is not None and (kept.lasts or subscription.group is not None):
             self.note(subscribe(kept.owner, subscription))
 
     def unsubscribed(self, client_id: str, topic_filter: str) -> None:
         kept = self.kept.get(client_id)
-        if kept is not None:
+        if kept is not None and (kept.lasts or topic_filter.startswith(SHARE_PREFIX)):
             self.note(Subscribe(*kept.owner, topic_filter, None))
             # Nobody waits for this: the node ends filters by itself, too.
-            self._note(End(topic_filter))
+            self._note(End(topic_filter), None)
 
     # -- deliveries to the client --------------------------------------------------------------------------------------
 
@@ -124,7 +163,7 @@ class SharedJournal(Journal):
         kept = self.kept.get(client_id)
         if kept is not None:
             self._change(kept, delivery, ACKNOWLEDGED)
-            kept.slots.pop(delivery.record, None)
+            kept.forget(delivery.record)
             delivery.record = 0
             kept.sent()
 
@@ -133,17 +172,17 @@ class SharedJournal(Journal):
         delivery.record = number
 
     def _change(self, kept: Kept, delivery: Delivery, state: int) -> None:
-        slot = kept.slots.get(delivery.record)
-        if slot is not None:
+        row = kept.rows.get(delivery.record)
+        if row is not None:
             session, epoch = kept.owner
             # What was acknowledged is over, whoever has the session.
             fence = None if state == ACKNOWLEDGED else epoch
             packet_id = delivery.packet_id if state == SENT else 0
-            self.note(Change(session, fence, 0, delivery.record, slot, state, packet_id))
+            self.note(Change(session, fence, row.source, row.id, row.slot, state, packet_id))
 
     # -- publishes of the client ---------------------------------------------------------------------------------------
 
     def completed(self, client_id: str, packet_id: int) -> None:
         kept = self.kept.get(client_id)
-        if kept is not None:
+        if kept is not None and kept.lasts:
             self.note(Completion(*kept.owner, packet_id))

@@ -14,10 +14,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.store.shared.calls import (
+    ACKNOWLEDGED,
     Ask,
+    Change,
     Changed,
     ChangedFilter,
     Claimed,
@@ -30,14 +34,18 @@ from canopy_mqtt.store.shared.calls import (
     Hints,
     Joined,
     Look,
+    Member,
+    Members,
     Noted,
     Owner,
     Page,
     Peer,
     Piece,
     Publish,
+    Pulled,
     Reap,
     Release,
+    Subscribe,
     Taken,
     Terms,
     Waiting,
@@ -51,8 +59,18 @@ MOST: Final = 500
 """Changes of a group."""
 BYTES: Final = 4 * 1024 * 1024
 """Bytes of its messages: with the message that passes them a group is complete. PostgreSQL takes up to 1 GB at once."""
+PAGE: Final = 1_000
+"""Sessions that are read at once, where it is not known which of them have got something."""
+AGAIN: Final = 10
+"""Seconds after which the others are told again of the members of share groups that are here."""
+TOLD: Final = 4_096
+"""Share groups of which they are told; the others' members take turns among those of their publishers' nodes."""
 REAPED: Final = 500
 """Sessions of dead nodes that are released in one group."""
+
+
+UNWRITTEN: Final = Written(False, False, False, False, frozenset(), frozenset(), ())
+"""What is said of a change that was dropped."""
 
 
 class Client(Protocol):
@@ -75,6 +93,10 @@ class Client(Protocol):
     def take(self, waiting: Sequence[Waiting]) -> int:
         """Queue messages, in this order behind those that wait; return how many, since they may be larger than what
         there is room for. The others are read again when the session `wants` them."""
+
+    @property
+    def share_room(self) -> int:
+        """How many more messages it may take from the queues of its share groups."""
 
     def go_on(self) -> None:
         """Send what can be sent."""
@@ -128,6 +150,10 @@ class Calls(Protocol):
         """A group is written, and sessions that are lost have been dropped. Return what is to be called when the
         retained messages are read that it has changed."""
 
+    def refused(self, what: Noted, why: str) -> None:
+        """The database refuses a change, which is dropped: end the connection of whoever waits for it. `why`: for
+        people."""
+
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None: ...
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None: ...
@@ -135,6 +161,9 @@ class Calls(Protocol):
     def read(
         self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
     ) -> None: ...
+
+    def pull(self, share_filter: int, members: Sequence[Member], back: Callable[[Pulled | None], None]) -> None:
+        """Move what waits for the share group with a filter to members, in turn."""
 
     def later(self, call: Callable[[], None]) -> None:
         """Call again what had no answer."""
@@ -152,7 +181,7 @@ class Session:
 
     def __init__(self, client_id: str, client: Client, claimed: Claimed) -> None:
         self.client_id, self.client = client_id, client
-        self.id, self.epoch, self.present = claimed
+        self.id, self.epoch, self.present, _ = claimed
         self.is_restored = False
         self.known: set[tuple[int, int]] = set()
         """By (source, number): deliveries that were read, but for those of source 0 up to `low`."""
@@ -162,6 +191,10 @@ class Session:
         """More waits than there was room for."""
         self.reading = self.again = False
         """A read is out; what was hinted since then may be missing from it."""
+        self.finished: set[tuple[int, int]] = set()
+        """Of `known`, what came through share groups and is deleted: a read that is out may still bring it."""
+        self.shares: set[str] = set()
+        """The filters of its share groups, as the database has them."""
 
     @property
     def owner(self) -> Owner:
@@ -211,6 +244,21 @@ def _call(calls: Iterable[Callable[[], None]]) -> None:
         each()
 
 
+class ShareGroup:
+    """A share group whose queue is in the store. `filter`: the number of its filter."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name, self.filter = name, number
+        self.pulling = self.again = False
+        """A pull is out; what was hinted since then may be missing from it."""
+        self.more = False
+        """There may be more than there was room for."""
+        self.late = False
+        """What another node's members may take first is looked for in a moment."""
+        self.turn = 0
+        """Whose turn it is, of all members at all nodes."""
+
+
 class Node:
     """One node's part of a shared store."""
 
@@ -230,6 +278,12 @@ class Node:
         """What no group has yet."""
         self.flight: list[Note] | None = None
         """The group that is being written."""
+        self._overdue: dict[int, None] = {}
+        """Sessions that are read a page after another, since a hint may be missing; in this order."""
+        self._paging = False
+        """Such a page is read."""
+        self._suspects = 0
+        """Of the first changes, how many were in a group that the database refused, and may be what it refuses."""
         self.joined: Joined | None = None
         self.filters = self._make_filters()
         self._joining = self._reaping = False
@@ -237,6 +291,16 @@ class Node:
         self._retained_feed = Feed(self._live_ask(self._calls.retained), lambda _: None, self._later)
         self._deaths: dict[int, int] = {}
         """By node, the last incarnation that is known to be over."""
+        self.groups: dict[int, ShareGroup] = {}
+        """Share groups, by their queues."""
+        self._queues: dict[str, int] = {}
+        """The same, by their filters."""
+        self._members: dict[str, dict[int, Session]] = {}
+        """By filter, the members of share groups that are here. Whoever was first in a turn is last in the next one."""
+        self._elsewhere: dict[int, dict[int, int]] = {}
+        """By other node, and queue of a share group, how many members are there."""
+        self._untold = 0
+        """Seconds since the others were told of the members here; -1: they have changed since."""
 
     def _live(self, call: Callable[P, None]) -> Callable[P, None]:
         """Return what calls only as long as this incarnation lasts."""
@@ -289,6 +353,8 @@ class Node:
     def _change_filters(self, changed: Sequence[ChangedFilter]) -> None:
         for each in changed:
             self.filters.change(each)
+            if each.name.startswith(SHARE_PREFIX):
+                self._learn(each)
 
     def look(self, then: Callable[[], None]) -> None:
         """Call `then` when the copy of the retained messages has all that was written before, here or elsewhere."""
@@ -317,6 +383,8 @@ class Node:
         """Write what is noted, up to a second change of one thing, and no more than `most`; one group at a time."""
         if self.flight is not None or self.joined is None or not self.notes:
             return
+        if self._suspects:
+            most = min(most, max(self._suspects // 2, 1))
         things = set()
         group: list[Note] = []
         size = 0
@@ -343,6 +411,9 @@ class Node:
         if written.rematch:
             self._feed(self._write)
             return
+        if written.refused:
+            self._divide(written.refused)
+            return
         if written.again:
             # Whom the group gave messages was in the lost answer.
             self._doubt()
@@ -351,25 +422,44 @@ class Node:
                 self._feed()
             self._spread(written.hints)
         group, self.flight = self.flight or (), None
+        self._suspects = max(self._suspects - len(group), 0)
         for owner in written.lost:
             self._drop(owner)
         for what, then in group:
-            if then is not None and what.owner not in written.lost:
-                then(written)
-        noted = [what for what, _ in group]
-        self._see_retained(noted, written, [*self._calls.wrote(noted, written)])
-        self._look_whether_due()
+            if what.owner not in written.lost:
+                self._keep_pace(what)
+                if then is not None:
+                    then(written)
+        self._wrote(group, written)
 
-    def _see_retained(self, group: Sequence[Noted], written: Written, looks: list[Callable[[], None]]) -> None:
+    def _wrote(self, group: Sequence[Note], written: Written) -> None:
         """Read the retained messages if some have changed, and then tell those who look."""
-        ours = any(isinstance(what, Publish) and what.retained is not None for what in group)
-        looks += [then for what in group if isinstance(what, Look) for then in what.then]
+        noted = [what for what, _ in group]
+        looks = [*self._calls.wrote(noted, written)]
+        looks += [then for what in noted if isinstance(what, Look) for then in what.then]
+        ours = any(isinstance(what, Publish) and what.retained is not None for what in noted)
         if ours:
             self._calls.tell(Changed())
         if ours or written.retained:
             self._read_retained(partial(_call, looks))
         else:
             _call(looks)
+        self._look_whether_due()
+
+    def _divide(self, why: str) -> None:
+        """Write half of a group that the database refuses, and so on, until one change is left: that one is dropped."""
+        group, self.flight = self.flight or [], None
+        if len(group) > 1:
+            self.notes.extendleft(reversed(group))
+            self._suspects = len(group)
+            self._look_whether_due()
+            return
+        self._suspects = 0
+        for what, _ in group:
+            if isinstance(what, Reap):
+                self._reaping = False
+            self._calls.refused(what, why)
+        self._wrote(group, UNWRITTEN)
 
     def _drop(self, owner: Owner) -> None:
         """Another claim counts."""
@@ -378,8 +468,29 @@ class Node:
             self._forget(session)
             session.client.end()
 
+    def _keep_pace(self, what: Noted) -> None:
+        """Follow a change that is written."""
+        match what:
+            case Subscribe(number, _, topic_filter, qos) if topic_filter.startswith(SHARE_PREFIX):
+                session = self.sessions.get(number)
+                if session is not None and qos is None:
+                    session.shares.discard(topic_filter)
+                    self._part(session, topic_filter)
+                elif session is not None:
+                    session.shares.add(topic_filter)
+                    # The group may be new, and is known once the feed has been read.
+                    self._feed(partial(self._enter, session, topic_filter))
+            case Change(number, _, source, key, _, state) if source and state == ACKNOWLEDGED:
+                session = self.sessions.get(number)
+                if session is not None and session.reading:
+                    session.finished.add((source, key))
+                elif session is not None:
+                    session.known.discard((source, key))
+
     def _forget(self, session: Session) -> None:
         del self.sessions[session.id]
+        for name in session.shares:
+            self._part(session, name)
         if self.by_client.get(session.client_id) is session:
             del self.by_client[session.client_id]
 
@@ -396,16 +507,29 @@ class Node:
                     self._drop(session.owner)
             case Changed():
                 self._read_retained()
+            case Members(node, counts):
+                self._elsewhere[node] = dict(counts)
             case Hello() | General():
                 self._general()
 
     def _spread(self, hints: Sequence[DeliveryKey]) -> None:
         if hints:
+            hints = [
+                hint._replace(source=self._whose_turn(self.groups[hint.session]))
+                if hint.session in self.groups
+                else hint
+                for hint in hints
+            ]
             self._calls.tell(Hints(hints))
             self._hinted(hints)
 
     def _hinted(self, hints: Sequence[DeliveryKey]) -> None:
         self._read({hint.session for hint in hints if self._is_new(hint)})
+        for number, node in {(hint.session, hint.source) for hint in hints if hint.session in self.groups}:
+            if self.joined is None or node in (0, self.joined.node):
+                self._pull(self.groups[number].name)
+            else:
+                self._pull_late(self.groups[number])
 
     def _is_new(self, hint: DeliveryKey) -> bool:
         session = self.sessions.get(hint.session)
@@ -419,15 +543,33 @@ class Node:
         self._calls.tell(General())
 
     def _general(self) -> None:
-        self._read(self.sessions)
+        """Read what all sessions have, but for those that this is about to be done for anyway."""
+        self._overdue.update(dict.fromkeys(self.sessions))
+        if not self._paging:
+            self._read_page()
+        for name in [*self._members]:
+            self._pull(name)
+
+    def _read_page(self) -> None:
+        self._paging = True
+        while self._overdue:
+            some = list(islice(self._overdue, PAGE))
+            for number in some:
+                del self._overdue[number]
+            if self._read(some, self._read_page):
+                return
+        self._paging = False
 
     def wants(self, session: Session) -> None:
         """Read on, if more waits: there is room again."""
         if session.more:
             self._read([session.id])
 
-    def _read(self, wanted: Iterable[int]) -> None:
-        """Read all that sessions have and is not known: also what a publisher had written elsewhere before."""
+    def _read(self, wanted: Iterable[int], then: Callable[[], None] | None = None) -> bool:
+        """Read all that sessions have and is not known: also what a publisher had written elsewhere before.
+
+        Return whether there is something to read; `then` is called when that is done.
+        """
         asked: list[Session] = []
         for number in sorted(wanted):
             session = self.sessions.get(number)
@@ -442,17 +584,22 @@ class Node:
         def back(pages: Sequence[Page] | None) -> None:
             for n, session in enumerate(asked):
                 session.reading = False
-                if self.sessions.get(session.id) is not session:
-                    continue
-                if pages is None:
-                    self._calls.later(self._live(partial(self._read, [session.id])))
-                else:
+                if pages is not None and self.sessions.get(session.id) is session:
                     self._saw(session, pages[n])
+            if pages is None:
+                self._calls.later(self._live(partial(self._read_again, [session.id for session in asked], then)))
+            elif then is not None:
+                then()
 
         if asked:
             asks = [Ask(session.id, session.low, session.client.room) for session in asked]
             known = [DeliveryKey(session.id, *each) for session in asked for each in session.known]
             self._calls.read(asks, known, self._live(back))
+        return bool(asked)
+
+    def _read_again(self, wanted: Iterable[int], then: Callable[[], None] | None) -> None:
+        if not self._read(wanted, then) and then is not None:
+            then()
 
     def _saw(self, session: Session, page: Page) -> None:
         if page.epoch is None or page.epoch > session.epoch:
@@ -474,16 +621,142 @@ class Node:
         if low > session.low:
             session.low = low
             session.known = {each for each in session.known if each[0] or each[1] > low}
+        session.known -= session.finished
+        session.finished.clear()
         if session.again:
             session.again = False
             self._read([session.id])
         session.client.go_on()
+        self.has_room(session)
 
     def _seen_up_to(self, session: Session, page: Page) -> int:
         """Return a number up to which nothing is missing: what is read, as far as nothing can appear there any more."""
         if not page.more:
             return page.final
         return min(page.final, max((each.id for each in page.waiting if not each.source), default=session.low))
+
+    # -- share groups --------------------------------------------------------------------------------------------------
+
+    def _learn(self, changed: ChangedFilter) -> None:
+        """A share group has begun or ended."""
+        before = self._queues.get(changed.name)
+        if before == changed.share:
+            return
+        if before is not None:
+            del self.groups[before], self._queues[changed.name]
+        if changed.share is not None:
+            self._queues[changed.name] = changed.share
+            self.groups[changed.share] = ShareGroup(changed.name, changed.id)
+            self._pull(changed.name)
+
+    def _enter(self, session: Session, name: str) -> None:
+        """Have a session take from a share group from now on, if it is here and a member."""
+        if self.sessions.get(session.id) is session and name in session.shares:
+            self._members.setdefault(name, {})[session.id] = session
+            self._untold = -1
+            self._pull(name)
+
+    def _part(self, session: Session, name: str) -> None:
+        """Have a session take no more from a share group. What it has taken stays with it."""
+        members = self._members.get(name, {})
+        members.pop(session.id, None)
+        self._untold = -1
+        if not members:
+            self._members.pop(name, None)
+
+    def has_room(self, session: Session) -> None:
+        """Take more for a session, if more waits for its share groups."""
+        for name in session.shares:
+            number = self._queues.get(name)
+            if number is not None and self.groups[number].more:
+                self._pull(name)
+
+    def _whose_turn(self, group: ShareGroup) -> int:
+        """Return the node whose members are to take a message first: each as often as it has members."""
+        assert self.joined is not None
+        queue = self._queues[group.name]
+        here = len(self._members.get(group.name, ()))
+        counts = [(self.joined.node, here), *((node, of.get(queue, 0)) for node, of in self._elsewhere.items())]
+        total = sum(count for _, count in counts)
+        group.turn = (group.turn + 1) % max(total, 1)
+        turn = group.turn
+        for node, count in counts:
+            if turn < count:
+                return node
+            turn -= count
+        return 0
+
+    def _pull_late(self, group: ShareGroup) -> None:
+        """Move what members at another node have no room for, in a moment, or when one here acknowledges something."""
+        if group.name not in self._members:
+            return
+        group.more = True
+        if not group.late:
+            group.late = True
+
+            def late() -> None:
+                group.late = False
+                self._pull(group.name)
+
+            self._calls.later(self._live(late))
+
+    def _tell_members(self) -> None:
+        """Tell the others of the members here, if these have changed, and now and then: they may have missed it."""
+        self._untold = self._untold + 1 if self._untold >= 0 else AGAIN
+        if self._untold >= AGAIN and self.joined is not None:
+            self._untold = 0
+            counts = [
+                (self._queues[name], len(members)) for name, members in self._members.items() if name in self._queues
+            ]
+            self._calls.tell(Members(self.joined.node, counts[:TOLD]))
+
+    def _pull(self, name: str) -> None:
+        """Move what waits for a share group to its members here, as far as they have room."""
+        group, members = self.groups.get(self._queues.get(name, 0)), self._members.get(name)
+        if group is None or members is None:
+            return
+        if group.pulling:
+            group.again = True
+            return
+        # What a member has got and not read takes room that is not counted yet, and what waits for it goes first.
+        asked = [
+            Member(*session.owner, session.client.share_room)
+            for session in members.values()
+            if not session.reading and not session.more and session.client.share_room > 0
+        ]
+        group.more = True
+        if not asked:
+            return
+        group.pulling = True
+        first = members.pop(asked[0].session)
+        members[first.id] = first
+
+        def back(pulled: Pulled | None) -> None:
+            group.pulling = False
+            if pulled is None:
+                # What a lost answer took is read by the members.
+                self._read([each.session for each in asked])
+                self._calls.later(self._live(partial(self._pull, name)))
+            else:
+                self._pulled(group, pulled)
+
+        self._calls.pull(group.filter, asked, self._live(back))
+
+    def _pulled(self, group: ShareGroup, pulled: Pulled) -> None:
+        group.more = pulled.full or pulled.left
+        for number in pulled.refused:
+            # It is elsewhere, and nothing else may tell that, if it is idle; or it has subscribed again meanwhile.
+            session = self.sessions.get(number)
+            if session is not None:
+                self._part(session, group.name)
+                self._calls.later(self._live(partial(self._enter, session, group.name)))
+        self._read(pulled.taken | pulled.refused)
+        if pulled.left and not pulled.full:
+            # What somebody else had locked may stay.
+            self._calls.later(self._live(partial(self._pull, group.name)))
+        if group.again:
+            group.again = False
+            self._pull(group.name)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -496,6 +769,7 @@ class Node:
                 return
             if claimed is not None:
                 self._calls.tell(Taken(client_id, claimed.epoch))
+                self._spread(claimed.hints)
             if claimed is None:
                 # It may have been carried out, and another claim may have been before it.
                 client.failed()
@@ -539,8 +813,13 @@ class Node:
             else:
                 session.is_restored = True
                 session.known.update((each.source, each.id) for each in content.flying)
+                session.shares.update(
+                    each.filter for each in content.subscriptions if each.filter.startswith(SHARE_PREFIX)
+                )
                 session.client.restored(session, content)
                 self._restored(session)
+                for name in session.shares:
+                    self._enter(session, name)
 
         self._calls.content(session.id, self._live(back))
 
@@ -566,6 +845,7 @@ class Node:
             self.join()
             return
         self.note(Empty())
+        self._tell_members()
         if not linked:
             self._general()
 
@@ -582,6 +862,7 @@ class Node:
                     return
             elif self._deaths.get(peer.id, 0) < ended:
                 self._deaths[peer.id] = ended
+                self._elsewhere.pop(peer.id, None)
                 self._general()
         if not self._reaping and any(peer.orphans for peer in peers):
             self._reaping = True

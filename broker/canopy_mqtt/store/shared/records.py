@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil
 from typing import Final
 
@@ -19,8 +20,10 @@ STATES: Final = {0: QUEUED, calls.SENT: SENT, calls.RELEASED: RELEASED}
 """The states of a delivery, by those of the store."""
 
 
-def session_record(client_id: str, expiry: int, principal: Principal, content: Content) -> SessionRecord:
-    """Return what a claimed session has, but for what waits; its client is connected."""
+def session_record(
+    client_id: str, expiry: int, principal: Principal, content: Content, number: Callable[[Waiting], int]
+) -> SessionRecord:
+    """Return what a claimed session has, but for what waits; its client is connected. `number`: of a delivery here."""
     record = SessionRecord(client_id, expiry, None, principal)
     for each in content.subscriptions:
         assert each.qos is not None
@@ -29,12 +32,12 @@ def session_record(client_id: str, expiry: int, principal: Principal, content: C
         )
         record.subscriptions.append(SubscriptionRecord(request, each.identifier, False))
     record.received.extend(content.received)
-    record.deliveries.extend(map(delivery_record, content.flying))
+    record.deliveries.extend(delivery_record(each, number(each)) for each in content.flying)
     return record
 
 
-def delivery_record(waiting: Waiting) -> DeliveryRecord:
-    """Return a delivery; its number is that of the message."""
+def delivery_record(waiting: Waiting, number: int) -> DeliveryRecord:
+    """Return a delivery with the number that it has here."""
     message = MessageRecord(
         waiting.topic.encode(),
         waiting.payload,
@@ -45,7 +48,7 @@ def delivery_record(waiting: Waiting) -> DeliveryRecord:
         waiting.publisher or "",
     )
     record = DeliveryRecord(
-        waiting.id,
+        number,
         None if waiting.state == calls.RELEASED else message,
         waiting.qos,
         waiting.retain,

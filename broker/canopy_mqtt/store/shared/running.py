@@ -24,10 +24,12 @@ from canopy_mqtt.store.shared.calls import (
     Foreign,
     Group,
     Joined,
+    Member,
     Noted,
     Over,
     Page,
     Piece,
+    Pulled,
     RetainedRow,
     Written,
 )
@@ -46,6 +48,12 @@ OUTDATED: Final = 300.0
 """Seconds without a look at the retained messages after which all are read: see `schema.CLEARED`."""
 LATELY: Final = 20
 """Groups of which that share is taken, about."""
+FIRST_PAUSE: Final = 1.0
+"""Seconds for which a node that another process has replaced begins no incarnation; twice as many each time."""
+MAX_PAUSE: Final = 60.0
+"""Seconds of that at most."""
+LASTING: Final = 2 * MAX_PAUSE
+"""Seconds of an incarnation after which the first pause is the next one again."""
 
 
 class Side(Clients, Protocol):
@@ -54,8 +62,8 @@ class Side(Clients, Protocol):
     def tell(self, piece: Piece) -> None:
         """Tell all nodes that there is a link to. `Hello`: an incarnation has begun, and all filters are known."""
 
-    def linked(self) -> bool:
-        """Whether there are links to all nodes."""
+    def linked(self, nodes: Collection[str]) -> bool:
+        """Whether there are links to these nodes."""
 
     def wrote(self, noted: Sequence[Noted], written: Written) -> Iterable[Callable[[], None]]:
         """See `Calls.wrote`."""
@@ -66,11 +74,17 @@ class Side(Clients, Protocol):
     def keep_only(self, topics: Collection[str]) -> None:
         """These topics have retained messages, and no others."""
 
+    def refused(self, what: Noted, why: str) -> None:
+        """See `Calls.refused`."""
+
     def answered(self) -> None:
         """The database has answered, and clients may have got something."""
 
     def over(self, notes: Sequence[Note]) -> Iterable[Note]:
         """See `Calls.over`."""
+
+    async def count(self) -> None:
+        """Count what is in the database for the limits of this broker. Called each second. Raises FAILURES."""
 
     def second(self, away: float, *, blocked: bool) -> None:
         """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
@@ -108,6 +122,12 @@ class RunningNode:
         self._found: set[str] | None = None
         """While all retained messages are read: the topics of those that were found."""
         self._claiming = asyncio.Lock()
+        self._others: list[str] = []
+        """The names of the other nodes that are alive."""
+        self.is_replaced = False
+        """Another process is this node, and this one waits before it begins an incarnation."""
+        self._pause = 0.0
+        self._joined_at = 0.0
         self.node = Node(self, filters)
 
     def start(self) -> None:
@@ -122,8 +142,9 @@ class RunningNode:
         ]
         self.node.join()
 
-    async def close(self) -> None:
-        """End the tasks and the connections. A group that is being written may be written or not."""
+    async def close(self, *, leaves: bool = False) -> None:
+        """End the tasks and the connections. A group that is being written may be written or not. `leaves`: all is
+        written, and the incarnation ends: nobody has to wait for a sign of life."""
         tasks = [*self._times, *self._tasks]
         self.node.joined = None  # nothing is asked any more
         self._stop()
@@ -131,6 +152,9 @@ class RunningNode:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if leaves:
+            with suppress(*FAILURES):
+                await self.database.leave()
         await self.database.close()
 
     def _stop(self) -> None:
@@ -158,14 +182,17 @@ class RunningNode:
                     if self.node.joined is joined:
                         self.node.over()
                     continue
-                self.node.saw(peers or ())
+                if peers is not None:
+                    self._others = [each.name for each in peers if each.alive and each.id != joined.node]
+                    self.node.saw(peers)
 
     async def _each_second(self, watch: Watch, sweeper: Sweeper) -> None:
         """Pass seconds on, also while a beat waits for its answer."""
         while True:
             await asyncio.sleep(SECOND)
-            self.node.second(linked=self._side.linked())
-            self._side.second(watch.away, blocked=sweeper.blocked)
+            if watch.runs():
+                self.node.second(linked=self._side.linked(self._others))
+                self._side.second(watch.away, blocked=sweeper.blocked)
 
     async def _sweep(self, sweeper: Sweeper) -> None:
         while True:
@@ -174,6 +201,9 @@ class RunningNode:
                 await sweeper.turn()
             with suppress(*FAILURES):
                 await self._bounds.turn(asyncio.get_running_loop().time)
+            if self.node.joined is not None:
+                with suppress(*FAILURES):
+                    await self._side.count()
 
     def due(self) -> None:
         loop = asyncio.get_running_loop()
@@ -230,11 +260,28 @@ class RunningNode:
 
     def join(self, back: Callable[[Joined | None], None]) -> None:
         async def join() -> Joined:
+            await self._let_another_be()
             await self.database.join()
             self._found = set()
+            self._joined_at = asyncio.get_running_loop().time()
             return Joined(self.database.node, self.database.incarnation)
 
         self._ask(join, back, lambda: back(None))
+
+    async def _let_another_be(self) -> None:
+        """Wait, if another process has begun an incarnation of this node: the two would end each other's without pause.
+
+        Also where an own call to begin one had no answer: nobody else can tell.
+        """
+        if asyncio.get_running_loop().time() - self._joined_at >= LASTING:
+            self._pause = 0.0
+        if await self.database.is_replaced():
+            self._pause = min(2 * self._pause, MAX_PAUSE) or FIRST_PAUSE
+            self.is_replaced = True
+            try:
+                await asyncio.sleep(self._pause)
+            finally:
+                self.is_replaced = False
 
     def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
         self._ask(self.database.feed, back, lambda: back(None))
@@ -281,8 +328,11 @@ class RunningNode:
         self._bounds.wrote(noted, written)
         return self._side.wrote(noted, written)
 
+    def refused(self, what: Noted, why: str) -> None:
+        self._side.refused(what, why)
+
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
-        clean, expiry, principal = client.terms
+        clean, expiry, principal, account = client.terms
 
         async def claim() -> Claimed | Foreign | None:
             async with self._claiming:
@@ -290,7 +340,12 @@ class RunningNode:
                     # It waited for other claims, and may have its session elsewhere by now.
                     return None
                 return await self.database.claim(
-                    client_id, clean=clean, expiry=expiry, principal=principal, any_user=self._any_user
+                    client_id,
+                    clean=clean,
+                    expiry=expiry,
+                    principal=principal,
+                    any_user=self._any_user,
+                    account=account,
                 )
 
         def answered(claimed: Claimed | Foreign | None) -> None:
@@ -306,3 +361,6 @@ class RunningNode:
         self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
     ) -> None:
         self._ask(partial(self.database.read, asks, known), back, lambda: back(None))
+
+    def pull(self, share_filter: int, members: Sequence[Member], back: Callable[[Pulled | None], None]) -> None:
+        self._ask(partial(self.database.pull, share_filter, members), back, lambda: back(None))

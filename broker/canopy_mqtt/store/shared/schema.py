@@ -20,6 +20,8 @@ LONG: Final = 9
 """The slot of what has waited long."""
 CLEARED: Final = "10 minutes"
 """How long it is kept that a topic was cleared. A node that has not heard of changes for half of that reads all."""
+FILTER_BYTES: Final = 480
+"""Bytes that a subscription counts beside its filter's name: about what a node keeps of a filter in memory."""
 NEVER: Final = 4_294_967_295
 """The Session Expiry Interval, in seconds, of a session that does not expire (3.1.2.11.2)."""
 
@@ -35,7 +37,9 @@ CREATE TABLE node (
     id smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text COLLATE "C" NOT NULL UNIQUE,
     incarnation integer NOT NULL,      -- one more with each start, and when it comes back after it was declared dead
-    alive boolean NOT NULL             -- false: declared dead
+    alive boolean NOT NULL,            -- false: declared dead, or it has stopped
+    holder text NOT NULL DEFAULT '',   -- the process of its incarnation; empty: its machine does not tell
+    version text NOT NULL DEFAULT ''   -- of its Canopy
 );
 CREATE TABLE beat (
     node smallint PRIMARY KEY,
@@ -51,16 +55,19 @@ CREATE TABLE progress (                -- each node's last group, and earlier on
 );
 CREATE TABLE session (
     id bigint PRIMARY KEY,             -- another one after a clean start; never used again
-    client_id text COLLATE "C" NOT NULL UNIQUE,
+    client_id text COLLATE "C" NOT NULL UNIQUE,  -- $share/NAME/FILTER: the queue of a share group
     node smallint,                     -- NULL: its client is away
     incarnation integer NOT NULL,      -- of the node
     epoch bigint NOT NULL,             -- one more with each claim; nothing counts that was noted under an earlier one
     principal text NOT NULL,           -- JSON: whose it is
     expiry bigint NOT NULL,            -- seconds; {NEVER}: does not expire
-    expires_at timestamptz             -- NULL: its client is connected
+    expires_at timestamptz,            -- NULL: its client is connected
+    account text NOT NULL DEFAULT '',  -- for whose limits it counts: "user NAME" or "address ADDRESS"
+    filters bigint NOT NULL DEFAULT 0  -- bytes that count for its subscriptions
 ) WITH (fillfactor = 80);
 CREATE INDEX session_expires ON session (expires_at) WHERE expires_at IS NOT NULL;
-CREATE INDEX session_owned ON session (node, incarnation) WHERE node IS NOT NULL;
+CREATE INDEX session_owned ON session (node, incarnation, id) WHERE node IS NOT NULL;
+CREATE INDEX session_account ON session (account);
 CREATE TABLE garbage (
     session bigint PRIMARY KEY         -- has ended; what is left of it is deleted in batches
 );
@@ -69,7 +76,8 @@ CREATE TABLE filter (                  -- the topic filters of all sessions, eac
     name text COLLATE "C" NOT NULL UNIQUE,
     gone boolean NOT NULL,             -- true: no session has it
     node smallint NOT NULL,            -- which node changed the row last, and in which of its groups:
-    grp bigint NOT NULL                -- a node that knows a number reads what follows
+    grp bigint NOT NULL,               -- a node that knows a number reads what follows
+    share bigint                       -- of $share/NAME/FILTER: the queue of the group, a session without a client
 );
 CREATE INDEX filter_feed ON filter (node, grp);
 CREATE TABLE subscription (
@@ -174,7 +182,11 @@ CREATE TYPE written AS (
     failed delivery_key[],             -- what is not to be sent
     hints delivery_key[]               -- deliveries that are new in sessions
 );
-CREATE TYPE claimed AS (session bigint, epoch bigint, present boolean);
+CREATE TYPE claimed AS (
+    session bigint, epoch bigint, present boolean,
+    hints delivery_key[]               -- deliveries that are new in queues of share groups
+);
+CREATE TYPE member AS (session bigint, epoch bigint, room integer);
 CREATE TYPE waiting AS (
     slot smallint, source bigint, id bigint, qos smallint, state smallint, packet_id integer, retain boolean,
     identifiers bigint[], topic text, payload bytea, properties bytea, publisher text,

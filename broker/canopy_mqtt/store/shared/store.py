@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from canopy_mqtt.core.causes import INTERNAL_ERROR, MAX_TEXT
+from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.ledger import FULL_BYTES, FULL_MESSAGES, Ledger
 from canopy_mqtt.core.persistence.journal import Saved
 from canopy_mqtt.core.principal import Principal
@@ -29,6 +31,7 @@ from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
 from canopy_mqtt.store.shared import records
 from canopy_mqtt.store.shared.calls import (
     ChangedFilter,
+    Content,
     Empty,
     Hello,
     Look,
@@ -40,10 +43,12 @@ from canopy_mqtt.store.shared.calls import (
     Taken,
     Written,
 )
-from canopy_mqtt.store.shared.database import SharedDatabase
+from canopy_mqtt.store.shared.database import SharedDatabase, Unreachable
 from canopy_mqtt.store.shared.holder import UNAVAILABLE, Holder, unclaimed
+from canopy_mqtt.store.shared.holdings import Holdings, size_of
 from canopy_mqtt.store.shared.journal import SharedJournal
 from canopy_mqtt.store.shared.node import Node, Note
+from canopy_mqtt.store.shared.reporting import Reports
 from canopy_mqtt.store.shared.running import RunningNode
 
 if TYPE_CHECKING:
@@ -55,6 +60,9 @@ OVER: Final = (
     "the other nodes counted this one as dead, or another one has its name (cluster.node): its durable clients are "
     "disconnected"
 )
+REPLACED: Final = "another process is this node (cluster.node), and its incarnation is the newer one: stop one of them"
+UNREACHED: Final = 1.0
+"""Seconds before a database that cannot be reached when the broker starts is tried again."""
 CLOSING: Final = 10.0
 """Seconds in which what is noted has to be written when the broker stops."""
 
@@ -105,15 +113,17 @@ class SharedStore(Store):
         self._principals = Principals(rules)
         self._dead_after = dead_after
         self._tell: Callable[[Piece], None] = lambda _: None
-        self._is_linked: Callable[[], bool] = lambda: True
+        self._is_linked: Callable[[Collection[str]], bool] = lambda _: True
         self._after_batch: Callable[[], None] = lambda: None
         self._holders: dict[Attempt, Holder] = {}
         """Of attempts that have been answered, and are not over."""
+        self._holdings = Holdings(database)
+        self.reports = Reports(database, self.node, self.flush)
         self._starved: set[Holder] = set()
         self._ledgers: dict[str, Ledger] = {}
         """By client, what was dropped from queues in the database, until the log has told of it."""
         self._ready: asyncio.Future[None] | None = None
-        self._groups = self._rows = 0
+        self._groups = self._rows = self._refused = 0
         self._offers: deque[Offer] = deque()
         """What is to be retained: of the notes that are not written, in their order."""
         self._settling: dict[Offer, None] = {}
@@ -127,21 +137,29 @@ class SharedStore(Store):
         *,
         after_batch: Callable[[], None],
         tell: Callable[[Piece], None],
-        linked: Callable[[], bool],
+        linked: Callable[[Collection[str]], bool],
     ) -> None:
         """Serve a broker: call it before `open`. `after_batch`: has connections write what came into their buffers;
         `tell`, `linked`: see `Side`."""
         self.router = router
         router.retained_store.shared = self.sessions
+        self._holdings.attach(router)
         self._after_batch, self._tell, self._is_linked = after_batch, tell, linked
 
     # -- as a store ----------------------------------------------------------------------------------------------------
 
     async def open(self, clock: Callable[[], float]) -> None:
-        """Begin an incarnation, and read the filters of all sessions. Raises StoreError."""
+        """Begin an incarnation, and read the filters of all sessions. Waits for a database that cannot be reached.
+
+        Raises StoreError.
+        """
         self.now = clock
+        try:
+            await self._reach()
+        except BaseException:
+            await self.running.database.close()
+            raise
         self._ready = asyncio.get_running_loop().create_future()
-        await self.running.database.open()
         self.running.start()
         try:
             async with asyncio.timeout(CLOSING):
@@ -149,6 +167,24 @@ class SharedStore(Store):
         except TimeoutError as error:
             await self.running.close()
             raise StoreError(f"{self.running.database.place}: {UNAVAILABLE}") from error
+
+    async def _reach(self) -> None:
+        """Open the database, as soon as it can be reached. Raises StoreError."""
+        told = False
+        while True:
+            try:
+                await self.running.database.open(dead_after=self._dead_after, waits=self._notice)
+            except Unreachable as error:
+                if not told:
+                    self._notice(f"this node begins to serve once it has its database: {error}")
+                    told = True
+                await asyncio.sleep(UNREACHED)
+            else:
+                return
+
+    def _notice(self, line: str) -> None:
+        if self.listener is not None:
+            self.listener.noticed(line)
 
     async def load(self) -> Saved:
         """Read all retained messages, however many there are. Raises StoreError."""
@@ -177,16 +213,19 @@ class SharedStore(Store):
             raise StoreError(why) from error
 
     async def close(self) -> None:
+        written = False
         try:
             await self.flush()
+            written = True
         finally:
-            await self.running.close()
+            await self.running.close(leaves=written)
 
     def figures(self) -> Iterator[tuple[str, object]]:
         yield "path", self.running.database.place
         yield "groups", self._groups
         yield "rows", self._rows
         yield "waiting", self.journal.commits_kept.journal_position - self.journal.commits_kept.committed
+        yield "refused", self._refused
         yield "claimed", len(self.node.sessions)
         yield "away", round(self.away, 1)
 
@@ -206,8 +245,8 @@ class SharedStore(Store):
             self._ready.set_result(None)  # the node has begun
         self._tell(piece)
 
-    def linked(self) -> bool:
-        return self._is_linked()
+    def linked(self, nodes: Collection[str]) -> bool:
+        return self._is_linked(nodes)
 
     def wrote(self, noted: Sequence[Noted], written: Written) -> Iterable[Callable[[], None]]:
         self._groups += 1
@@ -216,7 +255,7 @@ class SharedStore(Store):
             session = self.node.sessions.get(key.session)
             if session is not None:
                 assert isinstance(session.client, Holder)
-                session.client.refuse(key.id)
+                session.client.refuse(key.source, key.id)
         self._recover()
         self.journal.written(sum(map(self.journal.has_position, noted)))
         self._after_batch()
@@ -237,14 +276,28 @@ class SharedStore(Store):
     def keep_only(self, topics: Collection[str]) -> None:
         self.router.retained_store.keep_only(set(topics))
 
+    def refused(self, what: Noted, why: str) -> None:
+        """End the connection of the client before what waits for the change is acknowledged."""
+        self._refused += 1
+        client_id = (what.publisher or "") if isinstance(what, Publish) else ""
+        owner = what.owner
+        kept = None if owner is None else self.node.sessions.get(owner.session)
+        if kept is not None:
+            client_id = kept.client_id
+        whose = f'a change of the client "{client_id}"' if client_id else "a change"
+        self._notice(f"{whose} cannot be kept, and is dropped: {why[:MAX_TEXT]}")
+        session = self.router.sessions.get(client_id)
+        if session is not None and session.claim is not None:
+            text = "the database cannot keep what this client has sent"
+            session.claim.end(INTERNAL_ERROR, reason_codes.IMPLEMENTATION_SPECIFIC_ERROR, text, self.now())
+
     def answered(self) -> None:
         self._after_batch()
 
     def over(self, notes: Sequence[Note]) -> Iterable[Note]:
         """End the durable connections; what is noted of sessions counts no more. What clients without one have
         published is written in the next incarnation, and acknowledged then: it may be in the store twice."""
-        if self.listener is not None:
-            self.listener.noticed(OVER)
+        self._notice(OVER)
         for attempt in list(self.sessions.waiting.values()):
             unclaimed(attempt)
         for holder in list(self._holders.values()):
@@ -266,13 +319,16 @@ class SharedStore(Store):
         if self._looks:
             yield Note(Look([partial(self._looked, each) for each in self._looks]), None)
 
+    async def count(self) -> None:
+        await self._holdings.turn(asyncio.get_running_loop().time)
+
     def second(self, away: float, *, blocked: bool) -> None:
         """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
         self.away, self.blocked = away, blocked
-        if self.in_trouble:
+        if self.in_trouble or self.running.is_replaced:
             self.journal.commits_kept.fail()
             if self.listener is not None:
-                self.listener.failed(self.running.database.trouble)
+                self.listener.failed(self.running.database.trouble or REPLACED)
         else:
             self._recover()
         if self.in_trouble or self.is_away:
@@ -324,8 +380,11 @@ class SharedStore(Store):
 
     # -- as holders see it (`holder.Place`) ----------------------------------------------------------------------------
 
-    def opened(self, holder: Holder) -> None:
-        self._holders[holder.attempt] = holder
+    def opened(self, holder: Holder, content: Content) -> None:
+        attempt = holder.attempt
+        self._holders[attempt] = holder
+        came = holder.claimed is not None and holder.claimed.present
+        self._holdings.change(attempt.principal.account_name(), -1 if came else 0, -size_of(content.subscriptions))
 
     def starved(self, holder: Holder) -> None:
         self._starved.add(holder)
@@ -342,7 +401,10 @@ class SharedStore(Store):
         holder = self._holders.pop(attempt, None)
         if holder is not None:
             self._starved.discard(holder)
+            stays = holder.claimed is not None and attempt.expiry > 0
             holder.left()
+            # Its subscriptions are counted with the next look into the database.
+            self._holdings.change(attempt.principal.account_name(), 1 if stays else 0, 0)
 
     def look(self, wait: RetainedWait) -> None:
         """Have a subscription get the newest retained messages; while the database is away, those that are here."""
@@ -367,7 +429,19 @@ class SharedStore(Store):
         self._offers.append(offer)
         self.journal.note(records.retained(offer, None if kept is None else kept.owner, self.now()))
 
-    def publish(self, message: Message, session: Session | None, packet_id: int, offer: Offer | None) -> None:
+    def holds(self, session: Session) -> bool:
+        """Return whether a session is claimed, and so in the database."""
+        holder = None if session.claim is None else self._holders.get(session.claim)
+        return holder is not None and holder.claimed is not None
+
+    def publish(
+        self,
+        message: Message,
+        session: Session | None,
+        packet_id: int,
+        live: Callable[[], object] | None,
+        offer: Offer | None,
+    ) -> None:
         """Note a message, also where no filter matches that is known: there may be another by now, and the group looks.
         Only while the database is away, it is not held up for that, unless it is to be retained."""
         held = packet_id > 0 or offer is not None or not self.in_trouble
@@ -384,11 +458,13 @@ class SharedStore(Store):
             owner = kept.owner
         if offer is not None:
             self._offers.append(offer)
-        self.journal.note(records.publish(message, owner, packet_id, self.now(), offer))
+        # Its session is lost where the client has sent the message to another node by now: that node delivers it.
+        then = None if live is None else partial(_live, live)
+        self.journal.note(records.publish(message, owner, packet_id, self.now(), offer), then)
 
 
 class _Sessions(SharedSessions):
-    """Passes the core's calls on to the store. It never says which filters there are: each message is looked at."""
+    """Passes the core's calls on to the store."""
 
     def __init__(self, store: SharedStore) -> None:
         super().__init__()
@@ -406,8 +482,20 @@ class _Sessions(SharedSessions):
     def retain(self, offer: Offer, origin: Session | None) -> None:
         self._store.retain(offer, origin if isinstance(origin, SharedSession) else None)
 
+    def holds(self, session: Session) -> bool:
+        return self._store.holds(session)
+
     def publish(
-        self, message: Message, filters: tuple[int, ...], session: Session | None, packet_id: int, offer: Offer | None
+        self,
+        message: Message,
+        session: Session | None,
+        packet_id: int,
+        live: Callable[[], object] | None,
+        offer: Offer | None,
     ) -> None:
-        del filters  # they are matched again when the group is written
-        self._store.publish(message, session, packet_id, offer)
+        self._store.publish(message, session, packet_id, live, offer)
+
+
+def _live(live: Callable[[], object], written: Written) -> None:
+    del written
+    live()

@@ -41,11 +41,22 @@ class Watch:
         """By node: its last sign of life, and since when it is known."""
         self._worked = now()
         """When a turn had no error last."""
+        self._ran = self._worked
+        """When `runs` was asked last."""
 
     @property
     def away(self) -> float:
         """Seconds since the database answered last."""
         return self._now() - self._worked
+
+    def runs(self) -> bool:
+        """Return False, once, if this process has not run for a while, such as after a SIGSTOP.
+
+        Ask each `SECOND`. What the database and the clients have sent meanwhile is read before anybody acts on `away`:
+        a client that has said goodbye has no will that is published.
+        """
+        before, self._ran = self._ran, self._now()
+        return self._ran - before < self.dead_after
 
     async def turn(self) -> Sequence[Peer] | None:
         """Beat, and declare dead who has shown no sign of life; return all nodes. None: the database does not answer.

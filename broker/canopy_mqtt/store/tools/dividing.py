@@ -205,16 +205,16 @@ class Divider:
 
     def _add_retained(self, row: dict[str, Any], ahead: float, own: bool, presence: bytes) -> None:
         home = 1 << self._home(row["publisher"] or "")
+        if presence and is_within(row["topic"].encode(), presence) and (not own or row["publisher"] is None):
+            # Which clients are connected is each worker's own to say, and none is.
+            return
         if not own:
             # Its own worker has lost it: a copy for all.
             self._add("retained", row, ahead, -1)
-        elif not (presence and is_within(row["topic"].encode(), presence)):
+        else:
             name = name_of(home.bit_length() - 1)
             copy = row | {"publisher": NODE_LINKS + name, "account": LINK_ACCOUNT + NODES + name}
             self._add("retained", copy, ahead, ~home)
-            self._add("retained", row, ahead, home)
-        elif row["publisher"] is not None:
-            # Which clients are connected is each worker's own to say, and none is.
             self._add("retained", row, ahead, home)
 
     def _home(self, client_id: str) -> int:

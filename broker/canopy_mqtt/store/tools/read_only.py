@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.division import FILE as WORKERS
+from canopy_mqtt.store.division import part
 from canopy_mqtt.store.sqlite.opening import BUSY_SECONDS, FILE, LOCK, REMEDIES, told
 from canopy_mqtt.store.sqlite.reading import clock
 from canopy_mqtt.store.sqlite.schema import APPLICATION, VERSION
@@ -35,6 +37,9 @@ def file_of(directory: Path) -> Path:
     path = directory / FILE
     try:
         if not path.exists():
+            if (directory / WORKERS).exists():
+                first = part(directory, 0)
+                raise StoreError(f"{directory} holds the stores of several workers: name the folder of one, as {first}")
             raise StoreError(f"{directory} holds no store ({FILE}): name the folder of store.path")
         return path.resolve() if path.is_symlink() else path
     except OSError as error:

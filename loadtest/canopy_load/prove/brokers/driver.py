@@ -82,8 +82,7 @@ class Driver:
     sessions_stay: bool = False
     """True if a session, and a share group, is at one node, to which its clients return."""
     shared: bool = False
-    """True if durable sessions are in a database of all nodes; share groups are at one node, and their members return
-    there, and nothing waits for them. Nothing else outlives a node."""
+    """True if durable sessions and share groups are in a database of all nodes. Nothing else outlives a node."""
     max_qos: Annotated[int, Field(ge=0, le=2)] = 2
     """The highest QoS that it takes as it is; it lowers others on its own."""
     workers: tuple[Annotated[int, Field(ge=1)], ...] = ()
@@ -92,7 +91,8 @@ class Driver:
     @property
     def durability(self) -> Durability:
         relinked = 2 * self.timeout if self.sessions_stay or self.shared else 0.0
-        return Durability(self.window, self.says, self.recovery, self.volatile, self.share_queue, relinked, self.shared)
+        promised = self.window, self.says, self.recovery, self.volatile, self.share_queue, relinked, self.shared
+        return Durability(*promised, workers=bool(self.workers))
 
     @property
     def missing(self) -> str | None:

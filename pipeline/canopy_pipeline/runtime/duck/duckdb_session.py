@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 import duckdb
 
-from canopy_pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
+from canopy_pipeline.errors import AWAY, DamagedError, GoneError, MisuseError, PipelineError
 from canopy_pipeline.runtime.duck.columns import Column, column, columns_of, listed, literal, order, quoted_whole
 from canopy_pipeline.runtime.storage import Local, local_path
 
@@ -87,21 +87,16 @@ class Session:
 class Reader:
     """A reader of files: `schema` gives the columns and their types."""
 
-    def __init__(self, session: Session, schema: str | None = None, lenient: bool = False) -> None:
+    def __init__(self, session: Session, schema: str | None = None) -> None:
         self._session = session
         self._schema = schema
-        self._lenient = lenient
 
     def schema(self, wanted: str) -> Reader:
-        return Reader(self._session, wanted, self._lenient)
+        return Reader(self._session, wanted)
 
-    def option(self, name: str, value: str) -> Reader:
-        return self.options(**{name: value})
-
-    def options(self, **given: str) -> Reader:
-        """Set the one option of Spark's that leaves out files without a readable footer; no other is known."""
-        lenient = given.get("ignoreCorruptFiles", str(self._lenient).lower()) == "true"
-        return Reader(self._session, self._schema, lenient)
+    def option(self, _: str, __: str) -> Reader:
+        """Accept an option of Spark's; none of those that the jobs set is for DuckDB."""
+        return self
 
     def parquet(self, *paths: str) -> Frame:
         """The rows of files, and of all files below folders, whose names are given as Spark takes them.
@@ -115,24 +110,23 @@ class Reader:
             return self._rows(files) if files else self._none(paths)
         except PipelineError:
             # DuckDB does not always say which file it is.
-            files = [file for file in files if self._is_readable(file)]
-        return self._rows(files) if files else self._none(paths)
+            for file in files:
+                self._check(file)
+            raise
 
     def _none(self, paths: Sequence[str]) -> Frame:
         if self._schema is None:
             raise PipelineError(f"{' '.join(paths)}: no Parquet file")
         return self._session.createDataFrame([], self._schema)
 
-    def _is_readable(self, file: str) -> bool:
+    def _check(self, file: str) -> None:
+        """Raises DamagedError or GoneError if a file cannot be read."""
         try:
             _ = self._whole([file]).columns
+        except (DamagedError, GoneError):
+            raise
         except PipelineError as error:
-            if self._lenient:
-                return False
-            if isinstance(error, DamagedError | GoneError):
-                raise
-            raise DamagedError(f"{file}: is damaged ({error}); --skip-corrupt leaves it out") from error
-        return True
+            raise DamagedError(f"{file}: is damaged ({error}); {AWAY}") from error
 
     def _whole(self, files: Sequence[str]) -> Frame:
         names = ", ".join(literal(_PATTERN.sub(r"[\1]", file)) for file in files)
@@ -170,8 +164,8 @@ def _told(error: duckdb.Error) -> PipelineError:
     if found is None:
         return PipelineError(f"DuckDB: {text}")
     if not Path(found[1]).exists():
-        return GoneError(f"{found[1]}: was removed while it was to be read; --skip-corrupt leaves it out")
-    return DamagedError(f"{found[1]}: is damaged ({text}); --skip-corrupt leaves it out")
+        return GoneError(f"{found[1]}: was removed while it was to be read")
+    return DamagedError(f"{found[1]}: is damaged ({text}); {AWAY}")
 
 
 class Row(tuple[Any, ...]):

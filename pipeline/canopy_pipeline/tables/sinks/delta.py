@@ -3,12 +3,14 @@
 Promises: a batch is in a table once: its commit carries the number of the batch as a transaction of Delta's, and one
 that is there already is not made again. The commit's metadata say which sequence numbers it stands for. New columns are
 one commit of metadata; a column of int32 that becomes int64 is one commit that writes the table anew, since Delta's
-writer widens no type. Columns that somebody else added stay, and are null in new rows.
+writer widens no type. Columns that somebody else added stay, and are null in new rows. Small files are merged now and
+then, by a commit that changes no row; those of before stay for a week, for readers of earlier versions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +23,10 @@ from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Batch, among, filled, rows
-from canopy_pipeline.tables.views import views
+from canopy_pipeline.tables.views import Versions
+
+MERGE_AFTER: Final = 100
+"""Batches after which the small files of all tables are merged: each batch has made a file for each table and day."""
 
 _DELTA: Final = {
     "bool": "boolean", "int8": "byte", "int32": "integer", "int64": "long", "double": "double", "string": "string",
@@ -32,6 +37,8 @@ _DELTA: Final = {
 
 class DeltaSink(Sink):
     """Tables of Delta Lake in a folder of this machine."""
+
+    delta = True
 
     def __init__(self, place: Local, stream: str, schemas: Mapping[str, Any]) -> None:
         """`schemas`: the columns of each table.
@@ -76,9 +83,8 @@ class DeltaSink(Sink):
             wanted = (ds.field(SEQ) >= numbers.first) & (ds.field(SEQ) <= numbers.last)
             yield from self._lake.DeltaTable(self._place.local / table).to_pyarrow_dataset().to_batches(filter=wanted)
 
-    def views(self, out: Output) -> dict[str, str]:
-        versions = {name: {name: newest(said)[1]} for name, said in out.kept.items()}
-        return views(out.schemas(), out.where(), True, out.written(), versions)
+    def versions(self, out: Output) -> Versions:
+        return {name: {name: newest(said)[1]} for name, said in out.kept.items()}
 
     def forget(self, table: str) -> list[str]:
         """Vacuum a table, so that no earlier version can be read any more."""
@@ -130,6 +136,17 @@ class DeltaSink(Sink):
                 raise PipelineError(
                     f"{self._place.local / name}: {why}; what is not in the table yet comes with the next run"
                 ) from error
+        if batch.version % MERGE_AFTER == 0:
+            for name in self._schemas:
+                self._merge(self._place.local / name)
+
+    def _merge(self, place: Path) -> None:
+        if self._lake.DeltaTable.is_deltatable(str(place)):
+            # Another writer may have been quicker: the next merge takes these files, too.
+            with suppress(self._lake.exceptions.DeltaError):
+                table = self._lake.DeltaTable(place)
+                table.optimize.compact()
+                table.vacuum(dry_run=False)
 
     def _commit(self, name: str, files: list[tuple[str, str]], batch: Batch) -> None:
         lake, wanted, remade = self._lake, self._schemas[name], batch.remade

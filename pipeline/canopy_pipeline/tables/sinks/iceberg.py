@@ -16,11 +16,9 @@ import pyarrow as pa
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import Storage
-from canopy_pipeline.tables.evolution import newest
-from canopy_pipeline.tables.output import Output, Sink
+from canopy_pipeline.tables.output import Sink
 from canopy_pipeline.tables.plans import DATE
 from canopy_pipeline.tables.staged import Batch, among, rows
-from canopy_pipeline.tables.views import iceberg_views
 
 TRIES: Final = 5
 """The number of times that a commit is tried again if another writer of the table was quicker."""
@@ -190,19 +188,6 @@ class IcebergSink(Sink):
                 waiting, size = [], 0
         if waiting:
             yield pa.Table.from_batches(waiting)
-
-    def views(self, out: Output) -> dict[str, str]:
-        versions = {name: {name: newest(said)[1]} for name, said in out.kept.items()}
-        return iceberg_views(out.schemas(), {name: self._at(name) for name in out.written()}, versions)
-
-    def _at(self, name: str) -> tuple[str, str]:
-        """Return a table's address: catalog, namespace and name, and its present metadata file."""
-        try:
-            table = self._catalog.load_table(self._identifier(name))
-        except Exception as error:
-            raise self._told(f"table {self._identifier(name)}", error) from None
-        quoted = ".".join(f'"{each}"' for each in (self._name, *self._namespace.split("."), name))
-        return quoted, str(table.metadata_location)
 
     def forget(self, table: str) -> list[str]:
         """Do nothing: pyiceberg removes no files."""

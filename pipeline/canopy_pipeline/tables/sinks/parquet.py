@@ -21,7 +21,7 @@ from canopy_pipeline.tables.evolution import following, newest, schema
 from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Batch, Remade, Staged, rows
-from canopy_pipeline.tables.views import views
+from canopy_pipeline.tables.views import Versions
 
 
 class ParquetSink(Sink):
@@ -90,13 +90,12 @@ class ParquetSink(Sink):
                 made.tables[table] = {**self.tables[table], "versions": after}
         return made
 
-    def views(self, out: Output) -> dict[str, str]:
+    def versions(self, out: Output) -> Versions:
         # Old days may have been removed.
-        versions = {
+        return {
             name: {each: version for each, version in said["versions"].items() if self.place.names(each)}
             for name, said in out.kept.items()
         }
-        return views(out.schemas(), out.where(), False, out.written(), versions)
 
     def stale(self, out: Output) -> list[str]:
         """Return the folders whose rows are in others since they were made again."""

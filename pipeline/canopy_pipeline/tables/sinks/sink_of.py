@@ -10,10 +10,12 @@ from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.sinks.delta import DeltaSink
 from canopy_pipeline.tables.sinks.iceberg import IcebergSink
 from canopy_pipeline.tables.sinks.parquet import ParquetSink
+from canopy_pipeline.tables.sinks.postgresql import PostgresSink
 
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
 ICEBERG: Final = "iceberg"
+POSTGRESQL: Final = "postgresql"
 
 
 def sink_of(out: Output, about: dict[str, Any], stream: str) -> Sink:
@@ -26,6 +28,8 @@ def sink_of(out: Output, about: dict[str, Any], stream: str) -> Sink:
         return ParquetSink(out.place, out.tables)
     if about["table_format"] == ICEBERG:
         return IcebergSink(out.place, stream, out.schemas(), about["catalog"], about["namespace"])
+    if about["table_format"] == POSTGRESQL:
+        return PostgresSink(out.place, stream, out.schemas(), about["database"], about["namespace"])
     if not isinstance(out.place, Local):
         raise MisuseError("--format delta: --output must be a folder of this machine")
     return DeltaSink(out.place, stream, out.schemas())

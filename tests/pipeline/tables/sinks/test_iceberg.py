@@ -118,13 +118,6 @@ def test_a_table_has_the_columns_of_the_mapping_and_its_snapshots_say_which_numb
     assert seqs("dead_letters") == [3, 11, 19]
 
 
-def test_the_views_name_the_tables_in_the_catalog(plant: Path) -> None:
-    tables(plant)
-    assert "FROM `plant`.`site`.`west`.`power`;" in (plant / "out/views.spark.sql").read_text()
-    assert 'SELECT * FROM "plant"."site"."west"."power";' in (plant / "out/views.trino.sql").read_text()
-    assert f"iceberg_scan('{table('power').metadata_location}')" in (plant / "out/views.duckdb.sql").read_text()
-
-
 def test_a_commit_that_another_writer_was_quicker_than_is_begun_again(
     plant: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

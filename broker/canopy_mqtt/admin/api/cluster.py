@@ -1,0 +1,138 @@
+"""The routes of a cluster: its nodes, and sessions that all of them share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import BaseModel
+
+from canopy_mqtt.admin.api.clients import NOT_FOUND
+from canopy_mqtt.admin.errors import ApiError
+from canopy_mqtt.admin.routing import BASE, Call, Routes
+from canopy_mqtt.store.base import NodeReport, SharedReports, StoreError
+from canopy_mqtt.version import __version__
+
+ROUTES: Final = Routes("cluster")
+
+
+class Node(BaseModel):
+    """A node of the cluster."""
+
+    name: str
+    state: str
+    """`alive` or `down`, as the database says; without one that the nodes share, `unknown` of other nodes."""
+    seen: float | None
+    """Seconds since its last sign of life in the database."""
+    version: str
+    clients: int | None
+    """Connected there."""
+    durable: int | None
+    """Those of them whose sessions outlive their connections."""
+    link: str
+    """From here: `connected` or `down`; `here`: this node; `none`: `cluster.nodes` does not name it here."""
+
+
+class Nodes(BaseModel):
+    """All nodes that the settings name or that are alive."""
+
+    data: list[Node]
+
+
+class Subscription(BaseModel):
+    topic: str
+    qos: int
+
+
+class Session(BaseModel):
+    """A session in the database that nodes share."""
+
+    clientid: str
+    account: str
+    """For whose limits it counts: `user NAME` or `address ADDRESS`."""
+    node: str
+    """Where its client is connected; empty: nowhere."""
+    epoch: int
+    """One more with each connection."""
+    expiry_interval: int | None
+    """Seconds; null: it never expires."""
+    expires_in: float | None
+    """Seconds; null: its client is connected, or it never expires."""
+    mqueue_len: int
+    """Messages that wait."""
+    inflight_cnt: int
+    """Messages of QoS 2 that its client has not completed."""
+    subscriptions_cnt: int
+    subscriptions: list[Subscription]
+    """The first 1,000, by topic filter."""
+
+
+def reports_of(call: Call) -> SharedReports:
+    """Return what the store tells. Raises ApiError: it is no store that nodes share."""
+    store = call.broker.store
+    if store is None or store.reports is None:
+        raise ApiError(404, "NOT_FOUND", "this broker shares its sessions with no other (canopy ctl clients CLIENT)")
+    return store.reports
+
+
+def away(error: StoreError) -> ApiError:
+    return ApiError(503, "SERVICE_UNAVAILABLE", str(error))
+
+
+@ROUTES.add("GET", f"{BASE}/cluster")
+async def cluster(call: Call) -> Nodes:
+    """The nodes of the cluster."""
+    broker = call.broker
+    settings = broker.settings.cluster
+    if not settings.name or broker.links is None:
+        raise ApiError(404, "NOT_FOUND", "this broker is no node of a cluster")
+    links = {each.name: each.up for each in broker.links.other_nodes()}
+    found: dict[str, NodeReport] = {}
+    if broker.store is not None and broker.store.reports is not None:
+        try:
+            found = {each.name: each for each in await broker.store.reports.nodes()}
+        except StoreError as error:
+            raise away(error) from error
+    nodes = []
+    for name in sorted({settings.node, *links, *(each.name for each in found.values() if each.alive)}):
+        report = found.get(name)
+        own = name == settings.node
+        link = "here" if own else "none" if name not in links else "connected" if links[name] else "down"
+        state = "alive" if own else "down" if found else "unknown"
+        if report is not None:
+            state = "alive" if report.alive else "down"
+        nodes.append(
+            Node(
+                name=name,
+                state=state,
+                seen=None if report is None else round(report.seen, 1),
+                version=report.version if report is not None else __version__ if own else "",
+                clients=None if report is None else report.clients,
+                durable=None if report is None else report.durable,
+                link=link,
+            )
+        )
+    return Nodes(data=nodes)
+
+
+@ROUTES.add("GET", f"{BASE}/sessions/{{client_id}}")
+async def session(call: Call) -> Session:
+    """A session in the database that nodes share, wherever its client is."""
+    client_id = call.path["client_id"]
+    try:
+        found = await reports_of(call).session(client_id)
+    except StoreError as error:
+        raise away(error) from error
+    if found is None:
+        raise ApiError(404, "CLIENTID_NOT_FOUND", NOT_FOUND)
+    return Session(
+        clientid=client_id,
+        account=found.account,
+        node=found.node,
+        epoch=found.epoch,
+        expiry_interval=found.expiry,
+        expires_in=None if found.expires_in is None else round(found.expires_in, 1),
+        mqueue_len=found.waiting,
+        inflight_cnt=found.in_flight,
+        subscriptions_cnt=found.subscriptions,
+        subscriptions=[Subscription(topic=name, qos=qos) for name, qos in found.filters],
+    )

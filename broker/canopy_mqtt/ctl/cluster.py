@@ -1,0 +1,61 @@
+"""`canopy ctl cluster` and `session`: the nodes of a cluster, and a session that they share."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final
+
+import typer
+
+from canopy_mqtt.ctl.api_client import named
+from canopy_mqtt.ctl.lists import Columns, facts, table
+from canopy_mqtt.ctl.operations import SOME
+from canopy_mqtt.ctl.options import failures_in_one_line, options
+
+NODES: Final[Columns] = {
+    "node": lambda of: of["name"],
+    "state": lambda of: of["state"],
+    "seen": lambda of: of["seen"],
+    "version": lambda of: of["version"],
+    "clients": lambda of: of["clients"],
+    "durable": lambda of: of["durable"],
+    "link": lambda of: of["link"],
+}
+
+SUBSCRIPTIONS: Final[Columns] = {"QoS": lambda of: of["qos"], "topic filter": lambda of: of["topic"]}
+
+
+@failures_in_one_line
+def cluster(context: typer.Context) -> None:
+    """Show the nodes of the broker's cluster. The exit code is 3 if a node or the link to it is down.
+
+    seen: seconds since its last sign of life in the database that the nodes share; clients: connected there; durable:
+    those of them whose sessions outlive their connections; link: from this broker.
+    """
+    answer = options(context).api().call("GET", "/cluster")
+    if options(context).as_json:
+        typer.echo(json.dumps(answer))
+    else:
+        table(NODES, answer["data"])
+    if any(node["state"] == "down" or node["link"] in ("down", "none") for node in answer["data"]):
+        raise typer.Exit(SOME)
+
+
+@failures_in_one_line
+def session(
+    context: typer.Context,
+    client_id: Annotated[str, typer.Argument(metavar="CLIENT", help="A client identifier.", show_default=False)],
+) -> None:
+    """Show a session that the nodes of a cluster share.
+
+    At any of them, also if its client is connected elsewhere, or away: in their database.
+    """
+    answer = options(context).api().call("GET", f"/sessions/{named(client_id)}")
+    if options(context).as_json:
+        typer.echo(json.dumps(answer))
+        return
+    subscriptions = answer.pop("subscriptions")
+    facts(context, answer)
+    if subscriptions:
+        typer.echo()
+        table(SUBSCRIPTIONS, subscriptions)

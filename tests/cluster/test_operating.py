@@ -1,0 +1,128 @@
+"""What operators see of a cluster whose nodes have one database, at any node, and how they end a session there."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from canopy_mqtt.command.ctl import app
+from canopy_mqtt.version import __version__
+from tests.cluster.nodes import Nodes
+from tests.support import postgresql
+from tests.support.waiting import until
+
+pytest.importorskip("asyncpg")
+# A broker loads it when it is to listen for HTTP, and reads files for that.
+importlib.import_module("canopy_mqtt.admin.server")
+
+Ctl: TypeAlias = Callable[..., Awaitable[Result]]
+DURABLE = [(0x11, 3600)]
+TAKEN_OVER = 0x8E
+
+
+@pytest.fixture
+async def shared(nodes: Nodes) -> Nodes:
+    """Two nodes with one database."""
+    await nodes.start(
+        "a",
+        "b",
+        store={"url": postgresql.shared().url, "name": postgresql.new_name(), "synchronous": "off"},
+        http={"listen": ("http://127.0.0.1:0",)},
+    )
+    return nodes
+
+
+@pytest.fixture
+def ctl(nodes: Nodes) -> Ctl:
+    """Runs a command at a node, in a thread, so that the node may answer."""
+
+    async def run(node: str, *arguments: str) -> Result:
+        url = nodes.brokers[node].http[0]
+        return await asyncio.to_thread(CliRunner().invoke, app, ["--url", url, *arguments])
+
+    return run
+
+
+async def asked(ctl: Ctl, node: str, *arguments: str) -> Any:
+    """The answer as JSON."""
+    shown = await ctl(node, "--json", *arguments)
+    assert shown.exit_code == 0, shown.output
+    return json.loads(shown.stdout)
+
+
+async def test_the_nodes_of_a_cluster(shared: Nodes, ctl: Ctl) -> None:
+    await shared.join("b", "durable", clean=False, props=DURABLE)
+    await shared.join("b", "clean")
+    answer = await asked(ctl, "a", "cluster")
+    for each in answer["data"]:
+        assert each.pop("seen") < 60.0
+    assert answer["data"] == [
+        {"name": "a", "state": "alive", "version": __version__, "clients": 0, "durable": 0, "link": "here"},
+        {"name": "b", "state": "alive", "version": __version__, "clients": 2, "durable": 1, "link": "connected"},
+    ]
+    await shared.stop("b")
+    await until(lambda: not shared.link("a", "b").connected, "the link is down")
+    shown = await ctl("a", "cluster")
+    assert shown.exit_code == 3
+    [heading, _, row] = shown.stdout.splitlines()
+    assert heading.split() == ["node", "state", "seen", "version", "clients", "durable", "link"]
+    assert row.split()[:2] == ["b", "down"]
+    assert row.split()[-3:] == ["0", "0", "down"]
+
+
+async def test_a_session_is_shown_at_any_node(shared: Nodes, ctl: Ctl) -> None:
+    peer = await shared.join("b", "s", ("t/#", 1), clean=False, props=DURABLE)
+    found = await asked(ctl, "a", "session", "s")
+    assert (found["node"], found["epoch"], found["account"]) == ("b", 1, "address 127.0.0.1")
+    assert (found["expiry_interval"], found["expires_in"]) == (3600, None)
+    assert found["subscriptions"] == [{"topic": "t/#", "qos": 1}]
+    await peer.disconnect()
+    await until(lambda: not shared.brokers["b"].router.sessions.get("s"))
+    publisher = await shared.join("a", "p")
+    await publisher.publish("t/1", b"x", qos=1)
+    for node in "ab":
+        found = await asked(ctl, node, "session", "s")
+        assert (found["node"], found["mqueue_len"], found["inflight_cnt"]) == ("", 1, 0)
+        assert 0 < found["expires_in"] <= 3600
+    shown = await ctl("a", "session", "s")
+    assert "t/#" in shown.stdout
+    shown = await ctl("a", "session", "nobody")
+    assert shown.exit_code == 1
+    assert "there is no such client" in shown.output
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_session_is_ended_at_any_node(shared: Nodes, ctl: Ctl, connected: bool) -> None:
+    """With its connection, wherever that is."""
+    peer = await shared.join("b", "s", ("t/#", 1), clean=False, props=DURABLE)
+    if not connected:
+        await peer.disconnect()
+        await until(lambda: not shared.brokers["b"].router.sessions.get("s"))
+    shown = await ctl("a", "kick", "--session", "s")
+    assert shown.exit_code == 0, shown.output
+    if connected:
+        await peer.closed()
+    again = await shared.join("a", "s", clean=False, props=DURABLE)
+    assert not again.connack.session_present
+    shown = await ctl("a", "kick", "--session", "nobody")
+    assert shown.exit_code == 1
+    assert "there is no such client" in shown.output
+
+
+async def test_a_cluster_without_a_database(nodes: Nodes, ctl: Ctl) -> None:
+    """Links are all that a node knows of the others, and no session is shared."""
+    await nodes.start("a", "b", http={"listen": ("http://127.0.0.1:0",)})
+    shown = await ctl("a", "cluster")
+    assert shown.exit_code == 0, shown.output
+    [_, own, other] = [line.split() for line in shown.stdout.splitlines()]
+    assert (own[:2], own[-1]) == (["a", "alive"], "here")
+    assert (other[:2], other[-1]) == (["b", "unknown"], "connected")
+    shown = await ctl("a", "session", "s")
+    assert shown.exit_code == 1
+    assert "shares its sessions with no other" in shown.output
