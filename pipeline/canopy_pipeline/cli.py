@@ -211,10 +211,12 @@ def tables(
     ] = None,
     batch_events: Annotated[int, typer.Option(metavar="N", min=1, help="Sequence numbers in one commit.")] = 1_000_000,
     begin: Annotated[
-        int | None, typer.Option("--from", metavar="SEQ", min=1, help="With --replace: the first number.")
+        str | None,
+        typer.Option("--from", metavar="SEQ|TIME", help="With --replace: the first number, or a time (included)."),
     ] = None,
     end: Annotated[
-        int | None, typer.Option("--to", metavar="SEQ", min=1, help="With --replace: the last number.")
+        str | None,
+        typer.Option("--to", metavar="SEQ|TIME", help="With --replace: the last number, or a time (not included)."),
     ] = None,
     replace: Annotated[
         bool,
@@ -239,7 +241,7 @@ def tables(
     from canopy_pipeline.tables.backfill import Range
     from canopy_pipeline.tables.tables_job import TablesOptions, run_all
 
-    again = Range(begin or 1, end) if replace else None
+    again = Range.of(begin, end) if replace else None
     names = {"catalog": catalog or "default", "namespace": namespace or "canopy", "database": database or ""}
     chosen = TablesOptions(format_, batch_events, lag, allow_gaps, **names, replace=again)
     outcomes = run_all(inputs, output, mapping, chosen, say)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -416,6 +417,28 @@ async def test_a_link_that_tries_again_and_again_is_down_since_it_was_connected_
         (await upstream.call()).close()
         await upstream.call()
         assert link.down_since == down
+
+
+def test_a_stop_while_a_name_is_looked_up_on_uvloop() -> None:
+    """Nothing is left of the look-up that fails later: asyncio would log an exception that nothing retrieved."""
+    told: list[dict[str, Any]] = []
+
+    async def stop_meanwhile() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        # No address, without a question to any server.
+        given = settings(1)
+        given = given.model_copy(update={"upstream": (given.upstream[0].model_copy(update={"url": "mqtt://-"}),)})
+        async with Broker(given) as edge:
+            await until(lambda: link_of(edge).state == "connecting")
+        with pytest.raises(socket.gaierror):
+            await loop.getaddrinfo("-", 1)
+        gc.collect()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        for _ in range(20):
+            runner.run(stop_meanwhile())
+    assert told == []
 
 
 def test_what_is_due_at_once_may_be_asked_for_twice_on_uvloop() -> None:

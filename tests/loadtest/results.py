@@ -1,4 +1,4 @@
-"""Hand-made results for the tests of reports and of the live view.
+"""Hand-made results for the tests of reports.
 
 Everything in them is known, so that a test can say what must stand in a report. Text that comes from outside tries to
 be more than text.

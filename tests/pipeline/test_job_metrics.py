@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import configparser
 import re
+import runpy
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +20,7 @@ from canopy_pipeline.tables.mapping import load
 from canopy_pipeline.tables.plans import DEAD
 from tests.pipeline.folder import record
 from tests.pipeline.tables.fleet import ROOT, mapping, story
+from tests.support.runs import for_each
 
 LINE = re.compile(r'([a-z_]+)\{job="[a-z]+"(,[a-z]+="([^"\\\n]|\\[\\"n])*")*\} [0-9.e+-]+')
 
@@ -127,6 +132,55 @@ def test_the_sources_of_dbt_are_tables_of_the_sample_mapping() -> None:
     for table in source["tables"]:
         columns = [each["name"] for each in table["columns"]]
         assert {*columns, source["loaded_at_field"]} <= {*schemas[table["name"]].names}, table["name"]
+
+
+class FailedError(Exception):
+    """Airflow tries again."""
+
+
+class FailedForGoodError(FailedError):
+    """Airflow does not."""
+
+
+@for_each(
+    ("code", "outcome"),
+    [(0, "complete"), (3, "missing"), (1, FailedError), (2, FailedForGoodError), (130, FailedError)],
+)
+def test_the_tasks_of_airflow_read_the_exit_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, outcome: object
+) -> None:
+    """The file runs; of Airflow there is only what it imports."""
+
+    class Task:
+        def __init__(self, called: Callable[[], str]) -> None:
+            names.append(called.__name__)
+
+        def __call__(self) -> Task:
+            return self
+
+        def __rshift__(self, other: Task) -> Task:
+            return other
+
+    names: list[str] = []
+
+    decorators, exceptions = ModuleType("airflow.decorators"), ModuleType("airflow.exceptions")
+    vars(decorators).update(dag=lambda **_: lambda made: made, task=Task)
+    vars(exceptions).update(AirflowException=FailedError, AirflowFailException=FailedForGoodError)
+    for module in (ModuleType("airflow"), decorators, exceptions):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    found = runpy.run_path(str(ROOT / "config/pipeline/canopy_dag.py"))
+    assert names == ["tables", "compact", "retention"]
+    command = tmp_path / "canopy"
+    command.write_text(f"#!/bin/sh\necho $* > {tmp_path}/said\nexit {code}\n")
+    command.chmod(0o755)
+    monkeypatch.setitem(found["run"].__globals__, "CANOPY", str(command))
+    if isinstance(outcome, str):
+        assert found["run"]("compact", "--older-than", "1h") == outcome
+    else:
+        with pytest.raises(FailedError) as raised:
+            found["run"]("compact", "--older-than", "1h")
+        assert raised.type is outcome
+    assert (tmp_path / "said").read_text() == "pipeline compact --input /var/lib/canopy/record --older-than 1h\n"
 
 
 def test_a_job_that_goes_on_writes_after_each_look(tmp_path: Path) -> None:

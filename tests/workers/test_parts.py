@@ -33,6 +33,8 @@ class Workers:
         # Of a user: what a worker has that was told nothing.
         self.equal = equal_part(limit, count) if user else 0
         self.used = [0] * count
+        # It was refused more than its part.
+        self.wants = [False] * count
         self.parts = [self.equal or limit] * count
         self.to_them: list[deque[tuple[list[int], dict[str, int]]]] = [deque() for _ in range(count)]
         self.kept = Parts(self.settings, lambda worker, _, *parts: self.to_them[worker].append(parts))
@@ -47,8 +49,8 @@ class Workers:
         elif parts:
             self.parts[worker] = parts[SESSIONS]
         used = self.used[worker]
-        named = accounts or used * 2 > self.equal > 0
-        self.kept.uses(worker, [used] * len(TOTALS), {"user u": used} if named else {})
+        named = accounts or self.wants[worker] or used * 2 > self.equal > 0
+        self.kept.uses(worker, [used] * len(TOTALS), {"user u": (used, self.wants[worker])} if named else {})
 
     def round(self, worker: int) -> None:
         self.kept.tell(worker)
@@ -63,6 +65,7 @@ class Workers:
     def take(self, worker: int, wanted: int) -> int:
         """Use more, as far as there is room. Returns how much."""
         found = max(0, min(wanted, self.parts[worker] - self.used[worker]))
+        self.wants[worker] = self.equal > 0 and found < wanted
         self.used[worker] += found
         return found
 
@@ -79,7 +82,7 @@ def test_one_worker_can_have_all(limit: int, rounds: int, user: bool) -> None:
         workers.take(2, limit)
     assert workers.used[2] >= limit * 0.99
     workers.rounds(4)
-    workers.used[2] = 0
+    workers.used[2], workers.wants[2] = 0, False
     for _ in range(rounds):
         workers.rounds(1)
         workers.take(0, limit)
@@ -174,6 +177,14 @@ def test_another_limit_holds() -> None:
     assert workers.parts == [UNLIMITED, UNLIMITED]
 
 
+def test_a_user_that_was_refused_more_than_an_equal_part_gets_it() -> None:
+    workers = Workers(4, 1_000, user=True)
+    assert workers.take(1, 600) == 250
+    workers.used[1] = 0
+    workers.rounds(3)
+    assert workers.take(1, 600) == 600
+
+
 def test_a_user_that_needs_little_again_has_equal_parts() -> None:
     """Also one that is over a smaller limit; without one none has a part."""
     workers = Workers(2, 100, user=True)
@@ -232,13 +243,33 @@ async def test_a_broker_keeps_to_the_parts_of_a_user() -> None:
         peer = await Peer.join(broker.ports[0], "c")
         assert await peer.subscribe("a") == (0,)
         assert totals.take([], {})[1] == {}
-        used = totals.take([], {name: 100})[1][name]
+        used, wants = totals.take([], {name: 100})[1][name]
+        assert not wants
         assert used > 100
         assert await peer.subscribe("b") == (0x97,)
-        assert totals.take([], {name: 2 * used})[1] == {name: used}
+        assert totals.take([], {name: 2 * used})[1] == {name: (used, True)}
         assert await peer.subscribe("b") == (0,)
-        # It has all that is left, and says so.
-        more = totals.take([], {})[1][name]
-        assert used < more < 2 * used
-        assert totals.take([], {})[1] == {}
+        peer.abort()
+
+
+async def test_a_piece_that_is_larger_than_an_equal_part_fits_at_another_attempt() -> None:
+    settings = Settings(listen=("mqtt://127.0.0.1:0",), limits={"max_user_bytes": 100_000}, workers={"count": 4})
+    name = "address 127.0.0.1"
+    async with Broker(settings) as broker:
+        totals = Totals(broker)
+        totals.take([], {})
+        peer = await Peer.join(broker.ports[0], "c")
+
+        async def fits(size: int) -> bool:
+            await peer.publish("large", bytes(size), qos=1, retain=True)
+            return broker.router.retained.get("large") is not None
+
+        # What does not fit anywhere is not wanted.
+        assert not await fits(120_000)
+        assert not totals.take([], {})[1][name][1]
+        assert not await fits(40_000)
+        for _ in range(2):
+            assert totals.take([], {})[1][name][1]
+        totals.take([], {name: 50_000})
+        assert await fits(40_000)
         peer.abort()

@@ -33,9 +33,18 @@ def settings(tls: bool = False, **limits: Any) -> Settings:
 def test_a_worker_has_no_more_connections_than_file_descriptors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fit: int, tls: bool, wanted: int, most: int
 ) -> None:
-    monkeypatch.setattr(plan, "connections_that_fit", lambda: fit)
+    monkeypatch.setattr(plan, "connections_that_fit", lambda beside: fit - beside)
     made = settings_of(1, settings(tls, max_connections=wanted), tmp_path, False)
     assert made.limits.max_connections == most
+
+
+def test_connections_of_http_have_file_descriptors_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A reload would refuse more: they would not fit."""
+    monkeypatch.setattr(plan, "connections_that_fit", lambda beside: 9_000 - beside)
+    wanted = Settings(workers={"count": 4}, http={"listen": ("http://127.0.0.1:0",), "max_connections": 100})
+    assert settings_of(1, wanted, tmp_path, False).limits.max_connections == 8_900
 
 
 def test_what_is_counted_before_is_not_counted_again(tmp_path: Path) -> None:
@@ -49,7 +58,8 @@ def test_what_is_counted_before_is_not_counted_again(tmp_path: Path) -> None:
 def test_each_worker_needs_file_descriptors_for_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def too_few(connections: int) -> str:
+    def too_few(connections: int, beside: int) -> str:
+        assert beside == 0
         asked.append(connections)
         return f"{connections} are too many"
 

@@ -48,7 +48,7 @@ def unexpected(*given: object) -> None:
 async def test_a_client_of_another_worker_is_refused_where_no_descriptors_are_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(relay, "connections_that_fit", lambda: 10)
+    monkeypatch.setattr(relay, "connections_that_fit", lambda beside: 10 - beside)
     place = Place(0, 2, unexpected, lambda: 9)
     connection = SimpleNamespace(state=OPEN, hold=lambda *_: None, failed=unexpected)
     chooser = Chooser(FOUND, place, cast(Any, connection), cast(Any, None), Opening(0, None, 1_000))

@@ -208,22 +208,30 @@ class Accounts:
         # setting and which of the two; and how often it was one that found no place here.
         self.untold: dict[tuple[str, str, str], int] = {}
         self.untold_more: i64 = 0
-        # What several processes share of `limits.max_user_bytes`: the parts of accounts that have one, and the names of
-        # accounts that asked for some and have less than half left, as many as are wanted.
+        # What several processes share of `limits.max_user_bytes`: the parts of accounts that have one; and by name, as
+        # many as are wanted, accounts that asked for some and have less than half left, with the bytes that were
+        # refused last.
         self.parts: dict[str, int] = {}
-        self.short: dict[str, None] = {}
+        self.short: dict[str, int] = {}
         self.max_short: i64 = 0
 
     def user_room(self, account: Account, max_user_bytes: int) -> int:
         """Return the bytes that an account that asks may hold more, as `Account.user_room`, and note if it is short."""
         left = account.user_room(max_user_bytes)
-        if left * 2 < max_user_bytes and len(self.short) < self.max_short:
-            self.short[account.name] = None
+        if left * 2 < max_user_bytes:
+            self._note_short(account, 0)
         return left
 
     def lacks(self, account: Account, need: int, max_user_bytes: int) -> bool:
         """Return whether `limits.max_user_bytes`, 0 for none, leaves an account no room for so much more."""
-        return max_user_bytes > 0 and not account.internal and self.user_room(account, max_user_bytes) < need
+        if max_user_bytes == 0 or account.internal or self.user_room(account, max_user_bytes) >= need:
+            return False
+        self._note_short(account, need)
+        return True
+
+    def _note_short(self, account: Account, refused: int) -> None:
+        if len(self.short) < self.max_short:
+            self.short[account.name] = refused or self.short.get(account.name, 0)
 
     def divide(self, parts: dict[str, int]) -> None:
         """Have these accounts, and no others, a part of their own of `limits.max_user_bytes`."""

@@ -31,7 +31,7 @@ class CtlError(Exception):
 
 
 ESCAPE: Final = "surrogateescape"
-"""How Python marks bytes of a command line that are no UTF-8: they are sent as they are."""
+"""The error handler by which Python keeps bytes of a command line that are no UTF-8. They are sent as they are."""
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -373,10 +374,23 @@ class UpstreamLink(Owner):
     async def reach(
         self, factory: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None
     ) -> asyncio.BaseTransport:
-        """Make the network connection. Raises OSError, UnicodeError."""
+        """Make the network connection: to the first address of the host that takes it. Raises OSError, UnicodeError."""
         remote = parse_upstream(self.settings.url)
-        transport, _ = await self.loop.create_connection(factory, remote.host, remote.port, ssl=context)
-        return transport
+        name = remote.host if context is not None else None
+        # Looked up here: within create_connection of uvloop the look-up outlasts an attempt that is given up, and its
+        # failure is logged as an exception that nothing retrieved.
+        found = await self.loop.getaddrinfo(remote.host, remote.port, type=socket.SOCK_STREAM)
+        failure = OSError("the host has no address")
+        for *_, address in found:
+            try:
+                transport, _ = await self.loop.create_connection(
+                    factory, str(address[0]), remote.port, ssl=context, server_hostname=name
+                )
+            except OSError as error:
+                failure = error
+            else:
+                return transport
+        raise failure
 
     def _connect(self, connection: UpstreamConnection | None) -> None:
         """Set the link's present connection; None: there is none."""

@@ -227,7 +227,7 @@ def to_toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{_toml_key(key)} = {_toml_item(key, item)}' for key, item in value.items())}}}"
     if isinstance(value, int) and value.bit_length() > MAX_DECIMAL_BITS:
-        return hex(value)  # Python writes so many digits in no other base
+        return hex(value)  # Python refuses to write it in decimal
     return str(value)
 
 

@@ -48,6 +48,8 @@ class Total:
         self.used = [0] * workers
         self.parts = [part] * workers
         self._free = [part] * workers
+        self.wants = [False] * workers
+        """Of each worker: it needs more than its part, whatever it uses."""
         self._turn = 0
 
     def part(self, worker: int, most: int = MAX_PART) -> int:
@@ -75,7 +77,7 @@ class Total:
 
     def _is_short(self, worker: int) -> bool:
         left = self.parts[worker] - self.used[worker]
-        return self._free[worker] > 0 and left * 2 <= self._free[worker]
+        return self.wants[worker] or (self._free[worker] > 0 and left * 2 <= self._free[worker])
 
 
 def equal_part(limit: int, workers: int) -> int:
@@ -86,8 +88,8 @@ def equal_part(limit: int, workers: int) -> int:
 class Accounts:
     """The accounts that need more than an equal part of `limits.max_user_bytes` somewhere.
 
-    A worker names an account that has used up half of its part. Then all are told parts of it, as of a limit of all,
-    until each uses less than half of an equal part again.
+    A worker names an account that has used up half of its part, or was refused more. Then all are told parts of it, as
+    of a limit of all, until each uses less than half of an equal part again.
     """
 
     def __init__(self, limit: int, workers: int) -> None:
@@ -101,27 +103,29 @@ class Accounts:
         told: dict[str, int] = {}
         for name, total in list(self._totals.items()):
             total.limit = self.limit
-            rests = max(total.used) * 2 < equal
+            rests = max(total.used) * 2 < equal and not any(total.wants)
             if not self.limit or (rests and max(total.parts) <= equal):
                 del self._totals[name]
             else:
                 told[name] = total.part(worker, equal if rests else MAX_PART)
         return told
 
-    def uses(self, worker: int, used: Mapping[str, int], told: Mapping[str, int]) -> None:
-        """A worker uses so much, and knows its parts."""
+    def uses(self, worker: int, used: Mapping[str, tuple[int, bool]], told: Mapping[str, int]) -> None:
+        """A worker uses so much, or was refused more, and knows its parts."""
         equal = equal_part(self.limit, self._workers)
-        for name, held in used.items():
+        for name, (held, wants) in used.items():
             total = self._totals.get(name)
             if total is None and len(self._totals) < MAX_ACCOUNTS and self.limit:
                 total = self._totals[name] = Total(self.limit, self._workers, equal)
             if total is not None:
                 total.uses(worker, held, told.get(name, equal))
+                total.wants[worker] = wants
 
     def gone(self, worker: int) -> None:
         """A worker has ended, and kept nothing."""
         for total in self._totals.values():
             total.uses(worker, 0, equal_part(self.limit, self._workers))
+            total.wants[worker] = False
 
 
 class Parts:
@@ -152,8 +156,8 @@ class Parts:
             self._told[worker] = told, accounts
             self._tell(worker, "parts", told if known else [], accounts)
 
-    def uses(self, worker: int, used: Sequence[int], by_account: Mapping[str, int]) -> None:
-        """Hear how much a worker uses of each, and by which accounts that have parts, or need some.
+    def uses(self, worker: int, used: Sequence[int], by_account: Mapping[str, tuple[int, bool]]) -> None:
+        """Hear how much a worker uses of each, and by which accounts that have parts, or need some; True: more.
 
         One that starts is told its parts at once, before it has a client.
         """

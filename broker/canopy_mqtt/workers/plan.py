@@ -12,7 +12,7 @@ from canopy_mqtt.assembly.daemon import too_few_descriptors
 from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.settings import Cluster, ClusterNode, Log, Settings
 from canopy_mqtt.settings.values import MAX_MESSAGES
-from canopy_mqtt.sockets import connections_that_fit
+from canopy_mqtt.sockets import connections_that_fit, of_http
 from canopy_mqtt.store.division import name_of, part
 from canopy_mqtt.workers.asking import SUPERVISOR, socket_of
 
@@ -45,7 +45,7 @@ def unusable(settings: Settings) -> list[str]:
     if _share(settings) > 1:
         each *= TLS_SHARE
         why += f", and a connection with TLS takes up to {TLS_SHARE} file descriptors"
-    if line := too_few_descriptors(each):
+    if line := too_few_descriptors(each, of_http(settings)):
         lines.append(f"{why}: {line}")
     return lines
 
@@ -101,7 +101,7 @@ def settings_of(worker: int, settings: Settings, folder: Path, people: bool) -> 
     # Connections are counted before they are passed on (`gate`). Of as many as there may be, a worker has no more
     # than its file descriptors allow.
     limits = {"max_connections": 0, "max_connections_per_address": 0, "max_connect_rate": 0.0}
-    most = [settings.limits.max_connections, connections_that_fit() // _share(settings)]
+    most = [settings.limits.max_connections, connections_that_fit(of_http(settings)) // _share(settings)]
     update["limits"] = settings.limits.model_copy(
         update=limits | {"max_connections": min([each for each in most if each], default=MAX_MESSAGES)}
     )

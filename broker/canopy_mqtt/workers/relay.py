@@ -40,9 +40,11 @@ class Place:
         workers: int,
         passes: Callable[[Arrival, socket.socket], None],
         served: Callable[[], int],
+        beside: int = 0,
     ) -> None:
-        """`served` returns how many connections this worker has of its own."""
+        """`served` returns how many connections this worker has of its own; `beside`: file descriptors for others."""
         self._served = served
+        self._beside = beside
         self.worker = worker
         self.workers = workers
         self.passes = passes
@@ -56,7 +58,7 @@ class Place:
 
     def fits(self) -> bool:
         """Return whether the process may have the file descriptors of one more relay, which takes two."""
-        most = connections_that_fit()
+        most = connections_that_fit(self._beside)
         return not most or self._served() + RELAY * (len(self.relays) + 1) <= most
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.accounts import SESSIONS
 from canopy_mqtt.core.counters import bound
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from canopy_mqtt.net.server import Server
 
 
+KEPT_ROUNDS: Final = 120
+"""Times that a worker is told its parts, half a minute, for which it wants what a user was refused: the client may try
+again."""
+
+
 class Totals:
     """The limits of one worker, in the order of `parts.TOTALS`."""
 
@@ -20,24 +25,31 @@ class Totals:
         self._server = server
         self._parts: Sequence[int] = ()
         server.router.accounts.max_short = MAX_ACCOUNTS
+        # By account: the bytes that it was refused, and for how many times more it wants them.
+        self._wanted: dict[str, tuple[int, int]] = {}
 
     @property
     def _of_broker(self) -> int:
         """Sessions of the broker itself, as those of links to the other workers, which count for no limit."""
         return self._server.router.accounts.internal.held[SESSIONS]
 
-    def take(self, parts: Sequence[int], accounts: Mapping[str, int]) -> tuple[list[int], dict[str, int]]:
+    def take(self, parts: Sequence[int], accounts: Mapping[str, int]) -> tuple[list[int], dict[str, tuple[int, bool]]]:
         """Keep to these parts from now on, and to those of accounts.
 
-        Returns how much is used of each, and by these accounts, and by others that have used up half of their part.
+        Returns how much is used of each, and by these accounts, and by others that have used up half of their part;
+        True: this one was refused more.
         """
         self._parts = parts
         self.limit()
         router = self._server.router
         router.accounts.divide(dict(accounts))
-        named = [*accounts, *router.accounts.short]
+        wanted = self._want(router.accounts.short)
+        most = self._server.settings.limits.max_user_bytes
+        by_account: dict[str, tuple[int, bool]] = {}
+        for name in [*accounts, *router.accounts.short, *wanted]:
+            held = router.accounts.named(name).bytes
+            by_account[name] = held, 0 < wanted.get(name, 0) <= most - held
         router.accounts.short.clear()
-        by_account = {name: router.accounts.named(name).bytes for name in named}
         load = router.counters.load
         used = [
             len(router.sessions) - self._of_broker,
@@ -48,6 +60,14 @@ class Totals:
             int(self._server.connection_table.partial.bytes),
         ]
         return used, by_account
+
+    def _want(self, short: dict[str, int]) -> dict[str, int]:
+        """Return the bytes that accounts were refused in the last half minute."""
+        self._wanted = {name: (need, left - 1) for name, (need, left) in self._wanted.items() if left > 1}
+        for name, need in short.items():
+            if need and len(self._wanted) < MAX_ACCOUNTS:
+                self._wanted[name] = need, KEPT_ROUNDS
+        return {name: need for name, (need, _) in self._wanted.items()}
 
     def limit(self) -> None:
         """Have the core keep to the parts; after a reload, until it is told others, to those it had."""

@@ -39,6 +39,7 @@ from canopy_mqtt.observe.systopics import SysTopics
 from canopy_mqtt.settings import Listener as ListenerSettings
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
+from canopy_mqtt.sockets import of_http
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.asking import SUPERVISOR, Siblings, socket_of
@@ -235,7 +236,9 @@ class Worker:
         self._bans = BansOfAll(self._broker, start.worker, self._tell)
         self._totals = Totals(self._broker)
         self._broker.limits_applied = self._keep_to_limits
-        self._place = Place(start.worker, start.settings.workers.count, self._pass_on, self._served)
+        self._place = Place(
+            start.worker, start.settings.workers.count, self._pass_on, self._served, of_http(start.settings)
+        )
         self._stopping = asyncio.Event()
         self._others_there = asyncio.Event()
         self._works: set[asyncio.Task[None]] = set()

@@ -28,7 +28,6 @@ from types import FrameType, TracebackType
 from typing import IO, Final
 
 from canopy_load.brokers import frames
-from canopy_load.brokers.cores import allowed_cores
 
 HOST: Final = "127.0.0.1"
 LOWEST_PORT: Final = 15_000  # of those that `free_port` chooses from; many well-known services stand below
@@ -47,6 +46,16 @@ _kept: Final[deque[int]] = deque()
 
 class BrokerFailed(Exception):
     """The broker did not start, or ended by itself; the message holds the end of what it printed."""
+
+
+def allowed_cores() -> list[int]:
+    """Return the cores that this process may run on, in order; empty if the system neither tells nor pins (macOS)."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def core_count() -> int:
+    """Return the number of cores that this process may run on; all of the machine if the system does not tell."""
+    return len(allowed_cores()) or os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

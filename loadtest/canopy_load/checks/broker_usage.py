@@ -23,8 +23,7 @@ from typing import Any, Final, TypeAlias
 
 import psutil
 
-from canopy_load.brokers.cores import core_count
-from canopy_load.brokers.process import cpu_time
+from canopy_load.brokers.process import core_count, cpu_time
 
 FORWARDERS: Final = frozenset({"docker-proxy", "rootlessport", "slirp4netns", "pasta", "ssh", "sshd", "kubectl"})
 PACKAGE: Final = "canopy-mqtt"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_type_hint
 
 import typer
 
-from canopy_load.brokers.process import BrokerFailed
+from canopy_load.brokers.process import BrokerFailed, core_count
 from canopy_load.errors import LoadError, Misuse
 
 if TYPE_CHECKING:
@@ -207,7 +207,6 @@ def parse_targets(texts: list[str] | None, secured: Secured = Secured()) -> list
 
 def default_processes(scenario: Scenario) -> int:
     """Return one process for each core but the broker's, as far as the scenario allows."""
-    from canopy_load.brokers.cores import core_count
     from canopy_load.compare.started_brokers import most_processes
 
     return most_processes(scenario, max(1, core_count() - 1))

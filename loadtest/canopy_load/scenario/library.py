@@ -84,7 +84,7 @@ def without_passwords(text: str) -> str:
     """Return the text of a scenario for a report, with its passwords masked."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     groups = data.get("groups")
     known = (
@@ -184,7 +184,7 @@ def _text(path: Path) -> str:
 def _parse(source: str, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ScenarioError([f"{source}: not valid TOML: {error}"]) from error
     except RecursionError as error:
         raise ScenarioError([f"{source}: not a scenario: nested too deeply"]) from error

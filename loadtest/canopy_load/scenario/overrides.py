@@ -76,7 +76,7 @@ def _words(name: str) -> list[str]:
     key."""
     try:
         found: Any = tomllib.loads(f"{name} = 0")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return []
     words: list[str] = []
     while isinstance(found, dict):
@@ -90,7 +90,7 @@ def _words(name: str) -> list[str]:
 def _value(text: str) -> Any:
     try:
         document = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     # Anything else (a date, a second line with a second key) was not meant as TOML.
     if len(document) == 1 and isinstance(document["value"], (bool, int, float, str, list, dict)):

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from canopy_pipeline.errors import MisuseError
+from canopy_pipeline.errors import GoneError, MisuseError
+from canopy_pipeline.record.chosen_files import choose
+from canopy_pipeline.record.manifests import manifests, numbers, times
 from canopy_pipeline.record.number_set import Numbers
+from canopy_pipeline.record.segments import moment
 from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.births import Births, newest
 from canopy_pipeline.tables.local import Buffer, born, publishes
@@ -30,24 +36,82 @@ KEPT: Final = "kept"
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers of a record, both included; None: to the end of the tables."""
+    """A part of a record. Numbers are included, and so is the time `begin`; the time `end` is not. None: no bound."""
 
-    begin: int = 1
-    end: int | None = None
+    begin: int | datetime | None = None
+    end: int | datetime | None = None
 
-    def numbers(self, through: int) -> tuple[int, int]:
+    @classmethod
+    def of(cls, begin: str | None, end: str | None) -> Range:
+        """The range that `--from` and `--to` name.
+
+        Raises:
+            MisuseError: one is neither a number nor a time; the end is before the beginning.
+        """
+        made = cls(_bound(begin, "--from"), _bound(end, "--to"))
+        numbered = isinstance(made.begin, int) and isinstance(made.end, int) and made.begin > made.end
+        timed = isinstance(made.begin, datetime) and isinstance(made.end, datetime) and made.begin >= made.end
+        if numbered or timed or 0 in (made.begin, made.end):
+            raise MisuseError(f"--from {begin} --to {end}: an empty range; numbers begin with 1, and --to comes later")
+        return made
+
+    def numbers(self, recorded: Storage, through: int) -> tuple[int, int]:
         """Return the first and the last number of the range in tables that end at number `through`.
 
         Raises:
             MisuseError: nothing of the tables is in it.
         """
-        if self.begin > through:
+        since = self.begin if isinstance(self.begin, datetime) else None
+        until = self.end if isinstance(self.end, datetime) else None
+        held = _held(recorded, since, until) if since or until else []
+        if (since or until) and not held:
+            raise MisuseError("--from, --to: the record has no event of that time; give other times, or numbers")
+        first = min(held)[0] if since else int(self.begin or 1)  # type: ignore[arg-type]
+        last = max(each[1] for each in held) if until else int(self.end or through)  # type: ignore[arg-type]
+        if first > through:
             raise MisuseError(
                 f"--from: the tables end at number {through:,}, before this range; a run without --replace reads on"
             )
-        if self.end is not None and self.begin > self.end:
-            raise MisuseError(f"--from {self.begin} --to {self.end}: an empty range")
-        return self.begin, min(self.end or through, through)
+        if first > last:
+            raise MisuseError(f"--from, --to: an empty range: it begins with number {first:,}, and ends with {last:,}")
+        return first, min(last, through)
+
+
+def _bound(text: str | None, option: str) -> int | datetime | None:
+    if text is None:
+        return None
+    # A year alone is a number.
+    return int(text) if text.isdecimal() else moment(text, option)
+
+
+def _held(recorded: Storage, since: datetime | None, until: datetime | None) -> list[tuple[int, int]]:
+    """Return the first and the last number of the events from `since` to before `until` in each segment."""
+    said = manifests(recorded)
+    there = {file.place: file.size for file in recorded.files(".parquet")}
+    chosen = choose(said, there, recorded)
+    found = []
+    for place in {*chosen.read, *(said.said.keys() - said.gone - chosen.found.keys())}:
+        about = chosen.about(place) or {}
+        when, span = times(about), numbers(about)
+        if when is None or span is None or (since and when[1] < since) or (until and when[0] >= until):
+            continue
+        if place not in there or ((not since or when[0] >= since) and (not until or when[1] < until)):
+            # One that is not there is missed later.
+            found.append(span)
+            continue
+        try:
+            with recorded.fs.open_input_file(place) as source, pq.ParquetFile(source) as opened:
+                rows = opened.read(["seq", "ts"])
+        except FileNotFoundError as error:
+            raise GoneError(f"{recorded.at(place)}: was removed while it was to be read") from error
+        if since:
+            rows = rows.filter(pc.greater_equal(rows["ts"], pa.scalar(since, rows["ts"].type)))
+        if until:
+            rows = rows.filter(pc.less(rows["ts"], pa.scalar(until, rows["ts"].type)))
+        if len(rows):
+            ends = pc.min_max(rows["seq"]).as_py()
+            found.append((ends["min"], ends["max"]))
+    return found
 
 
 def replaced(

@@ -184,8 +184,10 @@ def _registry(file: Path, model: MappingModel) -> Registry:
 def _parsed(file: Path) -> MappingModel:
     try:
         found = tomllib.loads(_content(file, str(file)).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise MisuseError(f"{file}: not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise MisuseError(f"{file}: not a mapping: nested too deeply") from error
     try:
         return MappingModel.model_validate(found)
     except ValidationError as error:

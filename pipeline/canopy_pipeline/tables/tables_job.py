@@ -274,7 +274,7 @@ class _Job:
     def _replace(self, wanted: Range, say: Say) -> None:
         """Make the rows of a range again, in place of those that the tables have."""
         done, limits = self.out.done, self.plans[0].limits
-        first, last = wanted.numbers(done.through)
+        first, last = wanted.numbers(self.recorded, done.through)
         look, known = self.unread.again(first, last)
         never = Numbers(done.unread)
         gone = Numbers([(first, last)]).without(known).without(never)

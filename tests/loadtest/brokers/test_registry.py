@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.network.rows import ROWS
 from canopy_load.brokers import registry
 from canopy_load.brokers.listeners import TLS, WEBSOCKET, Listener
-from canopy_load.brokers.registry import LISTENERS, PEERS, QOS, QOS2
+from canopy_load.brokers.registry import LISTENERS, PEERS
 from canopy_mqtt.settings.loader import load_settings
 from tests.support.runs import for_each
 
@@ -66,10 +65,3 @@ def test_a_second_listener_with_tls_or_websocket(tmp_path: Path) -> None:
         assert (table.tls.min_version if table.tls else "") == ("1.3" if listener is secured else "")
     for name in ("amqtt", "aedes", "nats", "flashmq"):
         assert PEERS[name].lacks >= LISTENERS
-
-
-def test_who_lacks_qos_2_is_still_asked_for_qos_1() -> None:
-    nats = PEERS["nats"]
-    assert not ROWS["pairs-qos1"].needs & nats.lacks
-    assert ROWS["pairs-qos2"].needs & nats.lacks == {QOS2}
-    assert PEERS["relay"].lacks >= {QOS, QOS2}

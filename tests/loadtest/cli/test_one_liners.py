@@ -90,19 +90,6 @@ def test_what_is_published_is_checked_by_subscribers_and_told_to_other_programs(
     assert '<failure message="p99 &lt; 1us: it was' in (tmp_path / "a.xml").read_text()
 
 
-def test_a_second_run_does_not_write_over_the_first(port: int, tmp_path: Path) -> None:
-    out = tmp_path / "monday"
-    line = f"conn -p {port} -c 1 --processes 1 --duration 0.2s --out {out}"
-    assert CliRunner().invoke(app, shlex.split(line)).exit_code == 0
-    first = (out / "summary.json").read_bytes()
-    again = CliRunner().invoke(app, shlex.split(line))
-
-    assert (again.exit_code, again.stderr) == (
-        1, f"canopy: {out}: holds the report of an earlier run; give another --out\n",
-    )  # fmt: skip
-    assert (out / "summary.json").read_bytes() == first
-
-
 def test_what_others_publish_is_counted_and_not_judged(port: int, tmp_path: Path) -> None:
     """A retained message, which waits for the subscribers."""
     runner = CliRunner()

@@ -18,7 +18,6 @@ from canopy_load.brokers.registry import PEERS, Peer
 from canopy_load.compare import started_brokers
 from canopy_load.compare.contest import Contest, ContestHooks
 from canopy_load.compare.started_brokers import VersionConflict
-from canopy_load.engine.conductor import RunError
 from canopy_load.engine.job import Job
 from canopy_load.report.result import Result
 from canopy_load.scenario.scenario_schema import Scenario
@@ -196,31 +195,6 @@ async def test_an_interruption_ends_the_broker_and_keeps_what_there_is(kind: typ
     assert contest.comparison.interrupted
     assert [len(entrant.results) for entrant in contest.comparison.entrants] == [1, 0]
     assert os.sched_getaffinity(0) == before
-
-
-async def test_nothing_is_begun_once_it_was_stopped() -> None:
-    stage = Stage()
-    contest = Contest(SCENARIO, "", ["canopy", "mosquitto"], rounds=2)
-    stop = asyncio.Event()
-
-    async def play(job: Job, stop: asyncio.Event | None = None) -> Result:
-        assert stop is not None
-        stop.set()
-        return await stage.play(job)
-
-    await contest.run(stage.means(stop=stop, play=play))
-    assert stage.turns == ["canopy"]
-    assert contest.comparison.interrupted
-    assert len(contest.comparison.entrants[0].results) == 1
-
-
-async def test_a_generator_that_fails_is_told_in_a_line() -> None:
-    stage = Stage()
-    stage.results = [RunError("out of ports"), result()]
-    contest = Contest(SCENARIO, "", ["canopy", "mosquitto"], rounds=1)
-    await played(contest, stage)
-    assert contest.comparison.entrants[0].failure == "failed in round 1: out of ports"
-    assert contest.comparison.entrants[1].failure is None
 
 
 def test_all_speak_3_1_1_where_one_speaks_no_other() -> None:

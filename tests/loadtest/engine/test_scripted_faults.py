@@ -122,7 +122,7 @@ def test_the_totals(everything: Played) -> None:
 
 
 def copies(result: Result) -> tuple[int, int]:
-    """Further copies as the live view and the plot have them, and as the headline does."""
+    """Further copies as the seconds have them, and as the headline does."""
     found = result.deliveries
     return (
         sum(each.copies for each in result.seconds),

@@ -138,14 +138,6 @@ def test_acknowledged_and_lost(qos: int) -> None:
     assert found.operations == (1, 2), "the SUBSCRIBE and the PUBLISH show it"
 
 
-def test_what_is_lost_of_a_session_that_was_away() -> None:
-    story = subscribed("s")
-    story.ends("s")
-    story.publish()
-    story.connect("s", present=True)
-    assert story.broken() == ["lost"]
-
-
 @for_each(
     "changed",
     [
@@ -191,14 +183,6 @@ def test_what_nobody_can_say_is_unjudged(changed: Callable[[Story], object]) -> 
     verdict = story.judged()
     assert verdict.findings == []
     assert verdict.unjudged["lost"] == 1
-
-
-def test_twice() -> None:
-    story = subscribed("s")
-    message = story.publish(qos=2)
-    story.comes("s", message)
-    story.comes("s", message)
-    assert story.broken() == ["twice"]
 
 
 def test_a_filter_with_a_lower_qos_brings_no_second_copy_with_qos_2() -> None:
@@ -271,40 +255,6 @@ def test_what_is_asked_for_on_a_connection_that_is_still_there_is_answered() -> 
     assert story.broken() == ["answered"]
     story.ends("p")
     assert story.broken() == []
-
-
-def test_a_subscribe_that_is_not_answered() -> None:
-    story = Story()
-    story.connect("s")
-    story.history.add(Subscribe(client="s", began=story.time + 1, topic_filter="t", qos=1))
-    assert story.broken() == ["answered"]
-
-
-def test_a_broker_that_breaks_the_protocol() -> None:
-    story = subscribed("s")
-    story.ends("s", broke="a PUBLISH without a topic")
-    (found,) = story.judged().findings
-    assert (found.promise, found.what) == ("protocol", "a PUBLISH without a topic")
-
-
-@for_each(
-    ("promise", "changed"),
-    [
-        ("as sent", lambda story: story.comes("s", (SEEN, 7))),
-        ("altered", lambda story: story.comes("s", story.publish(), intact=False)),
-        ("QoS", lambda story: story.comes("s", story.publish(), qos=2)),
-        ("QoS", lambda story: story.comes("s", story.publish(qos=2), qos=1)),
-        ("QoS", lambda story: (story.subscribe("s", "u", qos=1), story.comes("s", story.publish(topic="u", qos=2)))),
-        ("asked for", lambda story: story.comes("s", story.publish(topic="u"))),
-        ("refused", lambda story: story.comes("s", story.publish("fail"))),
-        ("will revoked", lambda story: story.comes("s", story.publish("fail", will=True))),
-        ("will too early", lambda story: story.comes("s", story.publish(will=True, not_before=99.0))),
-    ],
-)
-def test_what_should_not_have_come_so(promise: str, changed: Callable[[Story], object]) -> None:
-    story = subscribed("s")
-    changed(story)
-    assert story.broken() == [promise]
 
 
 def test_a_subscription_that_was_refused_gets_nothing() -> None:
@@ -583,13 +533,6 @@ def test_a_member_that_came_later_is_not_starved() -> None:
     assert (story.broken(), story.judged().checked["starved"]) == ([], 0)
 
 
-def test_what_is_published_after_the_unsuback_does_not_come() -> None:
-    story = subscribed("s")
-    story.unsubscribe("s", "t/#")
-    story.comes("s", story.publish())
-    assert story.broken() == ["unsubscribed"]
-
-
 def test_what_is_published_after_another_subscribe_must_come() -> None:
     story = subscribed("s")
     story.unsubscribe("s", "t/#")
@@ -610,14 +553,6 @@ def test_a_message_comes_once_with_qos_0() -> None:
     assert story.broken() == ["twice with QoS 0"]
 
 
-def test_no_local() -> None:
-    story = Story()
-    story.connect("p")
-    story.subscribe("p", "t/#", no_local=True)
-    story.comes("p", story.publish())
-    assert story.broken() == ["No Local"]
-
-
 @for_each(
     ("options", "retain", "flag", "broken"),
     [
@@ -634,15 +569,6 @@ def test_the_retain_flag(options: dict[str, bool], retain: bool, flag: bool, bro
     story.subscribe("s", "t/#", **options)
     story.comes("s", story.publish(retain=retain), retain=flag)
     assert story.broken() == broken
-
-
-def test_retain_handling() -> None:
-    story = Story()
-    message = story.publish(retain=True)
-    story.connect("s")
-    story.subscribe("s", "t/#", handling=2, as_published=True)
-    story.comes("s", message, retain=True)
-    assert story.broken() == ["Retain Handling"]
 
 
 def test_a_subscription_of_the_session_before_brings_nothing_to_a_new_one() -> None:
@@ -675,18 +601,6 @@ def test_a_will_is_due_to_those_that_subscribed_before_the_connection_was_lost(
     story.connect("s")
     story.subscribe("s", "t/#")
     assert story.broken() == broken
-
-
-def test_an_unsubscribe_is_answered() -> None:
-    story = subscribed("s")
-    story.history.add(Unsubscribe(client="s", began=9.0, topic_filter="t/#"))
-    assert story.broken() == ["answered"]
-
-
-def test_an_unsuback_denies_no_subscription_that_there_was() -> None:
-    story = subscribed("s")
-    story.unsubscribe("s", "t/#", code=0x11)
-    assert story.broken() == ["UNSUBACK"]
 
 
 def test_an_unsubscribe_that_is_sent_again_may_find_no_subscription() -> None:

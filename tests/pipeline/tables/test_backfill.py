@@ -72,8 +72,8 @@ def tables(folder: Path, format_: str = PARQUET, say: Say = unsaid, **more: Any)
     return run(str(folder / "record"), str(folder / "out"), str(folder / "maps/tables.toml"), options, say)
 
 
-def again(folder: Path, format_: str = PARQUET, begin: int = 5, end: int | None = 8, **more: Any) -> TablesOutcome:
-    return tables(folder, format_, replace=Range(begin, end), **more)
+def again(folder: Path, format_: str = PARQUET, begin: str = "5", end: str = "8", **more: Any) -> TablesOutcome:
+    return tables(folder, format_, replace=Range.of(begin, end), **more)
 
 
 def test_segments_that_are_merged_meanwhile_are_read_where_they_are_then(
@@ -162,11 +162,11 @@ def test_dead_letters_are_decoded_again(tmp_path: Path, format_: str) -> None:
     mapping(tmp_path / "maps", AFTER)
     assert tables(tmp_path, format_).done.dead == {("power", "malformed"): 1, ("power", "wrong-type"): 1}
     mapping(tmp_path / "maps", AFTER + "[limits]\npayload_bytes = 20\n")
-    outcome = again(tmp_path, format_, 13, 14)
+    outcome = again(tmp_path, format_, "13", "14")
     assert outcome.done.dead == {("power", "malformed"): 1, ("power", "wrong-type"): 1, ("power", "too-large"): 1}
     assert read(tmp_path / "out", format_, "dead_letters", "seq") == [(12,), (13,), (14,)]
     mapping(tmp_path / "maps", AFTER)
-    outcome = again(tmp_path, format_, 13, 14)
+    outcome = again(tmp_path, format_, "13", "14")
     assert outcome.done.dead == {("power", "malformed"): 1, ("power", "wrong-type"): 1}
     assert read(tmp_path / "out", format_, "dead_letters", "seq") == [(12,), (14,)]
     assert read(tmp_path / "out", format_)[-1] == (13, 1.5)
@@ -213,7 +213,7 @@ def test_rows_whose_events_are_gone_stay(tmp_path: Path, format_: str) -> None:
     assert "the rows of numbers 5 to 6 stay as they are" in said[1]
     assert read(tmp_path / "out", format_) == [(n, None if n in (5, 6) or n > 8 else float(n)) for n in range(1, 12)]
     with pytest.raises(UnreadError, match=r"Put the segments back$"):
-        again(tmp_path, format_, 5, 6, allow_gaps=True)
+        again(tmp_path, format_, "5", "6", allow_gaps=True)
 
 
 def test_an_alias_has_the_name_that_it_had_then(tmp_path: Path) -> None:
@@ -226,23 +226,44 @@ def test_an_alias_has_the_name_that_it_had_then(tmp_path: Path) -> None:
     told.write(tmp_path / "record", segments=4)
     mapping(tmp_path / "maps", '[tables.metrics]\nfilter = "spBv1.0/#"\nformat = "sparkplug"\n')
     before = tables(tmp_path).done
-    outcome = again(tmp_path, begin=2, end=2)
+    outcome = again(tmp_path, begin="2", end="2")
     names = [(1, "old"), (2, "old"), (3, "new"), (4, "new")]
     assert read(tmp_path / "out", PARQUET, "metrics", "seq, metric") == names
     assert outcome.done.births == before.births
 
 
 @for_each(
-    ("begin", "end", "why"),
+    ("begin", "end", "numbers"),
     [
-        (9, 5, "an empty range"),
-        (13, None, "the tables end at number 12, before this range; a run without --replace reads on"),
+        ("2026-11-21T16:00:04", "2026-11-21T16:00:08", (5, 8)),
+        ("2026-11-21T16:00:04Z", None, (5, 12)),
+        (None, "2026-11-21T16:00:00.500", (1, 1)),
+        ("3", "2026-11-22", (3, 12)),
+        ("11", "99", (11, 12)),
     ],
 )
-def test_a_wrong_range_is_a_line_with_the_remedy(tmp_path: Path, begin: int, end: int | None, why: str) -> None:
+def test_a_range_is_of_numbers_or_times(tmp_path: Path, begin: str | None, end: str | None, numbers: object) -> None:
+    begun(tmp_path)
+    from canopy_pipeline.runtime.storage import Local
+
+    assert Range.of(begin, end).numbers(Local(tmp_path / "record"), 12) == numbers
+
+
+@for_each(
+    ("begin", "end", "why"),
+    [
+        ("9", "5", "an empty range"),
+        ("0", "5", "an empty range"),
+        ("13", None, "the tables end at number 12, before this range; a run without --replace reads on"),
+        ("2026-12-01", None, "the record has no event of that time"),
+        ("yesterday", None, "--from yesterday: must be a time"),
+        ("2026-11-22", "2026-11-21", "an empty range"),
+    ],
+)
+def test_a_wrong_range_is_a_line_with_the_remedy(tmp_path: Path, begin: str, end: str | None, why: str) -> None:
     begun(tmp_path)
     with pytest.raises(MisuseError, match=why):
-        tables(tmp_path, replace=Range(begin, end))
+        tables(tmp_path, replace=Range.of(begin, end))
     assert read(tmp_path / "out", PARQUET) == WRONG
 
 
@@ -292,7 +313,7 @@ def test_killed_at_every_step_each_row_is_there_once(tmp_path: Path, job: str, f
         if format_ == DELTA or (folder / "out/views.duckdb.sql").exists():
             before = [(seq, watts) for seq, watts in read(moved(folder, tmp_path / "whole"), format_)]
             assert before in (WRONG, AFTERWARDS), (folder.name, made)
-        assert again(folder, format_, 5, 12).rows == {"power": 11}
+        assert again(folder, format_, "5", "12").rows == {"power": 11}
         assert read(folder / "out", format_) == AFTERWARDS, folder.name
         assert read(folder / "out", format_, "dead_letters", "seq") == [(12,)]
         assert not list((folder / "out").glob("_staging-*"))
@@ -314,9 +335,9 @@ def test_stopped_at_every_commit_to_a_catalog_each_row_is_there_once(
     configured(monkeypatch, tmp_path / "lake")
     begun(tmp_path, ICEBERG)
     with stopped(monkeypatch, steps):
-        again(tmp_path, ICEBERG, 5, 12)
+        again(tmp_path, ICEBERG, "5", "12")
     assert read(tmp_path / "out", ICEBERG) in (WRONG, AFTERWARDS)
-    assert again(tmp_path, ICEBERG, 5, 12).rows == {"power": 11}
+    assert again(tmp_path, ICEBERG, "5", "12").rows == {"power": 11}
     assert read(tmp_path / "out", ICEBERG) == AFTERWARDS
     assert read(tmp_path / "out", ICEBERG, "dead_letters", "seq") == [(12,)]
 
@@ -328,7 +349,7 @@ def test_other_tables_and_days_stay(tmp_path: Path) -> None:
     whole = tables(tmp_path)
     names = [*whole.rows, "dead_letters"]
     before = {name: read(tmp_path / "out", PARQUET, name, "* exclude (date)") for name in names}
-    outcome = again(tmp_path, begin=9, end=20)
+    outcome = again(tmp_path, begin="9", end="20")
     assert outcome.rows == whole.rows
     assert outcome.done.dead == whole.done.dead
     assert {name: read(tmp_path / "out", PARQUET, name, "* exclude (date)") for name in names} == before

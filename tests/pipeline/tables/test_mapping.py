@@ -55,6 +55,8 @@ MISTAKES = {
     TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pumpe"': "no message plant.Pumpe in the",
     TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pump"\ncolumns.x = "int64"': "no field x",
     "tables = [": "not valid TOML",
+    f"tables = {'9' * 5000}": "not valid TOML",
+    f"tables = {'[' * 5000}": "not ",
 }
 
 

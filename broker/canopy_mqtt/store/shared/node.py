@@ -658,11 +658,11 @@ class Node:
 
     def _part(self, session: Session, name: str) -> None:
         """Have a session take no more from a share group. What it has taken stays with it."""
-        members = self._members.get(name, {})
-        members.pop(session.id, None)
-        self._untold = -1
-        if not members:
-            self._members.pop(name, None)
+        members = self._members.get(name)
+        if members is not None and members.pop(session.id, None) is not None:
+            self._untold = -1
+            if not members:
+                del self._members[name]
 
     def has_room(self, session: Session) -> None:
         """Take more for a session, if more waits for its share groups."""
@@ -702,7 +702,10 @@ class Node:
 
     def _tell_members(self) -> None:
         """Tell the others of the members here, if these have changed, and now and then: they may have missed it."""
-        self._untold = self._untold + 1 if self._untold >= 0 else AGAIN
+        if self._untold < 0:
+            self._untold = AGAIN
+        elif self._members:
+            self._untold += 1
         if self._untold >= AGAIN and self.joined is not None:
             self._untold = 0
             counts = [

@@ -158,7 +158,7 @@ def find(name: str) -> Driver:
         raise Misuse(f"--broker {name}: known are {', '.join(known())}, and files that end with .toml")
     try:
         return replace(_parsed(tomllib.loads(file.read_text(encoding="utf-8"))), name=file.stem)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise Misuse(f"--broker {name}: {error}") from error
 
 
