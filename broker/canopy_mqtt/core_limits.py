@@ -44,8 +44,9 @@ def change(router: Router, settings: Settings) -> None:
         made.allow_anonymous = before.allow_anonymous
     # Draining has set it: the broker to which clients shall go.
     made.server_reference = before.server_reference
-    # A worker has set it.
+    # A worker has set it, or the part that has made the store.
     made.relays_retained = before.relays_retained
+    made.retained_in_store = before.retained_in_store
     made.presence_crosses = before.presence_crosses
     for name in NAMES:
         setattr(before, name, getattr(made, name))

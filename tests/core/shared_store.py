@@ -19,7 +19,7 @@ from canopy_mqtt.core.persistence.journal import (
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.shared import Attempt, SharedSessions
+from canopy_mqtt.core.shared import Attempt, Offer, RetainedWait, SharedSessions
 from canopy_mqtt.core.topics.subscription import Subscription
 from tests.core.harness import Client, Network, limits
 
@@ -89,6 +89,9 @@ class SharedStore(SharedSessions):
         if self.at_once:
             attempt.opened(None)
 
+    def look(self, wait: RetainedWait) -> None:
+        wait.start()
+
     def left(self, attempt: Attempt) -> None:
         assert attempt.is_gone
         assert attempt.session is None
@@ -98,8 +101,14 @@ class SharedStore(SharedSessions):
         return session.claim is not None and session.client_id not in self.absent
 
     def publish(
-        self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
+        self,
+        message: Message,
+        session: Session | None,
+        packet_id: int,
+        live: Callable[[], object] | None,
+        offer: Offer | None,
     ) -> None:
+        assert offer is None  # it keeps no retained messages
         self.kept.append(Kept(message, session, packet_id))
         if live is not None:
             self.live.append(live)

@@ -48,8 +48,7 @@ class Sharing:
         self._cluster: Cluster | None = None
         router = server.router
         router.shared = store.sessions
-        # Nothing brings back to a node what it had retained but the other nodes.
-        router.limits.relays_retained = True
+        router.limits.retained_in_store = True
         store.attach(router, after_batch=server.after_batch, tell=self._tell, linked=self._linked)
 
     @property

@@ -38,7 +38,8 @@ class Cluster:
         self._look_at_clock()
         own = Greeting(settings.name, settings.node, store=store)
         self.links = make_links(server, settings, own)
-        server.router.retained_store.nodes = tuple(NODES + name for name in self.links.nodes)
+        if not store:
+            server.router.retained_store.nodes = tuple(NODES + name for name in self.links.nodes)
         self.listener = ClusterListener(server, settings, Door(server, own, list(self.links.nodes)))
         self.telling = Telling(server, self.links)
         self.opened: Callable[[], Awaitable[None]] | None = None

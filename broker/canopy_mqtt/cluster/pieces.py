@@ -10,12 +10,13 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from canopy_mqtt.store.shared.calls import DeliveryKey, General, Hello, Hints, Members, Piece, Taken
+from canopy_mqtt.store.shared.calls import Changed, DeliveryKey, General, Hello, Hints, Members, Piece, Taken
 
 HELLO: Final = b"$node/hello"
 HINTS: Final = b"$node/hints"
 TAKEN: Final = b"$node/taken"
 GENERAL: Final = b"$node/general"
+CHANGED: Final = b"$node/changed"
 MEMBERS: Final = b"$node/members"
 
 KEY: Final = struct.Struct(">QQQ")
@@ -44,6 +45,8 @@ def encode(piece: Piece) -> Iterator[tuple[bytes, bytes]]:
             yield HELLO, b""
         case General():
             yield GENERAL, b""
+        case Changed():
+            yield CHANGED, b""
 
 
 def decode(topic: bytes, payload: bytes) -> Piece:
@@ -59,4 +62,6 @@ def decode(topic: bytes, payload: bytes) -> Piece:
             return Members(node, list(COUNT.iter_unpack(payload[NODE.size :])))
     except (struct.error, UnicodeDecodeError):
         return General()
+    if topic == CHANGED:
+        return Changed()
     return Hello() if topic == HELLO else General()

@@ -56,6 +56,8 @@ class Limits:
         self.retain_available = True
         # True if a node that joins gets what other nodes have retained, too: it lost all at its end, and they serve on.
         self.relays_retained = False
+        # True if other nodes read from a store what is retained here (`core.shared`): to them it is a live message.
+        self.retained_in_store = False
         self.allow_anonymous = True
         self.allow_empty_client_id = True
         self.max_session_expiry = NEVER

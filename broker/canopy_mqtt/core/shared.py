@@ -18,7 +18,12 @@ from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 
 if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+    from canopy_mqtt.core.accounts import Account
     from canopy_mqtt.core.session.session import Session
+    from canopy_mqtt.core.topics.subscription import Subscription
+    from canopy_mqtt.core.topics.topic_tree import RetainedTree
 
 
 class Attempt:
@@ -116,6 +121,53 @@ class Attempt:
         self._told = None
 
 
+class Offer:
+    """A change of retained messages that the store that brokers share has not written yet, and its room.
+
+    A message is to be retained, or a topic is cleared.
+    """
+
+    def __init__(self, message: Message, account: Account) -> None:
+        self.message = message
+        self.account = account
+        self.clears = False
+        # Only in place of the message with this version; 0: of any.
+        self.replaces: i64 = 0
+        # The number of its publish (`RetainedTree.published`); 0: no subscriber was sent it.
+        self.published: i64 = 0
+        self.publisher = ""
+        self.count = 0
+        self.size = 0
+
+
+class RetainedWait:
+    """A new subscription that waits until the retained messages here are the newest."""
+
+    def __init__(self, session: Session, subscription: Subscription, tree: RetainedTree) -> None:
+        self._session = session
+        self._subscription = subscription
+        self._tree = tree
+        self._since: i64 = tree.published
+        self._lost = session.ledger.in_all()
+
+    def go(self, now: float) -> None:
+        """Send them, if it is still there."""
+        self.start()
+        self._session.go_on(now)
+
+    def start(self) -> None:
+        """Begin to send them, if it is still there."""
+        session, subscription = self._session, self._subscription
+        name = subscription.topic_filter
+        entry = subscription.entry
+        if session.ended or session.subscriptions.get(name) is not subscription or entry is None:
+            return
+        if self._tree.leads_to(entry.topic_filter):
+            # A live message that was lost meanwhile comes again.
+            since = self._since if session.ledger.in_all() == self._lost else -1
+            session.start_stream(subscription, self._tree, since)
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SharedSessions:
     """The store of the sessions that several brokers share. Must not raise, and must not block.
@@ -155,18 +207,34 @@ class SharedSessions:
         """
         raise NotImplementedError
 
+    def look(self, wait: RetainedWait) -> None:
+        """Call `wait.go` when the retained messages here have all that was acknowledged anywhere by now."""
+        raise NotImplementedError
+
+    def retain(self, offer: Offer, origin: Session | None) -> None:
+        """Keep what is to be retained, or that a topic was cleared. `origin`: the session that has published it.
+
+        Call `RetainedStore.written` when it is kept, or will not be; what is kept comes by `RetainedStore.keep`.
+        """
+        raise NotImplementedError
+
     def holds(self, session: Session) -> bool:
         """Return whether the store has a session that is here: it has none that was opened while it was away."""
         raise NotImplementedError
 
     def publish(
-        self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
+        self,
+        message: Message,
+        session: Session | None,
+        packet_id: int,
+        live: Callable[[], object] | None,
+        offer: Offer | None,
     ) -> None:
         """Keep a message of QoS 1 or 2 for the durable sessions, and the share groups, that want it.
 
         Called for each: by the time that it is acknowledged, it has to be known whether there are any. `packet_id`: of
-        a PUBLISH of QoS 2 of a durable session, to be kept; 0 for all others. Messages of other nodes are not for it:
-        these have kept them.
+        a PUBLISH of QoS 2 of a durable session, to be kept; 0 for all others. `offer`: it is to be retained as well,
+        both or neither. Messages of other nodes are not for it: these have kept them.
         `session`: of a durable session here that has published it (for No Local); None: of others, or wills of QoS 2.
         `live`: gives the message to all who have it live, and is called when the message is kept, before that is told
         to the journal, but not where it had come before, maybe to another node. None: they have it already.

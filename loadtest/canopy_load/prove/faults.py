@@ -42,6 +42,7 @@ class Fault(StrEnum):
     ROAM = "roam"
     TAKEOVER = "takeover"
     KILL = "kill"
+    KILL_ALL = "kill-all"
     STOP = "stop"
     RESTART = "restart"
     SCALE = "scale"
@@ -66,12 +67,12 @@ DISK_FAULTS: Final = (Fault.STORE_PAUSED, Fault.STORE_FULL, Fault.STORE_READ_ONL
 BROKER_FAULTS: Final = tuple(each for each in Fault if each not in CLIENT_FAULTS)
 """Those of a broker that was started for the proof."""
 LEAST_NODES: Final = {
-    Fault.SCALE: 2, Fault.ISOLATE: 2, Fault.PAIR: 3, Fault.HALVES: 4, Fault.ONE_WAY: 2,
+    Fault.KILL_ALL: 2, Fault.SCALE: 2, Fault.ISOLATE: 2, Fault.PAIR: 3, Fault.HALVES: 4, Fault.ONE_WAY: 2,
 }  # fmt: skip
 """How many nodes a fault needs; with fewer, one of the others is the same."""
-STARTS: Final = (Fault.KILL, Fault.RESTART, Fault.SCALE, Fault.KILL_WORKER, Fault.WORKERS)
+STARTS: Final = (Fault.KILL, Fault.KILL_ALL, Fault.RESTART, Fault.SCALE, Fault.KILL_WORKER, Fault.WORKERS)
 TOUCHES: Final = {
-    **dict.fromkeys((Fault.KILL, Fault.STOP, Fault.RESTART, Fault.SCALE, Fault.KILL_WORKER, Fault.WORKERS), "process"),
+    **dict.fromkeys((*STARTS, Fault.STOP), "process"),
     **dict.fromkeys(PARTITIONS, "network"),
     **dict.fromkeys((Fault.LATENCY, Fault.SEVER), "clients"),
     **dict.fromkeys((*DISK_FAULTS, Fault.STORE_RESTART), "store"),
@@ -169,4 +170,6 @@ def _drawn(random: Random, fault: Fault, load: float, nodes: int, timeout: float
 def _how_many(fault: Fault, nodes: int) -> int:
     if fault in (Fault.PAIR, Fault.ONE_WAY):
         return 2
+    if fault is Fault.KILL_ALL:
+        return nodes
     return math.floor(nodes / 2) if fault is Fault.HALVES else 1

@@ -84,7 +84,9 @@ ENDURING: Final = frozenset(
 
 OF_GROUPS: Final = frozenset({"lost to a group", "first of a group", "to two members"})
 """The promises that are about a share group."""
-KILLS: Final = (Fault.KILL, Fault.KILL_WORKER)
+OF_RETAINED: Final = frozenset({"retained, the last", "retained, the same", "retained, each node"})
+"""The promises about retained messages alone."""
+KILLS: Final = (Fault.KILL, Fault.KILL_ALL, Fault.KILL_WORKER)
 WILL_SECONDS: Final = 1.0
 """A will that was due, or withdrawn, in so many seconds before the broker went down may not have been seen by it.
 Between a quiet phase and the next fault there are more."""
@@ -196,9 +198,13 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         client = proof.plan.clients.get(finding.client)
         keeps = client is not None and not client.clean and of_session(finding, events)
         everywhere = durability.shared and (keeps or finding.promise in OF_GROUPS)
-        promised = replace(durability, volatile=True) if durability.shared and not everywhere else durability
-        excused = apart and apart.excuse(
-            finding.promise, events, everywhere, _is_of_database(proof, durability, events)
+        in_table = durability.shared and finding.promise in OF_RETAINED
+        volatile = durability.shared and not (everywhere or in_table)
+        promised = replace(durability, volatile=True) if volatile else durability
+        excused = (
+            apart
+            and not in_table
+            and apart.excuse(finding.promise, events, everywhere, _is_of_database(proof, durability, events))
         )
         if excused or _excused(finding.promise, events, promised, proof):
             ruling.not_promised += 1

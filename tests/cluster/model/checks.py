@@ -95,14 +95,21 @@ def _check_share_group(world: Network, name: str, qos: int) -> None:
 
 
 def _check_retained(world: Network) -> None:
-    """No publisher's message is retained in place of a newer one of its own that was acknowledged."""
-    row = world.db.tables["retained"].get("r")
-    if row is None:
-        return
-    pub, number = row["msg"]["pub"], row["msg"]["n"]
-    later = [n for name, n in world.acked if name == pub and n > number and world.begun[(pub, n)][1]["topic"] == "r"]
-    if later:
-        raise Violation(f"retained: {pub} {number} is kept, {later} were acknowledged")
+    """No publisher's message is retained in place of a newer one of its own that was acknowledged, and all nodes have
+    the same."""
+    rows = world.db.tables["retained"]
+    for topic, row in rows.items():
+        pub, number, clear = row["msg"]["pub"], row["msg"]["n"], row["msg"]["clear"]
+        later = [msg for key, (_, msg) in world.begun.items() if key in world.acked and msg["topic"] == topic]
+        newest = max((msg for msg in later if msg["pub"] == pub), key=lambda msg: msg["n"], default=row["msg"])
+        # What clears a topic that is clear leaves no trace, nor what comes before it in one group.
+        begun = world.begun[(pub, newest["n"])][0]
+        cleared = any(msg["clear"] and world.acked[(msg["pub"], msg["n"])] >= begun for msg in later)
+        if newest["n"] > number and not (clear and cleared):
+            raise Violation(f"retained: {pub} {number} is kept, {newest['n']} was acknowledged")
+    for node in world.nodes.values():
+        if world.works(node) and node.copy != {topic: row["msg"] for topic, row in rows.items()}:
+            raise Violation(f"retained: {node.name} has {node.copy}")
 
 
 def _check_wills(world: Network) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Final
 
+from tests.cluster.model.functions import RETAINED
 from tests.cluster.model.network import FOR_EVER, Connection, Network, Violation
 
 GROUPS: Final = {"$share/x/a": 2, "$share/x/b": 1}
@@ -66,16 +67,19 @@ class Publisher(Client):
         self.left -= 1
         self.number += 1
         topic = rng.choice(self.world.topics)
-        if "retained" in self.world.parts and rng.random() < 0.15:
-            topic = "r"
+        if "retained" in self.world.parts and rng.random() < self.world.retained_share:
+            topic = rng.choice(RETAINED)
+        retain = topic in RETAINED
         msg = {"topic": topic, "pub": self.name, "n": self.number, "qos": self.qos}
+        if retain:
+            msg["clear"] = rng.random() < 0.3
         while True:
             self.last = self.last % 9 + 1
             if self.last not in self.flight:
                 break
-        self.flight[self.last] = [msg, "pub", topic == "r"]
+        self.flight[self.last] = [msg, "pub", retain]
         self.world.begun[(self.name, self.number)] = (self.world.now, msg)
-        self.send(("publish", self.qos, self.last, msg, topic == "r"))
+        self.send(("publish", self.qos, self.last, msg, retain))
 
     def packet(self, packet: Any) -> None:
         kind = packet[0]

@@ -16,10 +16,11 @@ from tests.cluster.model.database import Lock, Row, Steps, Transaction
 from tests.cluster.model.network import FOR_EVER
 
 MATCHES: Final[dict[str, tuple[str, ...]]] = {
-    "a": ("a",), "b": ("b",), "+": ("a", "b"), "s": ("s",), "r": ("r",), "w": ("w",),
-    "$share/x/a": (), "$share/x/b": (),
+    "a": ("a",), "b": ("b",), "+": ("a", "b"), "s": ("s",), "w": ("w",), "$share/x/a": (), "$share/x/b": (),
 }  # fmt: skip
 """The topics that each topic filter matches. A share group gets what matches its own subscription."""
+RETAINED: Final = ("r", "r2")
+"""The topics of retained messages, which no filter matches."""
 SLOTS: Final = (0, 1, 2, 3)
 LONG: Final = 9
 """The slot of what has waited long."""
@@ -115,6 +116,12 @@ def feed(tx: Transaction, vector: Vector) -> Steps[tuple[list[tuple[Any, Row]], 
     return fresh(tx, "filter", vector)
 
 
+def feed_retained(tx: Transaction, vector: Vector) -> Steps[tuple[list[tuple[Any, Row]], Vector]]:
+    """Return the retained messages, and the topics that were cleared, that are not known, without a lock."""
+    yield from ONE_STATEMENT
+    return fresh(tx, "retained", vector)
+
+
 def look(tx: Transaction) -> Steps[tuple[dict[str, Row], bool, list[tuple[Any, Row]]]]:
     """What a node polls: the nodes, whether dead ones own sessions, and the wills of dead incarnations."""
     yield from ONE_STATEMENT
@@ -159,7 +166,7 @@ def write(
         tx.put("progress", (node, grp), {"last": last, "outcome": (frozenset(), frozenset())})
     rows, _ = fresh(tx, "filter", vectors[0])
     out["news"] = bool(rows)
-    out["retained"], out["retained_at"] = fresh(tx, "retained", vectors[1])
+    out["retained"] = bool(fresh(tx, "retained", vectors[1])[0])
     publishes = [i for i in items if i["kind"] in ("pub", "will")]
     if publishes and any(not row["gone"] for _, row in rows) and "no_look" not in without:
         # A filter that the node may not know: nothing is written, and the node matches its messages again.
@@ -236,16 +243,24 @@ def write(
     retained = [i for i in kept if i["kind"] == "pub" and i["retain"]]
     if retained:
         yield "retained"
-        for topic in sorted({i["msg"]["topic"] for i in retained}):
-            yield Lock(("retained", topic), "x")
-        for i in retained:
-            row = {"msg": i["msg"], "version": tx.db.draw("version"), "node": node, "grp": grp}
-            tx.put("retained", i["msg"]["topic"], row)
+        # Of several in a group the last one.
+        newest = {i["msg"]["topic"]: i["msg"] for i in retained}
+        for topic, msg in sorted(newest.items()):
+            # A topic without a message is not cleared: nobody has anything to hear.
+            if not msg["clear"] or _has_message(tx, topic):
+                yield Lock(("retained", topic), "x")
+                if not msg["clear"] or _has_message(tx, topic):
+                    tx.put("retained", topic, {"msg": msg, "node": node, "grp": grp})
     yield "progress"
     # The number is written last, with what a lost answer would have said.
     tx.put("progress", (node, grp), {"last": last, "outcome": (frozenset(lost), frozenset(failed))})
     yield "commit"
     return out
+
+
+def _has_message(tx: Transaction, topic: str) -> bool:
+    row = tx.get("retained", topic)
+    return row is not None and not row["msg"]["clear"]
 
 
 def _subscribe(tx: Transaction, node: str, grp: int, items: list[Item]) -> Steps[None]:

@@ -59,6 +59,8 @@ class Network:
         """When a message was written last. QoS 1 may come again from a connection that has ended."""
         self.order: dict[tuple[str, str, int], int] = {}
         """By (topic, publisher, number) of a retained message: the number of its commit."""
+        self.retained_share = self.rng.choice((0.15, 0.7)) if "retained" in parts else 0.0
+        """The share of messages that are retained."""
         self.will_count: dict[int, int] = defaultdict(int)
         self.will_number = 0
         self.anew = -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from canopy_mqtt.store.shared import node as shipped
 from canopy_mqtt.store.shared.calls import (
@@ -28,6 +28,7 @@ from canopy_mqtt.store.shared.calls import (
     Foreign,
     Hello,
     Joined,
+    Look,
     Member,
     Noted,
     Owner,
@@ -59,16 +60,6 @@ NAMES: Final = tuple(MATCHES)
 """The filters; their numbers are the places here."""
 
 
-class Retained(Publish):
-    """A publish that is retained: an old one must not replace a newer one."""
-
-    @property
-    def owner(self) -> Owner:
-        assert self.session is not None
-        assert self.epoch is not None
-        return Owner(self.session, self.epoch)
-
-
 class Will(Publish):
     """A will, which is published by the transaction that deletes its row, (publisher, epoch)."""
 
@@ -79,18 +70,12 @@ class Will(Publish):
         return self.publisher, self.epoch
 
 
-class Look(NamedTuple):
-    """The feeds are read up to now."""
-
-    owner: None = None
-    thing: None = None
-
-
 def publish(
     kind: type[Publish], msg: Any, qos: int, owner: tuple[int | None, int], pid: int, *, retain: bool
 ) -> Publish:
     """Note a message, which is the payload as a whole."""
-    return kind(*owner, pid, msg["topic"], msg, qos, retain, None, msg["pub"], None, ())
+    retained = not msg["clear"] if retain else None
+    return kind(*owner, pid, msg["topic"], msg, qos, retain, None, msg["pub"], None, (), retained)
 
 
 def item_of(what: Noted, without: frozenset[str]) -> Item:
@@ -117,7 +102,7 @@ def item_of(what: Noted, without: frozenset[str]) -> Item:
         case _:
             return {"kind": {Reap: "reap", Empty: "empty", Look: "look"}[type(what)]}
     if isinstance(what, Publish):
-        item["filters"] = {NAMES[number] for number in what.filters}
+        item["filters"] = {NAMES[number] for number in what.filters or ()}
     return {**item, "sid": what.session, "epoch": what.epoch}
 
 
@@ -305,8 +290,7 @@ class Holder:
         if "no_look" in self.node.without and not logic.filters.match(msg["topic"]) and not retain and qos == 1:
             then(None)
             return
-        kind = Retained if retain else Publish
-        logic.note(publish(kind, msg, qos, self.session.owner, pid, retain=retain), then)
+        logic.note(publish(Publish, msg, qos, self.session.owner, pid, retain=retain), then)
 
     def acked(self, kind: str, pid: int) -> None:
         tag = self.out.get(pid)
@@ -349,8 +333,15 @@ class Logic(shipped.Node):
 
     def _feed(self, then: Callable[[], None] | None = None) -> None:
         if "feeds_at_once" in self.without:
-            self._feeding = False
+            self._filter_feed._out = False
         super()._feed(then)
+
+    def _read_retained(self, then: Callable[[], None] | None = None) -> None:
+        if "retained_at_once" in self.without:
+            self._retained_feed._out = False
+        super()._read_retained(then)
+        if then is not None and "look_unread" in self.without:
+            then()
 
     def _doubt(self) -> None:
         if "no_general" not in self.without:
@@ -390,15 +381,7 @@ class Logic(shipped.Node):
     def _pulled(self, group: ShareGroup, pulled: Pulled) -> None:
         super()._pulled(group, pulled._replace(refused=frozenset()) if "refused_stay" in self.without else pulled)
 
-    # -- wills and retained messages -----------------------------------------------------------------------------------
-
-    def _written(self, written: Written) -> None:
-        if written.again and "again_no_look" not in self.without:
-            # What looks at the feeds looks again.
-            flight = self.flight or []
-            self.notes.extendleft(reversed([each for each in flight if isinstance(each.what, Look)]))
-            self.flight = [each for each in flight if not isinstance(each.what, Look)]
-        super()._written(written)
+    # -- wills ---------------------------------------------------------------------------------------------------------
 
     def _release(self, client_id: str, owner: Owner, client: shipped.Client, expiry: int | None = None) -> None:
         super()._release(client_id, owner, client, expiry)
@@ -442,8 +425,8 @@ class Node:
         self.retry: list[Callable[[], None]] = []
         self.grp = 0
         self.vectors: tuple[Vector, Vector] = ({}, {})
-        self.copy: dict[str, tuple[int, Any]] = {}
-        """The retained messages, with their versions."""
+        self.copy: dict[str, Any] = {}
+        """The retained messages, and the topics that were cleared."""
 
     @property
     def incarnation(self) -> int | None:
@@ -483,6 +466,18 @@ class Node:
 
         self.call(functions.feed, (self.vectors[0],), fed)
 
+    def retained(self, back: Callable[[Sequence[object] | None], None]) -> None:
+        def fed(got: Any, error: bool) -> None:
+            if error:
+                back(None)
+                return
+            rows, vector = got
+            self.vectors = (self.vectors[0], vector)
+            self.copy |= {topic: row["msg"] for topic, row in rows}
+            back(())
+
+        self.call(functions.feed_retained, (self.vectors[1],), fed)
+
     def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
         items = [item_of(each, self.without) for each in noted]
         # As far as the filters were known that the messages were matched with, also when it is asked again.
@@ -501,22 +496,21 @@ class Node:
                 self.logic.over()
                 return
             result = out["result"]
-            if result != "again":
-                for topic, row in out["retained"]:
-                    if topic not in self.copy or row["version"] > self.copy[topic][0]:
-                        self.copy[topic] = (row["version"], row["msg"])
-                self.vectors = (self.vectors[0], out["retained_at"])
             if result != "rematch":
                 self.grp += 1
             hints = [DeliveryKey(sid, 0, number) for sid, number in out["hints"]]
             lost = frozenset(Owner(*each) for each in out["lost"])
             failed = frozenset(DeliveryKey(*each) for each in out["failed"])
-            back(Written(result == "again", result == "rematch", out.get("news", False), lost, failed, hints))
+            again, news = result == "again", out.get("news", False)
+            retained = out.get("retained", "retained" in self.world.parts)
+            back(Written(again, result == "rematch", news, retained, lost, failed, hints))
 
         submit()
 
-    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+    def wrote(self, noted: Sequence[Noted], written: Written) -> Iterable[Callable[[], None]]:
         """Nobody waits for whole groups here."""
+        del noted, written
+        return ()
 
     def refused(self, what: Noted, why: str) -> None:
         """The database takes everything."""

@@ -12,6 +12,7 @@ from tests.support.runs import examples, for_each
 
 NO_PARTS: Final[frozenset[str]] = frozenset()
 """Sessions, subscriptions and messages alone."""
+RETAINED: Final = frozenset({"retained"})
 
 
 def histories(first: int, count: int, *, nodes: int = 3, faults: bool = True) -> None:
@@ -39,6 +40,8 @@ NEEDED: Final = (
     ("messages_unseen", 5, NO_PARTS),
     ("no_again", 5, NO_PARTS),
     ("no_pub_fence", 25, NO_PARTS),
+    ("look_unread", 133, RETAINED),
+    ("retained_unfenced", 160, RETAINED),
     ("vector_now", 30_073, NO_PARTS),
     ("will_unlocked", 2, PARTS),
     ("source_lost", 1, PARTS),

@@ -17,7 +17,7 @@ from tests.cluster.model.checks import check
 from tests.cluster.model.clients import GROUPS, Publisher, Subscriber
 from tests.cluster.model.database import Database, Transaction
 from tests.cluster.model.network import FOR_EVER, PARTS, Connection, Network, Violation
-from tests.cluster.model.nodes import Look, Node
+from tests.cluster.model.nodes import Node
 
 STEPS: Final = 900
 """Events before everything is left to come to rest."""
@@ -173,7 +173,7 @@ class World(Network):
             if self.nodes[connection.node].state == "run":
                 out.append((1, self.up_stray, connection))
         if "retained" in self.parts and not self.ending and rng.random() < 0.2:
-            out.append((0.6, self.get))
+            out.append((3, self.get))
         for pair, state in self.link_state.items():
             if state == "down" and rng.random() < 0.3:
                 out.append((1, self.link_up, *sorted(pair)))
@@ -276,22 +276,21 @@ class World(Network):
             client.packet(packet)
 
     def get(self) -> None:
-        """A clean client subscribes to the retained topic: it gets what was acknowledged, or a later one."""
+        """A clean client subscribes to a retained topic: it gets what was acknowledged, or a later one."""
         nodes = [node for node in self.nodes.values() if self.works(node)]
         if not nodes:
             return
         node = self.rng.choice(nodes)
-        acked = [key for key in self.acked if self.begun[key][1]["topic"] == "r"]
-        floor = max([self.order.get(("r", *key), 0) for key in acked], default=0)
+        topic = self.rng.choice(functions.RETAINED)
+        floor = max([self.order.get((topic, *key), 0) for key in self.acked], default=0)
 
-        def then(written: Any) -> None:
-            del written
-            _, msg = node.copy.get("r", (0, None))
-            at = 0 if msg is None else self.order[("r", msg["pub"], msg["n"])]
+        def then() -> None:
+            msg = node.copy.get(topic)
+            at = 0 if msg is None else self.order[(topic, msg["pub"], msg["n"])]
             if at < floor:
-                raise Violation(f"retained: {node.name} gave commit {at}, acknowledged was {floor}")
+                raise Violation(f"retained: {node.name} gave commit {at} of {topic}, acknowledged was {floor}")
 
-        node.logic.note(Look(), then)
+        node.logic.look(then)
 
     def fault(self) -> None:
         rng = self.rng

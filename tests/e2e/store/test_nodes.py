@@ -68,6 +68,24 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 @pytest.mark.long
+async def test_retained_messages_outlive_all_nodes(cluster: Cluster) -> None:
+    """And a live one comes to a subscriber at another node as it was sent."""
+    client = await cluster.join("a", "s", ("r/+", 1))
+    peer = await Peer.join(cluster.daemons["b"].port, "publisher")
+    cluster.stack.callback(peer.abort)
+    for number in range(3):
+        assert await peer.publish(f"r/{number}", b"%d" % number, qos=1, retain=True) == 0
+    assert await peer.publish("r/1", b"", qos=1, retain=True) == 0
+    assert [(await client.message()).payload for _ in range(4)] == [b"0", b"1", b"2", b""]
+    for name in NAMES:
+        await cluster.kill(name)
+    await cluster.start("c")
+    client = await Peer.join(cluster.daemons["c"].port, "new", ("r/+", 1))
+    assert {(await client.message()).payload for _ in range(2)} == {b"0", b"2"}
+    await client.disconnect()
+
+
+@pytest.mark.long
 async def test_a_killed_node_takes_nothing_along(cluster: Cluster) -> None:
     client = await cluster.join("a", "s", ("t", 2))
     await client.disconnect()

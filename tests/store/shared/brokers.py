@@ -46,6 +46,7 @@ class Broker(Network):
 
     async def open(self) -> None:
         await self.store.open(lambda: self.now)
+        await self.store.load()
         self.others.append(self)
 
     async def kill(self) -> None:

@@ -61,6 +61,10 @@ STATE: Final = {
     "message": "SELECT slot, id, convert_from(payload, 'UTF8') FROM message",
     "delivery": "SELECT slot, session, source, id, qos, state, packet_id FROM delivery",
     "received": "SELECT session, packet_id FROM received",
+    "retained": (
+        "SELECT topic, payload IS NULL, convert_from(payload, 'UTF8'), n.name AS node, grp FROM retained r"
+        " JOIN node n ON n.id = r.node"
+    ),
     "slots": "SELECT current FROM slots",
 }
 """All tables, as the model has them."""
@@ -309,7 +313,14 @@ def _rows(db: Mirror, table: str) -> list[tuple[Any, ...]]:
         return [(*key, row["qos"]) for key, row in rows.items()]
     if table == "beat":
         return list(rows.items())
+    if table == "retained":
+        return [(topic, *_retained(row["msg"]), row["node"], row["grp"]) for topic, row in rows.items()]
     return [key if isinstance(key, tuple) else (key,) for key in rows]
+
+
+def _retained(msg: Any) -> tuple[bool, str | None]:
+    """Whether a topic is cleared, and what is retained."""
+    return msg["clear"], None if msg["clear"] else payload(msg).decode()
 
 
 # -- the calls: how a function of the model is called in PostgreSQL ----------------------------------------------------
@@ -336,16 +347,26 @@ async def _feed(db: Mirror, vector: model.Vector) -> tuple[Any, ...]:
     return "SELECT * FROM feed_1($1, $2)", [db.nodes[name] for name in vector], list(vector.values())
 
 
+async def _feed_retained(db: Mirror, vector: model.Vector) -> tuple[Any, ...]:
+    return "SELECT * FROM retained_1($1, $2, 100)", [db.nodes[name] for name in vector], list(vector.values())
+
+
 async def _write(
-    db: Mirror, node: str, incarnation: int, grp: int, items: list[model.Item], vectors: tuple[model.Vector, Any]
+    db: Mirror,
+    node: str,
+    incarnation: int,
+    grp: int,
+    items: list[model.Item],
+    vectors: tuple[model.Vector, model.Vector],
 ) -> tuple[Any, ...]:
     def of(kind: str) -> list[model.Item]:
         return [i for i in items if i["kind"] == kind]
 
     publishes = [
         (
-            i["sid"], i["epoch"], i["pid"], i["msg"]["topic"], payload(i["msg"]), i["qos"], False, None,
-            i["msg"]["pub"], None, await db.filters(i["filters"]),
+            None if i["retain"] and not i["fence"] else i["sid"], i["epoch"], i["pid"], i["msg"]["topic"],
+            payload(i["msg"]), i["qos"], False, None, i["msg"]["pub"], None, await db.filters(i["filters"]),
+            not i["msg"]["clear"] if i["retain"] else None, None, None,
         )
         for i in of("pub")
     ]  # fmt: skip
@@ -363,8 +384,9 @@ async def _write(
         if i["kind"] in ("done", "sent", "released")
     ]  # fmt: skip
     return (
-        "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) w",
-        db.nodes[node], incarnation, grp, [db.nodes[name] for name in vectors[0]], list(vectors[0].values()), publishes,
+        "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) w",
+        db.nodes[node], incarnation, grp, [db.nodes[name] for name in vectors[0]], list(vectors[0].values()),
+        [db.nodes[name] for name in vectors[1]], list(vectors[1].values()), publishes,
         [(i["sid"], i["epoch"], i["pid"]) for i in of("complete")], subscribes, [i["filter"] for i in of("endfilter")],
         changes, [(i["sid"], i["epoch"], None) for i in of("release")], model.BATCH if of("reap") else 0,
     )  # fmt: skip
@@ -412,6 +434,7 @@ CALLS: Final[dict[str, Callable[..., Any]]] = {
     "beat": _beat,
     "declare_dead": _declare_dead,
     "feed": _feed,
+    "feed_retained": _feed_retained,
     "look": _plain("SELECT o_name, o_incarnation, o_alive, o_orphans FROM look_1()"),
     "write": _write,
     "claim": _claim,
@@ -455,6 +478,12 @@ async def _fed(db: Mirror, tx: Transaction, rows: Any) -> Any:
     return {(name, gone, names[node], grp, share) for _, name, gone, node, grp, share in rows}
 
 
+async def _fed_retained(db: Mirror, tx: Transaction, rows: Any) -> Any:
+    del tx
+    names = {number: name for name, number in db.nodes.items()}
+    return {(row[0], row[1] and row[1].decode(), names[row[-2]], row[-1]) for row in rows}
+
+
 async def _looked(db: Mirror, tx: Transaction, rows: Any) -> Any:
     del db, tx
     return {tuple(row[:3]) for row in rows}, any(row[3] for row in rows)
@@ -462,11 +491,11 @@ async def _looked(db: Mirror, tx: Transaction, rows: Any) -> Any:
 
 async def _written(db: Mirror, tx: Transaction, rows: Any) -> Any:
     del db, tx
-    [[result, news, lost, failed, hints]] = rows
+    [[result, news, retained, lost, failed, hints]] = rows
     if result == "over":
         return None
     told = result, set(map(tuple, lost)), set(map(tuple, failed))
-    return told if result == "again" else (*told, news, {(session, number) for session, _, number in hints})
+    return told if result == "again" else (*told, news, retained, {(session, number) for session, _, number in hints})
 
 
 async def _claimed(db: Mirror, tx: Transaction, rows: Any) -> Any:
@@ -502,6 +531,7 @@ ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "beat": _single,
     "declare_dead": _single,
     "feed": _fed,
+    "feed_retained": _fed_retained,
     "look": _looked,
     "write": _written,
     "claim": _claimed,
@@ -520,6 +550,11 @@ def _expect_fed(tx: Transaction) -> Any:
     return {(name, row["gone"], row["node"], row["grp"], row["share"]) for name, row in rows}
 
 
+def _expect_fed_retained(tx: Transaction) -> Any:
+    rows, _ = tx.result
+    return {(topic, _retained(row["msg"])[1], row["node"], row["grp"]) for topic, row in rows}
+
+
 def _expect_looked(tx: Transaction) -> Any:
     nodes, orphans, _ = tx.result
     return {(name, row["incarnation"], row["alive"]) for name, row in nodes.items()}, orphans
@@ -530,7 +565,7 @@ def _expect_written(tx: Transaction) -> Any:
     if out is None:
         return None
     told = out["result"], set(out["lost"]), set(out["failed"])
-    return told if out["result"] == "again" else (*told, out["news"], set(out["hints"]))
+    return told if out["result"] == "again" else (*told, out["news"], out["retained"], set(out["hints"]))
 
 
 def _expect_claimed(tx: Transaction) -> Any:
@@ -557,6 +592,7 @@ def _expect_reads(tx: Transaction) -> Any:
 
 EXPECTED: Final[dict[str, Callable[[Transaction], Any]]] = {
     "feed": _expect_fed,
+    "feed_retained": _expect_fed_retained,
     "look": _expect_looked,
     "write": _expect_written,
     "claim": _expect_claimed,

@@ -116,6 +116,12 @@ class Caller:
             node.learn()
         return owner
 
+    def retain(self, number: int, *, topic: str = "r", clear: bool = False, **given: Any) -> Item:
+        """A publish that is retained, or clears its topic."""
+        item = self.publish(number, topic=topic, **given)
+        item["msg"]["clear"] = clear
+        return {**item, "retain": True, "fence": "owner" in given}
+
     def publish(self, number: int, *, topic: str = "a", qos: int = 1, owner: Any = None, pid: int = 1) -> Item:
         """A publish of this node, with the filters that it knows."""
         owner = owner or {"sid": 0, "epoch": 0}

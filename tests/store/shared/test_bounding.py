@@ -134,7 +134,7 @@ async def test_a_queue_is_looked_at_once_it_has_grown(nodes: Nodes, monkeypatch:
 
     async def wrote(size: int, *sessions: int) -> list[list[int]]:
         hints = [DeliveryKey(each, 0, 1) for each in sessions]
-        bounds.wrote([message(b"x" * size, [1])], Written(False, False, False, frozenset(), frozenset(), hints))
+        bounds.wrote([message(b"x" * size, [1])], Written(False, False, False, False, frozenset(), frozenset(), hints))
         looked.clear()
         clock.now += bounding.SECONDS
         await bounds.turn(clock)

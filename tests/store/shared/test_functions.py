@@ -266,7 +266,7 @@ async def test_filters_of_a_node_are_read_once(nodes: Nodes) -> None:
 
 
 MANY: Final = 2_000
-"""Sessions, filters, subscriptions and messages of others."""
+"""Sessions, filters, subscriptions, messages and retained messages of others."""
 
 OTHERS: Final = f"""
 INSERT INTO session SELECT -i, 'other ' || i, NULL, 1, 1, '{{}}', 300, 'infinity' FROM generate_series(1, {MANY}) i;
@@ -276,6 +276,8 @@ INSERT INTO subscription SELECT -i, id, 1, false, false, 0, 0
 INSERT INTO message SELECT 1, -i, 'a', 'x', 1, false, NULL, NULL, NULL FROM generate_series(1, {MANY}) i;
 INSERT INTO delivery SELECT 1, -i, 0, -i, 1, 0, 0, false, NULL FROM generate_series(1, {MANY}) i;
 INSERT INTO received SELECT -i, 1 FROM generate_series(1, {MANY}) i;
+INSERT INTO retained SELECT 'other/' || i, 'x', 1, NULL, NULL, NULL, 'infinity', -i, 1, 0
+    FROM generate_series(1, {MANY}) i;
 INSERT INTO progress SELECT 1, -i, 0, '{{}}', '{{}}' FROM generate_series(1, {MANY}) i;
 """
 
@@ -290,7 +292,9 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
     [key] = written.hints
     [[known]] = await nodes.ask("SELECT id FROM filter")
     group = Group(
-        publishes=[message(b"2", [known], session=owner.session, epoch=owner.epoch, qos=2, packet_id=2)],
+        publishes=[
+            message(b"2", [known], session=owner.session, epoch=owner.epoch, qos=2, packet_id=2, retained=True),
+        ],
         completions=[Completion(owner.session, owner.epoch, 1)],
         subscribes=[Subscribe(owner.session, owner.epoch, "b", 1), Subscribe(owner.session, owner.epoch, "c", None)],
         ends=["c"],
@@ -307,13 +311,15 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
 
     calls = (
         lambda: (
-            WRITE, node.node, node.incarnation, number(), [node.node], [node.grp], group.publishes, group.completions,
-            group.subscribes, group.ends, group.changes, group.releases, group.reap,
+            WRITE, node.node, node.incarnation, number(), [node.node], [node.grp], [node.node], [node.grp],
+            group.publishes, group.completions, group.subscribes, group.ends, group.changes, group.releases, group.reap,
         ),
         lambda: ("SELECT claim_1($1, $2, 's', true, 300, '{}', true)", node.node, node.incarnation),
         lambda: ("SELECT * FROM content_1($1)", owner.session),
         lambda: ("SELECT * FROM read_1($1, $2, $3, $4)", [owner.session], [0], [10], [key]),
         lambda: ("SELECT * FROM feed_1($1, $2)", [node.node], [node.grp]),
+        lambda: ("SELECT * FROM retained_1($1, $2, 10)", [node.node], [node.grp]),
+        lambda: ("SELECT forget_retained_1(10)",),
         lambda: ("SELECT * FROM look_1()",),
         lambda: ("SELECT expire_1(10)",),
         lambda: ("SELECT collect_1(10)",),

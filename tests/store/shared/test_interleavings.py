@@ -284,6 +284,59 @@ def only_numbers_that_are_asked_again_are_kept(script: Script) -> None:
     assert script.n1.write(again=True)["result"] == "again"
 
 
+def a_retained_message_of_an_earlier_owner_does_not_count(script: Script) -> None:
+    """Its client has retained a newer one elsewhere since."""
+    owner = script.n1.subscriber("p")
+    got = script.n2.claim("p")
+    script.n2.write(script.n2.retain(2, owner={"sid": got["sid"], "epoch": got["epoch"]}))
+    out = script.n1.write(script.n1.retain(1, owner=owner))
+    assert out["lost"] == {(owner["sid"], owner["epoch"])}
+    assert script.rows("retained")["r"]["msg"]["n"] == 2
+
+
+def a_retained_message_of_qos_2_counts_once(script: Script) -> None:
+    owner = script.n1.subscriber("p")
+    script.n1.write(script.n1.retain(1, qos=2, owner=owner, pid=7))
+    script.n2.write(script.n2.retain(2))
+    script.n1.write(script.n1.retain(1, qos=2, owner=owner, pid=7))
+    assert script.rows("retained")["r"]["msg"]["n"] == 2
+
+
+def the_last_of_a_group_is_retained(script: Script) -> None:
+    node = script.n1
+    node.write(node.retain(1), node.retain(2, topic="r2"), node.retain(3), node.retain(4, topic="r2", clear=True))
+    rows, _ = script.run(functions.feed_retained, {})
+    assert [(topic, row["msg"]["n"]) for topic, row in rows] == [("r", 3)]
+
+
+def two_nodes_retain_at_once(script: Script) -> None:
+    """The second waits for the first, and is heard of as the newer one."""
+    first = script.n1.begin(script.n1.retain(1), script.n1.retain(2, topic="r2"))
+    script.go(first, "progress")
+    second = script.n2.begin(script.n2.retain(3, topic="r2"), script.n2.retain(4))
+    script.go(second)
+    assert script.waits(second)
+    script.go(first)
+    rows, vector = script.run(functions.feed_retained, {})
+    assert sorted(row["msg"]["n"] for _, row in rows) == [1, 2]
+    script.go(second)
+    rows, _ = script.run(functions.feed_retained, vector)
+    assert sorted(row["msg"]["n"] for _, row in rows) == [3, 4]
+    assert script.n1.write()["retained"]
+
+
+def a_topic_is_cleared_beside_one_that_retains(script: Script) -> None:
+    script.n1.write(script.n1.retain(1))
+    clears = script.n1.begin(script.n1.retain(2, clear=True))
+    script.go(clears, "progress")
+    again = script.n2.begin(script.n2.retain(3, clear=True))
+    script.go(again)
+    assert script.waits(again)
+    script.go(clears)
+    script.go(again)
+    assert (script.rows("retained")["r"]["node"], script.rows("retained")["r"]["msg"]["n"]) == ("n1", 2)
+
+
 def pull(script: Script, node: str, *members: dict[str, Any], room: int = 4) -> Transaction:
     """Begin to take from the queue of the share group, for members at a node."""
     caller = script.nodes[node]
@@ -422,6 +475,17 @@ HISTORIES: Final[dict[History, tuple[str, str]]] = {
     a_node_that_has_beaten_since_is_not_dead: ("AND p_seen = (SELECT at FROM beat WHERE node = p_node)", ""),
     sessions_of_a_dead_node_are_released: ("AND incarnation < n.incarnation +", "AND incarnation > n.incarnation +"),
     what_may_still_appear_is_not_final: ("min(p.last_id)", "max(p.last_id)"),
+    a_retained_message_of_an_earlier_owner_does_not_count: (" OR retained IS NOT NULL) AND session", ") AND session"),
+    a_retained_message_of_qos_2_counts_once: ("counted AND retained IS NOT NULL", "retained IS NOT NULL"),
+    the_last_of_a_group_is_retained: ("place DESC LOOP", "place LOOP"),
+    two_nodes_retain_at_once: (
+        "nextval('retained_version'),\n                            node = p_node, grp = p_grp;",
+        "nextval('retained_version');",
+    ),
+    a_topic_is_cleared_beside_one_that_retains: (
+        "r.topic = kept.topic AND r.payload IS NOT NULL",
+        "r.topic = kept.topic",
+    ),
     only_numbers_that_are_asked_again_are_kept: ("p.grp < (SELECT max(grp)", "p.grp <= (SELECT max(grp)"),
 }
 """Histories, and for each a rule of the SQL, without which it fails: the text, and what takes its place."""

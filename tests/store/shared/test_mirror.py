@@ -21,7 +21,7 @@ def mirrored(seed: int, change: Callable[[str], str] = str) -> Iterator[World]:
         return made[0]
 
     try:
-        yield World(seed, parts=frozenset({"shares"} if seed % 2 else ()), database=database)
+        yield World(seed, parts=frozenset({"shares", "retained"} if seed % 2 else {"retained"}), database=database)
     finally:
         made[0].close()
 

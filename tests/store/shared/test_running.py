@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from canopy_mqtt.store.shared.calls import (
     Noted,
     Page,
     Piece,
+    RetainedRow,
     Subscribe,
     Terms,
     Waiting,
@@ -110,8 +111,16 @@ class Place:
             if other is not self and self.is_linked:
                 other.node.receive(piece)
 
-    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+    def wrote(self, noted: Sequence[Noted], written: Written) -> Iterable[Callable[[], None]]:
         """Its clients wait for single changes."""
+        del noted, written
+        return ()
+
+    def keep(self, rows: Iterable[RetainedRow]) -> None:
+        """It has no retained messages."""
+
+    def keep_only(self, topics: Collection[str]) -> None:
+        """The same."""
 
     def linked(self, nodes: Collection[str]) -> bool:
         self.others = [*nodes]

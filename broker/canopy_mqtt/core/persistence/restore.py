@@ -74,7 +74,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     Raises:
         RuntimeError: the router has sessions or retained messages.
     """
-    if router.sessions or len(router.retained):
+    if router.sessions or (len(router.retained) and router.shared is None):
         raise RuntimeError("only a new router can be restored")
     messages: dict[MessageRecord, Message] = {}
     groups: list[SessionRecord] = []  # the queues of share groups, whose members come before them

@@ -452,7 +452,7 @@ def _open_session(
         attempt.restored = None
     if present:
         identity.become(session, principal, router)
-    if isinstance(session, NodeSession):
+    if isinstance(session, NodeSession) and router.shared is None:
         session.stream_all(router.retained, router.retained_store.cleared, router.sessions)
     session.link_peer = link_peer(connect)
     session.is_link = identity.is_link(client_id, principal.user_name, limits)

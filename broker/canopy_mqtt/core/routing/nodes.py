@@ -94,6 +94,7 @@ class NodeSession(Session):
         self._presence = b""
         self._takes_frames = False
         self._relays_retained = False
+        self._retained_in_store = False
         # When this session began, in microseconds since 1970; and all sessions, by client identifier.
         load = counters.load
         self._began: i64 = int((load.now + load.epoch) * 1e6)
@@ -109,6 +110,7 @@ class NodeSession(Session):
         policy = DROP_OLDEST if limits.queue_policy == DROP_OLDEST else DROP_NEWEST
         self._presence = b"" if limits.presence_crosses else limits.presence_topic
         self._relays_retained = limits.relays_retained
+        self._retained_in_store = limits.retained_in_store
         self.limit(policy, None, 0, limits.link_bytes)
         send_buffer = self.send_buffer
         if send_buffer is not None:
@@ -140,8 +142,9 @@ class NodeSession(Session):
     ) -> int:
         """Offer a message to the node: as `Session.deliver`; EXCLUDED: it does not cross.
 
-        One that is to be retained comes by `RetainedStore.retain`, to all nodes. One for a share group that lives here
-        is for members there, wherever it came from.
+        One that is to be retained comes by `RetainedStore.retain`, to all nodes. Where a store that they share has it,
+        it is live here, with a mark that says that it had RETAIN. One for a share group that lives here is for members
+        there, wherever it came from.
         """
         del retain
         if group is not None:
@@ -149,11 +152,11 @@ class NodeSession(Session):
             return super().deliver(message, _between_nodes(qos), False, NO_IDENTIFIERS, group, message_terms)
         if not crosses(message, self._presence):
             return EXCLUDED
-        if message.retain:
+        if message.retain and not self._retained_in_store:
             return ACCEPTED
         properties = message.properties
-        if qos == 1 or properties:
-            properties = marked(properties, qos)
+        if qos == 1 or properties or message.retain:
+            properties = marked(properties, qos, 1 if message.retain else 0)
             if properties is not message.properties:
                 message = MessageCopy(message, properties)
         return super().deliver(message, _between_nodes(qos), False, identifiers, group, message_terms)

@@ -35,6 +35,7 @@ from canopy_mqtt.core.routing.links import UPLINKS, is_bridge_state
 from canopy_mqtt.core.routing.node_messages import MARK_SIZE, NodeMessage, TimedMessage, marked, read_mark
 from canopy_mqtt.core.routing.nodes import NODE_LINKS, NodeSession, crosses, for_nodes
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.shared import Offer, SharedSessions
 from canopy_mqtt.core.topics.subscription import text_bytes
 from canopy_mqtt.core.topics.topic_tree import NODE_BYTES, RetainedTree
 
@@ -62,7 +63,11 @@ def is_free(message: Message) -> bool:
 
 
 class RetainedStore:
-    """Retained messages by topic, with their times in the deadlines of the router."""
+    """Retained messages by topic, with their times in the deadlines of the router.
+
+    With `shared`, they are in a store that brokers share: those here are a copy of it, which nothing changes but what
+    is read there (`keep`), and their times (`TimedMessage.at`) are their versions there.
+    """
 
     def __init__(
         self,
@@ -96,6 +101,11 @@ class RetainedStore:
         self.is_echo: Callable[[str, int], bool] | None = None
         # True if the links to other brokers here are for the clients of all workers.
         self.for_all_workers = False
+        # The store that brokers share, which keeps all but what is each broker's own; None: there is none.
+        self.shared: SharedSessions | None = None
+        # By topic, the last that it has not written yet.
+        self._offers: dict[str, Offer] = {}
+        self._offered = 0
         # What each client takes of them, and each account.
         self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions, accounts)
 
@@ -107,6 +117,12 @@ class RetainedStore:
         messages are reached. [MQTT-3.3.1-5] [MQTT-3.3.1-6]
         """
         topic = message.topic.decode()
+        if self.shared is not None and self.is_kept_there(message):
+            if isinstance(message, NodeMessage):
+                return True  # its own broker has given it to the store
+            offer = self.offer(message, origin, published)
+            self.shared.retain(offer, origin)
+            return not offer.clears or len(message.payload()) == 0
         old = cast("Message | None", self.tree.get(topic))
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
         clears = empty or (isinstance(message, NodeMessage) and message.clears)
@@ -165,16 +181,105 @@ class RetainedStore:
         if session is not None:
             session.refused(RETAIN, topic, reason_codes.QUOTA_EXCEEDED, refused_by, message.qos, True)
 
+    # -- the store that brokers share ----------------------------------------------------------------------------------
+
+    def is_kept_there(self, message: Message) -> bool:
+        """Return whether the store that brokers share keeps what is retained of a message's topic."""
+        return self.shared is not None and not self._is_own(message)
+
+    def offer(self, message: Message, origin: Session | None, published: bool) -> Offer:
+        """Return what the store is to write for a message that is to be retained: see `retain`."""
+        topic = message.topic.decode()
+        before = self._offers.get(topic)
+        if before is not None:
+            self._give_back(before)
+        old = cast("Message | None", self.tree.get(topic))
+        account = self._account_of(message, origin)
+        offer = Offer(message, account)
+        empty = len(message.payload()) == 0
+        refused_by = "" if empty else self._find_room(topic, message, old, account, True)
+        offer.clears = empty or refused_by != ""  # [MQTT3-3.3.1-7]
+        if refused_by:
+            self._refused(topic, message, refused_by)
+        if offer.clears:
+            if isinstance(old, RetainedMessage) and old.account is not None:
+                # Its room is free already: the client that has cleared it may retain another one.
+                offer.account, offer.publisher = old.account, old.publisher if old.shared else ""
+                offer.count, offer.size = -1, -int(old.charge)
+        else:
+            if published:
+                self.tree.published += 1
+                offer.published = self.tree.published
+            offer.count = 1 if old is None else 0
+            offer.size = max(self._needed(old, account, self._size(topic, message, old)), 0)
+            offer.publisher = "" if self._is_link(message.publisher) else message.publisher
+        self._set_aside(offer, 1)
+        self._offers[topic] = offer
+        return offer
+
+    def written(self, offer: Offer) -> None:
+        """Give the room of an offer back: it is in the store, and read (`keep`), or will not be."""
+        self._give_back(offer)
+        topic = offer.message.topic.decode()
+        if self._offers.get(topic) is offer:
+            del self._offers[topic]
+
+    def _give_back(self, offer: Offer) -> None:
+        self._set_aside(offer, -1)
+        offer.count = offer.size = 0
+
+    def _set_aside(self, offer: Offer, sign: int) -> None:
+        """Count the room of an offer, or count it no more (-1)."""
+        count, size = sign * offer.count, sign * offer.size
+        self._offered += count
+        self.bytes += size
+        self.shares.set_aside(offer.account, offer.publisher, count, size)
+
+    def keep(self, message: Message, account: Account, version: i64, own: bool) -> None:
+        """Keep what the store has: without payload, its topic was cleared. `own`: this broker has written it."""
+        topic = message.topic.decode()
+        offer = self._offers.get(topic)
+        if offer is not None:
+            self._give_back(offer)
+        if len(message.payload()) > 0:
+            message = self.put(topic, message, account, False, version)
+            if own and offer is not None:
+                # Those who subscribed before it came were sent it.
+                self.tree.sent(topic, offer.published)
+        else:
+            old = cast("Message | None", self.tree.get(topic))
+            if old is None:
+                return
+            self._clear(topic, old)
+        if self._load.message_hook is not None:
+            self._load.message_hook.retained(message)
+
+    def keep_only(self, topics: set[str]) -> None:
+        """Clear what the store does not have: `topics` have messages there."""
+        for node in self.tree.matching("#"):
+            message = node.value
+            if isinstance(message, Message) and node.topic not in topics and self.is_kept_there(message):
+                self._clear(node.topic, message)
+
+    def _give_up(self, topic: str, message: Message) -> None:
+        """Take a topic's retained message away, here and in the store that brokers share, if it is the same there."""
+        self._clear(topic, message)
+        if self.shared is not None and isinstance(message, TimedMessage) and self.is_kept_there(message):
+            offer = Offer(message, self._accounts.internal)
+            offer.clears = True
+            offer.replaces = message.at
+            self.shared.retain(offer, None)
+
     # -- the nodes of a cluster ----------------------------------------------------------------------------------------
 
-    def _is_shared(self, message: Message) -> bool:
-        """Return whether all nodes keep a message: `$SYS` is each node's own, and presence, unless they are one."""
+    def _is_own(self, message: Message) -> bool:
+        """Return whether a message is this node's alone: `$SYS` is, and presence, unless all nodes are one."""
         presence = b"" if self._limits.presence_crosses else self._limits.presence_topic
-        return (
-            len(self.nodes) > 0
-            and not is_system(message.topic)
-            and not (presence and is_within(message.topic, presence))
-        )
+        return is_system(message.topic) or (len(presence) > 0 and is_within(message.topic, presence))
+
+    def _is_shared(self, message: Message) -> bool:
+        """Return whether all nodes keep a message."""
+        return len(self.nodes) > 0 and not self._is_own(message)
 
     def _clock(self) -> i64:
         """Return the time of the present batch, in microseconds since 1970."""
@@ -245,7 +350,7 @@ class RetainedStore:
     @property
     def count(self) -> int:
         """Return how many messages count against the limit, with the topics that were cleared."""
-        return len(self.tree) + len(self.cleared) - self.system_count
+        return len(self.tree) + len(self.cleared) - self.system_count + self._offered
 
     def _tree_of(self, message: Message) -> RetainedTree:
         """Return where a message is kept."""
@@ -300,7 +405,7 @@ class RetainedStore:
                 cleared_bytes += giving.charge
             else:
                 given += 1
-            self._clear(giving.topic.decode(), giving)
+            self._give_up(giving.topic.decode(), giving)
             # Levels may have gone with it that this topic shares.
             size = self._size(topic, message, old)
             setting = self._refused_alone(message, old, account, size)
@@ -430,7 +535,7 @@ class RetainedStore:
         if self.for_all_workers and self._is_shared(message):
             self.retain(Message(message.topic, b"", message.qos, True, b"", 0.0, message.publisher))
         else:
-            self._clear(topic, message)
+            self._give_up(topic, message)
 
     def expire(self, topic: str, now: float) -> None:
         """The time of a topic's retained message has come, if it still is the one.
@@ -566,6 +671,13 @@ class RetainedShares:
         message.shared = not link and not _nobodys(message.publisher)
         if message.shared:
             self._change(message.publisher, size)
+
+    def set_aside(self, account: Account, client_id: str, count: int, size: int) -> None:
+        """A client and its account take some room for what is about to be retained, or give it back (below 0)."""
+        self._number.change(account, count)
+        self._size.change(account, size)
+        if size != 0 and not _nobodys(client_id):
+            self._change(client_id, size)
 
     def give_back(self, message: Message | None) -> None:
         """A message, if there is one, is retained no longer."""

@@ -52,7 +52,7 @@ from canopy_mqtt.core.routing.wills import LoneWill, WillQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.session.shared_session import SharedSession
 from canopy_mqtt.core.session.shedding import GlobalLimiter
-from canopy_mqtt.core.shared import SharedSessions
+from canopy_mqtt.core.shared import RetainedWait, SharedSessions
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.core.topics.trie import create
 
@@ -185,6 +185,8 @@ class Router:
         if self.limits.upgrade_outgoing_qos:
             # The lower of this and the granted QoS is the granted one, for live and retained messages alike.
             message.qos = 2
+        # Without RETAIN no retained message is touched [MQTT-3.3.1-8].
+        retains = message.retain and not retained
         if (
             self.shared is not None
             and packet_id > 0
@@ -192,7 +194,8 @@ class Router:
             and not isinstance(message, RequestMessage)
         ):
             # Its client may have sent it to another node before. Only the store knows that, and says it later.
-            self._keep(self.shared, message, origin, packet_id, partial(self.publish, message, origin, retained, KEPT))
+            live = partial(self.publish, message, origin, retained, KEPT)
+            self._keep(self.shared, message, origin, packet_id, live, retains)
             return 1
         fanout = self.fanout
         route = fanout.route(message.topic)
@@ -205,10 +208,9 @@ class Router:
             and packet_id != KEPT
             and not message.publisher.startswith(NODE_LINKS)
         ):
-            self._keep(self.shared, message, origin, packet_id, None)
+            self._keep(self.shared, message, origin, packet_id, None, retains)
             count = max(count, 0) + 1  # it may be for a session elsewhere
-        # Without RETAIN no retained message is touched [MQTT-3.3.1-8].
-        if message.retain and not retained:
+        if retains and (message.qos == 0 or not self.retained_store.is_kept_there(message)):
             self.retained_store.retain(message, origin, True)
         return count
 
@@ -271,8 +273,11 @@ class Router:
         # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get
         # none (section 4.8.2).
         wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
-        if wanted and not group_name and self.retained.leads_to(topic_filter):
-            session.start_stream(subscription, self.retained)
+        if wanted and not group_name:
+            if self.shared is not None and not session.internal:
+                self.shared.look(RetainedWait(session, subscription, self.retained))
+            elif self.retained.leads_to(topic_filter):
+                session.start_stream(subscription, self.retained)
         group = subscription.group
         if group is not None and group.queue is not None:
             self.share_queues.attach(subscription)
@@ -506,15 +511,19 @@ class Router:
         origin: Session | None,
         packet_id: int,
         live: Callable[[], object] | None,
+        retains: bool,
     ) -> None:
         """Give a message of QoS 1 or 2 to the store that brokers share. `packet_id`: see `publish`; `live`: see
-        `SharedSessions.publish`."""
+        `SharedSessions.publish`; `retains`: it is to be retained, too."""
         session = origin if isinstance(origin, SharedSession) else None
         if session is None:
             packet_id = 0
         elif packet_id == 0 and message.qos == 2:
             session = None  # it is none that the client may send again
-        shared.publish(message, session, packet_id, live)
+        offer = None
+        if retains and self.retained_store.is_kept_there(message):
+            offer = self.retained_store.offer(message, origin, True)
+        shared.publish(message, session, packet_id, live, offer)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

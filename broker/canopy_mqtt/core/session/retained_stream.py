@@ -55,12 +55,17 @@ published so far: a message may come twice then, and none is lost."""
 class RetainedStream:
     """The retained messages for one subscription, of the topics that exist when it begins."""
 
-    def __init__(self, subscription: Subscription, tree: RetainedTree, permissions: Permissions | None) -> None:
+    def __init__(
+        self, subscription: Subscription, tree: RetainedTree, permissions: Permissions | None, since: i64 = -1
+    ) -> None:
+        """`since`: the number of the last publish before it was subscribed; -1: of the last one."""
         self.subscription = subscription
         self.tree = tree
         self.youngest = tree.youngest
         # What was published later went to the session as a live message, unless access control barred it then.
-        self._since: i64 = tree.published
+        self._since: i64 = tree.published if since < 0 else since
+        # The session subscribed some time before, and has had live messages.
+        self.waited = since >= 0
         self._epochs: i64 = -1 if permissions is None else _epochs(permissions)
         # Over the topics that its filter matches. Made when it is the stream's turn: thousands may wait for theirs.
         self.walk: RetainedCursor | None = None
@@ -172,7 +177,7 @@ class RetainedStreams:
                     continue
             qos = min(message.qos, subscription.qos, most)  # the lower one [MQTT-3.8.4-8]
             if (
-                qos == 2
+                (qos == 2 or stream.waited)
                 and stream.was_live(node, totals.permissions)
                 and node.published > self._missed.get(message.topic, 0)
             ):

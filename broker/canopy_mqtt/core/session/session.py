@@ -496,10 +496,11 @@ class Session:
         del delivery
         return True
 
-    def start_stream(self, subscription: Subscription, tree: RetainedTree) -> None:
-        """Begin to stream the matching retained messages of a tree. A stream in progress begins anew in its turn."""
+    def start_stream(self, subscription: Subscription, tree: RetainedTree, since: i64 = -1) -> None:
+        """Begin to stream the matching retained messages of a tree. A stream in progress begins anew in its turn.
+        `since`: see `RetainedStream`."""
         streams = self.streams = self.streams or RetainedStreams()
-        streams.streams[subscription.topic_filter] = RetainedStream(subscription, tree, self.totals.permissions)
+        streams.streams[subscription.topic_filter] = RetainedStream(subscription, tree, self.totals.permissions, since)
 
     def stop_source(self) -> None:
         """Take nothing more from the queues of its share groups: its connection is over."""

@@ -199,6 +199,16 @@ class RetainedTree:
             node.published = 0
         return previous
 
+    def sent(self, topic: str, published: i64) -> None:
+        """Say that the value of a topic was sent to subscribers, as the publish of this number."""
+        node = self.root
+        for level in topic.split("/"):
+            child = node.child(level)
+            if child is None:
+                return
+            node = child
+        node.published = published
+
     def remove(self, topic: str) -> object | None:
         """Take a topic's value away; the value, or None where there was none."""
         path: list[TopicNode] = []

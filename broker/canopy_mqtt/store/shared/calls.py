@@ -6,7 +6,7 @@ of the types of the schema, in their order.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -44,7 +44,12 @@ class Noted(Protocol):
 
 
 class Publish(NamedTuple):
-    """A message for the sessions behind `filters`. `session`: None for a clean session's; QoS 2 is then not fenced."""
+    """A message for the sessions behind `filters`; None: it is for none, and only to be retained.
+
+    `session`: None for a clean session's; QoS 2 is then not fenced. `retained`: True if it becomes the retained message
+    of its topic, False if that is cleared; then of `account`, and, if `replaces` is not None, only in place of the
+    message of that version.
+    """
 
     session: int | None
     epoch: int | None
@@ -56,7 +61,10 @@ class Publish(NamedTuple):
     properties: bytes | None
     publisher: str | None
     expiry: int | None
-    filters: Sequence[int]
+    filters: Sequence[int] | None
+    retained: bool | None = None
+    account: str | None = None
+    replaces: int | None = None
 
     @property
     def size(self) -> int:
@@ -65,7 +73,8 @@ class Publish(NamedTuple):
 
     @property
     def owner(self) -> Owner | None:
-        if self.qos < 2 or self.session is None or self.epoch is None:
+        # An old retained message that is sent again must not replace a newer one.
+        if (self.qos < 2 and self.retained is None) or self.session is None or self.epoch is None:
             return None
         return Owner(self.session, self.epoch)
 
@@ -177,6 +186,15 @@ class Empty(NamedTuple):
     thing: None = None
 
 
+class Look(NamedTuple):
+    """Nothing: a group is written, which sees whether the retained messages here are the newest. `then`: called when
+    they are."""
+
+    then: list[Callable[[], None]]
+    owner: None = None
+    thing: None = None
+
+
 class Skipped(NamedTuple):
     """A change of an incarnation that is over: it keeps its place, and is not written."""
 
@@ -248,6 +266,8 @@ class Written(NamedTuple):
     """Nothing was written, since there are filters that the node does not know."""
     news: bool
     """Filters have changed."""
+    retained: bool
+    """Retained messages have changed that the node does not know."""
     lost: frozenset[Owner]
     failed: frozenset[DeliveryKey]
     hints: Sequence[DeliveryKey]
@@ -323,6 +343,21 @@ class Pulled(NamedTuple):
     refused: frozenset[int]
 
 
+class RetainedRow(NamedTuple):
+    """The retained message of a topic. `payload`: None if it was cleared or has expired; `version`: another one with
+    each change of the topic; `node`: which has made it."""
+
+    topic: str
+    payload: bytes | None
+    qos: int
+    properties: bytes | None
+    publisher: str | None
+    account: str | None
+    expiry: int | None
+    version: int
+    node: int
+
+
 class Peer(NamedTuple):
     """A node as the database knows it. `seen`: its last sign of life, by the clock of the database; `orphans`: whether
     sessions are still those of incarnations that are over."""
@@ -381,5 +416,9 @@ class General(NamedTuple):
     """Hints are missing: each node reads what its sessions have."""
 
 
-Piece: TypeAlias = Hello | Hints | Taken | General | Members
+class Changed(NamedTuple):
+    """Retained messages have changed: each node reads which."""
+
+
+Piece: TypeAlias = Hello | Hints | Taken | General | Members | Changed
 """What nodes tell each other."""

@@ -32,17 +32,19 @@ from canopy_mqtt.store.shared.calls import (
     Page,
     Peer,
     Pulled,
+    RetainedRow,
     Subscribe,
     Waiting,
     Written,
 )
+from canopy_mqtt.store.shared.functions import PAGE_BYTES
 from canopy_mqtt.store.shared.opening import open_schema
 from canopy_mqtt.store.shared.schema import NEVER, SLOTS
 from canopy_mqtt.version import __version__
 
 FIRST_PAUSE: Final = 0.05
 """Seconds before a group is asked again; twice as many each time."""
-WRITE: Final = "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) w"
+WRITE: Final = "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) w"
 MAX_PAUSE: Final = 1.0
 """Seconds between two attempts at most."""
 REFUSED: Final = ("21", "22", "23", "54")
@@ -68,6 +70,8 @@ scan would go over all that was deleted there."""
 UNUSED: Final = """
 SELECT name FROM filter f WHERE NOT gone AND NOT EXISTS (SELECT FROM subscription s WHERE s.filter = f.id) LIMIT $1
 """
+TOPICS: Final = 1_000
+"""Topics of a node whose retained messages are read at once."""
 PREDECESSOR: Final = """
 SELECT b.at, n.holder, extract(epoch FROM clock_timestamp() - b.at)::float8
     FROM node n JOIN beat b ON b.node = n.id WHERE n.name = $1 AND n.alive AND n.incarnation <> $2
@@ -176,6 +180,8 @@ class SharedDatabase:
         self.node = self.incarnation = self.grp = 0
         self.vector: dict[int, int] = {}
         """By node, the group up to which its filters are known."""
+        self.seen: dict[int, int] = {}
+        """By node, the group up to which its retained messages are known."""
         self.trouble = ""
         """Why the group that is being written is asked again, for people; empty: it is not."""
         self._synchronous = SYNCHRONOUS[synchronous]
@@ -260,7 +266,7 @@ class SharedDatabase:
         [[self.node, self.incarnation, self.grp]] = await self._claims.fetch(
             "SELECT * FROM join_1($1, $2, $3)", self.node_name, holder, __version__, seconds=self.timeout
         )
-        self.vector = {}
+        self.vector, self.seen = {}, {}
 
     async def is_replaced(self) -> bool:
         """Return whether another process has begun an incarnation of this node. Raises FAILURES."""
@@ -301,8 +307,9 @@ class SharedDatabase:
         grp, pause, refusals = self.grp + 1, FIRST_PAUSE, 0
         while True:
             values = (
-                self.node, self.incarnation, grp, list(vector), list(vector.values()), group.publishes,
-                group.completions, group.subscribes, group.ends, group.changes, group.releases, group.reap,
+                self.node, self.incarnation, grp, list(vector), list(vector.values()), list(self.seen),
+                list(self.seen.values()), group.publishes, group.completions, group.subscribes, group.ends,
+                group.changes, group.releases, group.reap,
             )  # fmt: skip
             try:
                 [row] = await self._groups.fetch(WRITE, *values)
@@ -312,7 +319,7 @@ class SharedDatabase:
                 refusals = refusals + 1 if is_refusal(error) else 0
                 if refusals == REFUSALS:
                     self.trouble = ""
-                    return Written(False, False, False, frozenset(), frozenset(), (), self._told(error))
+                    return Written(False, False, False, False, frozenset(), frozenset(), (), self._told(error))
                 self.trouble = self._told(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE)
@@ -327,6 +334,7 @@ class SharedDatabase:
                 result == "again",
                 result == "rematch",
                 row["news"],
+                result == "again" or row["retained"],
                 frozenset(Owner(*each) for each in row["lost"]),
                 frozenset(DeliveryKey(*each) for each in row["failed"]),
                 [DeliveryKey(*each) for each in row["hints"]],
@@ -343,6 +351,20 @@ class SharedDatabase:
             vector[node] = max(vector.get(node, 0), grp)
         self.vector = vector
         return [ChangedFilter(row["o_id"], row["o_name"], row["o_gone"], row["o_share"]) for row in rows]
+
+    async def retained(self) -> tuple[list[RetainedRow], bool]:
+        """Return retained messages that changed since the last call, and whether there may be more. One call at a time.
+        Raises FAILURES."""
+        seen = dict(self.seen)
+        rows = await self._reads.fetch(
+            "SELECT * FROM retained_1($1, $2, $3)", list(seen), list(seen.values()), TOPICS, seconds=self.timeout
+        )
+        for *_, node, grp in rows:
+            seen[node] = max(seen.get(node, 0), grp)
+        self.seen = seen
+        found = [RetainedRow(*each) for *each, _ in rows]
+        size = sum(len(each.payload or b"") for each in found)
+        return found, len(found) >= TOPICS or size >= PAGE_BYTES
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -513,6 +535,10 @@ class SharedDatabase:
         """Delete what has expired while it waited long, and filters that are long gone, `limit` of each at most; return
         how many of one."""
         return int(await self._sweep("SELECT forget_1($1)", limit))
+
+    async def forget_retained(self, limit: int) -> int:
+        """Delete retained messages that have expired, and topics that were cleared; return how many."""
+        return int(await self._sweep("SELECT forget_retained_1($1)", limit))
 
     async def clean_long(self) -> None:
         """Delete messages that have waited long, and that nobody waits for any more."""

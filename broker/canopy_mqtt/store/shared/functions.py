@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from canopy_mqtt.store.shared.schema import FILTER_BYTES, LONG, NEVER, SLOTS
+from canopy_mqtt.store.shared.schema import CLEARED, FILTER_BYTES, LONG, NEVER, SLOTS
 
 # Isolation is READ COMMITTED: each statement sees what was committed when it began. So these rules hold:
 # - A row is locked by a statement of its own. What depends on it is read by later ones.
-# - Rows are locked in one order: node, session (by id), filter (by name), delivery (by session, source, id). Sweepers
-#   lock what is free (SKIP LOCKED).
+# - Rows are locked in one order: node, session (by id), filter (by name), delivery (by session, source, id), retained
+#   (by topic). Sweepers lock what is free (SKIP LOCKED).
 # - The number of a group is written last, with what its answer says.
 # - `sent` changes only what is queued, and a QoS 2 publish counts only where its row of `received` is new.
 # - Answers of transactions that hold locks have numbers alone: a node that stopped reading would keep the locks.
@@ -111,16 +111,49 @@ LANGUAGE sql STABLE AS $$
 $$;
 """
 
+PAGE_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of the payloads that are read of a session, or of a node's retained messages, at once. PostgreSQL answers with
+up to 1 GB."""
+
+RETAINED: Final = f"""
+CREATE FUNCTION retained_1(p_nodes smallint[], p_grps bigint[], p_limit integer)
+RETURNS TABLE (
+    o_topic text, o_payload bytea, o_qos smallint, o_properties bytea, o_publisher text, o_account text,
+    o_expiry bigint, o_version bigint, o_node smallint, o_grp bigint
+)
+LANGUAGE sql STABLE AS $$
+    -- The topics whose retained message changed after the group that is known of each node: whole groups, about p_limit
+    -- topics and {PAGE_BYTES} bytes of each node. What has expired is as cleared.
+    SELECT topic, CASE WHEN expires_at <= clock_timestamp() THEN NULL ELSE payload END, qos, properties, publisher,
+            account, ceil(extract(epoch FROM expires_at - clock_timestamp()))::bigint, sized.version, sized.node,
+            sized.grp
+        FROM node n
+        LEFT JOIN unnest(p_nodes, p_grps) AS v (node, grp) ON v.node = n.id
+        CROSS JOIN LATERAL (
+            SELECT page.*, coalesce(sum(octet_length(payload)) OVER (
+                    ORDER BY page.grp RANGE UNBOUNDED PRECEDING EXCLUDE GROUP
+                ), 0) AS before
+                FROM (
+                    SELECT * FROM retained WHERE node = n.id AND grp > coalesce(v.grp, 0)
+                        ORDER BY grp FETCH FIRST (p_limit) ROWS WITH TIES
+                ) page
+        ) sized
+        WHERE sized.before < {PAGE_BYTES}
+$$;
+"""
+
 OF_GROUP: Final = r"'^\$share/[^/]+/(.*)$'"
 """Takes the filter of a share group out of that of a shared subscription."""
 
-COLUMNS: Final = "session, epoch, packet_id, topic, payload, qos, retain, properties, publisher, expiry, filters"
+COLUMNS: Final = """session, epoch, packet_id, topic, payload, qos, retain, properties, publisher, expiry, filters,
+retained, account, replaces"""
 """Of the type `publish`."""
 
 WRITE: Final = f"""
 CREATE FUNCTION write_1(
     p_node smallint, p_incarnation integer, p_grp bigint,
     p_nodes smallint[], p_grps bigint[],   -- of each node, the group up to which its filters are known
+    p_seen_nodes smallint[], p_seen_grps bigint[],  -- and its retained messages
     p_publishes publish[], p_completions completion[],
     p_subscribes subscribe[], p_ends text[],  -- p_ends: filters that go if no session has them
     p_changes change[], p_releases release[],
@@ -130,7 +163,7 @@ LANGUAGE plpgsql {PLANS} AS $$
 -- Write a group of a node, once. In a group, a session has one change of each filter, packet identifier and delivery.
 #variable_conflict use_column
 DECLARE
-    said written := ('written', false, '{{}}', '{{}}', '{{}}');
+    said written := ('written', false, false, '{{}}', '{{}}', '{{}}');
     last bigint;
     chosen smallint;
     names text[];
@@ -141,6 +174,8 @@ DECLARE
     a_share bigint;
     owners owner[];
     counts boolean[];
+    written boolean[];
+    kept publish;
     numbers bigint[];
     reaped bigint[];
     todo change[];
@@ -166,6 +201,10 @@ BEGIN
     -- step: feed
     last := nextval('message_id');
     SELECT count(*) > 0, count(*) FILTER (WHERE NOT o_gone) > 0 INTO said.news, appeared FROM feed_1(p_nodes, p_grps);
+    said.retained := EXISTS (
+        SELECT FROM node n LEFT JOIN unnest(p_seen_nodes, p_seen_grps) AS v (node, grp) ON v.node = n.id
+            CROSS JOIN LATERAL (SELECT FROM retained WHERE node = n.id AND grp > coalesce(v.grp, 0) LIMIT 1) r
+    );
     IF appeared AND p_publishes <> '{{}}' THEN
         -- A filter that the node does not know: nothing is written, and the node matches its messages again.
         said.result := 'rematch';
@@ -174,7 +213,8 @@ BEGIN
 
     -- Fence: what only the owner of a session may change.
     owners := ARRAY(
-        SELECT (session, epoch)::owner FROM unnest(p_publishes) WHERE qos = 2 AND session IS NOT NULL
+        SELECT (session, epoch)::owner FROM unnest(p_publishes)
+            WHERE (qos = 2 OR retained IS NOT NULL) AND session IS NOT NULL
         UNION SELECT (session, epoch)::owner FROM unnest(p_completions)
         UNION SELECT (session, epoch)::owner FROM unnest(p_subscribes)
         UNION SELECT (session, epoch)::owner FROM unnest(p_changes) WHERE epoch IS NOT NULL
@@ -206,9 +246,12 @@ BEGIN
         END IF;
     END IF;
 
-    -- counts: of each publish, whether it is written. One of QoS 2 is where its row of `received` is new.
-    counts := ARRAY(SELECT qos < 2 OR session IS NULL FROM unnest(p_publishes));
-    IF false = ANY (counts) OR p_completions <> '{{}}' THEN
+    -- written: of each publish, whether it counts. One of QoS 2 does where its row of `received` is new.
+    written := ARRAY(
+        SELECT session IS NULL OR qos < 2 AND (retained IS NULL OR (session, epoch)::owner <> ALL (said.lost))
+            FROM unnest(p_publishes)
+    );
+    IF EXISTS (SELECT FROM unnest(p_publishes) WHERE qos = 2 AND session IS NOT NULL) OR p_completions <> '{{}}' THEN
         -- step: received
         WITH fresh AS (
             INSERT INTO received
@@ -217,11 +260,11 @@ BEGIN
                 ON CONFLICT DO NOTHING RETURNING session, packet_id
         )
         SELECT coalesce(array_agg(
-                CASE WHEN qos < 2 OR session IS NULL THEN true
+                CASE WHEN qos < 2 OR session IS NULL THEN written[ordinality]
                     ELSE (session, packet_id) IN (SELECT session, packet_id FROM fresh)
                         AND (session, epoch)::owner <> ALL (said.lost) END
                 ORDER BY ordinality
-            ), '{{}}') INTO counts
+            ), '{{}}') INTO written
             FROM unnest(p_publishes) WITH ORDINALITY;
         DELETE FROM received r USING unnest(p_completions) c
             WHERE r.session = c.session AND r.packet_id = c.packet_id;
@@ -279,7 +322,7 @@ BEGIN
     END IF;
 
     counts := ARRAY(
-        SELECT counted AND filters <> '{{}}' FROM unnest(p_publishes, counts) AS p ({COLUMNS}, counted)
+        SELECT counted AND filters <> '{{}}' FROM unnest(p_publishes, written) AS p ({COLUMNS}, counted)
     );
     IF true = ANY (counts) THEN
         -- step: slot
@@ -375,6 +418,37 @@ BEGIN
             -- step: reaped
             said.hints := said.hints || let_go(reaped);
         END IF;
+    END IF;
+
+    IF EXISTS (
+        SELECT FROM unnest(p_publishes, written) AS p ({COLUMNS}, counted) WHERE counted AND retained IS NOT NULL
+    ) THEN
+        -- step: retained
+        -- Of several of a topic the last one, but none that gives way before one that comes.
+        FOR kept IN SELECT DISTINCT ON (topic COLLATE "C") {COLUMNS}
+                FROM unnest(p_publishes, written) WITH ORDINALITY AS p ({COLUMNS}, counted, place)
+                WHERE counted AND retained IS NOT NULL
+                ORDER BY topic COLLATE "C", replaces IS NULL DESC, place DESC LOOP
+            IF kept.retained THEN
+                INSERT INTO retained
+                    VALUES (
+                        kept.topic, kept.payload, kept.qos, kept.properties, kept.publisher, kept.account,
+                        clock_timestamp() + kept.expiry * interval '1 second', nextval('retained_version'), p_node,
+                        p_grp
+                    )
+                    ON CONFLICT (topic) DO UPDATE
+                        SET payload = excluded.payload, qos = excluded.qos, properties = excluded.properties,
+                            publisher = excluded.publisher, account = excluded.account,
+                            expires_at = excluded.expires_at, version = nextval('retained_version'),
+                            node = p_node, grp = p_grp;
+            ELSE
+                UPDATE retained r
+                    SET payload = NULL, properties = NULL, expires_at = clock_timestamp() + interval '{CLEARED}',
+                        version = nextval('retained_version'), node = p_node, grp = p_grp
+                    WHERE r.topic = kept.topic AND r.payload IS NOT NULL
+                        AND (kept.replaces IS NULL OR r.version = kept.replaces);
+            END IF;
+        END LOOP;
     END IF;
 
     -- step: progress
@@ -530,9 +604,6 @@ $$;
 
 GONE: Final = 100_000
 """Groups of a node after which a filter that is gone is forgotten: each node has heard of it by then."""
-
-PAGE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of the payloads that are read of a session at once. PostgreSQL answers with up to 1 GB."""
 
 READ: Final = f"""
 CREATE FUNCTION read_1(p_sessions bigint[], p_low bigint[], p_room integer[], p_known delivery_key[])
@@ -769,6 +840,25 @@ BEGIN
 END $$;
 """
 
+FORGET_RETAINED: Final = """
+CREATE FUNCTION forget_retained_1(p_limit integer) RETURNS integer
+LANGUAGE plpgsql AS $$
+-- Delete retained messages that have expired, and topics of which every node has heard that they were cleared, p_limit
+-- at most. Return how many. Each node has the times of expiry itself.
+DECLARE
+    by_now timestamptz := clock_timestamp();
+    ended integer;
+BEGIN
+    -- step: expired
+    DELETE FROM retained WHERE topic IN (
+        SELECT topic FROM retained WHERE expires_at <= by_now ORDER BY expires_at LIMIT p_limit FOR UPDATE SKIP LOCKED
+    );
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    -- step: commit
+    RETURN ended;
+END $$;
+"""
+
 SWEEPERS: Final = f"""
 CREATE FUNCTION is_sweeper() RETURNS boolean
 LANGUAGE sql AS $$
@@ -926,7 +1016,7 @@ CREATE TRIGGER went AFTER DELETE ON subscription REFERENCING OLD TABLE AS change
 """
 
 FUNCTIONS: Final = (
-    COUNT, JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, PULL, EXPIRE,
-    COLLECT, BOUND, FORGET, SWEEPERS,
+    COUNT, JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, RETAINED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, PULL,
+    EXPIRE, COLLECT, BOUND, FORGET, FORGET_RETAINED, SWEEPERS,
 )  # fmt: skip
 """In the order in which they are made."""

@@ -27,6 +27,7 @@ from canopy_mqtt.store.shared.calls import (
     Completion,
     Empty,
     End,
+    Look,
     Noted,
     Owner,
     Publish,
@@ -117,7 +118,7 @@ class SharedJournal(Journal):
     @staticmethod
     def has_position(what: Noted) -> bool:
         """Return whether a change was noted here, and not by the node itself."""
-        return not isinstance(what, End | Release | Reap | Empty)
+        return not isinstance(what, End | Release | Reap | Empty | Look)
 
     def written(self, count: int) -> None:
         """The first `count` changes that were noted are written, or count no more."""

@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple, ParamSpec, Protocol
+from typing import Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.store.shared.calls import (
     ACKNOWLEDGED,
     Ask,
     Change,
+    Changed,
     ChangedFilter,
     Claimed,
     Content,
@@ -32,6 +33,7 @@ from canopy_mqtt.store.shared.calls import (
     Hello,
     Hints,
     Joined,
+    Look,
     Member,
     Members,
     Noted,
@@ -51,6 +53,7 @@ from canopy_mqtt.store.shared.calls import (
 )
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST: Final = 500
 """Changes of a group."""
@@ -66,7 +69,7 @@ REAPED: Final = 500
 """Sessions of dead nodes that are released in one group."""
 
 
-UNWRITTEN: Final = Written(False, False, False, frozenset(), frozenset(), ())
+UNWRITTEN: Final = Written(False, False, False, False, frozenset(), frozenset(), ())
 """What is said of a change that was dropped."""
 
 
@@ -133,6 +136,9 @@ class Calls(Protocol):
     def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
         """Return the filters that changed since the last answer; after `join`, all."""
 
+    def retained(self, back: Callable[[Sequence[object] | None], None]) -> None:
+        """Bring the copy of the retained messages up to date, and return nothing."""
+
     def due(self) -> None:
         """Changes are noted, and no group is being written: close one, now or when more may have come."""
 
@@ -140,8 +146,9 @@ class Calls(Protocol):
         """Write a group. It is asked again until there is an answer, under one number until it is written, and with the
         filters as they were known when it was given: its messages were matched with these."""
 
-    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
-        """A group is written, and sessions that are lost have been dropped."""
+    def wrote(self, noted: Sequence[Noted], written: Written) -> Iterable[Callable[[], None]]:
+        """A group is written, and sessions that are lost have been dropped. Return what is to be called when the
+        retained messages are read that it has changed."""
 
     def refused(self, what: Noted, why: str) -> None:
         """The database refuses a change, which is dropped: end the connection of whoever waits for it. `why`: for
@@ -194,6 +201,49 @@ class Session:
         return Owner(self.id, self.epoch)
 
 
+class Feed(Generic[T]):
+    """Learns what has changed, one read at a time: an older answer that comes later would bring back the past."""
+
+    def __init__(
+        self,
+        ask: Callable[[Callable[[Sequence[T] | None], None]], None],
+        take: Callable[[Sequence[T]], None],
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """`ask` reads; `take` is given what it has read; `later` calls again where there was no answer."""
+        self._ask, self._take, self._later = ask, take, later
+        self._out = self._again = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def read(self, then: Callable[[], None] | None = None) -> None:
+        """Read; `then` is called with the answer of a read that began by now."""
+        if then is not None:
+            self._waiting.append(then)
+        if self._out:
+            self._again = True
+            return
+        self._out, self._again = True, False
+        waiting, self._waiting = self._waiting, []
+
+        def back(changed: Sequence[T] | None) -> None:
+            self._out = False
+            if changed is None:
+                self._waiting[:0] = waiting
+                self._later(self.read)
+                return
+            self._take(changed)
+            _call(waiting)
+            if self._again:
+                self.read()
+
+        self._ask(back)
+
+
+def _call(calls: Iterable[Callable[[], None]]) -> None:
+    for each in calls:
+        each()
+
+
 class ShareGroup:
     """A share group whose queue is in the store. `filter`: the number of its filter."""
 
@@ -237,8 +287,8 @@ class Node:
         self.joined: Joined | None = None
         self.filters = self._make_filters()
         self._joining = self._reaping = False
-        self._feeding = self._feed_again = False
-        self._after_feed: list[Callable[[], None]] = []
+        self._filter_feed = Feed(self._live_ask(self._calls.feed), self._change_filters, self._later)
+        self._retained_feed = Feed(self._live_ask(self._calls.retained), lambda _: None, self._later)
         self._deaths: dict[int, int] = {}
         """By node, the last incarnation that is known to be over."""
         self.groups: dict[int, ShareGroup] = {}
@@ -290,33 +340,33 @@ class Node:
         self.notes.extend(carried)
         self.join()
 
+    def _live_ask(self, ask: Callable[[Callable[P, None]], None]) -> Callable[[Callable[P, None]], None]:
+        return lambda back: ask(self._live(back))
+
+    def _later(self, call: Callable[[], None]) -> None:
+        self._calls.later(self._live(call))
+
     def _feed(self, then: Callable[[], None] | None = None) -> None:
-        """Learn the filters that have changed; `then` is called with a read that began by now. One read at a time: an
-        older answer that comes later would bring back the past."""
-        if then is not None:
-            self._after_feed.append(then)
-        if self._feeding:
-            self._feed_again = True
-            return
-        self._feeding, self._feed_again = True, False
-        waiting, self._after_feed = self._after_feed, []
+        """Learn the filters that have changed."""
+        self._filter_feed.read(then)
 
-        def back(changed: Sequence[ChangedFilter] | None) -> None:
-            self._feeding = False
-            if changed is None:
-                self._after_feed[:0] = waiting
-                self._calls.later(self._live(self._feed))
-                return
-            for each in changed:
-                self.filters.change(each)
-                if each.name.startswith(SHARE_PREFIX):
-                    self._learn(each)
-            for each_then in waiting:
-                each_then()
-            if self._feed_again:
-                self._feed()
+    def _change_filters(self, changed: Sequence[ChangedFilter]) -> None:
+        for each in changed:
+            self.filters.change(each)
+            if each.name.startswith(SHARE_PREFIX):
+                self._learn(each)
 
-        self._calls.feed(self._live(back))
+    def look(self, then: Callable[[], None]) -> None:
+        """Call `then` when the copy of the retained messages has all that was written before, here or elsewhere."""
+        last = self.notes[-1].what if self.notes else None
+        if isinstance(last, Look):
+            last.then.append(then)
+        else:
+            self.note(Look([then]))
+
+    def _read_retained(self, then: Callable[[], None] | None = None) -> None:
+        """Learn the retained messages that have changed."""
+        self._retained_feed.read(then)
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
@@ -353,7 +403,7 @@ class Node:
     def _write(self) -> None:
         assert self.flight is not None
         for n, (what, then) in enumerate(self.flight):
-            if isinstance(what, Publish):
+            if isinstance(what, Publish) and what.filters is not None:
                 self.flight[n] = Note(what._replace(filters=list(self.filters.match(what.topic))), then)
         self._calls.write([note.what for note in self.flight], self._live(self._written))
 
@@ -380,7 +430,20 @@ class Node:
                 self._keep_pace(what)
                 if then is not None:
                     then(written)
-        self._calls.wrote([what for what, _ in group], written)
+        self._wrote(group, written)
+
+    def _wrote(self, group: Sequence[Note], written: Written) -> None:
+        """Read the retained messages if some have changed, and then tell those who look."""
+        noted = [what for what, _ in group]
+        looks = [*self._calls.wrote(noted, written)]
+        looks += [then for what in noted if isinstance(what, Look) for then in what.then]
+        ours = any(isinstance(what, Publish) and what.retained is not None for what in noted)
+        if ours:
+            self._calls.tell(Changed())
+        if ours or written.retained:
+            self._read_retained(partial(_call, looks))
+        else:
+            _call(looks)
         self._look_whether_due()
 
     def _divide(self, why: str) -> None:
@@ -389,14 +452,14 @@ class Node:
         if len(group) > 1:
             self.notes.extendleft(reversed(group))
             self._suspects = len(group)
-        else:
-            self._suspects = 0
-            for what, _ in group:
-                if isinstance(what, Reap):
-                    self._reaping = False
-                self._calls.refused(what, why)
-            self._calls.wrote([what for what, _ in group], UNWRITTEN)
-        self._look_whether_due()
+            self._look_whether_due()
+            return
+        self._suspects = 0
+        for what, _ in group:
+            if isinstance(what, Reap):
+                self._reaping = False
+            self._calls.refused(what, why)
+        self._wrote(group, UNWRITTEN)
 
     def _drop(self, owner: Owner) -> None:
         """Another claim counts."""
@@ -442,6 +505,8 @@ class Node:
                 session = self.by_client.get(client_id)
                 if session is not None and session.epoch < epoch:
                     self._drop(session.owner)
+            case Changed():
+                self._read_retained()
             case Members(node, counts):
                 self._elsewhere[node] = dict(counts)
             case Hello() | General():

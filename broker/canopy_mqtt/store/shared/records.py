@@ -11,9 +11,10 @@ from canopy_mqtt.core.persistence.journal import DeliveryRecord, MessageRecord, 
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import QUEUED, RELEASED, SENT
 from canopy_mqtt.core.queues.message import Message
+from canopy_mqtt.core.shared import Offer
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.store.shared import calls
-from canopy_mqtt.store.shared.calls import Content, Owner, Publish, Subscribe, Waiting
+from canopy_mqtt.store.shared.calls import Content, Owner, Publish, RetainedRow, Subscribe, Waiting
 
 STATES: Final = {0: QUEUED, calls.SENT: SENT, calls.RELEASED: RELEASED}
 """The states of a delivery, by those of the store."""
@@ -75,10 +76,10 @@ def subscribe(owner: Owner, subscription: Subscription) -> Subscribe:
     )
 
 
-def publish(message: Message, owner: Owner | None, packet_id: int, now: float) -> Publish:
-    """Return a message as it is noted; `now`: the clock of its expiry, s."""
+def publish(message: Message, owner: Owner | None, packet_id: int, now: float, offer: Offer | None = None) -> Publish:
+    """Return a message as it is noted; `now`: the clock of its expiry, s; `offer`: it is to be retained, too."""
     session, epoch = owner or (None, None)
-    return Publish(
+    noted = Publish(
         session,
         epoch,
         packet_id,
@@ -90,4 +91,27 @@ def publish(message: Message, owner: Owner | None, packet_id: int, now: float) -
         message.publisher or None,
         max(ceil(message.expires_at - now), 0) if message.expires_at else None,
         (),
+    )
+    if offer is None:
+        return noted
+    account = None if offer.account.internal else offer.account.name
+    return noted._replace(retained=not offer.clears, account=account, replaces=offer.replaces or None)
+
+
+def retained(offer: Offer, owner: Owner | None, now: float) -> Publish:
+    """Return what is only to be retained, or cleared, as it is noted."""
+    noted = publish(offer.message, owner, 0, now, offer)._replace(filters=None)
+    return noted._replace(payload=b"", properties=None) if offer.clears else noted
+
+
+def retained_message(row: RetainedRow, now: float) -> Message:
+    """Return a retained message; without payload, its topic was cleared."""
+    return Message(
+        row.topic.encode(),
+        row.payload or b"",
+        row.qos,
+        True,
+        row.properties or b"",
+        now + row.expiry if row.expiry is not None and row.payload is not None else 0.0,
+        row.publisher or "",
     )

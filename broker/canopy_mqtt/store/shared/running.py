@@ -30,6 +30,7 @@ from canopy_mqtt.store.shared.calls import (
     Page,
     Piece,
     Pulled,
+    RetainedRow,
     Written,
 )
 from canopy_mqtt.store.shared.database import SharedDatabase
@@ -43,6 +44,8 @@ AGAIN: Final = 0.1
 """Seconds before what had no answer is asked again."""
 SEVERAL: Final = 0.2
 """The share of groups with more than one change from which on a group waits for more: an idle node does not."""
+OUTDATED: Final = 300.0
+"""Seconds without a look at the retained messages after which all are read: see `schema.CLEARED`."""
 LATELY: Final = 20
 """Groups of which that share is taken, about."""
 FIRST_PAUSE: Final = 1.0
@@ -62,8 +65,14 @@ class Side(Clients, Protocol):
     def linked(self, nodes: Collection[str]) -> bool:
         """Whether there are links to these nodes."""
 
-    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+    def wrote(self, noted: Sequence[Noted], written: Written) -> Iterable[Callable[[], None]]:
         """See `Calls.wrote`."""
+
+    def keep(self, rows: Iterable[RetainedRow]) -> None:
+        """Take retained messages, or that topics were cleared, as they are by now."""
+
+    def keep_only(self, topics: Collection[str]) -> None:
+        """These topics have retained messages, and no others."""
 
     def refused(self, what: Noted, why: str) -> None:
         """See `Calls.refused`."""
@@ -108,6 +117,10 @@ class RunningNode:
         self._timers: set[asyncio.TimerHandle] = set()
         self._closing: asyncio.TimerHandle | None = None
         self._several = 0.0
+        self._current_at = 0.0
+        """When the copy of the retained messages was the newest last."""
+        self._found: set[str] | None = None
+        """While all retained messages are read: the topics of those that were found."""
         self._claiming = asyncio.Lock()
         self._others: list[str] = []
         """The names of the other nodes that are alive."""
@@ -249,6 +262,7 @@ class RunningNode:
         async def join() -> Joined:
             await self._let_another_be()
             await self.database.join()
+            self._found = set()
             self._joined_at = asyncio.get_running_loop().time()
             return Joined(self.database.node, self.database.incarnation)
 
@@ -272,19 +286,47 @@ class RunningNode:
     def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
         self._ask(self.database.feed, back, lambda: back(None))
 
+    def retained(self, back: Callable[[Sequence[object] | None], None]) -> None:
+        async def read() -> Sequence[object]:
+            began = asyncio.get_running_loop().time()
+            if self._found is None and began > self._current_at + OUTDATED:
+                self._found, self.database.seen = set(), {}
+            more = True
+            while more:
+                rows, more = await self.database.retained()
+                self._side.keep(rows)
+                if self._found is not None:
+                    self._found.update(row.topic for row in rows if row.payload is not None)
+            if self._found is not None:
+                self._side.keep_only(self._found)
+            self._found, self._current_at = None, began
+            return ()
+
+        self._ask(read, back, lambda: back(None))
+
     def write(self, noted: Sequence[Noted], back: Callable[[Written], None]) -> None:
         self._several += ((len(noted) > 1) - self._several) / LATELY
         group = Group.of(noted)
         # What is for nobody is only looked at: there may be a filter that is not known here.
         group.publishes = [
-            each if each.filters else each._replace(payload=b"", properties=None) for each in group.publishes
+            each._replace(filters=each.filters or ())
+            if each.filters or each.retained
+            else each._replace(payload=b"", properties=None, filters=())
+            for each in group.publishes
         ]
-        # The filters that the messages were matched with: others may be known when the call begins.
-        self._ask(partial(self.database.write, group, self.database.vector), back, lambda: None)
+        began = asyncio.get_running_loop().time()
 
-    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+        def written(answer: Written) -> None:
+            if not answer.retained and self._found is None:
+                self._current_at = began
+            back(answer)
+
+        # The filters that the messages were matched with: others may be known when the call begins.
+        self._ask(partial(self.database.write, group, self.database.vector), written, lambda: None)
+
+    def wrote(self, noted: Sequence[Noted], written: Written) -> Iterable[Callable[[], None]]:
         self._bounds.wrote(noted, written)
-        self._side.wrote(noted, written)
+        return self._side.wrote(noted, written)
 
     def refused(self, what: Noted, why: str) -> None:
         self._side.refused(what, why)

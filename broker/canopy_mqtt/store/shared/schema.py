@@ -18,6 +18,8 @@ SLOTS: Final = 4
 """Slots that are written in turn: the current one, the one before, one that is emptied, and an empty one."""
 LONG: Final = 9
 """The slot of what has waited long."""
+CLEARED: Final = "10 minutes"
+"""How long it is kept that a topic was cleared. A node that has not heard of changes for half of that reads all."""
 FILTER_BYTES: Final = 480
 """Bytes that a subscription counts beside its filter's name: about what a node keeps of a filter in memory."""
 NEVER: Final = 4_294_967_295
@@ -119,6 +121,21 @@ CREATE TABLE received (                -- QoS 2 publishes between PUBLISH and PU
     packet_id integer NOT NULL,
     PRIMARY KEY (session, packet_id)
 );
+CREATE SEQUENCE retained_version;
+CREATE TABLE retained (
+    topic text COLLATE "C" PRIMARY KEY,
+    payload bytea,                     -- NULL: the topic was cleared; nodes have {CLEARED} to hear of it
+    qos smallint NOT NULL,
+    properties bytea,
+    publisher text,
+    account text,                      -- whose room it takes; NULL: the broker's own
+    expires_at timestamptz,            -- NULL: never; then the row is deleted
+    version bigint NOT NULL,           -- another one with each change
+    node smallint NOT NULL,            -- as in filter
+    grp bigint NOT NULL
+);
+CREATE INDEX retained_feed ON retained (node, grp);
+CREATE INDEX retained_expires ON retained (expires_at) WHERE expires_at IS NOT NULL;
 CREATE TABLE slots (                   -- one row
     current smallint NOT NULL,
     changed timestamptz NOT NULL
@@ -134,7 +151,10 @@ CREATE TYPE publish AS (
     epoch bigint, packet_id integer,
     topic text, payload bytea, qos smallint, retain boolean, properties bytea, publisher text,
     expiry bigint,                     -- seconds; NULL: never
-    filters integer[]                  -- what it matches
+    filters integer[],                 -- what it matches
+    retained boolean,                  -- true: its topic's message from now on; false: the topic is cleared
+    account text,                      -- of what is retained
+    replaces bigint                    -- the version that it replaces, and no other; NULL: any
 );
 CREATE TYPE completion AS (session bigint, epoch bigint, packet_id integer);
 CREATE TYPE subscribe AS (
@@ -157,6 +177,7 @@ CREATE TYPE release AS (
 CREATE TYPE written AS (
     result text,                       -- over, again, rematch, written
     news boolean,                      -- filters have changed that the node does not know
+    retained boolean,                  -- and retained messages
     lost owner[],                      -- sessions that are others'; nothing of theirs was written
     failed delivery_key[],             -- what is not to be sent
     hints delivery_key[]               -- deliveries that are new in sessions

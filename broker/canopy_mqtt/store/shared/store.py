@@ -10,6 +10,7 @@ The database expires sessions, and keeps those that are absent: nothing is loade
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -22,7 +23,8 @@ from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import queue_terms
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.shared import Attempt, SharedSessions
+from canopy_mqtt.core.session.shared_session import SharedSession
+from canopy_mqtt.core.shared import Attempt, Offer, RetainedWait, SharedSessions
 from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
 from canopy_mqtt.store.base import Store, StoreError
 from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
@@ -32,9 +34,11 @@ from canopy_mqtt.store.shared.calls import (
     Content,
     Empty,
     Hello,
+    Look,
     Noted,
     Piece,
     Publish,
+    RetainedRow,
     Skipped,
     Taken,
     Written,
@@ -120,6 +124,12 @@ class SharedStore(Store):
         """By client, what was dropped from queues in the database, until the log has told of it."""
         self._ready: asyncio.Future[None] | None = None
         self._groups = self._rows = self._refused = 0
+        self._offers: deque[Offer] = deque()
+        """What is to be retained: of the notes that are not written, in their order."""
+        self._settling: dict[Offer, None] = {}
+        """What is written, and not read yet."""
+        self._looks: dict[RetainedWait, None] = {}
+        """Subscriptions that wait for the newest retained messages."""
 
     def attach(
         self,
@@ -132,6 +142,7 @@ class SharedStore(Store):
         """Serve a broker: call it before `open`. `after_batch`: has connections write what came into their buffers;
         `tell`, `linked`: see `Side`."""
         self.router = router
+        router.retained_store.shared = self.sessions
         self._holdings.attach(router)
         self._after_batch, self._tell, self._is_linked = after_batch, tell, linked
 
@@ -176,6 +187,13 @@ class SharedStore(Store):
             self.listener.noticed(line)
 
     async def load(self) -> Saved:
+        """Read all retained messages, however many there are. Raises StoreError."""
+        read = asyncio.get_running_loop().create_future()
+        self.node.look(lambda: None if read.done() else read.set_result(None))
+        while not (await asyncio.wait((read,), timeout=CLOSING))[0]:
+            if self.in_trouble or self.is_away:
+                await self.running.close()
+                raise StoreError(f"{self.running.database.place}: {UNAVAILABLE}")
         return Saved()
 
     async def flush(self) -> None:
@@ -230,7 +248,7 @@ class SharedStore(Store):
     def linked(self, nodes: Collection[str]) -> bool:
         return self._is_linked(nodes)
 
-    def wrote(self, noted: Sequence[Noted], written: Written) -> None:
+    def wrote(self, noted: Sequence[Noted], written: Written) -> Iterable[Callable[[], None]]:
         self._groups += 1
         self._rows += len(noted)
         for key in written.failed:
@@ -241,6 +259,22 @@ class SharedStore(Store):
         self._recover()
         self.journal.written(sum(map(self.journal.has_position, noted)))
         self._after_batch()
+        offers = [self._offers.popleft() for what in noted if isinstance(what, Publish) and what.retained is not None]
+        self._settling.update(dict.fromkeys(offers))
+        return [partial(self._settle, each) for each in offers]
+
+    def _settle(self, offer: Offer) -> None:
+        self._settling.pop(offer, None)
+        self.router.retained_store.written(offer)
+
+    def keep(self, rows: Iterable[RetainedRow]) -> None:
+        retained, accounts, now = self.router.retained_store, self.router.accounts, self.now()
+        for row in rows:
+            own = row.node == self.running.database.node
+            retained.keep(records.retained_message(row, now), accounts.named(row.account or ""), row.version, own)
+
+    def keep_only(self, topics: Collection[str]) -> None:
+        self.router.retained_store.keep_only(set(topics))
 
     def refused(self, what: Noted, why: str) -> None:
         """End the connection of the client before what waits for the change is acknowledged."""
@@ -273,7 +307,17 @@ class SharedStore(Store):
         for what, _ in notes:
             if self.journal.has_position(what):
                 carried = isinstance(what, Publish) and what.session is None
+                if isinstance(what, Publish) and what.retained is not None:
+                    offer = self._offers.popleft()
+                    if carried:
+                        self._offers.append(offer)
+                    else:
+                        self.router.retained_store.written(offer)
                 yield Note(what if carried else Skipped(), None)
+        for offer in list(self._settling):
+            self._settle(offer)
+        if self._looks:
+            yield Note(Look([partial(self._looked, each) for each in self._looks]), None)
 
     async def count(self) -> None:
         await self._holdings.turn(asyncio.get_running_loop().time)
@@ -287,6 +331,9 @@ class SharedStore(Store):
                 self.listener.failed(self.running.database.trouble or REPLACED)
         else:
             self._recover()
+        if self.in_trouble or self.is_away:
+            for wait in list(self._looks):
+                self._looked(wait)
         if self.is_away:
             for holder in list(self._holders.values()):
                 holder.move()
@@ -359,27 +406,61 @@ class SharedStore(Store):
             # Its subscriptions are counted with the next look into the database.
             self._holdings.change(attempt.principal.account_name(), 1 if stays else 0, 0)
 
+    def look(self, wait: RetainedWait) -> None:
+        """Have a subscription get the newest retained messages; while the database is away, those that are here."""
+        if self.in_trouble or self.is_away:
+            wait.start()
+            return
+        self._looks[wait] = None
+        self.node.look(partial(self._looked, wait))
+
+    def _looked(self, wait: RetainedWait) -> None:
+        if wait in self._looks:
+            del self._looks[wait]
+            wait.go(self.now())
+
+    def retain(self, offer: Offer, session: Session | None) -> None:
+        """Note what is to be retained. Where the store can take nothing more, it is not, and that is counted."""
+        kept = None if session is None else self.journal.kept.get(session.client_id)
+        if self.journal.commits_kept.full or (session is not None and kept is None):
+            self.router.counters.retained_refused += 1
+            self.router.retained_store.written(offer)
+            return
+        self._offers.append(offer)
+        self.journal.note(records.retained(offer, None if kept is None else kept.owner, self.now()))
+
     def holds(self, session: Session) -> bool:
         """Return whether a session is claimed, and so in the database."""
         holder = None if session.claim is None else self._holders.get(session.claim)
         return holder is not None and holder.claimed is not None
 
     def publish(
-        self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
+        self,
+        message: Message,
+        session: Session | None,
+        packet_id: int,
+        live: Callable[[], object] | None,
+        offer: Offer | None,
     ) -> None:
         """Note a message, also where no filter matches that is known: there may be another by now, and the group looks.
-        Only while the database is away, it is not held up for that."""
-        if self.in_trouble and packet_id == 0 and not self.node.filters.match(message.topic.decode()):
+        Only while the database is away, it is not held up for that, unless it is to be retained."""
+        held = packet_id > 0 or offer is not None or not self.in_trouble
+        if not held and not self.node.filters.match(message.topic.decode()):
             return
         owner = None
         if session is not None:
             kept = self.journal.kept.get(session.client_id)
             if kept is None:
-                return  # its session is elsewhere, and its connection ends: nothing is acknowledged
+                # Its session is elsewhere, and its connection ends: nothing is acknowledged.
+                if offer is not None:
+                    self.router.retained_store.written(offer)
+                return
             owner = kept.owner
+        if offer is not None:
+            self._offers.append(offer)
         # Its session is lost where the client has sent the message to another node by now: that node delivers it.
         then = None if live is None else partial(_live, live)
-        self.journal.note(records.publish(message, owner, packet_id, self.now()), then)
+        self.journal.note(records.publish(message, owner, packet_id, self.now(), offer), then)
 
 
 class _Sessions(SharedSessions):
@@ -395,13 +476,24 @@ class _Sessions(SharedSessions):
     def left(self, attempt: Attempt) -> None:
         self._store.left(attempt)
 
+    def look(self, wait: RetainedWait) -> None:
+        self._store.look(wait)
+
+    def retain(self, offer: Offer, origin: Session | None) -> None:
+        self._store.retain(offer, origin if isinstance(origin, SharedSession) else None)
+
     def holds(self, session: Session) -> bool:
         return self._store.holds(session)
 
     def publish(
-        self, message: Message, session: Session | None, packet_id: int, live: Callable[[], object] | None
+        self,
+        message: Message,
+        session: Session | None,
+        packet_id: int,
+        live: Callable[[], object] | None,
+        offer: Offer | None,
     ) -> None:
-        self._store.publish(message, session, packet_id, live)
+        self._store.publish(message, session, packet_id, live, offer)
 
 
 def _live(live: Callable[[], object], written: Written) -> None:

@@ -76,6 +76,8 @@ class Sweeper:
                 self._filters_at = now + FILTER_SECONDS
             for name in names:
                 self._unused(name)
+            while await database.forget_retained(DELIVERIES) == DELIVERIES and self._has_time():
+                pass
         await database.change_slot(SLOT_SECONDS)
         if now >= self._empty_at:
             for slot in await database.old_slots():

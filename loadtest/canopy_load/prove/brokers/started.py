@@ -309,6 +309,15 @@ class Started:
         """Let a fault begin, or end."""
         node = self._nodes[fault.nodes[0]]
         match fault.fault:
+            case Fault.KILL_ALL if on:
+                await asyncio.to_thread(self._look)
+                for each in self._nodes:
+                    self._signal(each, signal.SIGKILL)
+                for each in self._nodes:
+                    await self._down(each)
+            case Fault.KILL_ALL:
+                for each in self._nodes:
+                    await self._begin(each)
             case Fault.KILL_WORKER if workers := self._workers(node, serve=True):
                 if on:
                     workers[int(fault.amount * len(workers))].kill()
