@@ -11,7 +11,7 @@
 #   make coverage  what `make suite interpreted COVERAGE=1` measured, held against .ci/coverage
 #   make lint    style, types and the walls between packages
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
-#   make bench-NAME  another benchmark: routing, growth, store, upstream, nodes, inprocess, connecting, delay, pipeline, source   ARGS="--quick"
+#   make bench-NAME  another benchmark: routing, growth, store, upstream, nodes, cluster, inprocess, connecting, delay, pipeline, source   ARGS="--quick"
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --sizes 100000"
 #   make crash    kill -9 and power cuts, again and again, with every seed   ARGS="-k power"
 #   make prove   what the broker loses while connections break and it is killed   ARGS="--minutes 60"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from socket import IPPROTO_TCP, TCP_NODELAY, create_connection, socket
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from benchmarks.clients import opened, publish_all, sessions, stay
@@ -99,7 +100,8 @@ def cluster(case: Case) -> Iterator[Cluster]:
     if why := database_missing():
         raise NotRun(why)
     with ExitStack() as stack:
-        folder = stack.enter_context(case.folder())
+        # PostgreSQL is another user where this one is root, and so must be able to come to its folder.
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="bench-")))
         database = Database(folder, free_port(), "fsync=on", "shared_buffers=128MB")
         database.make()
         stack.callback(database.stop)

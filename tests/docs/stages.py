@@ -41,6 +41,10 @@ NOT_RUN: Final = {
         "security",
         "mosquitto_sub -h broker.example.org",
     ): "the broker of a reader's own; the next block asks one on this machine",
+    (
+        "tables",
+        "canopy pipeline tables --input /var/lib/canopy/record",
+    ): "a database, and records, of a reader's own; tests/pipeline/tables has both",
     ("testing", "pip install"): NO_INDEX,
     ("tutorial", "git clone"): "installs the package, as README does",
 }
@@ -177,6 +181,8 @@ def tabled(reader: Reader) -> None:
 
 def fleet(reader: Reader) -> None:
     """The record of a plant, for the tables."""
+    if (reader.folder / "canopy-record").exists():
+        return  # the page serves twice
     defaults(reader)
     configuration(reader)
     story().write(reader.folder / "canopy-record")
