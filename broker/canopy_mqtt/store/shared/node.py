@@ -509,7 +509,12 @@ class Node:
                 self._read_retained()
             case Members(node, counts):
                 self._elsewhere[node] = dict(counts)
-            case Hello() | General():
+            case Hello():
+                if self._members:
+                    # Whoever is linked again may have missed that.
+                    self._untold = -1
+                self._general()
+            case General():
                 self._general()
 
     def _spread(self, hints: Sequence[DeliveryKey]) -> None:
