@@ -26,12 +26,12 @@ from benchmarks.network import links
 from benchmarks.network.links import Link, LoadError, Loop, receive
 from benchmarks.network.loads import AckedPairs, Shape, topic
 from benchmarks.network.measure import Load, Meter, measure
+from benchmarks.nodes import Together, settings
 from benchmarks.runner import Bench, Case, Line, NotRun, Row, line_of, peers
-from benchmarks.store import PacedAcks, ToAway
+from benchmarks.store import PacedAcks, ToAway, percentiles_ms
 from canopy_load.brokers import frames
 from canopy_load.brokers.database import Database, database_missing
 from canopy_load.brokers.process import HOST, BrokerProcess, cpu_time, free_port, raise_file_limit
-from canopy_load.brokers.stats import percentile
 
 NODES: Final = ("a", "b", "c")
 PAIRS: Final = 100
@@ -46,18 +46,16 @@ WAITING: Final = 1_000
 """Messages that wait for a client."""
 MOVED: Final = 20
 """Clients with such a queue."""
-NEVER_BUSY: Final = "limits.max_loop_lag=0"
 LIMIT: Final = 30.0
 """Seconds for all that come back."""
-SHARES: Final = {"p50 ms": 0.5, "p99 ms": 0.99, "worst ms": 1.0}
 
 
-class Cluster:
-    """Three nodes and their database, measured as one broker; see `measure.Metered`."""
+class Cluster(Together):
+    """Three nodes and their database, measured as one broker. Its memory is that of the nodes."""
 
     def __init__(self, nodes: Sequence[BrokerProcess], database: Database) -> None:
+        super().__init__(*nodes)
         self.nodes = nodes
-        self.port, self.pid = nodes[0].port, nodes[0].pid
         self.spent: list[tuple[int, int]] = []
         """Nanoseconds of CPU of the nodes and of the database, each time that `cpu` was asked."""
         self._database = database
@@ -68,17 +66,8 @@ class Cluster:
 
     def cpu(self) -> int:
         """Return the nanoseconds of user and system time of all."""
-        self.spent.append((sum(node.cpu() for node in self.nodes), _cpu(self._database.pids())))
+        self.spent.append((super().cpu(), _cpu(self._database.pids())))
         return sum(self.spent[-1])
-
-    def resident(self) -> int:
-        """Return the bytes of resident memory of the nodes."""
-        return sum(node.resident() for node in self.nodes)
-
-    def settle(self) -> None:
-        """Wait until each node is idle."""
-        for node in self.nodes:
-            node.settle()
 
 
 def _cpu(pids: Sequence[int]) -> int:
@@ -105,21 +94,11 @@ def cluster(case: Case) -> Iterator[Cluster]:
         database = Database(folder, free_port(), "fsync=on", "shared_buffers=128MB")
         database.make()
         stack.callback(database.stop)
-        nodes = [stack.enter_context(case.broker(*_settings(folder, name, database.url))) for name in NODES]
+        nodes = [
+            stack.enter_context(case.broker(*settings(folder, name, NODES), f"store.url={database.url}"))
+            for name in NODES
+        ]
         yield Cluster(nodes, database)
-
-
-def _settings(folder: Path, own: str, url: str) -> list[str]:
-    addresses = {name: f"mqtt+unix://{folder}/{name}.sock" for name in NODES}
-    nodes = ", ".join(f'{{name = "{name}", address = "{address}"}}' for name, address in addresses.items())
-    return [
-        NEVER_BUSY,
-        f"store.url={url}",
-        "cluster.name=bench",
-        f"cluster.node={own}",
-        f"cluster.listen={addresses[own]}",
-        f"cluster.nodes=[{nodes}]",
-    ]
 
 
 def _measured(case: Case, at: Cluster, loop: Loop, load: Load, begin: Callable[[], None] | None = None) -> Line:
@@ -210,7 +189,7 @@ def devices(case: Case) -> Iterator[Line]:
             Answering(loop, sock)
         load = PacedAcks(loop, sending, float(count))
         line = _measured(case, at, loop, load, load.forget)
-        yield Line("", {**line.figures, **_percentiles(load.waits)}, line.notes)
+        yield Line("", {**line.figures, **percentiles_ms(load.waits)}, line.notes)
 
 
 def reconnect(case: Case) -> Iterator[Line]:
@@ -243,7 +222,7 @@ def reconnect(case: Case) -> Iterator[Line]:
                     raise LoadError(f"a client was answered {packet[2:].hex()}, and not that its session is there")
                 waiting.unregister(number)
                 waits.append(now - begun.pop(number))
-        yield Line("", {"clients": float(count), **_percentiles(waits)})
+        yield Line("", {"clients": float(count), **percentiles_ms(waits)})
 
 
 def failover(case: Case) -> Iterator[Line]:
@@ -273,8 +252,8 @@ def failover(case: Case) -> Iterator[Line]:
                 left -= len(answers) // 4
                 data = data[end:]
             waits.append(time.monotonic() - began)
-        yield Line("CONNACK", {"clients": float(count), **_percentiles(connacks)})
-        yield Line(f"its {kept:,} messages", {"clients": float(count), **_percentiles(waits)})
+        yield Line("CONNACK", {"clients": float(count), **percentiles_ms(connacks)})
+        yield Line(f"its {kept:,} messages", {"clients": float(count), **percentiles_ms(waits)})
 
 
 def _kill(node: BrokerProcess) -> None:
@@ -283,11 +262,6 @@ def _kill(node: BrokerProcess) -> None:
 
 def _each(count: int, make: Callable[[int], list[socket]]) -> list[socket]:
     return [sock for number in range(count) for sock in make(number)]
-
-
-def _percentiles(waits: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(waits)
-    return {name: (percentile(ordered, share) or 0.0) * 1e3 for name, share in SHARES.items()}
 
 
 _COSTS: Final = ("rate/s", "CPU µs", "nodes µs", "database µs", "lost")

@@ -80,8 +80,9 @@ def _lone(
     return sample
 
 
-def _settings(folder: Path, own: str) -> list[str]:
-    nodes = ", ".join(f'{{name = "{name}", address = "mqtt+unix://{folder}/{name}.sock"}}' for name in ("a", "b"))
+def settings(folder: Path, own: str, names: Sequence[str] = ("a", "b")) -> list[str]:
+    """Return the settings of a node of a cluster of these, linked by Unix sockets in a folder."""
+    nodes = ", ".join(f'{{name = "{name}", address = "mqtt+unix://{folder}/{name}.sock"}}' for name in names)
     listen = f"mqtt+unix://{folder}/{own}.sock"
     return [
         NEVER_BUSY,
@@ -128,8 +129,8 @@ def steps(load: Load, pairs: int, levels: Sequence[int], case: Case) -> Iterator
         for name in ("local", "crossing"):
             with (
                 case.folder() as folder,
-                case.broker(*_settings(folder, "a"), folder=folder) as first,
-                case.broker(*_settings(folder, "b"), folder=folder) as second,
+                case.broker(*settings(folder, "a"), folder=folder) as first,
+                case.broker(*settings(folder, "b"), folder=folder) as second,
             ):
                 sample = _step(case, load, pairs, qos, [first, second] if name == "crossing" else [first])
             sample.without = one

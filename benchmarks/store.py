@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
@@ -98,6 +98,12 @@ def sync_times(folder: Path, times: int = SYNCS) -> list[float]:
     return sorted(found)
 
 
+def percentiles_ms(seconds: Iterable[float]) -> dict[str, float]:
+    """Return the figures of some times, in milliseconds."""
+    ordered = sorted(seconds)
+    return {name: (percentile(ordered, share) or 0.0) * 1e3 for name, share in _SHARES.items()}
+
+
 def bytes_on_disk(folder: Path) -> int:
     """Bytes that the files below a folder take, whole blocks."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
@@ -107,7 +113,7 @@ def sync(case: Case) -> Iterator[Line]:
     """Measure a sync where the stores stand: it varies by the hour."""
     with case.folder() as folder:
         times = sync_times(folder, case.scaled(SYNCS))
-    yield Line("", {name: (percentile(times, share) or 0.0) * 1e3 for name, share in _SHARES.items()})
+    yield Line("", percentiles_ms(times))
 
 
 def pairs(case: Case) -> Iterator[Line]:
@@ -212,8 +218,7 @@ def latency(case: Case) -> Iterator[Line]:
         links.prepare(sending)
         load = PacedAcks(loop, sending, RATE)
         measure(Meter(process, case.seconds / 4, case.seconds), loop, load, at_begin=load.forget)
-        waits = sorted(load.waits)
-        yield Line("", {name: (percentile(waits, share) or 0.0) * 1e3 for name, share in _SHARES.items()})
+        yield Line("", percentiles_ms(load.waits))
 
 
 def retained(case: Case) -> Iterator[Line]:

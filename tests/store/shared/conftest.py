@@ -13,6 +13,7 @@ from tests.support import postgresql
 if TYPE_CHECKING:
     from canopy_mqtt.store.shared.database import SharedDatabase
     from tests.store.postgresql.place import Proxy
+    from tests.store.shared.brokers import Broker
 
 # Without the extra there is nothing to import.
 collect_ignore_glob = [] if find_spec("asyncpg") else ["test_*.py"]
@@ -69,3 +70,19 @@ async def nodes() -> AsyncIterator[Nodes]:
     yield made
     for each in made.made:
         await each.close()
+
+
+@pytest.fixture
+async def brokers(nodes: Nodes) -> AsyncIterator[list[Broker]]:
+    """Two nodes of a cluster."""
+    from tests.core.harness import total_ledger
+    from tests.store.shared.brokers import Broker
+
+    made: list[Broker] = []
+    for name in "ab":
+        await Broker(made, await nodes.open(name)).open()
+    yield made
+    for each in made:
+        assert total_ledger(each.router.sessions.values()) == []
+        each.linked = False
+        await each.store.close()

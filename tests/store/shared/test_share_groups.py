@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from canopy_mqtt.core.codec.packets import Unsubscribe
-from tests.core.harness import Client, total_ledger
+from tests.core.harness import Client
 from tests.store.shared.brokers import Broker, client_of, connect, publish, rows, subscribe, until_empty
 from tests.store.shared.conftest import Nodes
 from tests.support.waiting import until
 
 JOBS = "$share/g/a"
-
-
-@pytest.fixture
-async def brokers(nodes: Nodes) -> AsyncIterator[list[Broker]]:
-    """Two nodes."""
-    made: list[Broker] = []
-    for name in "ab":
-        await Broker(made, await nodes.open(name)).open()
-    yield made
-    for each in made:
-        assert total_ledger(each.router.sessions.values()) == []
-        each.linked = False
-        await each.store.close()
 
 
 async def member(broker: Broker, name: str, qos: int = 2, **given: object) -> Client:

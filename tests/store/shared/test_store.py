@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import asyncpg
 import pytest
 
@@ -12,24 +10,11 @@ from canopy_mqtt.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Publ
 from canopy_mqtt.store.base import StoreError, StoreListener
 from canopy_mqtt.store.shared.calls import End
 from canopy_mqtt.store.shared.store import OVER
-from tests.core.harness import bag, total_ledger
+from tests.core.harness import bag
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.brokers import Broker, client_of, connect, publish, rows, subscribe, until_empty
 from tests.store.shared.conftest import Nodes, declare_dead
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def brokers(nodes: Nodes) -> AsyncIterator[list[Broker]]:
-    """Two nodes."""
-    made: list[Broker] = []
-    for name in "ab":
-        await Broker(made, await nodes.open(name)).open()
-    yield made
-    for each in made:
-        assert total_ledger(each.router.sessions.values()) == []
-        each.linked = False
-        await each.store.close()
 
 
 async def test_a_client_roams_and_gets_everything(nodes: Nodes, brokers: list[Broker]) -> None:
