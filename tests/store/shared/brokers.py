@@ -12,7 +12,7 @@ from canopy_mqtt.store.shared.calls import Ask, DeliveryKey, Page, Piece
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.store import SharedStore
 from tests.core.harness import Client, Network, limits
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.nodes import Nodes
 from tests.support.waiting import PATIENCE, until
 
 EXPIRY = 300

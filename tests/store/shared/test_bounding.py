@@ -13,7 +13,7 @@ from canopy_mqtt.store.shared.bounding import QueueBounds
 from canopy_mqtt.store.shared.calls import SENT, Change, Claimed, DeliveryKey, Group, Written
 from canopy_mqtt.store.shared.database import SharedDatabase
 from tests.store.shared.brokers import Broker, client_of, connect, publish, subscribe
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.nodes import Nodes
 from tests.store.shared.place import message, waiting
 from tests.store.shared.place import publish as write
 from tests.store.shared.place import subscribe as owner_of

@@ -17,7 +17,7 @@ from canopy_mqtt.store.shared.database import Line, SharedDatabase
 from canopy_mqtt.store.shared.schema import VERSION
 from tests.store.postgresql.place import Proxy
 from tests.store.postgresql.place import opened as opened_alone
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.nodes import Nodes
 from tests.store.shared.place import claim, message, publish, subscribe, waiting
 from tests.support import postgresql
 from tests.support.postgresql import Server

@@ -25,7 +25,7 @@ from canopy_mqtt.store.shared.calls import (
 from canopy_mqtt.store.shared.database import WRITE
 from canopy_mqtt.store.shared.functions import PAGE_BYTES
 from canopy_mqtt.store.shared.schema import LONG, NEVER, SLOTS
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.nodes import Nodes
 from tests.store.shared.place import claim, message, publish, subscribe, waiting
 
 

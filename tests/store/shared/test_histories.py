@@ -11,7 +11,7 @@ import pytest
 from canopy_mqtt.store.shared.calls import Hello
 from tests.core.harness import Client
 from tests.store.shared.brokers import EXPIRY, Broker, client_of, connect, subscribe, until_empty
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.nodes import Nodes
 from tests.support.waiting import PATIENCE
 
 STEPS = 150

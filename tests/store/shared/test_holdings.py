@@ -17,7 +17,7 @@ from canopy_mqtt.store.shared import holdings
 from canopy_mqtt.store.shared.schema import FILTER_BYTES
 from tests.core.harness import Client
 from tests.store.shared.brokers import Broker, client_of, connect, rows, subscribe, until_empty
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.nodes import Nodes
 from tests.store.shared.place import claim
 from tests.store.shared.place import subscribe as has_subscribed
 from tests.support.waiting import until

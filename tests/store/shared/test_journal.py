@@ -34,7 +34,7 @@ from canopy_mqtt.store.shared.calls import (
 from canopy_mqtt.store.shared.journal import FULL, Kept, Row, SharedJournal
 from canopy_mqtt.store.shared.records import delivery_record, publish, session_record
 from tests.store.shared import place
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.nodes import Nodes
 from tests.store.shared.place import claim, waiting
 
 ID, SLOT, PACKET = 7, 2, 5

@@ -10,7 +10,7 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.packets import PUBREC
 from tests.core.harness import Client
 from tests.store.shared.brokers import Broker, client_of, connect, publish, subscribe
-from tests.store.shared.conftest import Nodes, declare_dead
+from tests.store.shared.nodes import Nodes, declare_dead
 from tests.support.waiting import until
 
 

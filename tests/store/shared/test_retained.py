@@ -11,7 +11,7 @@ from canopy_mqtt.store.shared.calls import Group
 from tests.core.harness import Client
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.brokers import Broker, client_of, rows, subscribe
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.nodes import Nodes
 from tests.store.shared.place import claim, message
 from tests.support.waiting import until
 

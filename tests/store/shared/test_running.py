@@ -31,7 +31,7 @@ from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.node import BYTES, Note, Session
 from canopy_mqtt.store.shared.running import RunningNode
 from tests.store.postgresql.place import Proxy
-from tests.store.shared.conftest import Nodes, declare_dead
+from tests.store.shared.nodes import Nodes, declare_dead
 from tests.store.shared.place import message
 from tests.support.waiting import until
 

@@ -7,7 +7,7 @@ import pytest
 from canopy_mqtt.core.codec.packets import Unsubscribe
 from tests.core.harness import Client
 from tests.store.shared.brokers import Broker, client_of, connect, publish, rows, subscribe, until_empty
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.nodes import Nodes
 from tests.support.waiting import until
 
 JOBS = "$share/g/a"

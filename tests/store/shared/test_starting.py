@@ -15,7 +15,7 @@ from canopy_mqtt.store.shared import running, store
 from canopy_mqtt.store.shared.database import SharedDatabase
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.brokers import Broker, client_of
-from tests.store.shared.conftest import Nodes, declare_dead
+from tests.store.shared.nodes import Nodes, declare_dead
 from tests.support.waiting import until
 
 

@@ -13,7 +13,7 @@ from canopy_mqtt.store.shared.store import OVER
 from tests.core.harness import bag
 from tests.store.postgresql.place import Proxy
 from tests.store.shared.brokers import Broker, client_of, connect, publish, rows, subscribe, until_empty
-from tests.store.shared.conftest import Nodes, declare_dead
+from tests.store.shared.nodes import Nodes, declare_dead
 from tests.support.waiting import until
 
 

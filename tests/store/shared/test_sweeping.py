@@ -21,7 +21,7 @@ from canopy_mqtt.store.shared.sweeping import (
     TRIM_SECONDS,
     Sweeper,
 )
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.nodes import Nodes
 from tests.store.shared.place import claim, publish, subscribe, waiting
 from tests.store.shared.test_watching import Clock
 

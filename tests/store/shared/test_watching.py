@@ -11,7 +11,7 @@ from canopy_mqtt.store.shared.calls import Group, Over
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.watching import SECOND, Watch
 from tests.store.postgresql.place import Proxy
-from tests.store.shared.conftest import Nodes
+from tests.store.shared.nodes import Nodes
 from tests.support import postgresql
 from tests.support.waiting import until
 
