@@ -7,6 +7,7 @@ import getpass
 import itertools
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +24,23 @@ _NUMBERS = itertools.count(1)
 class Server(Database):
     """One server with a database, and schemas in it."""
 
-    def __init__(self, *settings: str) -> None:
-        """`settings`: of the server, NAME=VALUE."""
+    def __init__(self, *settings: str, primary: Server | None = None) -> None:
+        """`settings`: of the server, NAME=VALUE; `primary`: it is a standby that follows this one, which restarts."""
         # Short: the path of a Unix socket has 107 bytes.
         super().__init__(Path(tempfile.mkdtemp(prefix="canopy-pg-")), free_port(), *settings)
-        self.make()
+        if primary is None:
+            self.make()
+        else:
+            self._follow(primary)
+
+    def _follow(self, primary: Server) -> None:
+        """Begin with the files of another server."""
+        primary.stop()
+        subprocess.run(["cp", "-a", primary.folder, self.folder], check=True)
+        primary.start()
+        self.folder.parent.chmod(0o711)
+        (self.folder / "data" / "standby.signal").touch()
+        self.start()
 
     def remove(self) -> None:
         """End it, and leave nothing."""
@@ -88,10 +101,10 @@ def new_name() -> str:
     return f"{getpass.getuser()}_{os.getpid()}_{next(_NUMBERS)}".replace("-", "_").lower()
 
 
-def server(*options: str) -> Iterator[Server]:
+def server(*options: str, primary: Server | None = None) -> Iterator[Server]:
     """A server of a test's own, for a fixture."""
     if why := missing():
         pytest.skip(why)
-    made = Server(*options)
+    made = Server(*options, primary=primary)
     yield made
     made.remove()

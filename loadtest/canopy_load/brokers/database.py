@@ -83,10 +83,10 @@ class Database:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it is ready."""
+        """Start it, and wait until it is ready, or a standby that can be read."""
         log, deadline = self.folder / "log", time.monotonic() + PATIENCE
         process = self._begin(log)
-        while "ready" not in self._state():
+        while self._state().strip() not in ("ready", "standby"):
             ended = process.poll() is not None
             if ended and "pre-existing shared memory" in log.read_text()[-1000:] and time.monotonic() < deadline:
                 # A process of a server that was killed is not gone yet.

@@ -11,13 +11,14 @@ from tests.support import postgresql
 class Nodes:
     """Makes nodes of one schema, and ends them."""
 
-    def __init__(self) -> None:
-        self.url, self.name = postgresql.shared().url, postgresql.new_name()
+    def __init__(self, url: str = "", *, synchronous: str = "off") -> None:
+        """`url`: of a server of the test's own; `synchronous`: see `SharedDatabase`."""
+        self.url, self.name, self.synchronous = url or postgresql.shared().url, postgresql.new_name(), synchronous
         self.made: list[SharedDatabase] = []
 
     def make(self, node: str, *, url: str = "", **options: Any) -> SharedDatabase:
         """A node that has not opened its store."""
-        terms = {"synchronous": "off", **options}
+        terms = {"synchronous": self.synchronous, **options}
         self.made.append(SharedDatabase(url or self.url, self.name, node=node, **terms))
         return self.made[-1]
 

@@ -77,6 +77,10 @@ SELECT b.at, n.holder, extract(epoch FROM clock_timestamp() - b.at)::float8
     FROM node n JOIN beat b ON b.node = n.id WHERE n.name = $1 AND n.alive AND n.incarnation <> $2
 """
 """The last sign of life of a node whose incarnation is not the own one, its process, and the age of that sign, s."""
+HISTORY: Final = """
+SELECT concat(system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8)) FROM pg_control_system()
+"""
+"""The server's data and its timeline, which is another one once a standby has been promoted, or a backup restored."""
 REPLACED: Final = "SELECT EXISTS (SELECT FROM node WHERE name = $1 AND incarnation > $2)"
 LEAVE: Final = "SELECT declare_dead_1($1, $2, (SELECT at FROM beat WHERE node = $1))"
 LOOK_AGAIN: Final = 0.25
@@ -118,6 +122,9 @@ SELECT account, count(*), sum(filters)::bigint FROM session
 CLIENTS: Final = "SELECT id, client_id, principal FROM session WHERE id = ANY ($1)"
 
 
+MOVED: Final = "a standby has taken over, or a backup was restored"
+
+
 class Unreachable(StoreError):
     """The database cannot be reached now."""
 
@@ -125,6 +132,16 @@ class Unreachable(StoreError):
 def is_refusal(error: BaseException) -> bool:
     """Return whether PostgreSQL refuses what is in a statement (`REFUSED`)."""
     return isinstance(error, asyncpg.PostgresError) and str(error.sqlstate)[:2] in REFUSED
+
+
+async def _history(connection: Any, seconds: float) -> str:
+    """Return which history of the data a server has; empty: it does not tell, as PostgreSQL does."""
+    try:
+        return str(await connection.fetchval(HISTORY, timeout=seconds))
+    except asyncpg.PostgresError as error:
+        if str(error.sqlstate)[:2] in ("0A", "42"):
+            return ""
+        raise
 
 
 class Line:
@@ -184,6 +201,10 @@ class SharedDatabase:
         """By node, the group up to which its retained messages are known."""
         self.trouble = ""
         """Why the group that is being written is asked again, for people; empty: it is not."""
+        self.has_moved = False
+        """A connection has found another history than this incarnation began with. What this node knows of sessions,
+        filters and numbers may not be there any more, and other rows may have these numbers."""
+        self._history: str | None = None
         self._synchronous = SYNCHRONOUS[synchronous]
         lines = [Line(self._connect) for _ in range(6)]
         self._groups, self._claims, self._reads, self._pulls, self._beats, self._sweeps = self._lines = lines
@@ -195,8 +216,9 @@ class SharedDatabase:
         return f"{place(self.url)}, schema {self.name}"
 
     async def _connect(self) -> Any:
+        """Return a connection to a server that has the history of this incarnation. Raises FAILURES."""
         milliseconds = str(round(self.timeout * 1000))
-        return await asyncpg.connect(
+        connection = await asyncpg.connect(
             self.url,
             timeout=self.timeout,
             target_session_attrs=None if "target_session_attrs=" in self.url else "read-write",
@@ -212,6 +234,26 @@ class SharedDatabase:
                 "tcp_user_timeout": milliseconds,
             },
         )
+        try:
+            history = await _history(connection, self.timeout)
+        except BaseException:
+            connection.terminate()
+            raise
+        if self._history is None:
+            self._history = history
+        elif history != self._history:
+            self.has_moved = True
+            connection.terminate()
+            raise ConnectionError(MOVED)
+        return connection
+
+    async def follow(self) -> None:
+        """Before another incarnation begins: take the history that the database has now, if it is another one."""
+        if self.has_moved:
+            await self._stop_writing()
+            for line in self._lines:
+                line.drop()
+            self.has_moved, self._history = False, None
 
     async def open(self, *, dead_after: float = 0.0, waits: Callable[[str], None] = lambda _: None) -> None:
         """Make the schema where it is not there, and begin another incarnation of the node.
@@ -320,6 +362,8 @@ class SharedDatabase:
                 if refusals == REFUSALS:
                     self.trouble = ""
                     return Written(False, False, False, False, frozenset(), frozenset(), (), self._told(error))
+                if self.has_moved:
+                    raise Over from error
                 self.trouble = self._told(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE)
@@ -423,7 +467,10 @@ class SharedDatabase:
 
     async def beat(self) -> None:
         """Show that this node is alive. Raises Over, FAILURES."""
-        [[alive]] = await self._beats.fetch("SELECT beat_1($1, $2)", self.node, self.incarnation, seconds=self.timeout)
+        alive = False
+        if not self.has_moved:
+            values = (self.node, self.incarnation)
+            [[alive]] = await self._beats.fetch("SELECT beat_1($1, $2)", *values, seconds=self.timeout)
         if not alive:
             raise Over
 

@@ -260,6 +260,7 @@ class RunningNode:
 
     def join(self, back: Callable[[Joined | None], None]) -> None:
         async def join() -> Joined:
+            await self.database.follow()
             await self._let_another_be()
             await self.database.join()
             self._found = set()

@@ -60,6 +60,10 @@ OVER: Final = (
     "the other nodes counted this one as dead, or another one has its name (cluster.node): its durable clients are "
     "disconnected"
 )
+FAILED_OVER: Final = (
+    "the database has another history (a standby took over, or a backup was restored): durable clients are "
+    "disconnected, and what it lacks of the former one is lost"
+)
 REPLACED: Final = "another process is this node (cluster.node), and its incarnation is the newer one: stop one of them"
 UNREACHED: Final = 1.0
 """Seconds before a database that cannot be reached when the broker starts is tried again."""
@@ -297,7 +301,7 @@ class SharedStore(Store):
     def over(self, notes: Sequence[Note]) -> Iterable[Note]:
         """End the durable connections; what is noted of sessions counts no more. What clients without one have
         published is written in the next incarnation, and acknowledged then: it may be in the store twice."""
-        self._notice(OVER)
+        self._notice(FAILED_OVER if self.running.database.has_moved else OVER)
         for attempt in list(self.sessions.waiting.values()):
             unclaimed(attempt)
         for holder in list(self._holders.values()):
