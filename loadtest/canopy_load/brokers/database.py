@@ -76,7 +76,7 @@ class Database:
         if os.geteuid() == 0:
             shutil.chown(self.folder, "nobody", "nogroup")
             self.folder.parent.chmod(0o711)
-        words += ["--no-sync", "--no-instructions"]
+        words.append("--no-sync")
         done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=self.folder)
         if done.returncode:
             raise BrokerFailed(f"PostgreSQL's initdb failed: {done.stderr.strip()}")
