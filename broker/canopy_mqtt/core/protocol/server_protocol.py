@@ -307,7 +307,7 @@ class ServerProtocol(Peer):
                     self.unfinished = True
                 elif self.filter_job is not None:
                     subscribe.step(self, now)
-                elif decoder.next_frame():
+                elif more and decoder.next_frame():
                     budget.used += PACKET_WORK
                     self.last_received = now
                     counters.packets_received += 1
@@ -325,6 +325,10 @@ class ServerProtocol(Peer):
                     else:
                         self._act(action, now)
                 else:
+                    if not more:
+                        # The usual end of a read: nothing has begun, and nothing of it is kept.
+                        decoder.buffer = b""
+                        decoder.start = decoder.end = 0
                     if decoder.need > 0:
                         refused: i64 = phases.action(self.state, decoder.begun_kind())
                         if refused >= phases.NOT_CONNECT:

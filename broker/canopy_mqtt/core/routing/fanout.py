@@ -121,7 +121,13 @@ class Fanout(Job):
             if route.as_of != self._changes.count or route.stamp != stamp:
                 if not asking and stamp != NO_FILTERS:
                     return None
-                self.budget.used += refresh(route, self._cache, permissions, stamp, self.at_once)
+                now: i64 = self._changes.count
+                cache.renew(route)
+                if route.built_of != route.version or route.stamp != stamp:
+                    self.budget.used += refresh(route, cache, permissions, stamp, self.at_once)
+                else:
+                    # What has changed is about other topics.
+                    route.as_of = now
         return route
 
     def new_route(self, topic: bytes) -> Route:
@@ -130,6 +136,7 @@ class Fanout(Job):
         trie = self.table.trie
         before = trie.probes
         route = self._cache.store(topic)
+        self._cache.renew(route)
         walked = trie.probes - before + MISS_LEVEL_WORK * topic.count(b"/") + (len(topic) >> MISS_LENGTH_SHIFT)
         self.budget.used += MISS_WORK + walked
         permissions = self.permissions
@@ -377,6 +384,7 @@ class Fanout(Job):
                 everyone = broadcast.found()
                 route = broadcast.route
                 if everyone is not None and verdicts is None:
+                    self._cache.renew(route)
                     budget.used += refresh(route, self._cache, self.permissions, NO_FILTERS, self.at_once)
                     if not route.built and route.version == broadcast.version:
                         install(route, self._cache, everyone)

@@ -46,7 +46,7 @@ from canopy_mqtt.core.routing.queue_limits import QueueLimits
 from canopy_mqtt.core.routing.retained import RetainedStore
 from canopy_mqtt.core.routing.session_table import SessionTable
 from canopy_mqtt.core.routing.share_queues import ShareQueue, ShareQueues
-from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
+from canopy_mqtt.core.routing.subscription_table import DROPS_AT_ONCE, SubscriptionTable
 from canopy_mqtt.core.routing.unfinished import Unfinished
 from canopy_mqtt.core.routing.wills import LoneWill, WillQueue
 from canopy_mqtt.core.session.session import Session
@@ -466,7 +466,10 @@ class Router:
         if session.expiry_interval != 0:  # else it ends with its connection, and never had a deadline
             self.deadlines.cancel(session)
         self.session_table.remove(session)
-        self.table.end(session)
+        table = self.table
+        table.end_some(session, min(DROPS_AT_ONCE, table.drops))
+        if session.subscriptions:
+            table.end_later(session)
         if isinstance(session, ShareQueue):
             self.share_queues.ended(session)
         elif self.event_listener is not None and not kept:

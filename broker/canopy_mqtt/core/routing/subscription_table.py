@@ -207,12 +207,10 @@ class SubscriptionTable(Job):
         """True while sessions that are over have subscriptions left: `work_off` is to be called."""
         return len(self._leaving) > 0
 
-    def end(self, session: Session) -> None:
-        """Begin to remove the subscriptions of a session that is over; a few go at once."""
-        self._end_some(session, min(DROPS_AT_ONCE, self.drops))
-        if session.subscriptions:
-            self._leaving.append(session)
-            self._jobs.submit(REMOVAL, self)
+    def end_later(self, session: Session) -> None:
+        """Remove the subscriptions of a session that is over in turns."""
+        self._leaving.append(session)
+        self._jobs.submit(REMOVAL, self)
 
     def step(self, budget: Budget) -> bool:
         """Remove subscriptions of ended sessions, no more than `drops` of them."""
@@ -228,11 +226,11 @@ class SubscriptionTable(Job):
         leaving = self._leaving
         done: i64 = 0
         while leaving and done < most:
-            done += self._end_some(leaving[0], most - done)
+            done += self.end_some(leaving[0], most - done)
             if not leaving[0].subscriptions:
                 leaving.popleft()
 
-    def _end_some(self, session: Session, most: i64) -> i64:
+    def end_some(self, session: Session, most: i64) -> i64:
         """Take away up to `most` subscriptions of a session that is over. Return as how many they count."""
         subscriptions = session.subscriptions
         done: i64 = 0
@@ -258,7 +256,7 @@ class SubscriptionTable(Job):
                 if subscription is not None:
                     # The last one is the next to go.
                     session.subscriptions[name] = subscription
-                    self._end_some(session, 1)
+                    self.end_some(session, 1)
 
     def _account(self, subscription: Subscription, filter_bytes: i64, change: i64) -> None:
         """Count a subscription that has come (`change` 1) or goes (-1), and its filter on its client's account."""
