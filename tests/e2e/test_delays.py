@@ -50,7 +50,7 @@ class Place:
             writes.append(data)
             transport.write(data)
 
-        connection.stream.send_by(send)
+        connection.stream.send = send
         return writes
 
 

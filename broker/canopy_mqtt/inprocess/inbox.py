@@ -84,17 +84,9 @@ class Inbox(Endpoint):
         send_buffer.owner = self
 
     def wake(self, now: float) -> None:
-        """Pass on that there are messages to take."""
+        """Pass on that there are messages to take, or that the queue overflowed and its policy is `disconnect`."""
         del now
         self._on_messages()
-
-    def ended(self) -> None:
-        """End the subscription: the queue overflowed, and its policy is `disconnect`."""
-        self._on_messages()
-
-    def failed(self, error: Exception) -> None:
-        """Log a fault of the broker during a wake-up: the messages are taken at the next one."""
-        del error
 
     def check(self, now: float) -> float:
         """Return no deadline: nothing here has a time limit."""

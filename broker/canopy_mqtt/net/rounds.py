@@ -18,7 +18,7 @@ from typing import Final, cast
 from mypy_extensions import i64
 
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.deadlines import Deadlines
+from canopy_mqtt.core.heap import Deadlines
 from canopy_mqtt.core.jobs import (
     BYTES_SHIFT,
     ITEM_WORK,
@@ -82,6 +82,8 @@ class Rounds:
         self.work: i64 = TURN_WORK
         # The work that was done when this round began, and that at which its end is waited for.
         self._began: i64 = self.budget.used
+        # The work that is done when this round has no room for more than a little.
+        self.spent_at: i64 = self._began + ROUND_WORK
         self._noted_at: i64 = self._began + NOTED
         self._written: i64 = 0
         self._touched: list[SendBuffer] = router.peers.touched
@@ -150,7 +152,10 @@ class Rounds:
                 self._asleep.extend(touched[WAKES:])
                 del touched[WAKES:]
                 self._note()
-            self._wake(touched, now)
+            # Once for all messages of a batch.
+            for send_buffer in touched:
+                if send_buffer.owner is not None:
+                    cast(Endpoint, send_buffer.owner).wake(now)
             touched.clear()
         deadlines = self._deadlines
         if deadlines.changed:
@@ -161,34 +166,20 @@ class Rounds:
         if self.budget.used >= self._noted_at:
             self.charge()
 
-    def _wake(self, send_buffers: list[SendBuffer], now: float) -> None:
-        """Wake the writer of each buffer, once for all messages of a batch."""
-        for send_buffer in send_buffers:
-            owner = send_buffer.owner
-            if owner is not None:
-                # Its class is looked at once, compiled: to assert it looks again wherever it is used.
-                link = cast(Endpoint, owner)
-                try:
-                    if send_buffer.closed:
-                        link.ended()
-                    link.wake(now)
-                except Exception as error:
-                    # Later, since others are woken now.
-                    self.loop.call_soon(link.failed, error)
-
     # -- what was done -------------------------------------------------------------------------------------------------
 
     def charge(self) -> None:
         """Count what clients have caused, where no batch of theirs ends (`after_batch`)."""
         if self.budget.used >= self._noted_at:
             self._note()
-            left: i64 = self._began + ROUND_WORK - self.budget.used
+            left: i64 = self.spent_at - self.budget.used
             if left < LIGHT_WORK:
                 left = LIGHT_WORK
             self.work = left
 
     def charge_write(self, things: i64, size: i64) -> None:
         """Count a write for one client: the number of frames and their bytes."""
+        self.counters.bytes_sent += size
         self._written += WRITE_WORK + ITEM_WORK * things + (size >> BYTES_SHIFT)
         if self._written >= NOTED:
             self._note_writes()
@@ -206,11 +197,7 @@ class Rounds:
     @property
     def spent(self) -> bool:
         """True if this round has no room for more than a little."""
-        return self.budget.used >= self._began + ROUND_WORK and not self.ending
-
-    def may_end(self, waiting: i64) -> bool:
-        """Return whether this round has room for the end of a client with this number of waiting messages."""
-        return self.ending or (waiting < MUCH and self.budget.used < self._began + ROUND_WORK)
+        return self.budget.used >= self.spent_at and not self.ending
 
     def _note(self) -> None:
         if not self._noted and not self._running:
@@ -276,6 +263,7 @@ class Rounds:
         done: i64 = self.budget.used - self._began
         self._made += done
         self._began += done
+        self.spent_at = self._began + ROUND_WORK
         self._noted_at = self._began + NOTED
         self._written = 0
         self.full = False
@@ -303,7 +291,11 @@ class Rounds:
             turn.write_turn()
         asleep = self._asleep
         if asleep:
-            self._wake([asleep.popleft() for _ in range(min(WAKES, len(asleep)))], self.time())
+            now = self.time()
+            for _ in range(min(WAKES, len(asleep))):
+                send_buffer = asleep.popleft()
+                if send_buffer.owner is not None:
+                    cast(Endpoint, send_buffer.owner).wake(now)
         gone = self._gone
         while gone and (self.budget.used < self._began + ROUND_WORK // 2 or self.ending):
             gone.popleft().end_in_turn()

@@ -42,7 +42,8 @@ class Stream:
         self._counters = counters
         # Set by `begin`.
         self.transport: asyncio.Transport
-        self._send: Callable[[bytes], None]
+        # Hands bytes to the transport, which may say by this that it is full. Its caller counts them.
+        self.send: Callable[[bytes], None]
         self.made = False
         # The transport has more than it can send: nothing is written until it says otherwise.
         self.full = False
@@ -53,21 +54,16 @@ class Stream:
 
     def begin(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
-        self._send = self.transport.write
+        self.send = self.transport.write
         self.transport.set_write_buffer_limits(high=WRITE_HIGH)
         self.made = True
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Hand bytes to the transport. It may say by this that it is full."""
+        """Hand bytes to the transport, and count them."""
         self._counters.bytes_sent += len(data)
-        self._send(data)
-
-    def send_by(self, send: Callable[[bytes], None]) -> None:
-        """Pass what is written to `send` instead, which watches it and hands it to the transport, or restore the
-        transport."""
-        self._send = send
+        self.send(data)
 
     def filled(self) -> None:
         """Note that the transport is full (`pause_writing`)."""

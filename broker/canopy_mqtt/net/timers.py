@@ -54,11 +54,10 @@ class Endpoint(WheelItem):
         self.delay: object | None = None
 
     def wake(self, now: float) -> None:
-        """Write, or wake the writer: the send buffer has something to take. `now`: the loop's clock."""
-        raise NotImplementedError
+        """Write, or wake the writer: the send buffer has something to take, or was closed, perhaps with the protocol.
 
-    def ended(self) -> None:
-        """Called when the send buffer was closed, perhaps the protocol with it."""
+        `now`: the loop's clock. Must not raise: others are woken after it.
+        """
         raise NotImplementedError
 
     def failed(self, error: Exception) -> None:

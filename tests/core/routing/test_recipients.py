@@ -34,6 +34,7 @@ def anew(route: Route) -> Route:
     """Return a route of the same filters whose recipients are computed from nothing."""
     cache = MatchCache(NodeTrie(), 0)
     made = Route(route.topic, list(route.entries), cache.changes)
+    cache.renew(made)
     refresh(made, cache, None, NO_FILTERS, 1 << 60)
     return made
 

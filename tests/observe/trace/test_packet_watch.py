@@ -70,9 +70,6 @@ class Below:
     def set_protocol(self, protocol: Any) -> None:
         self.upper = protocol
 
-    def send_by(self, send: Any) -> None:
-        self.send = send
-
     def write(self, data: bytes) -> None:
         self.written.append(data)
 

@@ -418,7 +418,7 @@ class TestHarm:
         broker.traces.stop(trace.name)
         await until(lambda: not looked_at(broker, "c"))
         assert transport.get_protocol() is one
-        assert one.stream._send == transport.write
+        assert one.stream.send == transport.write
         await client.fence()
 
     async def test_a_fault_of_the_looking_ends_that_alone(

@@ -257,10 +257,6 @@ class ServerProtocol(Peer):
         """Acknowledge a request of which it is known now whether it reached a subscriber (`queues.requests`)."""
         acknowledge.settle(self, request)
 
-    def comes_from(self, host: str) -> bool:
-        """Return whether it is a client's connection from that IP address, or its /64 of IPv6."""
-        return self.origin.shares_address(host)
-
     def max_delay(self) -> float:
         session = self.session
         return 0.0 if session is None else max_delay(self.router.limits, session, self.origin.max_delay)
@@ -307,7 +303,7 @@ class ServerProtocol(Peer):
                     self.unfinished = True
                 elif self.filter_job is not None:
                     subscribe.step(self, now)
-                elif decoder.next_frame():
+                elif more and decoder.next_frame():
                     budget.used += PACKET_WORK
                     self.last_received = now
                     counters.packets_received += 1
@@ -325,6 +321,10 @@ class ServerProtocol(Peer):
                     else:
                         self._act(action, now)
                 else:
+                    if not more:
+                        # The usual end of a read: nothing has begun, and nothing of it is kept.
+                        decoder.buffer = b""
+                        decoder.start = decoder.end = 0
                     if decoder.need > 0:
                         refused: i64 = phases.action(self.state, decoder.begun_kind())
                         if refused >= phases.NOT_CONNECT:

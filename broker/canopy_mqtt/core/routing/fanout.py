@@ -121,7 +121,13 @@ class Fanout(Job):
             if route.as_of != self._changes.count or route.stamp != stamp:
                 if not asking and stamp != NO_FILTERS:
                     return None
-                self.budget.used += refresh(route, self._cache, permissions, stamp, self.at_once)
+                now: i64 = self._changes.count
+                cache.renew(route)
+                if route.built_of != route.version or route.stamp != stamp:
+                    self.budget.used += refresh(route, cache, permissions, stamp, self.at_once)
+                else:
+                    # What has changed is about other topics.
+                    route.as_of = now
         return route
 
     def new_route(self, topic: bytes) -> Route:
@@ -130,6 +136,7 @@ class Fanout(Job):
         trie = self.table.trie
         before = trie.probes
         route = self._cache.store(topic)
+        self._cache.renew(route)
         walked = trie.probes - before + MISS_LEVEL_WORK * topic.count(b"/") + (len(topic) >> MISS_LENGTH_SHIFT)
         self.budget.used += MISS_WORK + walked
         permissions = self.permissions
@@ -141,17 +148,18 @@ class Fanout(Job):
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
         """Record a message if a recorder wants it, and deliver it to the receivers of the route: see `deliver`."""
-        tap = self.tap
-        if tap is None or not route.tapped:
-            return self.deliver(route, message, origin)
-        tap.message(message, self._load.now)
-        if not tap.deliveries:
-            return self.deliver(route, message, origin)
-        self._telling = tap
+        self._record(route, message)
         try:
             return self.deliver(route, message, origin)
         finally:
             self._telling = None
+
+    def _record(self, route: Route, message: Message) -> None:
+        """Record a message if a recorder wants it, and its deliveries from here on if it wants these."""
+        tap = self.tap
+        if tap is not None and route.tapped:
+            tap.message(message, self._load.now)
+            self._telling = tap if tap.deliveries else None
 
     def deliver(self, route: Route, message: Message, origin: Session | None) -> int:
         """Deliver a message to the sessions whose filters match its topic, and to no others [MQTT-3.3.2-3].
@@ -377,6 +385,7 @@ class Fanout(Job):
                 everyone = broadcast.found()
                 route = broadcast.route
                 if everyone is not None and verdicts is None:
+                    self._cache.renew(route)
                     budget.used += refresh(route, self._cache, self.permissions, NO_FILTERS, self.at_once)
                     if not route.built and route.version == broadcast.version:
                         install(route, self._cache, everyone)
@@ -424,27 +433,18 @@ class Fanout(Job):
 
     def forward_to(self, group: SharedGroup, message: Message) -> int:
         """Record a message that is for one share group alone, if a recorder wants it, and deliver it: see `forward`."""
-        tap = self.tap
-        if tap is None:
-            return self._deliver_to(group, message)
-        route = self.route(message.topic)
-        if not (self.new_route(message.topic) if route is None else route).tapped:
-            return self._deliver_to(group, message)
-        tap.message(message, self._load.now)
-        self._telling = tap if tap.deliveries else None
+        if self.tap is not None:
+            self._record(self.route(message.topic) or self.new_route(message.topic), message)
         try:
-            return self._deliver_to(group, message)
+            verdicts = self.verdicts(message.topic)
+            member = self.choose(group, message, verdicts)
+            if member is None:
+                self._count_barred(group, message, verdicts)
+                return 0
+            self._give(member, group, message, verdicts)
+            return 1
         finally:
             self._telling = None
-
-    def _deliver_to(self, group: SharedGroup, message: Message) -> int:
-        verdicts = self.verdicts(message.topic)
-        member = self.choose(group, message, verdicts)
-        if member is None:
-            self._count_barred(group, message, verdicts)
-            return 0
-        self._give(member, group, message, verdicts)
-        return 1
 
     def _give(self, member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> int:
         """Deliver a message to the chosen member of a share group, or to the queue of the group. Return the answer.

@@ -118,7 +118,8 @@ def matching(session: Session, entries: list[FilterEntry]) -> list[Subscription]
 
 
 def refresh(route: Route, cache: MatchCache, permissions: Permissions | None, stamp: i64, max_built: i64) -> i64:
-    """Compute the recipients of a route, as far as something has changed. Return the work, in deliveries.
+    """Compute the recipients of a route that was renewed, as far as something has changed. Return the work, in
+    deliveries.
 
     `stamp`: that of the permissions. With more than `max_built` subscriptions behind several filters they are not
     computed anew, unless access control says who may have what: `Route.built` is False then.
@@ -127,7 +128,6 @@ def refresh(route: Route, cache: MatchCache, permissions: Permissions | None, st
     since: i64 = route.as_of
     # From before access control is asked: a change that is made meanwhile is not in the answers.
     now: i64 = changes.count
-    cache.renew(route)
     work: i64 = 0
     if route.built_of != route.version or (not route.built and stamp != NO_FILTERS):
         # One that was too large to build is built now if rules have come into force: they say who of all may have it.

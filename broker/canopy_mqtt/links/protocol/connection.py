@@ -198,8 +198,14 @@ class UpstreamConnection(Endpoint):
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def wake(self, now: float) -> None:
-        if not self.stream.full and self._closing_at == 0.0:
-            self._write(now)
+        try:
+            if self.uplink.send_buffer.closed and self.uplink.state == CLOSED:
+                self._finish()
+            if not self.stream.full and self._closing_at == 0.0:
+                self._write(now)
+        except Exception as error:
+            # Later, since others are written to now.
+            self.loop.call_soon(self.failed, error)
 
     def _write(self, now: float) -> None:
         """Write what waits, a few batches at most, as long as the transport takes it."""
@@ -250,10 +256,6 @@ class UpstreamConnection(Endpoint):
         self.rounds.after_batch()
         self._finish()
         self.stream.transport.abort()
-
-    def ended(self) -> None:
-        if self.uplink.state == CLOSED:
-            self._finish()
 
     def _finish(self) -> None:
         """Write the last packet and close, since the protocol is over."""

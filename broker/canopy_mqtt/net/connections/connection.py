@@ -243,21 +243,21 @@ class Connection(Endpoint):
         time, waking the task costs more than all else. Whatever can wait, or be more, is the task's.
         """
         stream = self.stream
-        if stream.full or (self.writer is not None and self._asleep is None):
-            # The writer goes on anyway: when the transport has room, or with the next round of the event loop.
-            return
-        if len(self.send_buffer.items) <= LITTLE and stream.reading and self.state == OPEN:
-            try:
-                if not self._write_batch(now):
-                    if not self.waits_to_write:
-                        self.send_buffer.listed = False
-                    return
-            except Exception as error:
-                # Later, since other clients are written to now.
-                self._fault(error)
-                self.end_later(ABORT, causes.INTERNAL_ERROR)
+        try:
+            if self.send_buffer.closed:
+                self.ended()
+            if stream.full or (self.writer is not None and self._asleep is None):
+                # The writer goes on anyway: when the transport has room, or with the next round of the event loop.
                 return
-        self._wake_writer()
+            few = len(self.send_buffer.items) <= LITTLE
+            if not few or not stream.reading or self.state != OPEN or self._write_batch(now):
+                self._wake_writer()
+            elif not self.waits_to_write:
+                self.send_buffer.listed = False
+        except Exception as error:
+            # Later, since other clients are written to now.
+            self._fault(error)
+            self.end_later(ABORT, causes.INTERNAL_ERROR)
 
     def _wake_writer(self) -> None:
         """Wake the writer task, or create it if the connection has none yet."""
@@ -326,7 +326,7 @@ class Connection(Endpoint):
                 most = min(most, sockets.FRESH_BYTES)
         data = send_buffer.take(most, now)
         if len(data) > 0:
-            stream.write(data)
+            stream.send(data)
         rounds.charge_write(things, len(data))
         session = self.protocol.session
         if (
@@ -369,7 +369,8 @@ class Connection(Endpoint):
             waiting: i64 = self.send_buffer.messages
             if session is not None and session.made_queue is not None:
                 waiting += session.made_queue.messages
-            if not self.rounds.may_end(waiting):
+            rounds = self.rounds
+            if not rounds.ending and (waiting >= MUCH or rounds.budget.used >= rounds.spent_at):
                 self._put_off_end(event, cause, code, text)
                 return
         # First: what the actions cause finds the connection in its next state.
@@ -393,7 +394,16 @@ class Connection(Endpoint):
             if found & ends.X:
                 stream.transport.abort()
             if found & ends.F:
-                self._forget()
+                # What waits for the transport, which is gone, goes, and no cycle stays for the garbage collector.
+                self.rounds.wheel.remove(self)
+                if self.writer is not None:
+                    self._wake_writer()
+                    self.writer = None
+                # Else a fault has kept it from beginning.
+                if self.opened_at > 0.0:
+                    self.send_buffer.owner = None
+                    self.send_buffer.peer = None
+                    self.table.left(self)
             if found & ends.E:
                 raise RuntimeError(f"{ends.EVENTS[event]} in the state {ends.STATES[self.state]}")
             if self.state > FLUSHING:
@@ -470,18 +480,6 @@ class Connection(Endpoint):
         except Exception as error:
             self._fault(error)
         return informed
-
-    def _forget(self) -> None:
-        """Release all that waits for the transport, which is gone, and leave no cycle for the garbage collector."""
-        self.rounds.wheel.remove(self)
-        if self.writer is not None:
-            self._wake_writer()
-            self.writer = None
-        # Else a fault has kept it from beginning.
-        if self.opened_at > 0.0:
-            self.send_buffer.owner = None
-            self.send_buffer.peer = None
-            self.table.left(self)
 
     # -- timers --------------------------------------------------------------------------------------------------------
 

@@ -104,7 +104,7 @@ class PacketWatch:
         if begun:
             self._look(self._in, begun)
         self._transport.set_protocol(self)
-        stream.send_by(self._write)
+        stream.send = self._write
 
     def end(self) -> None:
         """Give the connection its place at the transport back."""
@@ -113,7 +113,7 @@ class PacketWatch:
             return
         self._transport = None
         stream = self.connection.stream
-        stream.send_by(transport.write)
+        stream.send = transport.write
         if self.connection.state != GONE:
             transport.set_protocol(self.connection)
 
