@@ -16,7 +16,6 @@ import gc
 import logging
 import secrets
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
@@ -388,17 +387,3 @@ def without_collector() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-
-
-async def in_turns(steps: Iterator[None]) -> None:
-    """Do all steps of a long work, each in its own turn of the event loop.
-
-    If it is cancelled, the remaining steps are done at once before it ends: half of the work could neither be used nor
-    begun again.
-    """
-    try:
-        for _ in steps:
-            await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        deque(steps, 0)
-        raise

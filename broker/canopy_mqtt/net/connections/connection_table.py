@@ -16,9 +16,8 @@ from mypy_extensions import i64, mypyc_attr
 from canopy_mqtt.core import causes
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.guards.log import Faults
-from canopy_mqtt.net.connections.admission import TURNED_AWAY, UNACCEPTED_ROOM, Admission
+from canopy_mqtt.net.connections.admission import TURNED_AWAY, UNACCEPTED_ROOM, Admission, DoorPlaces
 from canopy_mqtt.net.connections.connection_log import OF_THE_CLIENT
-from canopy_mqtt.net.connections.door_places import DoorPlaces
 from canopy_mqtt.net.connections.ends import ABORT, CLOSE, OPEN
 from canopy_mqtt.net.timers import WheelItem
 

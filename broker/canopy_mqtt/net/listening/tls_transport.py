@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from mypy_extensions import i64
@@ -383,9 +383,6 @@ class TlsTransport(Handshake):
             return
         self.raw.write(b"".join(pieces))
 
-    def writelines(self, data: Iterable[bytes]) -> None:
-        self.write(b"".join(data))
-
     def set_protocol(self, protocol: Any) -> None:
         self.upper = protocol
 
@@ -412,8 +409,6 @@ class TlsTransport(Handshake):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "ssl_object":
             return self.tls
-        if name == "sslcontext" and self.tls is not None:
-            return self.tls.context
         return self.raw.get_extra_info(name, default)
 
     def is_closing(self) -> bool:

@@ -126,11 +126,6 @@ class FrameReader:
         """True if further bytes are ignored: a frame was invalid, or the client has closed."""
         return self.error != 0 or self.close_code != 0
 
-    @property
-    def held_size(self) -> int:
-        """Bytes of an incomplete header or control frame."""
-        return len(self._head) + len(self._control)
-
     def read(self, data: bytes, start: i64, most: i64, parts: list[bytes]) -> i64:
         """Act on at most `most` frames of a read from `start` on; append the payload of binary ones to `parts`.
 
