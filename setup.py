@@ -57,6 +57,7 @@ UNITS = {
         "broker/canopy_mqtt/store/group_commit/records.py",
         "broker/canopy_mqtt/store/group_commit/journal_listener.py",
         "broker/canopy_mqtt/store/journal_guard.py",
+        "broker/canopy_mqtt/store/shared/numbered_filters.py",
         "broker/canopy_mqtt/store/sqlite/reading.py",
         "broker/canopy_mqtt/links/filters/*.py",
         "broker/canopy_mqtt/links/protocol/*.py",

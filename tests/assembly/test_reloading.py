@@ -111,8 +111,8 @@ def in_force(broker: Broker) -> dict[str, Any]:
     assert broker.alarms is not None
     found: dict[str, Any] = {name: getattr(queue_limits, name) for name in NAMES if name != "rules"}
     found["rules"] = [(rule.client_id, rule.policy) for rule in queue_limits.rules]
-    found |= {name: getattr(rounds, name) for name in ("connect_timeout", "packet_timeout", "stall_timeout")}
-    found |= {f"rounds.{name}": getattr(rounds, name) for name in ("live_messages", "live_bytes", "write_batch_bytes")}
+    times = ("connect_timeout", "packet_timeout", "stall_timeout", "write_batch_bytes")
+    found |= {f"rounds.{name}": getattr(rounds, name) for name in times}
     found |= {f"runs.{name}": getattr(runs, name) for name in ("most", "most_bytes", "most_payload")}
     found |= {
         "load": (load.max_messages, load.max_bytes),

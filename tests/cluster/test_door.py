@@ -16,7 +16,7 @@ import pytest
 from canopy_load.brokers.process import free_port
 from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.cluster.greeting import Greeting, read
-from canopy_mqtt.net.connections.door_places import MAX_OF_NODE, MAX_OF_STRANGER, MAX_STRANGERS
+from canopy_mqtt.net.connections.admission import MAX_OF_NODE, MAX_OF_STRANGER, MAX_STRANGERS
 from canopy_mqtt.settings import Settings
 from tests.cluster.nodes import TIMEOUT, Nodes
 from tests.e2e import wire

@@ -20,7 +20,7 @@ from canopy_mqtt.assembly.process import Process
 from canopy_mqtt.assembly.recording import recorder
 from canopy_mqtt.assembly.reloading import Reloading
 from canopy_mqtt.assembly.securing import Securing
-from canopy_mqtt.assembly.storing import StoredState, make
+from canopy_mqtt.assembly.storing import StoredState, in_turns, make
 from canopy_mqtt.assembly.watching import FileWatcher
 from canopy_mqtt.core.hooks import AccessControl, AuthMethod, EventListener
 from canopy_mqtt.core.persistence.journal import SessionRecord
@@ -32,7 +32,7 @@ from canopy_mqtt.inprocess.properties import Properties
 from canopy_mqtt.links.filters.setting_warnings import warnings
 from canopy_mqtt.links.manager import LinkManager
 from canopy_mqtt.net.listening.listeners import StartupError
-from canopy_mqtt.net.server import Server, in_turns
+from canopy_mqtt.net.server import Server
 from canopy_mqtt.observe.alarms.alarms import Alarms, alarms
 from canopy_mqtt.observe.explain.explainer import Explainer
 from canopy_mqtt.observe.figures.sources import Sources

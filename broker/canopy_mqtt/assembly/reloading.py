@@ -8,13 +8,15 @@ settings that can change; all others are reported by name.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from canopy_mqtt.assembly import renewal
+from canopy_mqtt.assembly.renewal import Renewal
 from canopy_mqtt.assembly.securing import Securing
 from canopy_mqtt.certificates import TlsError
 from canopy_mqtt.links.manager import LinkManager
 from canopy_mqtt.net.connections.admission import Admission
-from canopy_mqtt.net.listening.listeners import Listeners, Renewal, StartupError
+from canopy_mqtt.net.listening.listeners import ListenerHost, Listeners, StartupError, close_all
 from canopy_mqtt.security.errors import SecurityError
 from canopy_mqtt.settings import Settings, flatten
 from canopy_mqtt.settings.descriptions import show
@@ -27,10 +29,8 @@ if TYPE_CHECKING:
     from canopy_mqtt.admin.server import AdminServer
 
 
-class Host(Protocol):
-    settings: Settings
+class Host(ListenerHost, Protocol):
     loop: asyncio.AbstractEventLoop
-    log: Any
     admission: Admission | None
     listeners: Listeners
     links: LinkManager | None
@@ -88,13 +88,17 @@ class Reloading:
             if line := too_many(new.limits.max_connections, of_http(broker.settings)):
                 raise SettingsError([line])
             try:
-                await broker.listeners.discard(await broker.listeners.prepare(new, broker.admission is not None))
+                await close_all((await self._prepare_listeners(new)).added)
                 if broker.securing is not None:
                     await broker.securing.prepare(with_reloadable(broker.settings, new, broker.admission is None))
                 if broker.admin is not None:
                     await broker.admin.prepare(new.http)
             except (StartupError, SecurityError, TlsError) as error:
                 raise SettingsError([str(error)]) from error
+
+    async def _prepare_listeners(self, new: Settings) -> Renewal:
+        broker = self._broker
+        return await renewal.prepare(broker, broker.listeners, new, broker.admission is not None)
 
     def _stops(self) -> bool:
         return self._broker.stopping
@@ -114,10 +118,10 @@ class Reloading:
             ):
                 raise SettingsError([line])
             try:
-                renewal = await broker.listeners.prepare(new, broker.admission is not None)
+                renewed = await self._prepare_listeners(new)
             except (StartupError, TlsError) as error:
                 raise SettingsError([str(error)]) from error
-            applied = _with_listeners(with_reloadable(broker.settings, new, broker.admission is None), new, renewal)
+            applied = _with_listeners(with_reloadable(broker.settings, new, broker.admission is None), new, renewed)
             if "upstream" in changed:
                 broker.warn(applied)
             suspected = await asyncio.to_thread(broker.suspicious, broker.settings)
@@ -129,15 +133,15 @@ class Reloading:
                 # Whether they differ or not: what they are made of may stand in other files.
                 await broker.links.apply(applied)
             except BaseException as error:
-                await broker.listeners.discard(renewal)
+                await close_all(renewed.added)
                 if isinstance(error, (SecurityError, TlsError)):
                     raise SettingsError([str(error)]) from error
                 raise
             if self._stops():
                 # Meanwhile all that there were have been closed.
-                await broker.listeners.discard(renewal)
+                await close_all(renewed.added)
             else:
-                await broker.listeners.apply(renewal)
+                await renewal.apply(broker.listeners, renewed)
             if admitted is not None and broker.admin is not None:
                 applied = applied.model_copy(update={"http": admitted.settings})
                 broker.admin.apply(admitted)
@@ -146,7 +150,7 @@ class Reloading:
             if securing is not None and prepared is not None:
                 dismissed = await securing.apply(prepared)
             # Not before it is known who may come in there.
-            lines = await broker.listeners.serve(renewal)
+            lines = await renewal.serve(broker.listeners, renewed)
         in_force = flatten(applied)
         lines += [
             f"{name}: {show(in_force[name])} stays in force; {show(wanted[name])} takes a restart"
@@ -166,11 +170,11 @@ class Reloading:
         return lines
 
 
-def _with_listeners(settings: Settings, new: Settings, renewal: Renewal) -> Settings:
+def _with_listeners(settings: Settings, new: Settings, renewed: Renewal) -> Settings:
     """Return the settings, with the listeners as they will be."""
-    listen = renewal.listen or tuple(new.listen)
-    made = settings.model_copy(update={"listen": listen, "listener": renewal.tables})
-    if not renewal.listen:
+    listen = renewed.listen or tuple(new.listen)
+    made = settings.model_copy(update={"listen": listen, "listener": renewed.tables})
+    if not renewed.listen:
         # Unset: beside tables the default does not count.
         made.model_fields_set.discard("listen")
     return made

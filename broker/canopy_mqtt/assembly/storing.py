@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +18,7 @@ from canopy_mqtt.core.persistence.journal import SessionRecord
 from canopy_mqtt.core.persistence.restore import restore
 from canopy_mqtt.guards.hook_guards import JOURNAL
 from canopy_mqtt.net.listening.listeners import StartupError
-from canopy_mqtt.net.server import Server, in_turns
+from canopy_mqtt.net.server import Server
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.store.base import Store, StoreError
 from canopy_mqtt.store.journal_guard import GuardedJournal
@@ -199,3 +201,17 @@ class StoredState:
             await self._store.close()
         except Exception as error:
             self._server.faults.broke("store", error)
+
+
+async def in_turns(steps: Iterator[None]) -> None:
+    """Do all steps of a long work, each in its own turn of the event loop.
+
+    If it is cancelled, the remaining steps are done at once before it ends: half of the work could neither be used nor
+    begun again.
+    """
+    try:
+        for _ in steps:
+            await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        deque(steps, 0)
+        raise

@@ -1,6 +1,6 @@
 """Where a node listens for the other nodes, apart from the listeners of clients.
 
-Connections that are not accepted yet, handshakes among them, have places of their own (`net.connections.door_places`),
+Connections that are not accepted yet, handshakes among them, have places of their own (`net.connections.admission`),
 and count against no limit of clients: so no stranger who connects here takes a place, or a file descriptor, that a
 client could have.
 """

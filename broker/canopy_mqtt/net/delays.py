@@ -172,11 +172,7 @@ class Delays:
 
     def _begin(self, delay: PeerDelay, slot: i64) -> None:
         delay.slot = slot
-        waiting = self._slots.get(slot)
-        if waiting is None:
-            self._slots[slot] = {delay}
-        else:
-            waiting.add(delay)
+        self._slots.setdefault(slot, set()).add(delay)
         if self._timer is None or slot < self._first:
             self._arm(slot)
 

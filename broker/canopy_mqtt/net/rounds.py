@@ -99,8 +99,6 @@ class Rounds:
         self.connect_timeout = 0.0
         self.packet_timeout = 0.0
         self.stall_timeout = 0.0
-        self.live_messages = 0
-        self.live_bytes = 0
         self.write_batch_bytes = 0
         self._totals = router.counters.load
         self._tick = tick

@@ -16,9 +16,8 @@ import gc
 import logging
 import secrets
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
 from canopy_mqtt import sockets
@@ -124,7 +123,6 @@ class Server:
         self.lag_monitor: LagMonitor
         self._stopping = False
         self._stopped: asyncio.Task[None] | None = None
-        self._all_gone: asyncio.Future[None] | None = None
 
     def _install(
         self,
@@ -239,9 +237,10 @@ class Server:
     async def _gone(self) -> None:
         """Wait for a short time until the connections have gone."""
         if self.connections:
-            self._all_gone = self.loop.create_future()
-            self.connection_table.emptied = self._last_left
-            await asyncio.wait([self._all_gone], timeout=LINGER)
+            gone = asyncio.Event()
+            self.connection_table.emptied = gone.set
+            with suppress(TimeoutError):
+                await asyncio.wait_for(gone.wait(), LINGER)
 
     async def _in_turns(self, nodes: bool) -> AsyncIterator[Connection]:
         """Yield all connections of clients, or of other nodes, that still exist; the event loop gets a turn after each
@@ -262,10 +261,6 @@ class Server:
         session = connection.protocol.session
         rest = connection.terms.door is not None and session is not None and session.backlog
         return not send_buffer.empty or send_buffer.held_bytes > 0 or rest
-
-    def _last_left(self) -> None:
-        if self._all_gone is not None and not self._all_gone.done():
-            self._all_gone.set_result(None)
 
     async def emptied(self) -> None:
         """Called during the stop after the last client has left; a broker with links disconnects them here."""
@@ -319,8 +314,6 @@ class Server:
         rounds.connect_timeout = settings.limits.connect_timeout
         rounds.packet_timeout = settings.limits.packet_timeout
         rounds.stall_timeout = settings.queue.stall_timeout
-        rounds.live_messages = settings.queue.live_messages
-        rounds.live_bytes = settings.queue.live_bytes
         rounds.write_batch_bytes = settings.queue.write_batch_bytes
         self.connection_table.partial.limit = settings.limits.max_partial_bytes
 
@@ -388,17 +381,3 @@ def without_collector() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-
-
-async def in_turns(steps: Iterator[None]) -> None:
-    """Do all steps of a long work, each in its own turn of the event loop.
-
-    If it is cancelled, the remaining steps are done at once before it ends: half of the work could neither be used nor
-    begun again.
-    """
-    try:
-        for _ in steps:
-            await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        deque(steps, 0)
-        raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from canopy_mqtt.net.connections.door_places import MAX_OF_NODE, MAX_OF_STRANGER, MAX_STRANGERS, DoorPlaces
+from canopy_mqtt.net.connections.admission import MAX_OF_NODE, MAX_OF_STRANGER, MAX_STRANGERS, DoorPlaces
 
 
 class Came:

@@ -300,23 +300,21 @@ class Fetch(Waiter):
         self.over = False
 
 
-class LoneWillRecord:
-    """A will without a session (`Journal.will_alone`). `due_in`: seconds until it is published; None: the client was
-    connected when the broker died."""
-
-    def __init__(self, name: str, principal: Principal, will: Will, due_in: float | None) -> None:
-        self.name = name
-        self.principal = principal
-        self.will = will
-        self.due_in = due_in
-
-
 class WillRecord:
     """A will. `due_in`: seconds until it is published; None: the client was connected when the broker died."""
 
     def __init__(self, will: Will, due_in: float | None) -> None:
         self.will = will
         self.due_in = due_in
+
+
+class LoneWillRecord(WillRecord):
+    """A will without a session (`Journal.will_alone`)."""
+
+    def __init__(self, name: str, principal: Principal, will: Will, due_in: float | None) -> None:
+        super().__init__(will, due_in)
+        self.name = name
+        self.principal = principal
 
 
 class SessionRecord:

@@ -754,10 +754,6 @@ class DiskQueue:
         if qos0:
             self._hold_qos0()
 
-    def pages(self) -> list[Page]:
-        """The pages, oldest first: a copy."""
-        return list(self._pages)
-
     def _hold_qos0(self) -> None:
         if not self._holds_qos0:
             self._holds_qos0 = True

@@ -287,14 +287,12 @@ class SendBuffer:
             # The connection should have a turn. Once: a client that does not read slows no publisher.
             self._told = True
             self._counters.half_full += 1
-            load.crowds += 1
-            load.crowded_live = self
-        elif self.crowded(load.now):
-            load.crowds += 1
-            load.crowded_live = self
-        else:
+        elif not self.crowded(load.now):
             self._message_mark = UNLIMITED
             self._byte_mark = UNLIMITED
+            return
+        load.crowds += 1
+        load.crowded_live = self
 
     def crowded(self, now: float) -> bool:
         """Return whether publishers should wait: more than half of what may wait does, and the client reads."""

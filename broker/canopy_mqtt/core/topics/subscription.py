@@ -64,6 +64,16 @@ def text_bytes(text: str) -> i64:
     return size if size == 0 or _is_ascii(text) else 4 * size
 
 
+def entry_bytes(topic_filter: str) -> i64:
+    """Return the bytes that a trie counts for a filter alone: its text twice where it has wildcards."""
+    size: i64 = len(topic_filter)
+    if not _is_ascii(topic_filter):
+        size *= 4
+    if "+" in topic_filter or "#" in topic_filter:
+        size *= 2
+    return ENTRY_BYTES + size
+
+
 def group_bytes(name: str, group_name: str) -> i64:
     """Return the bytes that a shared subscription counts for more than another. `name` is as the client wrote it."""
     return GROUP_BYTES + text_bytes(group_name) + text_bytes(name)

@@ -143,37 +143,34 @@ class RetainedTree:
         """Return how many levels `set` would add for a topic."""
         node = self.root
         levels = topic.split("/")
-        there = 0
-        for level in levels:
+        for there, level in enumerate(levels):
             child = node.child(level)
             if child is None:
-                break
+                return len(levels) - there
             node = child
-            there += 1
-        return len(levels) - there
+        return 0
 
-    def get(self, topic: str) -> object | None:
-        """The value of a topic, or None."""
+    def _node(self, topic: str) -> TopicNode | None:
         node = self.root
         for level in topic.split("/"):
             child = node.child(level)
             if child is None:
                 return None
             node = child
-        return node.value
+        return node
+
+    def get(self, topic: str) -> object | None:
+        """The value of a topic, or None."""
+        node = self._node(topic)
+        return None if node is None else node.value
 
     def below(self, topic: str | None) -> list[TopicNode]:
         """The levels right below a topic, or the first levels (None), in no particular order: a list of its own.
 
         It costs as much as there are. The nodes are good until something is set or removed.
         """
-        node = self.root
-        for level in [] if topic is None else topic.split("/"):
-            child = node.child(level)
-            if child is None:
-                return []
-            node = child
-        return node.children()
+        node = self.root if topic is None else self._node(topic)
+        return [] if node is None else node.children()
 
     def set(self, topic: str, value: object, published: bool = False) -> object | None:
         """Give a topic a value; the one it had before, or None. `published`: subscribers were sent it as well."""
@@ -201,13 +198,9 @@ class RetainedTree:
 
     def sent(self, topic: str, published: i64) -> None:
         """Say that the value of a topic was sent to subscribers, as the publish of this number."""
-        node = self.root
-        for level in topic.split("/"):
-            child = node.child(level)
-            if child is None:
-                return
-            node = child
-        node.published = published
+        node = self._node(topic)
+        if node is not None:
+            node.published = published
 
     def remove(self, topic: str) -> object | None:
         """Take a topic's value away; the value, or None where there was none."""

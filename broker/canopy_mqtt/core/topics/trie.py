@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.topics.subscription import ENTRY_BYTES, MAX_BYTES, MAX_SPELLINGS, FilterEntry, text_bytes
+from canopy_mqtt.core.topics.subscription import MAX_BYTES, MAX_SPELLINGS, FilterEntry, entry_bytes
 from canopy_mqtt.core.topics.trie_compact import CompactTrie
 
 NODES: Final = "nodes"
@@ -96,7 +96,7 @@ class NodeTrie:
         if not ("+" in topic_filter or "#" in topic_filter):
             entry = self._exact.get(topic_filter)
             if entry is None:
-                entry = FilterEntry(topic_filter, ENTRY_BYTES + text_bytes(topic_filter))
+                entry = FilterEntry(topic_filter, entry_bytes(topic_filter))
                 self._exact[topic_filter] = entry
                 self.count += 1
                 self.bytes += entry.cost
@@ -147,7 +147,7 @@ class NodeTrie:
         else:
             if node.entry is not None:
                 return node.entry
-        size: i64 = ENTRY_BYTES + 2 * text_bytes(topic_filter)
+        size: i64 = entry_bytes(topic_filter)
         self.count += 1
         self.bytes += size
         entry = FilterEntry(topic_filter, size + count * NODE_BYTES)
@@ -166,10 +166,10 @@ class NodeTrie:
 
     def cost(self, topic_filter: str) -> i64:
         """Return by how much `bytes` may grow with a filter at most: where it shares nothing with others."""
-        size: i64 = ENTRY_BYTES + text_bytes(topic_filter)
+        size: i64 = entry_bytes(topic_filter)
         if not ("+" in topic_filter or "#" in topic_filter):
             return size
-        return size + text_bytes(topic_filter) + (topic_filter.count("/") + 1) * NODE_BYTES
+        return size + (topic_filter.count("/") + 1) * NODE_BYTES
 
     def max_cost(self, filters: i64, characters: i64) -> i64:
         """Return the maximum cost of this number of subscriptions, whose names have this number of characters together.
@@ -219,7 +219,7 @@ class NodeTrie:
             del self._exact[topic_filter]
             self.bytes -= entry.cost
             return
-        self.bytes -= ENTRY_BYTES + 2 * text_bytes(topic_filter)
+        self.bytes -= entry_bytes(topic_filter)
         levels = topic_filter.split("/")
         # The nodes above `node`, from the root: levels[i] leads from path[i] to the next one.
         path: list[Node] = []

@@ -11,7 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from canopy_mqtt.core.topics.subscription import ENTRY_BYTES, MAX_BYTES, MAX_SPELLINGS, FilterEntry, text_bytes
+from canopy_mqtt.core.topics.subscription import MAX_BYTES, MAX_SPELLINGS, FilterEntry, entry_bytes, text_bytes
 
 PREFIX_BYTES: Final = 256
 """Bytes that are counted for a prefix: its record and its place in the table; without its spelling."""
@@ -135,7 +135,7 @@ class CompactTrie:
         entry = FilterEntry(topic_filter, self.cost(topic_filter))
         self._filters[topic_filter] = entry
         self.count += 1
-        self.bytes += _entry_bytes(topic_filter)
+        self.bytes += entry_bytes(topic_filter)
         if "+" in topic_filter or "#" in topic_filter:
             if self.compaction:
                 self._add_segments(topic_filter)
@@ -153,7 +153,7 @@ class CompactTrie:
         entry.topic_filter = ""
         del self._filters[topic_filter]
         self.count -= 1
-        self.bytes -= _entry_bytes(topic_filter)
+        self.bytes -= entry_bytes(topic_filter)
         if "+" in topic_filter or "#" in topic_filter:
             if self.compaction:
                 self._discard_segments(topic_filter)
@@ -161,7 +161,7 @@ class CompactTrie:
                 self._discard_prefixes(topic_filter)
 
     def cost(self, topic_filter: str) -> i64:
-        size: i64 = _entry_bytes(topic_filter)
+        size: i64 = entry_bytes(topic_filter)
         if not ("+" in topic_filter or "#" in topic_filter):
             return size
         # A prefix after each "+", or after each level, none of them longer than the filter.
@@ -406,9 +406,3 @@ def _cut(topic_filter: str) -> list[tuple[str, int]]:
             found.append((prefix, literals * KINDS + ENDS))
             return found
         begin = at + 1
-
-
-def _entry_bytes(topic_filter: str) -> i64:
-    """Return the bytes that are counted for a filter without its prefixes: its text twice where it has wildcards."""
-    wildcards = "+" in topic_filter or "#" in topic_filter
-    return ENTRY_BYTES + text_bytes(topic_filter) * (2 if wildcards else 1)

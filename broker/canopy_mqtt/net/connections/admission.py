@@ -1,22 +1,25 @@
 """Limits on connections: in all, from one address, and new ones a second.
 
-Owns `Admission`: the counts and the rate of connections of a broker, or of one of its listeners, and `ListenerTerms`. A
-connection counts
-from its arrival until its protocol has ended (`leave`). One above a limit is kept until its CONNECT only to be refused;
-at most `UNACCEPTED_ROOM` such connections exist at a time, and further ones are closed at once, without an answer.
-Callers pass `now` in seconds of the loop's time, and the IP address as `host` ("": a Unix socket, which has none and
-is not counted by address).
+Owns `Admission`: the counts and the rate of connections of a broker, or of one of its listeners; `ListenerTerms`; and
+`DoorPlaces` for connections of other nodes. A connection counts from its arrival until its protocol has ended
+(`leave`). One above a limit is kept until its CONNECT only to be refused; at most `UNACCEPTED_ROOM` such connections
+exist at a time, and further ones are closed at once, without an answer. Callers pass `now` in seconds of the loop's
+time, and the IP address as `host` ("": a Unix socket, which has none and is not counted by address).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.hooks import NodeDoor, Origin
 from canopy_mqtt.core.principal import network
 from canopy_mqtt.core.protocol.backpressure import TokenBucket
+
+if TYPE_CHECKING:
+    from canopy_mqtt.net.connections.connection import Connection
 
 UNACCEPTED_ROOM: Final = 128
 """Connections above the limit that may wait for their CONNECT, and connections that exist only to be refused; any more
@@ -24,6 +27,15 @@ are closed at once."""
 
 MAX_ADDRESSES: Final = 10_000
 """Addresses with a token bucket at a time, about 2 MB: an attacker may own a whole IPv6 network."""
+
+MAX_STRANGERS: Final = 32
+"""Connections from addresses that are no node's: silent strangers take no more file descriptors than these."""
+
+MAX_OF_STRANGER: Final = 4
+"""Of these, connections from one address (IPv6: /64), so that one address does not have all places."""
+
+MAX_OF_NODE: Final = 32
+"""Connections from one address of a node: several nodes may have one, and other programs there."""
 
 TURNED_AWAY: Final = -1
 """Answer of `arrive`: close the connection, there is no room even to refuse it."""
@@ -177,6 +189,7 @@ class Admission:
             self.by_address[address] = self.by_address.get(address, 0) + 1
 
 
+@dataclass
 class ListenerTerms:
     """The settings of a connection that come from its listener.
 
@@ -185,23 +198,13 @@ class ListenerTerms:
     limit of clients.
     """
 
-    def __init__(
-        self,
-        name: str,
-        tls: bool,
-        max_packet_size: int,
-        mount: str,
-        admission: Admission | None,
-        max_delay: float = -1.0,
-        door: NodeDoor | None = None,
-    ) -> None:
-        self.name = name
-        self.tls = tls
-        self.max_packet_size = max_packet_size
-        self.mount = mount
-        self.admission = admission
-        self.max_delay = max_delay
-        self.door = door
+    name: str
+    tls: bool
+    max_packet_size: int
+    mount: str
+    admission: Admission | None
+    max_delay: float = -1.0
+    door: NodeDoor | None = None
 
     def origin(self) -> Origin:
         """Make the origin of a connection, whose address is not known yet."""
@@ -211,6 +214,62 @@ class ListenerTerms:
         origin.max_delay = self.max_delay
         origin.door = self.door
         return origin
+
+
+class DoorPlaces:
+    """The places of connections at the listener for other nodes that are not accepted yet, TLS handshakes among them.
+
+    Strangers have few places together, and those of one address fewer; the addresses of nodes have places of their own,
+    which no stranger can take. Nodes send their CONNECT at once, so that the oldest connection of those that compete
+    gives way to a new one. A connection gives its place back when it is accepted, or its socket is closed.
+    """
+
+    def __init__(self) -> None:
+        # The addresses of each node, by where they are known from.
+        self._known: dict[str, frozenset[str]] = {}
+        self._address: dict[Connection, str] = {}
+        # The oldest first: those of each address, and those of strangers.
+        self._of_address: dict[str, dict[Connection, None]] = {}
+        self._strangers: dict[Connection, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._address)
+
+    def know(self, source: str, hosts: Iterable[str]) -> None:
+        """Set the IP addresses of a node, in place of those from the same source."""
+        self._known[source] = frozenset(network(host) for host in hosts if host)
+
+    def take(self, connection: Connection, host: str) -> Connection | None:
+        """Give a place to a connection from an IP address ("": a Unix socket, which is the user's own).
+
+        Return the connection that has lost its place for it; None: there was room.
+        """
+        address = network(host) if host else ""
+        of_node = not address or any(address in each for each in self._known.values())
+        own = self._of_address.get(address, {})
+        giving: Connection | None = None
+        if len(own) >= (MAX_OF_NODE if of_node else MAX_OF_STRANGER):
+            giving = next(iter(own))
+        elif not of_node and len(self._strangers) >= MAX_STRANGERS:
+            giving = next(iter(self._strangers))
+        if giving is not None:
+            self.leave(giving)
+        self._address[connection] = address
+        self._of_address.setdefault(address, {})[connection] = None
+        if not of_node:
+            self._strangers[connection] = None
+        return giving
+
+    def leave(self, connection: Connection) -> None:
+        """Take the place back, if the connection has one."""
+        address = self._address.pop(connection, None)
+        if address is None:
+            return
+        own = self._of_address[address]
+        del own[connection]
+        if not own:
+            del self._of_address[address]
+        self._strangers.pop(connection, None)
 
 
 def of_listener(most: int, most_of_one: int, rate_of_one: float) -> Admission | None:

@@ -107,7 +107,8 @@ class Connection(Endpoint):
         if tune is not None:
             tune(transport.get_extra_info("socket"))
         router = rounds.router
-        self.send_buffer = SendBuffer(router.peers.touched, rounds.counters, rounds.live_messages, rounds.live_bytes)
+        limits = router.limits
+        self.send_buffer = SendBuffer(router.peers.touched, rounds.counters, limits.live_messages, limits.live_bytes)
         self.send_buffer.owner = self
         self.protocol = ServerProtocol(router, self.send_buffer, origin)
         if router.access_control is not None or router.shared is not None:

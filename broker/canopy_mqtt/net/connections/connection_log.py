@@ -17,18 +17,7 @@ from collections.abc import Callable
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any, Final
 
-from canopy_mqtt.core.causes import (
-    CLIENT_DISCONNECT,
-    CLIENT_DISCONNECT_WITH_WILL,
-    CONNECT_TIMEOUT,
-    CONNECTION_LOST,
-    KEEP_ALIVE,
-    PROTOCOL_ERROR,
-    REFUSED,
-    SHUTDOWN,
-    TAKEN_OVER,
-    WRITE_FAILED,
-)
+from canopy_mqtt.core import causes
 from canopy_mqtt.core.codec.packets import NEVER, V5, V31, V311
 from canopy_mqtt.core.principal import network
 from canopy_mqtt.core.protocol.backpressure import TokenBucket
@@ -100,17 +89,23 @@ NAMES: Final = {
 }
 """Event → its name in the line that sums up other lines."""
 
-OF_THE_CLIENT: Final = (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, CONNECTION_LOST, WRITE_FAILED, SHUTDOWN)
+OF_THE_CLIENT: Final = (
+    causes.CLIENT_DISCONNECT,
+    causes.CLIENT_DISCONNECT_WITH_WILL,
+    causes.CONNECTION_LOST,
+    causes.WRITE_FAILED,
+    causes.SHUTDOWN,
+)
 """Causes of "client disconnected"."""
 
 ENDS: Final = {
     **dict.fromkeys(OF_THE_CLIENT, (logging.INFO, DISCONNECTED)),
-    CONNECT_TIMEOUT: (logging.INFO, NOT_ACCEPTED),
+    causes.CONNECT_TIMEOUT: (logging.INFO, NOT_ACCEPTED),
     # Every day's traffic of clients on thin links.
-    KEEP_ALIVE: (logging.INFO, EVICTION),
-    TAKEN_OVER: (logging.INFO, EVICTION),
-    REFUSED: (logging.WARNING, REFUSAL),
-    PROTOCOL_ERROR: (logging.WARNING, VIOLATION),
+    causes.KEEP_ALIVE: (logging.INFO, EVICTION),
+    causes.TAKEN_OVER: (logging.INFO, EVICTION),
+    causes.REFUSED: (logging.WARNING, REFUSAL),
+    causes.PROTOCOL_ERROR: (logging.WARNING, VIOLATION),
 }
 """Cause of an end → level and event of its line."""
 
@@ -278,10 +273,10 @@ class ConnectionLog:
         protocol = connection.protocol
         cause = protocol.close_cause
         level, event = ENDS.get(cause, DEFAULT_END)
-        if not protocol.accepted and cause in (CONNECTION_LOST, WRITE_FAILED):
+        if not protocol.accepted and cause in (causes.CONNECTION_LOST, causes.WRITE_FAILED):
             # Port scanners and the health checks of load balancers come and go like this, every few seconds.
             level, event = DEBUG, NOT_ACCEPTED
-        elif cause == REFUSED and connection.host in LOOPBACK and protocol.client_id.startswith(HEALTH_CHECK):
+        elif cause == causes.REFUSED and connection.host in LOOPBACK and protocol.client_id.startswith(HEALTH_CHECK):
             # `canopy health` without a user name comes every few seconds where there are no anonymous clients.
             level = DEBUG
         elif level == INFO and protocol.accepted and connection.terms.door is not None:

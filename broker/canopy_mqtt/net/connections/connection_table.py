@@ -16,9 +16,8 @@ from mypy_extensions import i64, mypyc_attr
 from canopy_mqtt.core import causes
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.guards.log import Faults
-from canopy_mqtt.net.connections.admission import TURNED_AWAY, UNACCEPTED_ROOM, Admission
+from canopy_mqtt.net.connections.admission import TURNED_AWAY, UNACCEPTED_ROOM, Admission, DoorPlaces
 from canopy_mqtt.net.connections.connection_log import OF_THE_CLIENT
-from canopy_mqtt.net.connections.door_places import DoorPlaces
 from canopy_mqtt.net.connections.ends import ABORT, CLOSE, OPEN
 from canopy_mqtt.net.timers import WheelItem
 
@@ -176,7 +175,10 @@ class ConnectionTable:
         if connection.terms.door is not None:
             admitted = not self.door_closed
             if admitted:
-                self._make_room_at_door(connection)
+                # None takes the place of a client: where there are too many of these, one of them is closed.
+                giving = self.at_door.take(connection, connection.origin.host)
+                if giving is not None:
+                    giving.end(ABORT, causes.CONNECTION_LOST)
             self.of_nodes += 1
         else:
             admitted = not self.closed and (admission is None or self._admit(connection, admission))
@@ -226,15 +228,6 @@ class ConnectionTable:
                 self._admission.turned_away += 1
             connection.end_later(ABORT, causes.CONNECTION_LOST)
 
-    def _make_room_at_door(self, connection: Connection) -> None:
-        """Count a connection at the listener for other nodes until it is accepted, or its socket is closed.
-
-        None takes the place of a client: where there are too many, one of them is closed.
-        """
-        giving = self.at_door.take(connection, connection.origin.host)
-        if giving is not None:
-            giving.end(ABORT, causes.CONNECTION_LOST)
-
     def _readmit(self, connection: Connection) -> bool:
         """Admit a refused connection that took over another of its address. False if there is still no room for it."""
         # The core has ended the other one, which may have to leave this table first.
@@ -270,8 +263,8 @@ class ConnectionTable:
         """Count the bytes of incomplete packets that a connection holds, and end those that all are over the limit."""
         self.partial.update(connection, held, completed)
         for oldest in self.partial.take_oldest():
-            text = "too many incomplete packets"
-            cast("Connection", oldest).end(CLOSE, causes.PARTIAL_PACKETS, reason_codes.QUOTA_EXCEEDED, text)
+            code, text = reason_codes.QUOTA_EXCEEDED, "too many incomplete packets"
+            cast("Connection", oldest).end(CLOSE, causes.PARTIAL_PACKETS, code, text)
 
     def ended(self, connection: Connection) -> None:
         """Count a connection no more, since its protocol is over; its socket may take a while. Called once for each

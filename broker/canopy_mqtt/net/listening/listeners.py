@@ -1,6 +1,7 @@
 """The broker's listeners: opening, their limits, and the stages of their connections.
 
-Owns `Listener`, one listener of the settings with its sockets and its limits, and `Listeners`, all of one broker.
+Owns `Listener`, one listener of the settings with its sockets and its limits, `Listeners`, all of one broker, and the
+stage for connections from a proxy.
 
 Promises: either all listeners are open or none, and one line says which could not be opened and why; `close` leaves no
 socket and no file behind. `Listener.protocol` makes the protocol of a connection: the stages between the socket and the
@@ -14,18 +15,19 @@ import socket
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from canopy_mqtt import certificates, sockets
 from canopy_mqtt.net.connections.admission import ListenerTerms, of_listener
 from canopy_mqtt.net.connections.connection import Connection
 from canopy_mqtt.net.connections.connection_log import HANDSHAKE, PROXY, ConnectionLog
 from canopy_mqtt.net.connections.connection_table import ConnectionTable
-from canopy_mqtt.net.listening.handshakes import Handshakes
-from canopy_mqtt.net.listening.proxy_protocol import V1, V2, TrustedProxies
-from canopy_mqtt.net.listening.proxy_transport import ProxyTransport
+from canopy_mqtt.net.listening.handshakes import Handshake, Handshakes
+from canopy_mqtt.net.listening.proxy_protocol import V1, V2, ProxyError, ProxyHeader, TrustedProxies
 from canopy_mqtt.net.listening.tls_transport import TlsTransport
 from canopy_mqtt.net.rounds import Rounds
+from canopy_mqtt.net.stream import peer_name
+from canopy_mqtt.net.timers import TimerWheel
 from canopy_mqtt.net.websocket.transport import WebSocketTransport
 from canopy_mqtt.net.websocket.upgrade import UpgradeTerms
 from canopy_mqtt.settings import Endpoint, Limits, Settings
@@ -58,6 +60,110 @@ def request_bytes(limits: Limits) -> int:
     that are not authenticated yet."""
     most = limits.max_connect_size or limits.max_packet_size or MAX_REQUEST_BYTES
     return min(max(most, MIN_REQUEST_BYTES), MAX_REQUEST_BYTES)
+
+
+class ProxyTransport(Handshake):
+    """The stage on the socket until the header of the PROXY protocol, which has the client's address, is complete.
+
+    Then the stages above (TLS, WebSocket, the connection) take its place; for all of them, and for every limit, rule
+    and log line, the connection comes from the client's address. An address that may not send a header is closed before
+    a byte of it is read. Until the header is complete, a connection counts with the handshakes in progress
+    (`limits.max_handshakes`) and has `limits.connect_timeout`. Times in seconds of the loop's clock.
+    """
+
+    def __init__(
+        self,
+        version: int,
+        trusted: TrustedProxies,
+        connection: Connection,
+        upper: object,
+        handshakes: Handshakes,
+        wheel: TimerWheel,
+        timeout: float,
+        refused: Callable[[str, str, str], None],
+    ) -> None:
+        """`upper` is the protocol that follows the header, up to and with `connection`. `timeout` of 0.0: none.
+        `refused` is called with the proxy's host, its address and the reason."""
+        super().__init__()
+        self._header = ProxyHeader(version)
+        self._trusted = trusted
+        self._connection = connection
+        self._upper = cast(asyncio.Protocol, upper)
+        self._handshakes = handshakes
+        self._wheel = wheel
+        self._loop = connection.loop
+        self._timeout = timeout
+        self._refused = refused
+        # Of the proxy.
+        self._host = self._address = ""
+        # Set by connection_made.
+        self._raw: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = cast(asyncio.Transport, transport)  # uvloop has its own class
+        self._host, self._address = peer_name(transport)
+        if not self._trusted.trusts(self._host):
+            self._refuse("not of the networks that may send a PROXY header (proxy_from)")
+            return
+        self._handshakes.begin(self)
+        if self._timeout > 0.0:
+            self._wheel.add(self, self._loop.time() + self._timeout)
+
+    def data_received(self, data: bytes) -> None:
+        if self._raw.is_closing():
+            return
+        header = self._header
+        try:
+            used = header.feed(data)
+        except ProxyError as error:
+            self._refuse(str(error))
+            return
+        if not header.done:
+            return
+        self._end()
+        if header.address:
+            origin = self._connection.origin
+            origin.host, origin.text = header.host, header.address
+        self._raw.set_protocol(self._upper)
+        self._upper.connection_made(self._raw)
+        if used < len(data) and not self._raw.is_closing():
+            # A packet watch may have taken its place.
+            cast(asyncio.Protocol, self._raw.get_protocol()).data_received(data[used:])
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's interface)
+        self._end()
+
+    def pause_writing(self) -> None:
+        """Nothing is written."""
+
+    def resume_writing(self) -> None:
+        """Nothing is written."""
+
+    def _end(self) -> None:
+        self._handshakes.end(self)
+        self._wheel.remove(self)
+
+    def _refuse(self, reason: str) -> None:
+        self._end()
+        self._raw.abort()
+        self._refused(self._host, self._address, reason)
+
+    def check(self, now: float) -> float:  # noqa: ARG002 (the wheel's interface)
+        self._refuse("no whole PROXY header in time")
+        return 0.0
+
+    def check_failed(self, error: Exception) -> None:  # noqa: ARG002 (the wheel's interface)
+        self._raw.abort()
+
+    def step(self) -> None:
+        """A header is read as it comes, and has no steps that wait for a turn."""
+
+    def evict(self) -> None:
+        self._wheel.remove(self)
+        self._raw.abort()
 
 
 class StartupError(Exception):
@@ -281,24 +387,12 @@ def _secured(connection: Connection, asked: bool, transport: TlsTransport) -> No
         origin.certificate = certificates.peer_certificate(transport.tls)
 
 
-class Renewal(NamedTuple):
-    """Certificates that were read, listeners that are bound, and the settings once both are put in force."""
-
-    ready: list[tuple[Listener, ListenerSettings, certificates.Loaded]]
-    added: list[Listener]
-    removed: list[Listener]
-    listen: tuple[str, ...]
-    tables: tuple[ListenerSettings, ...]
-    """`listen` and the `listener` tables of these settings."""
-
-
 class Listeners:
     """All places where one broker listens."""
 
     def __init__(
         self, server: ListenerHost, make: Callable[[ListenerHost, ListenerSettings], Listener] = Listener
     ) -> None:
-        self._server = server
         self.all: list[Listener] = [make(server, each) for each in server.settings.listeners]
         # Those that are open, in the order of the settings.
         self.open: list[Listener] = []
@@ -321,93 +415,11 @@ class Listeners:
             await self.close()
             raise
 
-    async def prepare(self, new: Settings, counted: bool = True) -> Renewal:
-        """Read all certificates of other settings again, and bind new listeners, which accept no client yet.
-
-        Names identify listeners; of those that stay, only `[listener.tls]` counts. One that would take
-        the address of another that goes, and one with limits where connections are not `counted`, take a restart.
-
-        Raises:
-            certificates.TlsError, StartupError: why one of them cannot be used, in one line that names it.
-        """
-        wanted = {each.label for each in new.listeners}
-        has = {listener.name for listener in self.open}
-        removed = [listener for listener in self.open if listener.name not in wanted]
-        # With their real ports.
-        left = {listener.endpoint._replace(scheme="") for listener in removed}
-        added: list[Listener] = []
-        for settings in new.listeners:
-            listener = Listener(self._server, settings)
-            place = settings.endpoint._replace(scheme="")
-            if listener.name in has:
-                continue
-            if place in left:
-                removed = [each for each in removed if each.endpoint._replace(scheme="") != place]
-            elif counted or listener.admission is None:
-                added.append(listener)
-        kept = [listener for listener in self.open if listener not in removed]
-        tables = {each.label: each for each in new.listener}
-        in_force: list[ListenerSettings] = []
-        ready: list[tuple[Listener, ListenerSettings, certificates.Loaded]] = []
-        for listener in kept:
-            settings, other = listener.settings, tables.get(listener.name)
-            if settings.tls is not None:
-                # A listener without a table keeps its certificates.
-                keys = settings.tls if other is None or other.tls is None or other.url != settings.url else other.tls
-                try:
-                    loaded = await asyncio.to_thread(certificates.load, keys, listener.scheme)
-                except certificates.TlsError as error:
-                    raise certificates.TlsError(f'listener "{listener.name}": {error}') from None
-                settings = settings.model_copy(update={"tls": keys})
-                ready.append((listener, settings, loaded))
-            in_force.append(settings)
-        bound: list[Listener] = []
-        try:
-            for listener in added:
-                await listener.bind()
-                bound.append(listener)
-        except BaseException:
-            await _close(bound)
-            raise
-        in_force += [listener.settings for listener in added]
-        # A table that is only a URL has the same name as its address in `listen`.
-        short = [each for each in in_force if self._is_short(each, new)]
-        listed = tuple(each for each in in_force if each not in short)
-        return Renewal(ready, added, removed, tuple(each.url for each in short), listed)
-
-    def _is_short(self, settings: ListenerSettings, new: Settings) -> bool:
-        """Return whether a listener comes from `listen`, in the present or in the new settings."""
-        tables = (*self._server.settings.listener, *new.listener)
-        return all(settings.label != each.label for each in tables)
-
-    async def apply(self, renewal: Renewal) -> None:
-        """Show the certificates that were prepared, and close the listeners that go; connections stay."""
-        for listener, settings, loaded in renewal.ready:
-            listener.show(loaded, settings)
-        self.open = [each for each in self.open if each not in renewal.removed] + renewal.added
-        self.all = list(self.open)
-        await _close(renewal.removed)
-
-    async def serve(self, renewal: Renewal) -> list[str]:
-        """Let clients in at the new listeners. Returns a line for each listener where this fails."""
-        failed: list[str] = []
-        # If the broker has stopped meanwhile, none is open.
-        for listener in [each for each in renewal.added if each in self.open]:
-            try:
-                await listener.serve()
-            except StartupError as error:
-                self.open.remove(listener)
-                failed.append(str(error))
-        return failed
-
-    async def discard(self, renewal: Renewal) -> None:
-        await _close(renewal.added)
-
     async def close(self) -> None:
         listeners, self.open = self.open, []
-        await _close(listeners)
+        await close_all(listeners)
 
 
-async def _close(listeners: list[Listener]) -> None:
+async def close_all(listeners: list[Listener]) -> None:
     for listener in listeners:
         await listener.close()

@@ -76,11 +76,6 @@ class ProxyHeader:
         self._held = b""
         return end - before
 
-    @property
-    def held_size(self) -> int:
-        """Bytes of an incomplete header."""
-        return len(self._held)
-
     def _end_v1(self, held: bytes) -> int:
         """Return where the header ends; 0: it is not complete."""
         if held[: len(_PREFIX)] != _PREFIX[: len(held)]:

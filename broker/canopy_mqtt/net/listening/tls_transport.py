@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from mypy_extensions import i64
@@ -210,9 +210,7 @@ class TlsTransport(Handshake):
         self._wheel.remove(self)
         self.state = CLOSING
         self._rest = b""
-        failed = self._failed
-        if failed is not None:
-            failed(self, error)
+        self._report(error)
         self._flush()
         self._free()
         # Unread bytes of the client would make the system reset the connection, and our alert would be lost.
@@ -223,16 +221,17 @@ class TlsTransport(Handshake):
         """Called by the wheel: the handshake has taken too long, or the client does not close after a failed one."""
         if self.state == HANDSHAKE:
             self._handshakes.end(self)
-            if self._failed is not None:
-                self._failed(self, None)
+            self._report(None)
         self.raw.abort()
         return 0.0
 
     def check_failed(self, error: Exception) -> None:
-        failed = self._failed
-        if failed is not None:
-            failed(self, error)
+        self._report(error)
         self.raw.abort()
+
+    def _report(self, error: Exception | None) -> None:
+        if self._failed is not None:
+            self._failed(self, error)
 
     def evict(self) -> None:
         self.raw.abort()
@@ -254,8 +253,7 @@ class TlsTransport(Handshake):
         if piece:
             self.upper.data_received(piece)
         elif self.state == OPEN:
-            self._end()
-            self.raw.close()
+            self.close()
 
     def _read(self, data: bytes) -> None:
         """Decrypt a read, and pass it to the connection above in one piece."""
@@ -306,8 +304,7 @@ class TlsTransport(Handshake):
         if pieces:
             self.upper.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if ended and self.state == OPEN:
-            self._end()
-            self.raw.close()
+            self.close()
 
     def _cut(self, data: bytes, at: i64) -> tuple[i64, i64]:
         """Return where the next piece of a read for TLS ends, and how many records begin in it. Its bytes are limited
@@ -383,9 +380,6 @@ class TlsTransport(Handshake):
             return
         self.raw.write(b"".join(pieces))
 
-    def writelines(self, data: Iterable[bytes]) -> None:
-        self.write(b"".join(data))
-
     def set_protocol(self, protocol: Any) -> None:
         self.upper = protocol
 
@@ -412,8 +406,6 @@ class TlsTransport(Handshake):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "ssl_object":
             return self.tls
-        if name == "sslcontext" and self.tls is not None:
-            return self.tls.context
         return self.raw.get_extra_info(name, default)
 
     def is_closing(self) -> bool:

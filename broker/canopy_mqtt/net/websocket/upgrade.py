@@ -78,8 +78,6 @@ class Upgrade:
         self.rest = b""
         # Bytes of a request that is answered.
         self.size = 0
-        self.subprotocol = ""
-        self.origin = ""
 
     @property
     def held_size(self) -> int:
@@ -132,8 +130,9 @@ class Upgrade:
         """Check the request (section 4.2.1), in the order in which the answers help most."""
         terms = self._terms
         path = target.partition("?")[0]
-        self.origin = headers.get("origin", "")
+        origin = headers.get("origin", "")
         offered = _tokens(headers.get("sec-websocket-protocol", ""), lower=False)
+        spoken = [name for name in offered if name in SUBPROTOCOLS]
         if terms.path and path.removesuffix("/") != terms.path.removesuffix("/"):
             self._refuse(404, "a request for another path", f"Nothing is here. {PAGE}")
         elif "websocket" not in _tokens(headers.get("upgrade", "")):
@@ -144,26 +143,20 @@ class Upgrade:
             self._refuse(426, "a version of WebSocket other than 13")
         elif not _is_key(headers.get("sec-websocket-key", "")):
             self._refuse(400, "no valid Sec-WebSocket-Key")
-        elif self.origin and terms.origins and self.origin.lower() not in terms.origins:
+        elif origin and terms.origins and origin.lower() not in terms.origins:
             self._refuse(403, "an Origin that this listener does not take")
-        else:
-            for name in offered:
-                if name in SUBPROTOCOLS:
-                    self._accept(name, headers["sec-websocket-key"])
-                    return
+        elif not spoken:
             self._refuse(400, "the sub-protocol mqtt was not offered")
+        else:
+            self._accept(spoken[0], headers["sec-websocket-key"])
 
     def _accept(self, subprotocol: str, key: str) -> None:
         self.status = 101
-        self.subprotocol = subprotocol
         accept = base64.b64encode(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest())
         self.response = (
-            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
-            + accept
-            + b"\r\nSec-WebSocket-Protocol: "
-            + subprotocol.encode()
-            + b"\r\n\r\n"
-        )
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Accept: {accept.decode()}\r\nSec-WebSocket-Protocol: {subprotocol}\r\n\r\n"
+        ).encode()
 
 
 def _headers(lines: list[bytes]) -> dict[str, str] | None:

@@ -24,7 +24,6 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import queue_terms
 from canopy_mqtt.core.session.session import Session, SharedSession
 from canopy_mqtt.core.shared import Attempt, Offer, RetainedWait, SharedSessions
-from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
 from canopy_mqtt.store.base import Store, StoreError
 from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
 from canopy_mqtt.store.shared import records
@@ -47,6 +46,7 @@ from canopy_mqtt.store.shared.holder import UNAVAILABLE, Holder, unclaimed
 from canopy_mqtt.store.shared.holdings import Holdings, size_of
 from canopy_mqtt.store.shared.journal import SharedJournal
 from canopy_mqtt.store.shared.node import Node, Note
+from canopy_mqtt.store.shared.numbered_filters import NumberedFilters
 from canopy_mqtt.store.shared.reporting import Reports
 from canopy_mqtt.store.shared.running import RunningNode
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
+from canopy_mqtt.store.shared.numbered_filters import NumberedFilters
 
 
 def made(*filters: str) -> NumberedFilters:
