@@ -28,7 +28,7 @@ MORE: Final = 4
 
 
 def _asked(limit: int) -> int:
-    """Return how many entries each worker is asked for, of which so many are wanted."""
+    """Return how many entries each worker is asked for where this many are wanted."""
     return min(MAX_LISTED, MORE * limit)
 
 
