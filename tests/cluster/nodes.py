@@ -148,6 +148,11 @@ class Nodes:
         self.wires[name, other].darken(up, down)
         self.wires[other, name].darken(down, up)
 
+    async def cut(self, name: str, other: str) -> None:
+        """Cut two nodes off from each other, and wait until both know it."""
+        self.darken(name, other)
+        await until(lambda: not self.link(name, other).connected and not self.link(other, name).connected, "no link")
+
     def light(self) -> None:
         """Let everything pass again."""
         for each in self.wires.values():

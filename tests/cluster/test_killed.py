@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.store.test_live import House, Publisher, Receiver, hold
-from tests.e2e.test_links_killed import OverTheLink
+from tests.cluster.killing import Way, kill_again_and_again
+from tests.e2e.store.test_live import House
 from tests.e2e.wire import Packet, Peer
 from tests.support.runs import LONG, seeds, times
 from tests.support.waiting import until
@@ -54,76 +54,31 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
         yield nodes
 
 
-class Way:
-    """A publisher at one node, and a receiver at the other one."""
-
-    def __init__(self, origin: Node, to: Node, qos: int) -> None:
-        self.origin, self.to = origin, to
-        self.sender: Publisher = OverTheLink(qos, f"from/{origin.name}")
-        self.receiver = Receiver()
-        self.name = f"{origin.name}{qos}"
-
-    async def ends(self) -> tuple[Peer, Peer]:
-        """The two clients, connected."""
-        taker = await self.to.peer(f"to-{self.name}", present=True)
-        return await self.origin.peer(f"from-{self.name}", present=None), taker
-
-
 @pytest.mark.parametrize("seed", seeds(10))
 async def test_killed_again_and_again(pair: tuple[Node, Node], seed: int) -> None:
     """[MQTT-4.3.2-1] [MQTT-4.3.3-1] [MQTT-4.4.0-1]"""
     chance = random.Random(seed)
-    a, b = pair
-    ways = [Way(origin, to, qos) for origin, to in ((a, b), (b, a)) for qos in (1, 2)]
+    ways = [Way(origin, 1 - origin, qos) for origin in (0, 1) for qos in (1, 2)]
     for way in ways:
-        await way.to.away(f"to-{way.name}", (way.sender.topic, way.sender.qos))
-    kills = times(6, 4)
-    for round_ in range(kills + 1):
-        last = round_ == kills
-        peers = [await way.ends() for way in ways]
-        taking = [asyncio.ensure_future(way.receiver.run(peer)) for way, (_, peer) in zip(ways, peers, strict=True)]
-        few = [1 << 30 if last else chance.randrange(50, 300) for _ in ways]
-        most = [way.sender.count if last else 1 << 30 for way in ways]
-        working = [
-            asyncio.ensure_future(way.sender.run(peer, count, limit))
-            for way, (peer, _), count, limit in zip(ways, peers, few, most, strict=True)
-        ]
-        if last:
-            await asyncio.gather(*working)
-            for way in ways:
-                await until(lambda way=way: way.sender.count == len(set(way.receiver.received)), way.name)  # type: ignore[misc]
-        else:
-            await asyncio.wait([chance.choice(working)])
-            killed = chance.choice(pair)
-            killed.kill()
-            for task, way in zip(working, ways, strict=True):
-                if way.origin is not killed:
-                    # It goes on at its own node: nothing waits for the other one.
-                    await task
-            await asyncio.gather(*[task for task, way in zip(working, ways, strict=True) if way.origin is killed])
-            for way, (peer, _) in zip(ways, peers, strict=True):
-                await (way.sender.drain(peer) if way.origin is killed else finished(way.sender, peer))
-        for task in taking:
-            task.cancel()
-        await asyncio.gather(*taking, return_exceptions=True)
-        for _, taker in peers:
-            taker.abort()
-        if not last:
-            await killed.again()
-            other = b if killed is a else a
-            for peer in other._peers:
-                peer.abort()
-            other._peers.clear()
-            await killed.linked()
-    for way in ways:
-        hold(way.sender, (way.receiver,))
+        await pair[way.to].away(f"to-{way.name}", (way.sender.topic, way.sender.qos))
 
+    async def ends(way: Way, _: bool) -> tuple[Peer, Peer]:
+        taker = await pair[way.to].peer(f"to-{way.name}", present=True)
+        return await pair[way.origin].peer(f"from-{way.name}", present=None), taker
 
-async def finished(sender: Publisher, peer: Peer) -> None:
-    """Take the rest of the acknowledgements of a node that lives."""
-    while sender._open:
-        await sender._take(peer)
-    await peer.disconnect()
+    def kill() -> int:
+        killed = chance.randrange(2)
+        pair[killed].kill()
+        return killed
+
+    async def back(killed: int) -> None:
+        await pair[killed].again()
+        for peer in pair[1 - killed]._peers:
+            peer.abort()
+        pair[1 - killed]._peers.clear()
+        await pair[killed].linked()
+
+    await kill_again_and_again(ways, times(6, 4), chance, ends, kill, back)
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5, 3.0])

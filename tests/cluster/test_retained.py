@@ -71,7 +71,7 @@ async def test_the_newest_wins_wherever_it_was_published(nodes: Nodes) -> None:
     await everywhere(nodes, "t", b"first")
     await retain(nodes, "b", b"second")
     await everywhere(nodes, "t", b"second")
-    await cut(nodes)
+    await nodes.cut("a", "b")
     await retain(nodes, "a", b"third")
     await retain(nodes, "b", b"fourth")
     nodes.light()
@@ -200,7 +200,7 @@ async def test_a_time_far_ahead_is_not_kept_elsewhere_and_wins_nowhere_for_ever(
 
 async def test_of_equal_times_all_nodes_take_the_same(nodes: Nodes) -> None:
     await nodes.start("a", "b")
-    await cut(nodes)
+    await nodes.cut("a", "b")
     at = int(time.time() + 3_600) * 1_000_000
     for name in "ab":
         nodes.brokers[name].router.counters.load.retained_at = at
@@ -215,12 +215,6 @@ async def test_of_equal_times_all_nodes_take_the_same(nodes: Nodes) -> None:
     assert (kept(nodes, "a", "t"), kept(nodes, "b", "t")) == (b"one", b"one")
 
 
-async def cut(nodes: Nodes) -> None:
-    """Cut a and b off from each other, and wait until they know it."""
-    nodes.darken("a", "b")
-    await until(lambda: not nodes.link("a", "b").connected and not nodes.link("b", "a").connected, "no link")
-
-
 async def test_what_comes_later_is_newer_whatever_the_clocks_say(nodes: Nodes) -> None:
     await nodes.start("a", "b")
     nodes.brokers["a"].router.counters.load.epoch += 3_600.0
@@ -233,7 +227,7 @@ async def test_what_comes_later_is_newer_whatever_the_clocks_say(nodes: Nodes) -
 
 async def test_times_survive_a_restart(nodes: Nodes) -> None:
     await nodes.start("a", "b", stores="ab")
-    await cut(nodes)
+    await nodes.cut("a", "b")
     await retain(nodes, "a", b"old")
     await retain(nodes, "b", b"new")
     for name in "ab":
@@ -265,7 +259,7 @@ async def test_a_response_topic_changes_nothing(nodes: Nodes) -> None:
     subscriber = await nodes.join("b", "subscriber", ("t", 1))
     await client.publish("t", b"live", qos=1, props=answers)
     assert (await subscriber.message()).payload == b"live"
-    await cut(nodes)
+    await nodes.cut("a", "b")
     await client.publish("t", b"older", qos=1, retain=True, props=answers)
     await retain(nodes, "b", b"newer")
     assert (await subscriber.message()).payload == b"newer"
@@ -274,7 +268,7 @@ async def test_a_response_topic_changes_nothing(nodes: Nodes) -> None:
         await nodes.linked()
         await fenced(nodes, "a", "b")
         await everywhere(nodes, "t", b"newer")
-        await cut(nodes)
+        await nodes.cut("a", "b")
     # What waited for b comes once, as every live message does.
     assert [payload for payload, _ in await got(subscriber)] == [b"older"]
 
@@ -287,7 +281,7 @@ async def test_a_cleared_message_does_not_come_back_with_the_node_of_its_publish
     await nodes.start("a", "b", stores="ab")
     await retain(nodes, "b", b"on")
     await everywhere(nodes, "t", b"on")
-    await cut(nodes)
+    await nodes.cut("a", "b")
     await retain(nodes, "a", b"")
     await nodes.stop("a")
     nodes.light()
@@ -315,7 +309,7 @@ async def test_a_clearing_with_qos_0_reaches_a_node_that_was_cut_off(nodes: Node
     await nodes.start("a", "b")
     await retain(nodes, "a", b"on")
     await everywhere(nodes, "t", b"on")
-    await cut(nodes)
+    await nodes.cut("a", "b")
     subscriber = await nodes.join("b", "subscriber", "t")
     assert (await subscriber.message()).payload == b"on"
     await retain(nodes, "a", b"", qos=0)
@@ -387,7 +381,7 @@ async def test_what_another_node_has_no_room_for_is_counted_there_and_comes_once
     assert kept(nodes, "b", "t") is None
     assert router.sessions["$upstream/$node/a"].ledger.refused is not None
     # It is sent again with each connection.
-    await cut(nodes)
+    await nodes.cut("a", "b")
     received = nodes.link("b", "a").link_state.figures.received
     nodes.light()
     await nodes.linked()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,16 +34,10 @@ PATIENCE = 10.0
 """Seconds that anything may take here."""
 
 
-def settings(port: int, flush: float = 0.0, **upstream: Any) -> Settings:
-    """A broker with one link `up` to that port of this machine."""
+def settings(port: int, at: str = "mqtt://127.0.0.1", **upstream: Any) -> Settings:
+    """A broker with one link `up` to that port of this machine, or of another place."""
     terms: dict[str, Any] = {"retry_min": 0.01, "retry_max": 0.02, **upstream}
-    return Settings(
-        listen=("mqtt://127.0.0.1:0",),
-        sys=Sys(interval=0.0),
-        shutdown=Shutdown(flush_timeout=flush),
-        federation=Federation(broker_id="here"),
-        upstream=(Upstream(name="up", url=f"mqtt://127.0.0.1:{port}", **terms),),
-    )
+    return alone("here").model_copy(update={"upstream": (Upstream(name="up", url=f"{at}:{port}", **terms),)})
 
 
 def alone(broker_id: str = "there") -> Settings:
@@ -131,13 +126,13 @@ class Played:
 
 
 @asynccontextmanager
-async def played(room: int = 0) -> AsyncIterator[Played]:
-    """`room`: bytes that the system takes for it while it does not read; 0: as it likes."""
+async def played(room: int = 0, context: ssl.SSLContext | None = None) -> AsyncIterator[Played]:
+    """`room`: bytes that the system takes for it while it does not read; 0: as it likes. `context`: it speaks TLS."""
     made = Played()
     listener = socket.create_server(("127.0.0.1", 0))
     if room > 0:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
-    server = await asyncio.start_server(made.came, sock=listener)
+    server = await asyncio.start_server(made.came, sock=listener, ssl=context)
     made.port = server.sockets[0].getsockname()[1]
     try:
         yield made
@@ -146,6 +141,16 @@ async def played(room: int = 0) -> AsyncIterator[Played]:
         for call in made.all:
             call.close()
         await asyncio.gather(*(call.writer.wait_closed() for call in made.all), return_exceptions=True)
+
+
+@asynccontextmanager
+async def linked(upstream: Played, **terms: Any) -> AsyncIterator[tuple[Broker, Call]]:
+    """A broker whose link the upstream has accepted, and the connection there."""
+    async with Broker(settings(upstream.port, **terms)) as edge:
+        call = await upstream.call()
+        await call.accept()
+        await until(lambda: link_of(edge).connected)
+        yield edge, call
 
 
 async def test_another_upstream_is_asked_for_everything() -> None:
@@ -196,11 +201,8 @@ async def test_the_password_is_not_told(tmp_path: Path) -> None:
 
 
 async def test_a_connection_that_is_over_leaves_nothing() -> None:
-    async with played() as upstream, Broker(settings(upstream.port)) as edge:
-        call = await upstream.call()
-        await call.accept()
+    async with played() as upstream, linked(upstream) as (edge, call):
         link = link_of(edge)
-        await until(lambda: link.connected)
         connection = link.connection
         assert connection is not None
         call.close()
@@ -234,19 +236,13 @@ async def test_it_stops_at_any_stage(stage: str) -> None:
 async def test_it_stops_and_starts_again() -> None:
     """Queued messages go on waiting, and the session is the same one."""
     async with played() as upstream:
-        edge = Broker(settings(upstream.port, publish=["up/#"], flush=0.0))
-        await edge.start()
-        call = await upstream.call()
-        await call.accept()
-        await until(lambda: link_of(edge).connected)
-        session = link_of(edge).session
-        async with client(edge, "c") as peer:
-            await peer.publish("up/1", b"1", qos=1)
-        assert (await call.get(Publish)).payload == b"1"
-        await edge.stop()
+        async with linked(upstream, publish=["up/#"]) as (edge, call):
+            session = link_of(edge).session
+            async with client(edge, "c") as peer:
+                await peer.publish("up/1", b"1", qos=1)
+            assert (await call.get(Publish)).payload == b"1"
         assert session.send_buffer is None
-        await edge.start()
-        try:
+        async with edge:
             call = await upstream.call()
             await call.accept()
             again = await call.get(Publish)
@@ -256,100 +252,73 @@ async def test_it_stops_and_starts_again() -> None:
             await until(lambda: not session.inflight)
             assert session.offered == session.delivered_in_all() == 1
             assert edge.router.subscription_count == 1
-        finally:
-            await edge.stop()
 
 
 async def test_a_full_read_is_followed_by_the_others_turns() -> None:
     """As from a client: uvloop would read on, up to 32 times, before it looks at any other connection."""
-    async with played() as upstream:
-        edge = Broker(settings(upstream.port, subscribe=["a/#"], keep_alive=0))
-        await edge.start()
-        try:
-            call = await upstream.call()
-            await call.accept()
-            link = link_of(edge)
-            await until(lambda: link.connected)
-            connection = link.connection
-            assert connection is not None
-            packet = encoder.encode(Publish(b"a/b", bytes(1_000), 0, True), V5)
-            connection.data_received(packet * (FULL_READ // len(packet) - 1))
-            assert connection.stream.reading is not connection.uplink.unfinished
-            await until(lambda: connection.stream.reading)
-            connection.data_received(packet * (FULL_READ // len(packet) + 1))
-            assert not connection.stream.reading
-            await until(lambda: connection.stream.reading)
-            assert not connection.uplink.unfinished
-        finally:
-            await edge.stop()
+    async with played() as upstream, linked(upstream, subscribe=["a/#"], keep_alive=0) as (edge, _):
+        connection = link_of(edge).connection
+        assert connection is not None
+        packet = encoder.encode(Publish(b"a/b", bytes(1_000), 0, True), V5)
+        connection.data_received(packet * (FULL_READ // len(packet) - 1))
+        assert connection.stream.reading is not connection.uplink.unfinished
+        await until(lambda: connection.stream.reading)
+        connection.data_received(packet * (FULL_READ // len(packet) + 1))
+        assert not connection.stream.reading
+        await until(lambda: connection.stream.reading)
+        assert not connection.uplink.unfinished
 
 
 async def test_what_the_link_has_not_asked_for_is_dropped_and_told(caplog: pytest.LogCaptureFixture) -> None:
     """Counted each time, and in the log once a connection."""
-    async with played() as upstream:
-        edge = Broker(settings(upstream.port, subscribe=["a/#"], keep_alive=0))
-        await edge.start()
-        try:
-            call = await upstream.call()
-            await call.accept()
-            link = link_of(edge)
-            for number in range(3):
-                call.say(Publish(b"door/open", b"%d" % number, 0, True))
-            await until(lambda: link.link_state.figures.outside == 3)
-            assert edge.router.retained.get("door/open") is None
-            assert dict(status(link))["messages/outside"] == 3
-            assert caplog.text.count("no filter of the link matches") == 1
-        finally:
-            await edge.stop()
+    async with played() as upstream, linked(upstream, subscribe=["a/#"], keep_alive=0) as (edge, call):
+        link = link_of(edge)
+        for number in range(3):
+            call.say(Publish(b"door/open", b"%d" % number, 0, True))
+        await until(lambda: link.link_state.figures.outside == 3)
+        assert edge.router.retained.get("door/open") is None
+        assert dict(status(link))["messages/outside"] == 3
+        assert caplog.text.count("no filter of the link matches") == 1
 
 
 async def test_an_upstream_that_sends_and_does_not_read() -> None:
     """It is not read from either, when many acknowledgements wait; when it reads again, all of them come."""
     count = 40_000
-    async with played(16_384) as upstream:
-        edge = Broker(settings(upstream.port, subscribe=["#"], publish=["up/#"], keep_alive=0))
-        await edge.start()
-        try:
-            call = await upstream.call()
-            await call.accept()
-            asked = await call.get(Subscribe)
-            call.say(Suback(asked.packet_id, [1]))
-            link = link_of(edge)
-            await until(lambda: link.connected)
-            connection = link.connection
-            assert connection is not None
-            # Little room on the way.
-            ours = connection.stream.transport.get_extra_info("socket")
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
-            reading = call.writer.transport
-            assert isinstance(reading, asyncio.ReadTransport)
-            reading.pause_reading()
-            session = link.session
-            for number in range(10):
-                edge.router.publish(Message(b"up/%d" % number, bytes(20_000), 1, False, b"", 0.0, ""), None)
-            edge.after_batch()
-            sent = b"".join(
-                encoder.encode(Publish(b"a", b"x", 1, packet_id=at % 60_000 + 1), V5) for at in range(count)
-            )
-            call.writer.write(sent)
-            await until(lambda: connection.uplink.send_buffer.congested)
-            received = link.link_state.figures.received
-            assert received < count
-            reading.resume_reading()
-            got = 0
-            ups = 0
-            while got < count or ups < 10:
-                packet = await call.next()
-                if isinstance(packet, Ack):
-                    assert packet.packet_id == got % 60_000 + 1
-                    got += 1
-                elif isinstance(packet, Publish):
-                    ups += 1
-                    call.say(Ack(PUBACK, packet.packet_id))
-            await until(lambda: not session.inflight)
-            assert link.link_state.figures.received == count
-        finally:
-            await edge.stop()
+    terms: dict[str, Any] = {"subscribe": ["#"], "publish": ["up/#"], "keep_alive": 0}
+    async with played(16_384) as upstream, linked(upstream, **terms) as (edge, call):
+        asked = await call.get(Subscribe)
+        call.say(Suback(asked.packet_id, [1]))
+        link = link_of(edge)
+        connection = link.connection
+        assert connection is not None
+        # Little room on the way.
+        ours = connection.stream.transport.get_extra_info("socket")
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        reading = call.writer.transport
+        assert isinstance(reading, asyncio.ReadTransport)
+        reading.pause_reading()
+        session = link.session
+        for number in range(10):
+            edge.router.publish(Message(b"up/%d" % number, bytes(20_000), 1, False, b"", 0.0, ""), None)
+        edge.after_batch()
+        sent = b"".join(encoder.encode(Publish(b"a", b"x", 1, packet_id=at % 60_000 + 1), V5) for at in range(count))
+        call.writer.write(sent)
+        await until(lambda: connection.uplink.send_buffer.congested)
+        received = link.link_state.figures.received
+        assert received < count
+        reading.resume_reading()
+        got = 0
+        ups = 0
+        while got < count or ups < 10:
+            packet = await call.next()
+            if isinstance(packet, Ack):
+                assert packet.packet_id == got % 60_000 + 1
+                got += 1
+            elif isinstance(packet, Publish):
+                ups += 1
+                call.say(Ack(PUBACK, packet.packet_id))
+        await until(lambda: not session.inflight)
+        assert link.link_state.figures.received == count
 
 
 async def test_a_link_that_is_removed_leaves_nothing() -> None:
@@ -374,13 +343,9 @@ async def test_a_link_that_is_removed_leaves_nothing() -> None:
 
 
 async def test_links_are_no_clients() -> None:
-    async with played() as upstream, Broker(settings(upstream.port)) as edge:
-        call = await upstream.call()
-        await call.accept()
-        await until(lambda: link_of(edge).connected)
-        async with client(edge, "c"):
-            told = dict(edge._sys.values(edge.loop.time()))
-            assert (told["clients/connected"], told["clients/disconnected"], told["clients/total"]) == ("1", "0", "1")
+    async with played() as upstream, linked(upstream) as (edge, _), client(edge, "c"):
+        told = dict(edge._sys.values(edge.loop.time()))
+        assert (told["clients/connected"], told["clients/disconnected"], told["clients/total"]) == ("1", "0", "1")
 
 
 async def test_what_cannot_be_asked_for_is_told_while_the_upstream_is_silent() -> None:
@@ -403,11 +368,8 @@ async def test_what_cannot_be_asked_for_is_told_while_the_upstream_is_silent() -
 
 
 async def test_a_link_that_tries_again_and_again_is_down_since_it_was_connected_last() -> None:
-    async with played() as upstream, Broker(settings(upstream.port)) as edge:
+    async with played() as upstream, linked(upstream) as (edge, call):
         link = link_of(edge)
-        call = await upstream.call()
-        await call.accept()
-        await until(lambda: link.connected)
         made = link.down_since
         call.close()
         await until(lambda: not link.connected)

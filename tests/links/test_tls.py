@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,98 +14,74 @@ import pytest
 
 from canopy_load.brokers.process import free_port
 from canopy_mqtt import Broker, Settings
-from canopy_mqtt.settings import Federation, Shutdown, Sys, Upstream
-from tests.e2e.wire import Peer, connect
-from tests.links.test_link import PATIENCE, Call, Played, link_of
+from canopy_mqtt.settings import Federation
+from tests.links import test_link
+from tests.links.test_link import PATIENCE, Call, Played, client, link_of, played
+from tests.support.certificates import Authority, encrypt
 from tests.support.waiting import until
 
-OPENSSL = shutil.which("openssl")
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
-pytestmark = pytest.mark.skipif(OPENSSL is None, reason="openssl is not installed")
 
+class Keys:
+    """An authority, another one, a server's certificate for 127.0.0.1, and a client's; each with its key."""
 
-def openssl(folder: Path, *arguments: str) -> None:
-    assert OPENSSL is not None
-    subprocess.run([OPENSSL, *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder)
+        self.ca = authority.file
+        self.other = Authority(folder, "other").file
+        self.server = authority.issue("127.0.0.1")
+        self.client = authority.issue(common_name="client")
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CA `ca`, another one `other`, a server's certificate for 127.0.0.1, and a client's."""
-    folder = tmp_path_factory.mktemp("keys")
-    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    for name in ("ca", "other"):
-        made = ("-keyout", f"{name}.key", "-out", f"{name}.crt")
-        openssl(folder, *new, "-x509", "-days", "2", "-subj", f"/CN={name}", *made)
-    for name, extension in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")):
-        (folder / "extension").write_text(extension)
-        openssl(folder, *new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        openssl(
-            folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-            "-days", "2", "-extfile", "extension", "-out", f"{name}.crt",
-        )  # fmt: skip
-    return folder
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return Keys(tmp_path_factory.mktemp("keys"))
 
 
 def settings(port: int, host: str = "127.0.0.1", **upstream: Any) -> Settings:
-    terms: dict[str, Any] = {"retry_min": 0.01, "retry_max": 0.02, "version": "5.0", **upstream}
-    return Settings(
-        listen=("mqtt://127.0.0.1:0",),
-        sys=Sys(interval=0.0),
-        shutdown=Shutdown(flush_timeout=0.0),
-        federation=Federation(broker_id="here"),
-        upstream=(Upstream(name="up", url=f"mqtts://{host}:{port}", **terms),),
-    )
+    return test_link.settings(port, f"mqtts://{host}", version="5.0", **upstream)
 
 
 @asynccontextmanager
-async def secured(keys: Path, asks: bool = False) -> AsyncIterator[Played]:
+async def secured(keys: Keys, asks: bool = False) -> AsyncIterator[Played]:
     """An upstream that is played by hand, behind TLS. `asks`: for a certificate of the client's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(keys / "server.crt", keys / "server.key")
+    context.load_cert_chain(*keys.server)
     if asks:
         context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(keys / "ca.crt")
-    made = Played()
-    server = await asyncio.start_server(made.came, "127.0.0.1", 0, ssl=context)
-    made.port = server.sockets[0].getsockname()[1]
-    try:
+        context.load_verify_locations(keys.ca)
+    async with played(context=context) as made:
         yield made
-    finally:
-        server.close()
-        for call in made.all:
-            call.writer.transport.abort()
-        await asyncio.sleep(0)
 
 
-async def test_a_ca_of_ones_own(keys: Path) -> None:
-    async with secured(keys) as upstream, Broker(settings(upstream.port, ca_file=str(keys / "ca.crt"))) as edge:
+async def test_a_ca_of_ones_own(keys: Keys) -> None:
+    async with secured(keys) as upstream, Broker(settings(upstream.port, ca_file=keys.ca)) as edge:
         call: Call = await upstream.call()
         assert (await call.accept()).client_id == "canopy-here-up"
         await until(lambda: link_of(edge).connected)
 
 
-async def test_a_certificate_that_nobody_vouches_for(keys: Path) -> None:
-    for terms in ({}, {"ca_file": str(keys / "other.crt")}):
+async def test_a_certificate_that_nobody_vouches_for(keys: Keys) -> None:
+    for terms in ({}, {"ca_file": keys.other}):
         async with secured(keys) as upstream, Broker(settings(upstream.port, **terms)) as edge:
             await until(lambda: link_of(edge).trouble != "")
             assert "certificate is not trusted" in link_of(edge).trouble
             assert link_of(edge).connects == 0
 
 
-async def test_a_certificate_of_somebody_else(keys: Path) -> None:
+async def test_a_certificate_of_somebody_else(keys: Keys) -> None:
     async with secured(keys) as upstream:
-        given = settings(upstream.port, "localhost", ca_file=str(keys / "ca.crt"))
+        given = settings(upstream.port, "localhost", ca_file=keys.ca)
         async with Broker(given) as edge:
             await until(lambda: link_of(edge).trouble != "")
             assert "localhost" in link_of(edge).trouble
             assert link_of(edge).connects == 0
 
 
-async def test_a_certificate_of_the_clients(keys: Path) -> None:
-    ca = {"ca_file": str(keys / "ca.crt")}
-    mine = {"cert_file": str(keys / "client.crt"), "key_file": str(keys / "client.key")}
+async def test_a_certificate_of_the_clients(keys: Keys) -> None:
+    ca = {"ca_file": keys.ca}
+    mine = dict(zip(("cert_file", "key_file"), keys.client, strict=True))
     async with secured(keys, asks=True) as upstream:
         async with Broker(settings(upstream.port, **ca)) as edge:
             await until(lambda: link_of(edge).trouble != "")
@@ -119,24 +94,22 @@ async def test_a_certificate_of_the_clients(keys: Path) -> None:
             await until(lambda: link_of(edge).connected)
 
 
-async def test_files_that_cannot_be_used(keys: Path) -> None:
-    missing = str(keys / "nothing.crt")
-    async with Broker(settings(1, ca_file=missing)) as edge:
+async def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+    async with Broker(settings(1, ca_file=str(tmp_path / "nothing.crt"))) as edge:
         await until(lambda: link_of(edge).trouble != "")
         assert "ca_file" in link_of(edge).trouble
 
 
-async def test_an_encrypted_key(keys: Path) -> None:
+async def test_an_encrypted_key(keys: Keys) -> None:
     """The broker says so, and asks nobody on its terminal for the password."""
-    openssl(keys, "ec", "-aes256", "-in", "client.key", "-passout", "pass:secret", "-out", "locked.key")
-    mine = {"cert_file": str(keys / "client.crt"), "key_file": str(keys / "locked.key")}
-    async with Broker(settings(1, ca_file=str(keys / "ca.crt"), **mine)) as edge:
+    certificate, key = keys.client
+    mine = {"cert_file": certificate, "key_file": encrypt(key, "secret")}
+    async with Broker(settings(1, ca_file=keys.ca, **mine)) as edge:
         await until(lambda: link_of(edge).trouble != "")
-        assert "locked.key: the private key is encrypted" in link_of(edge).trouble
+        assert ".encrypted: the private key is encrypted" in link_of(edge).trouble
 
 
-async def test_a_handshake_that_hangs_does_not_hold_up_a_stop(keys: Path) -> None:
-    del keys
+async def test_a_handshake_that_hangs_does_not_hold_up_a_stop() -> None:
     came = asyncio.Event()
     writers: list[asyncio.StreamWriter] = []
 
@@ -159,41 +132,30 @@ async def test_a_handshake_that_hangs_does_not_hold_up_a_stop(keys: Path) -> Non
 
 
 @pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
-async def test_against_mosquitto(keys: Path, tmp_path: Path) -> None:
+async def test_against_mosquitto(keys: Keys, tmp_path: Path) -> None:
     assert MOSQUITTO is not None
     port = free_port()
     conf = tmp_path / "mosquitto.conf"
     conf.write_text(
-        f"listener {port} 127.0.0.1\nallow_anonymous true\ncafile {keys / 'ca.crt'}\ncertfile {keys / 'server.crt'}\n"
-        f"keyfile {keys / 'server.key'}\nrequire_certificate true\nuser root\n"
+        f"listener {port} 127.0.0.1\nallow_anonymous true\ncafile {keys.ca}\ncertfile {keys.server[0]}\n"
+        f"keyfile {keys.server[1]}\nrequire_certificate true\nuser root\n"
     )
     process = await asyncio.create_subprocess_exec(
         MOSQUITTO, "-c", str(conf), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        given = settings(
-            port,
-            ca_file=str(keys / "ca.crt"),
-            cert_file=str(keys / "client.crt"),
-            key_file=str(keys / "client.key"),
-            publish=["up/#"],
-        )
+        mine = dict(zip(("cert_file", "key_file"), keys.client, strict=True))
+        given = settings(port, ca_file=keys.ca, publish=["up/#"], **mine)
         second = given.model_copy(update={"federation": Federation(broker_id="two")})
         async with Broker(given) as edge, Broker(second) as other:
             await until(lambda: link_of(edge).connected and link_of(other).connected)
-            below = await Peer.open("127.0.0.1", edge.ports[0])
-            above = await Peer.open("127.0.0.1", other.ports[0])
-            for peer, name in ((below, "below"), (above, "above")):
-                await peer.send(connect(name))
-                await peer.expect(2)
-            await above.subscribe(("up/#", 1))
-            await until(lambda: link_of(other).declarer.settled and len(link_of(other).declarer.held) == 1)
-            # Larger than what TLS takes in one piece, and than the transport's buffer.
-            payload = bytes(300_000)
-            await below.publish("up/1", payload, qos=1)
-            assert (await above.message()).payload == payload
-            below.abort()
-            above.abort()
+            async with client(edge, "below") as below, client(other, "above") as above:
+                await above.subscribe(("up/#", 1))
+                await until(lambda: link_of(other).declarer.settled and len(link_of(other).declarer.held) == 1)
+                # Larger than what TLS takes in one piece, and than the transport's buffer.
+                payload = bytes(300_000)
+                await below.publish("up/1", payload, qos=1)
+                assert (await above.message()).payload == payload
     finally:
         process.terminate()
         await process.wait()

@@ -39,15 +39,16 @@ def fill(folder: Path, sessions: list[str]) -> None:
         importer.row("retained", {"topic": "r", "payload": b"kept", "qos": 0})
 
 
-def made(folder: Path, workers: int) -> None:
-    """A folder with the stores of so many workers."""
+def made(folder: Path, workers: int) -> Path:
+    """Make a folder with the stores of so many workers, and return it."""
     folder.mkdir()
     if workers == 1:
         fill(folder, NAMES)
-        return
+        return folder
     for worker in range(workers):
         fill(part(folder, worker), [name for name in NAMES if worker_of(name.encode(), workers) == worker])
     note(folder, Division(workers))
+    return folder
 
 
 def places(folder: Path) -> list[Path]:

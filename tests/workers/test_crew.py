@@ -15,7 +15,7 @@ import structlog
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.settings.errors import SettingsError
 from canopy_mqtt.workers import crew as crews
-from canopy_mqtt.workers import process, wire
+from canopy_mqtt.workers import homes, process, wire
 from canopy_mqtt.workers.crew import Crew
 from canopy_mqtt.workers.lines import Newcomer
 from canopy_mqtt.workers.process import Start, WorkerError, WorkerProcess
@@ -241,6 +241,26 @@ async def test_whoever_any_worker_can_serve_goes_to_another_when_one_ends(crew: 
     assert len(slot.line) == 0
     keeping.cancel()
     client.close()
+
+
+async def test_a_client_that_comes_again_is_passed_to_its_worker_before_its_handshake(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else another one would make that, and copy its bytes from then on."""
+    monkeypatch.setattr(homes, "APART", -1.0)
+    supervisor = Supervisor(Settings(workers={"count": 3}), False, print)
+    supervisor._crew = crew
+    host = "192.0.2.1"
+    for worker in (2, 0):
+        line = crew.slots[worker].line
+        known = Arrival(0, worker, 5, False, Source("text", host, 1, None), b"", until=1e9)
+        unknown = Arrival(0, ANY, 0, False, None, b"", until=1e9)
+        supervisor._relayed(known, socket.socket())
+        line.taken()
+        for _ in range(4):
+            supervisor._pass_on(Newcomer(unknown, socket.socket(), host))
+            assert len(line) == 1
+            line.taken()
 
 
 @pytest.mark.parametrize(("most", "count"), [(416, 16), (64, 64), (65_536, 2)])

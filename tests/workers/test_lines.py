@@ -30,7 +30,7 @@ class Ends:
         self.clients: list[socket.socket] = []
         self.got: list[bytes] = []
         self.takes = True
-        self.other: Channel
+        self._channels: list[Channel] = []
 
     def newcomer(self, data: bytes = b"", version: int = 5, until: float = 1e9, address: str = "") -> Newcomer:
         """`address`: empty for none."""
@@ -49,27 +49,39 @@ class Ends:
                 found += piece
         return found
 
-    def channel(self, line: Line) -> Channel:
-        """Begin a conversation with a worker, and return the supervisor's side."""
+    def begin(self, line: Line) -> None:
+        """Begin a conversation with a worker, to which the line passes connections."""
         mine, its = socket.socketpair()
 
         def received(sock: socket.socket, what: str, found: Arrival) -> None:
             assert what == "connection"
             if self.takes:
-                self.other.send("taken")
+                other.send("taken")
                 self.got.append(found.data)
                 sock.setblocking(False)
                 sock.send(b"served")
             sock.close()
 
-        self.other = Channel(its, received, lambda: None, broke)
-        return Channel(mine, lambda *_: line.taken(), lambda: None, broke)
+        other = Channel(its, received, lambda: None, broke)
+        self._channels = [Channel(mine, lambda *_: line.taken(), lambda: None, broke), other]
+        line.begin(self._channels[0])
+
+    def end(self) -> None:
+        """End the conversation."""
+        for channel in self._channels:
+            channel.close()
+
+    async def served(self, line: Line) -> list[bytes]:
+        """What the worker has when nothing waits for it any more."""
+        await until(lambda: not len(line))
+        return self.got
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     made = Ends()
     yield made
+    made.end()
     for client in made.clients:
         client.close()
 
@@ -78,33 +90,23 @@ async def test_what_waits_for_a_worker_comes_in_order_once_it_is_there(ends: End
     line = Line(Room(0), 1_000)
     for number in range(3 * UNTAKEN):
         line.add(ends.newcomer(b"%d" % number))
-    channel = ends.channel(line)
-    line.begin(channel)
-    await until(lambda: not len(line))
-    assert ends.got == [b"%d" % number for number in range(3 * UNTAKEN)]
+    ends.begin(line)
+    assert await ends.served(line) == [b"%d" % number for number in range(3 * UNTAKEN)]
     assert {await ends.answer(number) for number in range(3 * UNTAKEN)} == {b"served"}
-    channel.close()
-    ends.other.close()
 
 
 async def test_what_a_worker_had_not_taken_goes_to_the_next(ends: Ends) -> None:
     line = Line(Room(0), 1_000)
     ends.takes = False
-    first = ends.channel(line)
-    line.begin(first)
+    ends.begin(line)
     for number in range(2 * UNTAKEN):
         line.add(ends.newcomer(b"%d" % number))
-    ends.other.close()
-    first.close()
+    ends.end()
     line.end()
     line.add(ends.newcomer(b"last"))
     ends.takes = True
-    second = ends.channel(line)
-    line.begin(second)
-    await until(lambda: not len(line))
-    assert ends.got == [*(b"%d" % number for number in range(2 * UNTAKEN)), b"last"]
-    second.close()
-    ends.other.close()
+    ends.begin(line)
+    assert await ends.served(line) == [*(b"%d" % number for number in range(2 * UNTAKEN)), b"last"]
 
 
 @pytest.mark.parametrize(
@@ -143,12 +145,9 @@ async def test_one_address_keeps_out_no_other(ends: Ends) -> None:
     for number in refused:
         assert await ends.answer(number) == UNAVAILABLE_V5
     assert len(line) == 4
-    channel = ends.channel(line)
-    line.begin(channel)
-    await until(lambda: not len(line))
+    ends.begin(line)
+    await ends.served(line)
     assert {await ends.answer(number) for number in (2, 3, 4, 5)} == {b"served"}
-    channel.close()
-    ends.other.close()
 
 
 async def test_large_ones_of_one_address_keep_out_no_other(ends: Ends) -> None:
@@ -175,33 +174,23 @@ async def test_who_has_left_after_a_connect_is_not_served(ends: Ends, data: byte
     for each in (data, b"stays"):
         line.add(ends.newcomer(each))
     ends.clients[0].shutdown(socket.SHUT_WR)
-    channel = ends.channel(line)
-    line.begin(channel)
-    await until(lambda: not len(line))
-    assert ends.got == ([b"stays"] if left else [data, b"stays"])
-    channel.close()
-    ends.other.close()
+    ends.begin(line)
+    assert await ends.served(line) == ([b"stays"] if left else [data, b"stays"])
 
 
 async def test_bytes_that_are_on_their_way_keep_none_out(ends: Ends) -> None:
     """The worker is there; those that it did not take are not refused when it ends, either."""
     line = Line(Room(0), 10, 2 * SMALL)
     ends.takes = False
-    first = ends.channel(line)
-    line.begin(first)
+    ends.begin(line)
     packets = [bytes([number]) * (SMALL + 1) for number in range(3)]
     for data in packets:
         line.add(ends.newcomer(data))
-    ends.other.close()
-    first.close()
+    ends.end()
     line.end()
     ends.takes = True
-    second = ends.channel(line)
-    line.begin(second)
-    await until(lambda: not len(line))
-    assert ends.got == packets
-    second.close()
-    ends.other.close()
+    ends.begin(line)
+    assert await ends.served(line) == packets
 
 
 async def test_who_waits_for_one_worker_keeps_out_no_client_of_another(ends: Ends) -> None:
@@ -222,14 +211,12 @@ async def test_who_waits_for_one_worker_keeps_out_no_client_of_another(ends: End
 async def test_those_that_any_worker_can_have_do_not_wait_for_one_that_is_gone(ends: Ends) -> None:
     line = Line(Room(0), 10)
     ends.takes = False
-    channel = ends.channel(line)
-    line.begin(channel)
+    ends.begin(line)
     newcomers = [ends.newcomer(b"%d" % number) for number in range(4)]
     newcomers = [each._replace(arrival=each.arrival._replace(worker=ANY)) for each in newcomers[:2]] + newcomers[2:]
     for each in newcomers:
         line.add(each)
-    channel.close()
-    ends.other.close()
+    ends.end()
     assert line.end() == newcomers[:2]
     assert len(line) == 2
     line.close()
@@ -250,14 +237,11 @@ async def test_a_shortage_of_the_system_passes(ends: Ends, monkeypatch: pytest.M
     monkeypatch.setattr(socket, "send_fds", send_fds)
     monkeypatch.setattr(wire, "PAUSE", 0.001)
     line = Line(Room(0), 100)
-    channel = ends.channel(line)
-    line.begin(channel)
+    ends.begin(line)
     for number in range(5):
         line.add(ends.newcomer(b"%d" % number))
     assert [await ends.answer(number) for number in range(5)] == [b"served"] * 5
     assert ends.got == [b"%d" % number for number in range(5)]
-    channel.close()
-    ends.other.close()
 
 
 async def test_another_error_ends_the_conversation_when_all_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

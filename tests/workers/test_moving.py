@@ -117,8 +117,7 @@ def killed_at(folder: Path, before: int, after: int, step: int) -> Iterator[int]
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (3, 2)])
 def test_whatever_step_a_kill_interrupts_the_next_one_goes_on(tmp_path: Path, before: int, after: int) -> None:
-    first = tmp_path / "first"
-    made(first, before)
+    first = made(tmp_path / "first", before)
     step, code = 0, -signal.SIGKILL
     while code:
         folder = tmp_path / "store"
@@ -148,8 +147,7 @@ def goes_on(folder: Path, before: int, after: int) -> None:
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 2)])
 def test_a_kill_within_a_write_costs_nothing(tmp_path: Path, before: int, after: int) -> None:
     # The system kills who makes a file longer than that: in the middle of a commit, or of writing it back.
-    first = tmp_path / "first"
-    made(first, before)
+    first = made(tmp_path / "first", before)
     longest, killed, code = 0, 0, -signal.SIGXFSZ
     while code:
         folder = tmp_path / "store"
@@ -175,8 +173,7 @@ def test_a_kill_within_a_write_costs_nothing(tmp_path: Path, before: int, after:
 def test_new_names_are_on_the_disk_before_they_count_and_old_ones_are_not_needed_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "store"
-    made(folder, 2)
+    folder = made(tmp_path / "store", 2)
     # The folders of which names have changed since they were synced.
     unsynced: set[str] = set()
     fsync, mkdir, rename = os.fsync, Path.mkdir, Path.rename
@@ -209,8 +206,7 @@ def test_new_names_are_on_the_disk_before_they_count_and_old_ones_are_not_needed
 
 @pytest.mark.parametrize("after", [3, 1])
 def test_sigterm_ends_a_move_in_order(tmp_path: Path, after: int) -> None:
-    store = tmp_path / "store"
-    made(store, 2)
+    store = made(tmp_path / "store", 2)
     flags = ("serve", "--listen", "mqtt://127.0.0.1:0", "--workers", str(after), "--store", str(store))
     process = Forked(CANOPY, flags, environment())
     try:
@@ -229,8 +225,7 @@ def test_sigterm_ends_a_move_in_order(tmp_path: Path, after: int) -> None:
 
 
 def test_a_second_signal_ends_the_thread_before_the_lock_is_free(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    made(folder, 2)
+    folder = made(tmp_path / "store", 2)
     process = Forked(stuck.MODULE, (str(folder),), environment())
     try:
         assert process.stdout is not None
@@ -250,8 +245,7 @@ def test_a_second_signal_ends_the_thread_before_the_lock_is_free(tmp_path: Path)
 
 
 def test_what_is_to_stop_changes_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    made(folder, 3)
+    folder = made(tmp_path / "store", 3)
     stopping = threading.Event()
     stopping.set()
     with pytest.raises(Stopped):
@@ -292,8 +286,7 @@ async def test_a_worker_whose_messages_do_not_go_says_how_many_and_ends(monkeypa
     ],
 )
 def test_a_number_that_no_broker_wrote_loses_nothing(tmp_path: Path, words: str) -> None:
-    folder = tmp_path / "store"
-    made(folder, 3)
+    folder = made(tmp_path / "store", 3)
     file = folder / "workers"
     file.write_text(words)
     with pytest.raises(StoreError, match="should have the number of workers whose stores are beside it"):
@@ -315,8 +308,7 @@ def test_a_folder_of_a_worker_may_be_a_link(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_not_mounted_keeps_its_place(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    made(folder, 2)
+    folder = made(tmp_path / "store", 2)
     part(folder, 2).mkdir()
     assert moving._finish(folder) == 2
     assert part(folder, 2).is_dir()
@@ -333,8 +325,7 @@ def test_a_file_of_a_store_may_be_a_link(tmp_path: Path) -> None:
 
 
 def test_what_an_operator_has_beside_a_store_stays(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    made(folder, 3)
+    folder = made(tmp_path / "store", 3)
     aside = part(folder, 2) / "canopy.db.damaged-20261130T000000Z"
     aside.write_text("it may be salvaged")
     moving.rebuild(folder, 3, 2)
@@ -346,8 +337,7 @@ def test_what_an_operator_has_beside_a_store_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after", [3, 2, 1])
 def test_a_store_that_is_missing_is_an_error_at_each_start(tmp_path: Path, after: int) -> None:
-    folder = tmp_path / "store"
-    made(folder, 3)
+    folder = made(tmp_path / "store", 3)
     away = tmp_path / "away"
     part(folder, 1).rename(away)
     for _ in range(2):
@@ -362,8 +352,7 @@ def test_a_store_that_is_missing_is_an_error_at_each_start(tmp_path: Path, after
 
 
 def test_a_store_that_is_lost_is_let_go_by_an_empty_file(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    made(folder, 3)
+    folder = made(tmp_path / "store", 3)
     (part(folder, 1) / "canopy.db").write_bytes(b"")
     os.close(asyncio.run(take(folder, 3)))
     moving.rebuild(folder, 3, 1)
@@ -388,8 +377,7 @@ def test_a_first_start_that_failed_keeps_no_other_number_out(tmp_path: Path, aft
 @pytest.mark.parametrize("after", [4, 3, 2, 1])
 def test_stores_that_do_not_count_are_kept_and_end_the_start(tmp_path: Path, number: str | None, after: int) -> None:
     """The file `workers` is another one, or lost: as restored from a backup."""
-    folder = tmp_path / "store"
-    made(folder, 4)
+    folder = made(tmp_path / "store", 4)
     if number is None:
         (folder / "workers").unlink()
     else:
@@ -403,8 +391,7 @@ def test_stores_that_do_not_count_are_kept_and_end_the_start(tmp_path: Path, num
 
 def test_an_old_store_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new store that is complete is removed before it has its place, as by somebody who makes room."""
-    folder = tmp_path / "store"
-    made(folder, 3)
+    folder = made(tmp_path / "store", 3)
     unlink = Path.unlink
 
     def busy(path: Path, missing_ok: bool = False) -> None:
@@ -428,8 +415,7 @@ def test_an_old_store_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: py
 
 
 def test_a_store_that_was_not_read_is_not_removed_while_a_move_ends(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    made(folder, 3)
+    folder = made(tmp_path / "store", 3)
     look = moving._look_for
     other = part(folder, 5)
 
@@ -448,8 +434,7 @@ def test_a_store_that_was_not_read_is_not_removed_while_a_move_ends(tmp_path: Pa
 
 
 def test_an_error_of_the_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "store"
-    made(folder, 1)
+    folder = made(tmp_path / "store", 1)
     rename = Path.rename
 
     def renamed(path: Path, target: Path) -> Path:
@@ -466,8 +451,7 @@ def test_an_error_of_the_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_each_former_store_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "store"
-    made(folder, 3)
+    folder = made(tmp_path / "store", 3)
     read: list[tuple[Path, str]] = []
 
     def counted(store: ReadOnlyStore, table: str) -> Iterator[dict[str, Any]]:
@@ -481,8 +465,7 @@ def test_each_former_store_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_messages_do_not_get_higher_numbers_with_each_move(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    made(folder, 1)
+    folder = made(tmp_path / "store", 1)
     for _ in range(12):
         moving.rebuild(folder, 1, 3)
         moving.rebuild(folder, 3, 1)
@@ -493,8 +476,7 @@ def test_messages_do_not_get_higher_numbers_with_each_move(tmp_path: Path) -> No
 
 
 def test_what_is_damaged_gets_no_right_checksum(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    made(folder, 1)
+    folder = made(tmp_path / "store", 1)
     db = sqlite3.connect(folder / "canopy.db", isolation_level=None)
     db.execute("UPDATE delivery SET payload = 'wrong' || payload WHERE topic = 'of/client-3'")
     db.execute("UPDATE delivery SET payload = CAST(payload AS BLOB) WHERE topic = 'of/client-3'")

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -300,25 +299,6 @@ async def test_a_unix_socket_is_an_address_too(stack: AsyncExitStack, tmp_path: 
     assert listed.returncode == 0, listed.stderr
     assert await crew.stop() == 0
     assert not path.exists()
-
-
-async def test_the_listening_port_is_taken_by_the_supervisor_alone() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        started = await asyncio.to_thread(
-            canopy,
-            "serve",
-            "--listen",
-            "mqtt://127.0.0.1:0",
-            "--workers",
-            "2",
-            "--set",
-            f"http.listen=http://127.0.0.1:{port}",
-        )
-    assert started.returncode != 0
-    assert str(port) in started.stderr
 
 
 async def test_the_page_hears_of_all_workers_and_of_who_is_missing(stack: AsyncExitStack) -> None:

@@ -215,12 +215,13 @@ async def test_signals_that_systemd_sends_to_all_end_no_worker(crew: Crew) -> No
     assert all(map(runs, crew.pids.values()))
 
 
-def test_a_port_in_use_is_told_in_one_line() -> None:
+@pytest.mark.parametrize("flags", ["--listen mqtt://{}", "--port 0 --set http.listen=http://{}"])
+def test_a_port_in_use_is_told_in_one_line(flags: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        result = canopy("serve", "--workers", "2", "--port", str(port))
+        host, port = taken.getsockname()
+        result = canopy("serve", "--workers", "2", *flags.format(f"{host}:{port}").split())
     assert result.returncode == 1
-    assert "the port is in use" in result.stderr.splitlines()[-1]
+    assert f"{port}: the port is in use" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("count", ["0", "65", "-1"])

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import AsyncExitStack
-
-import pytest
 
 from tests.e2e.wire import Peer
 from tests.workers.crew import Crew
 
 BELOW = "$SYS/broker/"
-
-
-@pytest.fixture
-async def crew(stack: AsyncExitStack) -> Crew:
-    made = Crew(stack, 3)
-    await made.start("--set", "sys.interval=0.1")
-    return made
+FLAGS = ("--set", "sys.interval=0.1")
 
 
 async def until_told(peer: Peer, topic: str, payload: bytes) -> list[bytes]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pickle
-import struct
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,8 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.kept_counters import KeptCounters
-
-LENGTH: Final = struct.Struct("!I")
+from canopy_mqtt.workers.wire import HEADER, Frame, encoded
 
 PATIENCE: Final = 5.0
 """Seconds that an answer may take."""
@@ -50,15 +47,10 @@ def socket_of(folder: Path, name: str) -> Path:
     return folder / f"{name}.ask"
 
 
-def _framed(what: object) -> bytes:
-    body = pickle.dumps(what)
-    return LENGTH.pack(len(body)) + body
-
-
-async def _next(reader: asyncio.StreamReader) -> Any:
-    """Read an object, made by another process of the same program."""
-    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-    return pickle.loads(await reader.readexactly(length))
+async def _next(reader: asyncio.StreamReader) -> tuple[Any, ...]:
+    """Read what another process says. Raises asyncio.IncompleteReadError: it is gone."""
+    length, _ = HEADER.unpack(await reader.readexactly(HEADER.size))
+    return Frame(await reader.readexactly(length), None).said()
 
 
 class Answering:
@@ -100,9 +92,8 @@ class Answering:
         assert task is not None
         self._tasks.add(task)
         try:
-            what, given = await _next(reader)
-            found = await self.answers[what](*given)
-            writer.write(_framed(found))
+            what, *given = await _next(reader)
+            writer.write(encoded(await self.answers[what](*given)))
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             # Who asked has given up.
@@ -137,8 +128,8 @@ class Siblings(Answering):
             async with asyncio.timeout(patience):
                 reader, writer = await asyncio.open_unix_connection(socket_of(self._folder, name))
                 try:
-                    writer.write(_framed((what, given)))
-                    return await _next(reader)
+                    writer.write(encoded(what, *given))
+                    return (await _next(reader))[0]
                 finally:
                     writer.close()
         except TimeoutError:

@@ -5,7 +5,7 @@ message, and traces.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from canopy_mqtt.core.routing.nodes import NODES
 from canopy_mqtt.observe.trace.entries import Entry, TracedConnection
 from canopy_mqtt.store.division import name_of
 from canopy_mqtt.workers.asking import Away, Siblings
-from canopy_mqtt.workers.one_broker import Json, OneBroker, Way, answered, one_page, wherever
+from canopy_mqtt.workers.one_broker import Json, OneBroker, Way, answered, combined, merged, one_page, wherever
 from canopy_mqtt.workers.placing import worker_of
 
 # -- the most expensive names ------------------------------------------------------------------------------------------
@@ -27,21 +27,21 @@ MORE: Final = 4
 """Entries of a list, and times as many as are wanted that each worker names: the first of all may be its fourth."""
 
 
-async def _top(one: OneBroker, route: Route, call: Call) -> Handled:
-    wanted = call.query
-    asked = min(MAX_LISTED, MORE * wanted.limit)
-    found, missing = await one.ask_all(route, call, {"limit": asked})
-    return answered(one_top(list(found.values()), wanted.limit, asked), missing)
+def _asked(limit: int) -> int:
+    """Return how many entries each worker is asked for where this many are wanted."""
+    return min(MAX_LISTED, MORE * limit)
+
+
+def _top(found: dict[str, Json], call: Call) -> Json:
+    limit = call.query.limit
+    return one_top(list(found.values()), limit, _asked(limit))
 
 
 def one_top(parts: list[Json], limit: int, asked: int) -> Json:
     """Return the lists of all workers, of which each has at most `asked` entries, as one. A client is at one."""
-    made = dict(parts[0])
-    everywhere = made["of"] in ("topics", "prefixes")
-    together: Callable[[Iterable[float]], float] = max if made["by"] == "lag" else sum
-    made["total"] = together(part["total"] for part in parts)
-    made["absent"] = (sum if everywhere else max)(part["absent"] for part in parts)
-    made["gap"] = max(part["gap"] for part in parts)
+    everywhere = parts[0]["of"] in ("topics", "prefixes")
+    together = max if parts[0]["by"] == "lag" else sum
+    made = combined(parts, {"total": together, "absent": sum if everywhere else max, "gap": max})
     values: dict[str, list[float]] = {}
     for part in parts:
         for entry in part["data"]:
@@ -176,23 +176,20 @@ def _route(handler: Handler) -> Route:
 
 def one_trace(parts: list[Json]) -> Json:
     """Return a trace of several workers, of which each has its own bounds."""
-    running = [part for part in parts if part["status"] == "running"]
-    made = dict((running or parts)[0])
-    made["started_at"] = min(part["started_at"] for part in parts)
-    made["ended_at"] = None if running else max(part["ended_at"] for part in parts)
-    for name in ("max_bytes", "bytes", "packets"):
-        made[name] = sum(part[name] for part in parts)
-    return made
+    running_first = sorted(parts, key=lambda part: bool(part["status"] != "running"))
+    sums = dict.fromkeys(("max_bytes", "bytes", "packets"), sum)
+    # One that runs has not ended.
+    end = {"ended_at": lambda ends: None if None in ends else max(ends)}
+    return combined(running_first, {"started_at": min, **end, **sums})
 
 
-async def _every(one: OneBroker, route: Route, call: Call) -> Handled:
-    found, missing = await one.ask_all(route, call)
+def _every(found: dict[str, Json], _: Call) -> Json:
     traces: dict[str, list[Json]] = {}
     for page in found.values():
         for each in page["data"]:
             traces.setdefault(each["name"], []).append(each)
     data = [one_trace(parts) for parts in traces.values()]
-    return answered({"data": data, "meta": {"limit": len(data), "hasnext": False, "cursor": None}}, missing)
+    return {"data": data, "meta": {"limit": len(data), "hasnext": False, "cursor": None}}
 
 
 async def _known(one: OneBroker, call: Call) -> tuple[Json, list[str]]:
@@ -285,10 +282,10 @@ class Packets:
 
 
 WAYS: Final[dict[Handler, Way]] = {
-    top.top: _top,
+    top.top: merged(_top, lambda call: {"limit": _asked(call.query.limit)}),
     explain.explain: _explain,
     trace.begin: _begin,
-    trace.every: _every,
+    trace.every: merged(_every),
     trace.one: _one,
     trace.stop: _stop,
     trace.remove: wherever,

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import socket
 from collections import deque
 from collections.abc import Callable, Hashable
-from itertools import count
 from typing import Final, NamedTuple
 
 from canopy_mqtt.core.codec.packets import CONNECT, V5
@@ -123,18 +121,15 @@ class Line:
         self._closed = False
         self._loop = asyncio.get_running_loop()
         # The oldest first: those that wait, with what they are counted under; how much was read of the large ones; both
-        # by their addresses; and by the ends of their times, with those that wait no longer.
+        # by their addresses; and the ends of their times, for those that do not go at once.
         self._waiting: dict[Newcomer, Hashable] = {}
         self._bytes = 0
         self._by_address = ByAddress[Newcomer]()
         self._large = ByAddress[Newcomer]()
-        self._ends: list[tuple[float, int, Newcomer]] = []
-        self._numbers = count()
+        self._timers: dict[Newcomer, asyncio.TimerHandle] = {}
         # Those that were sent, and that the worker has not taken yet.
         self._sent: deque[Newcomer] = deque()
         self._channel: Channel | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
 
     def __len__(self) -> int:
         """Return how many connections the worker has not taken."""
@@ -156,6 +151,8 @@ class Line:
         self._room.left -= len(self) >= self._part
         self._wait(newcomer)
         self._send()
+        if newcomer in self._waiting:
+            self._watch(newcomer)
 
     def _make_room(self, newcomer: Newcomer) -> bool:
         """Return whether a connection fits, once others have made place."""
@@ -179,11 +176,12 @@ class Line:
         if size := _size(newcomer):
             self._bytes += size
             self._large.add(newcomer, address)
-        heapq.heappush(self._ends, (newcomer.arrival.until, next(self._numbers), newcomer))
 
     def _forget(self, newcomer: Newcomer) -> None:
         """Take a connection out of those that wait."""
         address = self._waiting.pop(newcomer)
+        if (timer := self._timers.pop(newcomer, None)) is not None:
+            timer.cancel()
         self._by_address.remove(newcomer, address)
         if size := _size(newcomer):
             self._bytes -= size
@@ -213,10 +211,10 @@ class Line:
         for each in all_of_them:
             if each.arrival.worker != ANY:
                 self._wait(each)
+                self._watch(each)
         self._room.left -= max(0, len(self) - self._part)
         if self._closed:
             self.close()
-        self._watch()
         return others
 
     def taken(self) -> None:
@@ -230,7 +228,6 @@ class Line:
         self._closed = True
         for each in list(self._waiting):
             refuse(self._leave(each))
-        self._watch()
 
     def _send(self) -> None:
         channel = self._channel
@@ -245,7 +242,6 @@ class Line:
             self._forget(newcomer)
             self._sent.append(newcomer)
             channel.send("connection", passed.arrival, sock=newcomer.sock)
-        self._watch()
 
     def _leave(self, newcomer: Newcomer) -> Newcomer:
         """Take out one of those that wait, which does not go to the worker."""
@@ -253,24 +249,9 @@ class Line:
         self._room.left += len(self) >= self._part
         return newcomer
 
-    def _watch(self) -> None:
-        """Have the timer run while connections wait."""
-        while self._ends and self._ends[0][2] not in self._waiting:
-            heapq.heappop(self._ends)
-        if not self._waiting:
-            self._ends.clear()
-        until = self._ends[0][0] if self._ends else 0.0
-        if self._timer is not None and self._timer_at != until:
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None and until:
-            self._timer, self._timer_at = self._loop.call_at(until, self._look), until
+    def _watch(self, newcomer: Newcomer) -> None:
+        """Refuse a connection if it still waits when its time is over."""
+        self._timers[newcomer] = self._loop.call_at(newcomer.arrival.until, self._time_is_over, newcomer)
 
-    def _look(self) -> None:
-        self._timer = None
-        now = self._loop.time()
-        while self._ends and self._ends[0][0] <= now:
-            _, _, newcomer = heapq.heappop(self._ends)
-            if newcomer in self._waiting:
-                refuse(self._leave(newcomer))
-        self._watch()
+    def _time_is_over(self, newcomer: Newcomer) -> None:
+        refuse(self._leave(newcomer))

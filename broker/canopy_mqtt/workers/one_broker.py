@@ -208,14 +208,32 @@ async def wherever(one: OneBroker, route: Route, call: Call) -> Handled:
     return answered(chosen.value(), (), route)
 
 
-def pages(name: Callable[[Json], str]) -> Way:
-    """Return the way of a list in the order of `name`, which is also its cursor."""
+# -- one answer of those of all ----------------------------------------------------------------------------------------
+
+Merge: TypeAlias = Callable[[dict[str, Json], Call], Any]
+"""Makes one body of those of the workers, by their names."""
+
+
+def merged(merge: Merge, asked: Callable[[Call], Json] = lambda _: {}) -> Way:
+    """Return the way of an answer that is made of those of all. `asked`: fields of the question that workers get
+    instead."""
 
     async def way(one: OneBroker, route: Route, call: Call) -> Handled:
-        found, missing = await one.ask_all(route, call)
-        return answered(one_page(found.values(), call.query.limit, name), missing)
+        found, missing = await one.ask_all(route, call, asked(call))
+        return answered(merge(found, call), missing)
 
     return way
+
+
+def combined(parts: Iterable[Json], rules: Mapping[str, Callable[[list[Any]], Any]]) -> Json:
+    """Return the first of these objects, with some fields made of those of all."""
+    parts = list(parts)
+    return parts[0] | {name: rule([part[name] for part in parts]) for name, rule in rules.items()}
+
+
+def pages(name: Callable[[Json], str]) -> Way:
+    """Return the way of a list in the order of `name`, which is also its cursor."""
+    return merged(lambda found, call: one_page(found.values(), call.query.limit, name))
 
 
 def one_page(found: Iterable[Json], limit: int, name: Callable[[Json], str]) -> Json:

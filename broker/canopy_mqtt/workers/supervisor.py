@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from canopy_mqtt.sockets import OWN_DESCRIPTORS
 from canopy_mqtt.workers.asking import SUPERVISOR, Answering, Answers
 from canopy_mqtt.workers.crew import Crew, Slot
 from canopy_mqtt.workers.entrance import Entrance
+from canopy_mqtt.workers.homes import Homes
 from canopy_mqtt.workers.http_door import HttpDoor
 from canopy_mqtt.workers.lines import MAX_WAIT, Newcomer
 from canopy_mqtt.workers.moving import take_store
@@ -94,8 +96,9 @@ class Supervisor:
         # Of the store's folder; -1: none.
         self._lock = -1
         self._keepers: list[asyncio.Task[None]] = []
-        # For connections that any worker can have.
+        # For connections that any worker can have: whose turn it is, and whose client it may be.
         self._round = itertools.count()
+        self._homes = Homes(time.monotonic)
         # From `start` on.
         self._crew: Crew
         self._entrance: Entrance
@@ -276,7 +279,9 @@ class Supervisor:
         if worker == ANY:
             first = next(self._round) % len(slots)
             slots = slots[first:] + slots[:first]
-            slot = min([each for each in slots if each.line.open] or slots, key=lambda each: len(each.line))
+            home = self._homes.guess(newcomer.host) if newcomer.host else None
+            serving = [each for each in slots if each.line.open] or slots
+            slot = min(serving, key=lambda each: (len(each.line), each.number != home))
         else:
             slot = slots[worker]
         slot.line.add(newcomer)
@@ -286,6 +291,7 @@ class Supervisor:
         if not self.settings.limits.connect_timeout:
             arrival = arrival._replace(until=asyncio.get_running_loop().time() + MAX_WAIT)
         assert arrival.source is not None
+        self._homes.note(arrival.source.host, arrival.worker)
         self._pass_on(Newcomer(arrival, sock, arrival.source.host))
 
     async def _keep(self, slot: Slot) -> None:

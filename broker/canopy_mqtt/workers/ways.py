@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -31,8 +31,10 @@ from canopy_mqtt.workers.one_broker import (
     OneBroker,
     Way,
     answered,
+    combined,
     everywhere,
     here,
+    merged,
     owner,
     pages,
     wherever,
@@ -45,12 +47,11 @@ MAX_HOLDERS: Final = 100
 """Accounts of a room that each worker names, of which the largest are those of all."""
 
 
-async def newest(one: OneBroker, route: Route, call: Call) -> Handled:
-    """Answer a list without pages, the newest first."""
-    found, missing = await one.ask_all(route, call)
+def _newest(found: dict[str, Json], call: Call) -> Json:
+    """Return a list without pages, the newest first."""
     data = sorted((each for page in found.values() for each in page["data"]), key=lambda each: str(each["last_at"]))
     meta = {"limit": call.query.limit, "hasnext": False, "cursor": None}
-    return answered({"data": data[: -call.query.limit - 1 : -1], "meta": meta}, missing)
+    return {"data": data[: -call.query.limit - 1 : -1], "meta": meta}
 
 
 # -- health and figures ------------------------------------------------------------------------------------------------
@@ -108,15 +109,14 @@ def _json_of(kinds: tuple[Kind, ...]) -> Way:
 # -- lists and totals --------------------------------------------------------------------------------------------------
 
 
-async def _alarms(one: OneBroker, route: Route, call: Call) -> Handled:
-    found, missing = await one.ask_all(route, call)
+def _alarms(found: dict[str, Json], call: Call) -> Json:
     alarms_by_worker = {name: some["data"] for name, some in found.items()}
     if call.query.activated:
         data = raised(alarms_by_worker, "activate_at")
     else:
         data = [_of_worker(name, each) for name, some in alarms_by_worker.items() for each in some]
         data.sort(key=lambda each: str(each["deactivate_at"]), reverse=True)
-    return answered({"data": data}, missing)
+    return {"data": data}
 
 
 def raised(found: Mapping[str, list[Json]], since: str) -> list[Json]:
@@ -137,13 +137,9 @@ def _of_worker(name: str, alarm: Json) -> Json:
     return alarm | {"message": f"{name}: {alarm['message']}"}
 
 
-async def _room(one: OneBroker, route: Route, call: Call) -> Handled:
-    found, missing = await one.ask_all(route, call, {"limit": MAX_HOLDERS})
-    rooms = [
-        _one_room(list(each), call.query.limit)
-        for each in zip(*(answer["data"] for answer in found.values()), strict=True)
-    ]
-    return answered({"data": rooms}, missing)
+def _rooms(found: dict[str, Json], call: Call) -> Json:
+    rooms = zip(*(answer["data"] for answer in found.values()), strict=True)
+    return {"data": [_one_room(list(each), call.query.limit) for each in rooms]}
 
 
 def _one_room(parts: list[Json], limit: int) -> Json:
@@ -151,9 +147,7 @@ def _one_room(parts: list[Json], limit: int) -> Json:
     if parts[0]["room"] in COPIED:
         most = max(parts, key=lambda each: int(each["held"]))
         return most | {"largest": most["largest"][:limit]}
-    made = dict(parts[0])
-    for name in ("held", "bound", "accounts", "refused", "gave_way"):
-        made[name] = sum(each[name] for each in parts)
+    made = combined(parts, dict.fromkeys(("held", "bound", "accounts", "refused", "gave_way"), sum))
     made["share"] = made["bound"] // max(1, made["accounts"])
     held: dict[str, int] = {}
     for each in parts:
@@ -166,24 +160,13 @@ def _one_room(parts: list[Json], limit: int) -> Json:
 # -- operating ---------------------------------------------------------------------------------------------------------
 
 
-async def _drained(one: OneBroker, route: Route, call: Call) -> Handled:
-    found, missing = await one.ask_all(route, call)
-    return answered(_drain_of_all(found.values()), missing)
+_drained: Final = merged(lambda found, _: combined(found.values(), {"active": any, "moved": sum, "left": sum}))
 
 
 async def _drain(one: OneBroker, route: Route, call: Call) -> Handled:
     await everywhere(one, route, call)
     progress = next(each for each in operations.ROUTES if each.handler is operations.drained)
     return await _drained(one, progress, Call(call.broker, call.request, call.caller, {}))
-
-
-def _drain_of_all(found: Iterable[Json]) -> Json:
-    found = list(found)
-    return {
-        "active": any(each["active"] for each in found),
-        "moved": sum(each["moved"] for each in found),
-        "left": sum(each["left"] for each in found),
-    }
 
 
 async def _reload(one: OneBroker, route: Route, call: Call) -> Handled:
@@ -200,9 +183,8 @@ async def _cluster(one: OneBroker, route: Route, call: Call) -> Handled:
     raise ApiError(404, "NOT_FOUND", "this broker is no node of a cluster")
 
 
-async def _upstreams(one: OneBroker, route: Route, call: Call) -> Handled:
-    found, missing = await one.ask_all(route, call)
-    return answered({"data": [each for some in found.values() for each in some["data"]]}, missing)
+def _listed(found: dict[str, Json], _: Call) -> Json:
+    return {"data": [each for some in found.values() for each in some["data"]]}
 
 
 WAYS: Final[dict[Handler, Way]] = {
@@ -218,8 +200,8 @@ WAYS: Final[dict[Handler, Way]] = {
     clients.kick: owner,
     clients.client_subscriptions: owner,
     clients.end_session: owner,
-    clients.losers: newest,
-    clients.refused: newest,
+    clients.losers: merged(_newest),
+    clients.refused: merged(_newest),
     subscriptions.subscriptions: pages(lambda each: f"{each['clientid']}{subscriptions.SEPARATOR}{each['topic']}"),
     # Each worker has all that is retained, and routes what is published to the others.
     messages.retained: here,
@@ -231,15 +213,15 @@ WAYS: Final[dict[Handler, Way]] = {
     bans.bans: here,
     bans.ban: here,
     bans.lift: here,
-    alarms.alarms: _alarms,
+    alarms.alarms: merged(_alarms),
     alarms.forget: everywhere,
-    room.room: _room,
+    room.room: merged(_rooms, lambda _: {"limit": MAX_HOLDERS}),
     operations.reload: _reload,
     operations.log_level: everywhere,
     operations.drain: _drain,
     operations.drained: _drained,
     operations.undrain: everywhere,
-    operations.upstreams: _upstreams,
+    operations.upstreams: merged(_listed),
     cluster.cluster: _cluster,
     # No store of a worker is shared.
     cluster.session: here,

@@ -3,7 +3,8 @@
 A frame has a header, the length of its body and whether a descriptor comes with it, and a body: pickled objects, of
 which the first is a name, what to do, or what was done. The first frame alone is what a worker begins with
 (`process.Start`). A descriptor travels with the first byte of its frame (SCM_RIGHTS). Both sides are the same program:
-what cannot be read is a fault of ours, and ends the conversation.
+what cannot be read is a fault of ours, and ends the conversation. Questions between all processes (`asking`), and their
+answers, are such frames, too.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Frame(NamedTuple):
 
 
 def encoded(*said: object, descriptor: bool = False) -> bytes:
+    """Return a frame with these objects. `descriptor`: one goes along."""
     body = pickle.dumps(said)
     return HEADER.pack(len(body), descriptor) + body
 

@@ -242,6 +242,18 @@ class Worker:
         self._stopping = asyncio.Event()
         self._others_there = asyncio.Event()
         self._works: set[asyncio.Task[None]] = set()
+        # What the supervisor says without a descriptor, by its first word, and what is done then.
+        self._does: dict[str, Callable[..., object]] = {
+            "go on": self._others_there.set,
+            "link": lambda other: self._begin(self._link(other)),
+            "parts": lambda *parts: self._tell("uses", *self._totals.take(*parts)),
+            "short": self._broker.connection_table.end_unaccepted,
+            "ping": lambda: self._tell("pong"),
+            "reload": lambda *given: self._begin(self._reload(*given)),
+            "drain": lambda: self._begin(self._drain()),
+            "stop": self._stop,
+            **self._bans.says,
+        }
         # From `run` on.
         self._channel: Channel
 
@@ -294,24 +306,8 @@ class Worker:
             self._channel.send("taken", then=lambda: self._take(given[0], sock))
         elif what == "http":
             self._begin(self._serve_http(given[0], sock))
-        elif what == "stop":
-            self._stop()
-        elif what == "parts":
-            self._channel.send("uses", *self._totals.take(*given))
-        elif what in self._bans.says:
-            self._bans.says[what](*given)
-        elif what == "ping":
-            self._channel.send("pong")
-        elif what == "go on":
-            self._others_there.set()
-        elif what == "short":
-            self._broker.connection_table.end_unaccepted(*given)
-        elif what == "drain":
-            self._begin(self._drain())
-        elif what == "reload":
-            self._begin(self._reload(*given))
         else:
-            self._begin(self._link(*given))
+            self._does[what](*given)
 
     def _take(self, found: Arrival, sock: socket.socket | None) -> None:
         self._counted.arrive(found)
