@@ -25,12 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from canopy_mqtt.record.files.current_files import is_merged
 from canopy_mqtt.record.files.row_groups import RowGroups
 from canopy_mqtt.words import counted
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.coverage import GAP, Coverage
-from canopy_pipeline.record.manifests import erasures, is_merged
+from canopy_pipeline.record.manifests import erasures
 from canopy_pipeline.record.record_folder import (
     UNFINISHED,
     RecordFolder,

@@ -25,10 +25,11 @@ import pyarrow.compute as pc
 
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import matches, validate_filter
+from canopy_mqtt.record.files.folder import at_work
 from canopy_mqtt.words import counted
 from canopy_pipeline.compact.compact_job import merged, merged_name, opened, put, tidy
 from canopy_pipeline.errors import MisuseError, PipelineError
-from canopy_pipeline.record.account import at_work, recorded_gaps
+from canopy_pipeline.record.account import recorded_gaps
 from canopy_pipeline.record.coverage import GAP, Coverage
 from canopy_pipeline.record.events_schema import ALWAYS, ARRIVE, DELIVER, DROP, ERASED, FORWARD, PUBLISH
 from canopy_pipeline.record.events_schema import GAP as GAP_EVENT
@@ -127,7 +128,7 @@ def run(path: str, chosen: Chosen, dry_run: bool = False, now: datetime | None =
         for place in record.files():
             if place not in said.said and place not in said.gone:
                 outcome.unreached.append(f"{path}/{place}: it has no manifest")
-        recording = at_work(record.local)
+        recording = record.local is not None and at_work(record.local)
         if recording and segments:
             # The recorder may be about to name it in a table.
             last = segments.pop()

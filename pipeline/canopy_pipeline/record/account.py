@@ -10,18 +10,16 @@ Promises: it changes nothing in the folder. Numbers of two records in one folder
 
 from __future__ import annotations
 
-import fcntl
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from struct import Struct
-from struct import error as StructError  # noqa: N812
 from typing import Any, Final
 
-from canopy_pipeline.record.chosen_files import NAME, ChosenFiles
+from canopy_mqtt.record.files.current_files import is_merged
+from canopy_mqtt.record.files.folder import GAVE_UP, NAME, RUNNING, at_work, noted
+from canopy_pipeline.record.chosen_files import ChosenFiles
 from canopy_pipeline.record.coverage import (
     COPY,
     DAMAGED,
@@ -36,18 +34,13 @@ from canopy_pipeline.record.coverage import (
     Coverage,
     Finding,
 )
-from canopy_pipeline.record.manifests import is_merged, numbers, times
+from canopy_pipeline.record.manifests import numbers, times
 from canopy_pipeline.runtime.storage import MANIFESTS
 
 SPANS: Final = "spans"
 """In place of a manifest: the unbroken stretches of numbers in a segment."""
 BARE: Final = "bare"
 """In place of a manifest: there is none."""
-
-_STATE: Final = Struct("<qq")
-_RUNNING: Final = 0
-_GAVE_UP: Final = 2
-"""`.recorder`: the last number that was given, and how the run ended (docs/recorder.md)."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +97,9 @@ class _Account:
             if told is None or not self._segment(place, told) or BARE in told:
                 loose.append(place)
         self._missing()
-        noted = noted_end(local) if local is not None else None
-        self._loose(loose, noted is not None and noted[1] == _RUNNING and at_work(local))
+        last, ended = (noted(local) if local is not None else None) or (0, None)
+        running = local is not None and ended == RUNNING and at_work(local)
+        self._loose(loose, running)
         self.held.sort(key=lambda each: (each.first, each.last))
         for gap in self.named:
             if self._between(gap.first, gap.last):
@@ -119,9 +113,9 @@ class _Account:
             # Another record's numbers are in its holes.
             self._outer([each for each in self.held if run in each.runs], run)
         self.coverage.end = end
-        if noted is not None and noted[0] > end:
-            self._tail(end, noted[0], noted[1], local)
-        elif end and (noted is None or noted[0] < end):
+        if last > end:
+            self._tail(end, last, ended, running)
+        elif end and last < end:
             self.coverage.up_to.append(end)
 
     def _segment(self, place: str, about: dict[str, Any]) -> bool:
@@ -256,17 +250,17 @@ class _Account:
                 end, before = each.last, each.place
         return end
 
-    def _tail(self, end: int, last: int, ended: int, local: Path | None) -> None:
+    def _tail(self, end: int, last: int, ended: int | None, running: bool) -> None:
         """Find numbers that the recorder gave and that are in no finished segment."""
         if not self._between(end + 1, last):
             return
         which, lost = _numbers(end + 1, last), last - end
-        if ended == _RUNNING and at_work(local):
+        if running:
             self.coverage.open += lost
-        elif ended == _RUNNING:
+        elif ended == RUNNING:
             why = f"{_are(which)} in no finished segment, and no recorder is at work (its next start names them)"
             self._find(UNFINISHED, None, end + 1, last, lost, why)
-        elif ended == _GAVE_UP:
+        elif ended == GAVE_UP:
             self._find(UNFINISHED, None, end + 1, last, lost, f"{_are(which)} not written: the recorder gave up")
         else:
             self._find(HOLE, None, end + 1, last, lost, f"{_are(which)} missing, and the recorder had written them")
@@ -327,33 +321,6 @@ def recorded_gaps(about: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
     for gap in about.get("gaps") or ():
         first, last, lost = (int(each) for each in gap)
         yield first, last, lost
-
-
-def noted_end(local: Path) -> tuple[int, int] | None:
-    """The last number that the recorder gave, and how its run ended; None in a copy."""
-    try:
-        last, ended = _STATE.unpack_from((local / ".recorder").read_bytes())
-    except (OSError, StructError):
-        return None
-    return last, ended
-
-
-def at_work(local: Path | None) -> bool:
-    """Return True if a recorder holds the folder's lock."""
-    if local is None:
-        return False
-    try:
-        number = os.open(local / ".recorder", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        # Shared, and given back at once: two jobs that look do not see each other.
-        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(number)
-    return False
 
 
 def _numbers(first: int, last: int) -> str:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from canopy_mqtt.record.files.folder import json_lines
 from canopy_mqtt.words import counted
 from canopy_pipeline.errors import MisuseError
-from canopy_pipeline.record.manifests import REMOVED, json_lines
+from canopy_pipeline.record.manifests import REMOVED
 from canopy_pipeline.record.record_folder import RecordFolder, Segment, record_folders
 
 AGE: Final = "age"
