@@ -30,7 +30,7 @@ from canopy_mqtt.record.files.row_groups import RowGroups
 from canopy_mqtt.words import counted
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.chosen_files import choose
-from canopy_pipeline.record.coverage import GAP, Coverage
+from canopy_pipeline.record.coverage import Coverage
 from canopy_pipeline.record.manifests import erasures
 from canopy_pipeline.record.record_folder import (
     UNFINISHED,
@@ -86,39 +86,26 @@ def run(
         MisuseError: there is no such folder.
         PipelineError: another job is at work there, or a manifest cannot be read.
     """
-    outcome = CompactOutcome(coverage=Coverage(ignored=frozenset({GAP})))
-    for record in record_folders(path):
-        _compact(record, outcome, older_than, target, remove_after, dry_run, say, now)
-    return outcome
-
-
-def _compact(
-    record: RecordFolder,
-    outcome: CompactOutcome,
-    older_than: timedelta,
-    target: int,
-    remove_after: timedelta,
-    dry_run: bool,
-    say: Say,
-    now: datetime | None,
-) -> None:
+    outcome = CompactOutcome(coverage=Coverage(ignored=frozenset({"gap"})))
     moment = now or datetime.now(UTC)
-    with record.locked():
-        if not dry_run:
-            record.settle("compact")
-            tidy(record)
-        said = record.told()
-        record.cover(outcome.coverage, said)
-        segments = [each for each in record.segments() if each.place not in said.gone]
-        for group in groups(segments, moment, older_than, target):
-            try:
-                _merge(record, group, outcome, dry_run, now)
-            except PipelineError as error:
-                outcome.refused += 1
-                say(str(error))
-        if not dry_run:
-            record.settle("compact")
-        _remove(record, outcome, dry_run, moment - remove_after)
+    for record in record_folders(path):
+        with record.locked():
+            if not dry_run:
+                record.settle("compact")
+                tidy(record)
+            said = record.told()
+            record.cover(outcome.coverage, said)
+            segments = [each for each in record.segments() if each.place not in said.gone]
+            for group in groups(segments, moment, older_than, target):
+                try:
+                    _merge(record, group, outcome, dry_run, now)
+                except PipelineError as error:
+                    outcome.refused += 1
+                    say(str(error))
+            if not dry_run:
+                record.settle("compact")
+            _remove(record, outcome, dry_run, moment - remove_after)
+    return outcome
 
 
 def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, target: int) -> list[list[Segment]]:

@@ -30,7 +30,6 @@ from canopy_pipeline.tables.lag import Lag, recorder_number
 from canopy_pipeline.tables.local import stage
 from canopy_pipeline.tables.mapping import Mapping, load
 from canopy_pipeline.tables.output import Output, Progress, Sink, alone
-from canopy_pipeline.tables.payloads.bad_payload import LATE
 from canopy_pipeline.tables.several import folders, namespace_of, place_of, unite
 from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, POSTGRESQL, sink_of
 from canopy_pipeline.tables.staged import Remade, Staged
@@ -76,7 +75,7 @@ class TablesOutcome:
     @property
     def late(self) -> dict[str, int]:
         """Dead letters that came too late, by table."""
-        return {table: count for (table, reason), count in self.done.dead.items() if reason == LATE}
+        return {table: count for (table, reason), count in self.done.dead.items() if reason == "late"}
 
     def summary(self) -> dict[str, Any]:
         dead: dict[str, dict[str, int]] = {}
