@@ -202,8 +202,11 @@ def _rows(record: RecordFolder, group: Sequence[Segment]) -> Iterator[pa.Table]:
         raise PipelineError(f"{record.path}/{group[0].folder}: segments of different columns: {error}") from error
     for segment, file in zip(group, files, strict=True):
         for number in range(file.num_row_groups):
+            rows = file.read_row_group(number)
+            seq = rows.column("seq").combine_chunks()
+            if len(seq) > 1 and not pc.all(pc.less(seq[:-1], seq[1:])).as_py():
+                raise PipelineError(f"{record.path}/{segment.place}: its rows are not in order; left as it is")
             # Columns that an older segment lacks are null.
-            rows = _ordered(record, segment, file, number)
             yield pa.concat_tables([schema.empty_table(), rows], promote_options="default")
 
 
@@ -225,14 +228,6 @@ def opened(record: RecordFolder, segment: Segment) -> Any:
             f"{where}: {file.metadata.num_rows} rows, and its manifest says {segment.rows}; left as it is"
         )
     return file
-
-
-def _ordered(record: RecordFolder, segment: Segment, file: Any, number: int) -> pa.Table:
-    read = file.read_row_group(number)
-    seq = read.column("seq").combine_chunks()
-    if len(seq) > 1 and not pc.all(pc.less(seq[:-1], seq[1:])).as_py():
-        raise PipelineError(f"{record.path}/{segment.place}: its rows are not in order; left as it is")
-    return read
 
 
 def _manifest(group: Sequence[Segment], place: str, size: int, digest: str, now: datetime) -> dict[str, Any]:

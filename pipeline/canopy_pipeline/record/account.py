@@ -63,20 +63,18 @@ class _Account:
         self.dropped: list[_Stretch] = []
         """The numbers that retention removed, and the gaps in them."""
 
-    def _aside(self) -> None:
-        """Add the files that do not count."""
-        for place, original in self.chosen.copies.items():
-            self._find("copy", place, None, None, 0, f"holds the same as {original}: not read")
-        for place in self.chosen.strange:
-            self._find("strange", place, None, None, 0, "is no segment of a recorder: not read")
-
     def settle(self, local: Path | None) -> None:
         """Find the numbers that are missing, and those that are there twice."""
         for about in self.said.removed:
             self._drop(about)
-        self._aside()
+        for place, original in self.chosen.copies.items():
+            self._find("copy", place, None, None, 0, f"holds the same as {original}: not read")
+        for place in self.chosen.strange:
+            self._find("strange", place, None, None, 0, "is no segment of a recorder: not read")
         if self.said.vouched is None and self.there:
-            self._unknown()
+            self.coverage.segments += len(self.chosen.read)
+            why = f"{self.path}: no manifests: nobody can tell what is missing (copy {MANIFESTS} too)"
+            self.coverage.add(Finding("no manifest", None, None, None, 0, why))
             return
         loose = []
         for place in self.chosen.read:
@@ -151,12 +149,6 @@ class _Account:
                 self.coverage.removed += stretch.rows
             for first, last, lost in recorded_gaps(about):
                 self.dropped.append(_Stretch(first, last, lost, place, runs=stretch.runs))
-
-    def _unknown(self) -> None:
-        """Add segments of a record without any manifests."""
-        self.coverage.segments += len(self.chosen.read)
-        why = f"{self.path}: no manifests: nobody can tell what is missing (copy {MANIFESTS} too)"
-        self.coverage.add(Finding("no manifest", None, None, None, 0, why))
 
     def _loose(self, places: list[str], running: bool) -> None:
         """Add the segments without a usable manifest; the recorder writes it after the segment."""

@@ -100,17 +100,16 @@ class Reader:
         """
         files = [file for path in paths for file in _files(_ESCAPED.sub(r"\1", path))]
         try:
-            return self._rows(files) if files else self._none(paths)
+            if files:
+                return self._rows(files)
+            if self._schema is None:
+                raise PipelineError(f"{' '.join(paths)}: no Parquet file")
+            return self._session.createDataFrame([], self._schema)
         except PipelineError:
             # DuckDB does not always say which file it is.
             for file in files:
                 self._check(file)
             raise
-
-    def _none(self, paths: Sequence[str]) -> Frame:
-        if self._schema is None:
-            raise PipelineError(f"{' '.join(paths)}: no Parquet file")
-        return self._session.createDataFrame([], self._schema)
 
     def _check(self, file: str) -> None:
         """Raises DamagedError or GoneError if a file cannot be read."""

@@ -91,20 +91,18 @@ class DeltaSink(Sink):
             names = {each.name for each in wider}
             there = pa.schema(table.schema().to_arrow())
             fields = [each.with_type(pa.int64()) if each.name in names else each for each in there]
-            self._rewrite(table, pa.schema([*fields, *new]))
+            schema = pa.schema([*fields, *new])
+            batches = (filled(each, schema) for each in table.to_pyarrow_dataset().to_batches())
+            self._lake.write_deltalake(
+                table,
+                pa.RecordBatchReader.from_batches(schema, batches),
+                mode="overwrite",
+                schema_mode="overwrite",
+                partition_by=[DATE],
+            )
         elif new:
             kind = self._lake.schema.PrimitiveType
             table.alter.add_columns([self._lake.Field(each.name, kind(self.kind(each))) for each in new])
-
-    def _rewrite(self, table: Any, schema: Any) -> None:
-        batches = (filled(each, schema) for each in table.to_pyarrow_dataset().to_batches())
-        self._lake.write_deltalake(
-            table,
-            pa.RecordBatchReader.from_batches(schema, batches),
-            mode="overwrite",
-            schema_mode="overwrite",
-            partition_by=[DATE],
-        )
 
     def publish(self, batch: Batch) -> None:
         """A commit for each table that the batch has rows of, after one for its columns if they have changed.
