@@ -38,7 +38,7 @@ USED: Final = {
     "canopy_load.brokers": (),
     "canopy_pipeline": (
         "canopy_mqtt.client", "canopy_mqtt.core.codec", "canopy_mqtt.delta", "canopy_mqtt.pages",
-        "canopy_mqtt.record.files", "canopy_mqtt.words",
+        "canopy_mqtt.record.files", "canopy_mqtt.record.schema", "canopy_mqtt.words",
     ),
 }  # fmt: skip
 """The rooms that a package uses besides itself. `canopy_load.brokers` uses not even the rest of `canopy_load`."""

@@ -16,7 +16,6 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.node_messages import GroupMessage
 from canopy_mqtt.record.schema import SCHEMA
 from canopy_mqtt.record.unpack import FILL_BYTES, KINDS
-from canopy_pipeline.record.events_schema import ALWAYS, EVENTS
 from tests.conftest import ROOT
 from tests.core import strategies
 from tests.record.scenes import HOUR, RUN_ID, Tape, messages
@@ -24,23 +23,6 @@ from tests.support.runs import examples, for_each
 from tests.support.sessions import any_subscription
 
 BEGIN = datetime.fromtimestamp(HOUR / 1e6, UTC)
-
-
-def test_one_table_for_all() -> None:
-    """What the recorder writes, and what Spark is told to read."""
-    assert SCHEMA.names == [*EVENTS]
-    assert [field.name for field in SCHEMA if not field.nullable] == [*ALWAYS]
-    types = {
-        pa.int64(): "bigint", pa.int32(): "int", pa.int8(): "tinyint", pa.bool_(): "boolean", pa.string(): "string",
-        pa.binary(): "binary", pa.timestamp("us", tz="UTC"): "timestamp",
-    }  # fmt: skip
-    for field in SCHEMA:
-        kind = field.type
-        if pa.types.is_list(kind):
-            inner = ",".join(f"{each.name}:{types[each.type]}" for each in kind.value_type)
-            assert EVENTS[field.name] == f"array<struct<{inner}>>"
-        else:
-            assert EVENTS[field.name] == types[kind], field.name
 
 
 def test_the_guide_names_every_column() -> None:

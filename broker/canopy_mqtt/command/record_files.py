@@ -93,7 +93,6 @@ def _list_folder(directory: Path, since: datetime | None, until: datetime | None
 def _list_object_store(path: str, since: str | None, until: str | None, tell: bool, lacking: list[str]) -> Found:
     """List a record through pyarrow. `tell`: with the manifests, which are then read once more."""
     from canopy_pipeline.errors import PipelineError, in_a_line
-    from canopy_pipeline.record.coverage import DAMAGED, MISSING
     from canopy_pipeline.record.manifests import manifests
     from canopy_pipeline.record.parts import parts
     from canopy_pipeline.record.segments import Choice, covering, find
@@ -104,7 +103,7 @@ def _list_object_store(path: str, since: str | None, until: str | None, tell: bo
         for _ in range(LOOKS):
             coverage = covering(choice)
             listed = find(None, [path], coverage=coverage, choice=choice)
-            if not coverage.kinds[MISSING]:
+            if not coverage.kinds["missing"]:
                 break
         said: dict[str, dict[str, Any]] = {}
         for root in (storage(None, folder) for folder in parts(None, path) if tell):
@@ -115,7 +114,7 @@ def _list_object_store(path: str, since: str | None, until: str | None, tell: bo
         fail(f"{path}: {in_a_line(error)}")
     for file in listed:
         yield file.path, said.get(file.path, {})
-    why = {MISSING: GONE, DAMAGED: CUT}
+    why = {"missing": GONE, "damaged": CUT}
     for each in coverage.findings:
         if each.segment and each.kind in why:
             # Below the folder of its part.

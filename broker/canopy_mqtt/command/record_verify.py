@@ -78,7 +78,7 @@ def check_part(root: Path) -> Found:
     from canopy_pipeline.errors import PipelineError
     from canopy_pipeline.record.account import BARE, SPANS, account
     from canopy_pipeline.record.chosen_files import choose
-    from canopy_pipeline.record.coverage import GAP, Coverage
+    from canopy_pipeline.record.coverage import Coverage
     from canopy_pipeline.record.manifests import manifests, numbers
     from canopy_pipeline.record.parts import own
     from canopy_pipeline.runtime.storage import Local
@@ -101,7 +101,7 @@ def check_part(root: Path) -> Found:
             origin = chosen.origins.get(place, place)
             bare = {} if origin in said.said else {BARE: True}
             said.said[origin] = real[0] | {SPANS: real[1]} | bare
-    coverage = Coverage(ignored=frozenset({GAP}))
+    coverage = Coverage(ignored=frozenset({"gap"}))
     account(coverage, str(root), chosen, root)
     found.faults += [each.said.removeprefix(f"{root}: ").removeprefix(f"{root}/") for each in coverage.findings]
     if (more := coverage.kinds.total() - len(coverage.findings)) > 0:

@@ -25,12 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from canopy_mqtt.record.files.current_files import is_merged
 from canopy_mqtt.record.files.row_groups import RowGroups
 from canopy_mqtt.words import counted
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.record.chosen_files import choose
-from canopy_pipeline.record.coverage import GAP, Coverage
-from canopy_pipeline.record.manifests import erasures, is_merged
+from canopy_pipeline.record.coverage import Coverage
+from canopy_pipeline.record.manifests import erasures
 from canopy_pipeline.record.record_folder import (
     UNFINISHED,
     RecordFolder,
@@ -85,39 +86,26 @@ def run(
         MisuseError: there is no such folder.
         PipelineError: another job is at work there, or a manifest cannot be read.
     """
-    outcome = CompactOutcome(coverage=Coverage(ignored=frozenset({GAP})))
-    for record in record_folders(path):
-        _compact(record, outcome, older_than, target, remove_after, dry_run, say, now)
-    return outcome
-
-
-def _compact(
-    record: RecordFolder,
-    outcome: CompactOutcome,
-    older_than: timedelta,
-    target: int,
-    remove_after: timedelta,
-    dry_run: bool,
-    say: Say,
-    now: datetime | None,
-) -> None:
+    outcome = CompactOutcome(coverage=Coverage(ignored=frozenset({"gap"})))
     moment = now or datetime.now(UTC)
-    with record.locked():
-        if not dry_run:
-            record.settle("compact")
-            tidy(record)
-        said = record.told()
-        record.cover(outcome.coverage, said)
-        segments = [each for each in record.segments() if each.place not in said.gone]
-        for group in groups(segments, moment, older_than, target):
-            try:
-                _merge(record, group, outcome, dry_run, now)
-            except PipelineError as error:
-                outcome.refused += 1
-                say(str(error))
-        if not dry_run:
-            record.settle("compact")
-        _remove(record, outcome, dry_run, moment - remove_after)
+    for record in record_folders(path):
+        with record.locked():
+            if not dry_run:
+                record.settle("compact")
+                tidy(record)
+            said = record.told()
+            record.cover(outcome.coverage, said)
+            segments = [each for each in record.segments() if each.place not in said.gone]
+            for group in groups(segments, moment, older_than, target):
+                try:
+                    _merge(record, group, outcome, dry_run, now)
+                except PipelineError as error:
+                    outcome.refused += 1
+                    say(str(error))
+            if not dry_run:
+                record.settle("compact")
+            _remove(record, outcome, dry_run, moment - remove_after)
+    return outcome
 
 
 def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, target: int) -> list[list[Segment]]:
@@ -214,8 +202,11 @@ def _rows(record: RecordFolder, group: Sequence[Segment]) -> Iterator[pa.Table]:
         raise PipelineError(f"{record.path}/{group[0].folder}: segments of different columns: {error}") from error
     for segment, file in zip(group, files, strict=True):
         for number in range(file.num_row_groups):
+            rows = file.read_row_group(number)
+            seq = rows.column("seq").combine_chunks()
+            if len(seq) > 1 and not pc.all(pc.less(seq[:-1], seq[1:])).as_py():
+                raise PipelineError(f"{record.path}/{segment.place}: its rows are not in order; left as it is")
             # Columns that an older segment lacks are null.
-            rows = _ordered(record, segment, file, number)
             yield pa.concat_tables([schema.empty_table(), rows], promote_options="default")
 
 
@@ -237,14 +228,6 @@ def opened(record: RecordFolder, segment: Segment) -> Any:
             f"{where}: {file.metadata.num_rows} rows, and its manifest says {segment.rows}; left as it is"
         )
     return file
-
-
-def _ordered(record: RecordFolder, segment: Segment, file: Any, number: int) -> pa.Table:
-    read = file.read_row_group(number)
-    seq = read.column("seq").combine_chunks()
-    if len(seq) > 1 and not pc.all(pc.less(seq[:-1], seq[1:])).as_py():
-        raise PipelineError(f"{record.path}/{segment.place}: its rows are not in order; left as it is")
-    return read
 
 
 def _manifest(group: Sequence[Segment], place: str, size: int, digest: str, now: datetime) -> dict[str, Any]:

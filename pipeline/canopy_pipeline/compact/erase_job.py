@@ -25,13 +25,13 @@ import pyarrow.compute as pc
 
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import matches, validate_filter
+from canopy_mqtt.record.files.folder import at_work
 from canopy_mqtt.words import counted
 from canopy_pipeline.compact.compact_job import merged, merged_name, opened, put, tidy
 from canopy_pipeline.errors import MisuseError, PipelineError
-from canopy_pipeline.record.account import at_work, recorded_gaps
-from canopy_pipeline.record.coverage import GAP, Coverage
-from canopy_pipeline.record.events_schema import ALWAYS, ARRIVE, DELIVER, DROP, ERASED, FORWARD, PUBLISH
-from canopy_pipeline.record.events_schema import GAP as GAP_EVENT
+from canopy_pipeline.record.account import recorded_gaps
+from canopy_pipeline.record.coverage import Coverage
+from canopy_pipeline.record.events_schema import ALWAYS, ARRIVE, DELIVER, DROP, ERASED, FORWARD, GAP, PUBLISH
 from canopy_pipeline.record.manifests import erasures
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.parts import the_only
@@ -78,7 +78,7 @@ class Chosen:
         refs = rows["ref_seq"].fill_null(0)
         here = Numbers.of(rows["seq"].filter(pc.and_(mine, publish)))
         of_them = pc.and_(_in(rows["kind"], (DELIVER, DROP, FORWARD)), pc.or_(gone.mask(refs), here.mask(refs)))
-        return pc.and_(pc.or_(mine, of_them), pc.invert(_in(rows["kind"], (ERASED, GAP_EVENT))))
+        return pc.and_(pc.or_(mine, of_them), pc.invert(_in(rows["kind"], (ERASED, GAP))))
 
 
 @dataclass
@@ -115,7 +115,7 @@ def run(path: str, chosen: Chosen, dry_run: bool = False, now: datetime | None =
     root = path.rstrip("/")
     path = the_only(None, path, f"erase from each of them: --input {root}/w0, and so on")
     record = RecordFolder(path)
-    outcome = EraseOutcome(coverage=Coverage(ignored=frozenset({GAP})))
+    outcome = EraseOutcome(coverage=Coverage(ignored=frozenset({"gap"})))
     moment = now or datetime.now(UTC)
     with record.locked():
         if not dry_run:
@@ -127,7 +127,7 @@ def run(path: str, chosen: Chosen, dry_run: bool = False, now: datetime | None =
         for place in record.files():
             if place not in said.said and place not in said.gone:
                 outcome.unreached.append(f"{path}/{place}: it has no manifest")
-        recording = at_work(record.local)
+        recording = record.local is not None and at_work(record.local)
         if recording and segments:
             # The recorder may be about to name it in a table.
             last = segments.pop()

@@ -6,7 +6,6 @@ Only rows that do not agree come here. In a broker that routes correctly they ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -49,18 +48,11 @@ DIFFERENCES: Final = Schema(
 _FOUND: Final = ("run_id", "seq", "client_id", "topic_filter", "outcome", "why", "qos", "expected_qos", "copies")
 
 
-@dataclass(frozen=True)
-class Differences:
-    """The rows that do not agree; None if there are none."""
-
-    sessions: DataFrame | None
-    groups: DataFrame | None
-
-
-def named(odd: Differences) -> DataFrame:
-    """Each difference as a row of its own: (run_id, seq, client_id, topic_filter, outcome, why, qos, …, copies)."""
-    parts = [_of_sessions(odd.sessions)] if odd.sessions is not None else []
-    parts += _of_groups(odd.groups) if odd.groups is not None else []
+def named(sessions: DataFrame | None, groups: DataFrame | None) -> DataFrame:
+    """Return each difference as a row of its own: (run_id, seq, client_id, topic_filter, outcome, why, qos, …, copies).
+    Of the sessions and the share groups that do not agree one may be None: there are none."""
+    parts = [_of_sessions(sessions)] if sessions is not None else []
+    parts += _of_groups(groups) if groups is not None else []
     return reduce(lambda one, other: one.unionByName(other), parts)
 
 

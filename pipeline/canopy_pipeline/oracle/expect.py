@@ -166,15 +166,15 @@ def _count(condition: Column) -> Column:
     return f.sum(condition.cast("int"))
 
 
+def _beside(wanted: DataFrame, got: DataFrame, whose: str) -> DataFrame:
+    both = wanted.join(got, ["run_id", "seq", whose], "full")
+    none = {"expected": False, "delivers": 0, "drops": 0}
+    return both.withColumns({name: f.coalesce(name, f.lit(each)) for name, each in none.items()})
+
+
 def beside_sessions(wanted: DataFrame, got: DataFrame) -> DataFrame:
     """Join expected and recorded copies of each session; `agrees` is true if they are the same."""
-    both = wanted.join(got, ["run_id", "seq", "client_id"], "full").withColumns(
-        {
-            "expected": f.coalesce("expected", f.lit(False)),
-            "delivers": f.coalesce("delivers", f.lit(0)),
-            "drops": f.coalesce("drops", f.lit(0)),
-        }
-    )
+    both = _beside(wanted, got, "client_id")
     right_qos = (f.col("delivers") == 0) | ((f.col("low") == f.col("want")) & (f.col("high") == f.col("want")))
     fine = (f.col("delivers") + f.col("drops") == f.col("expected").cast("int")) & right_qos
     return both.withColumn("agrees", f.coalesce(fine, f.lit(False)))
@@ -183,13 +183,7 @@ def beside_sessions(wanted: DataFrame, got: DataFrame) -> DataFrame:
 def beside_groups(wanted: DataFrame, got: DataFrame) -> DataFrame:
     """Join expected and recorded copies of each share group; `agrees` is true if they are the same; `off`: deliveries
     with a wrong QoS."""
-    both = wanted.join(got, ["run_id", "seq", "topic_filter"], "full").withColumns(
-        {
-            "expected": f.coalesce("expected", f.lit(False)),
-            "delivers": f.coalesce("delivers", f.lit(0)),
-            "drops": f.coalesce("drops", f.lit(0)),
-        }
-    )
+    both = _beside(wanted, got, "topic_filter")
     off = f.filter("got", lambda each: each.qos != f.least(f.col("pub_qos"), each.granted))
     fine = (
         (f.col("delivers") + f.col("drops") == f.col("expected").cast("int"))

@@ -6,7 +6,6 @@ Promises: the driver holds counts and a page of examples, never a table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from canopy_mqtt.words import counted
@@ -149,23 +148,21 @@ def judged(
         told -= less
     plain, members = subscription_spans.ordinary(all_spans), subscription_spans.shared(all_spans)
     matched = keep(expect.matching(published, all_spans))
-    odd = differ.Differences(
-        _sessions(published, receipts, matched, plain),
-        _groups(published, receipts, matched, members)
-        if not several and (grouped or members.limit(1).collect())
-        else None,
-    )
+    sessions, groups = _sessions(published, receipts, matched, plain), None
+    if not several and (grouped or members.limit(1).collect()):
+        groups = _groups(published, receipts, matched, members)
     # What agrees is one receipt for each expected copy; so the rest tells how many were expected.
-    left = surplus(odd)
-    outcome.expected = told - left.beyond
-    if left.silent and not outcome.delivered:
+    rows, silent, beyond = surplus(sessions, groups)
+    outcome.expected = told - beyond
+    if silent and not outcome.delivered:
         raise PipelineError(
-            f"no deliver event is recorded, and {left.silent:,} deliveries have no trace: record with "
+            f"no deliver event is recorded, and {silent:,} deliveries have no trace: record with "
             "`deliveries = true` in [recorder], without which nothing can be said of them"
         )
-    if not left.rows:
+    if not rows:
         return outcome, table.sparkSession.createDataFrame([], FOUND.ddl)
-    found = keep(differ.torn(keep(differ.named(odd)), keep(judge.edges(table, named, unnamed, chosen)), published))
+    odd = keep(differ.named(sessions, groups))
+    found = keep(differ.torn(odd, keep(judge.edges(table, named, unnamed, chosen)), published))
     counts = {row["outcome"]: int(row["count"]) for row in found.groupBy("outcome").count().collect()}
     outcome.missing = counts.get(differ.MISSING, 0)
     outcome.unexpected = counts.get(differ.UNEXPECTED, 0)
@@ -298,30 +295,21 @@ def tally_of(counts: DataFrame, known: DataFrame) -> list[Row]:
     )
 
 
-@dataclass(frozen=True)
-class DifferenceCounts:
-    """The counts of rows that do not agree: all, those without a receipt, and receipts beyond the expected ones."""
+def surplus(*odd: DataFrame | None) -> tuple[int, int, int]:
+    """Count the rows that do not agree: all, those without a receipt, and receipts beyond the expected ones."""
 
-    rows: int
-    silent: int
-    beyond: int
+    def counts(frame: DataFrame) -> list[int]:
+        total, expected = f.col("delivers") + f.col("drops"), f.col("expected")
+        strangers = f.coalesce(f.size("strangers"), f.lit(0)) if "strangers" in frame.columns else f.lit(0)
+        silent = (expected & (total == 0)).cast("int")
+        sums = [f.sum(each) for each in (f.lit(1), silent, total + strangers - expected.cast("int"))]
+        found = frame.agg(*(each.alias(str(at)) for at, each in enumerate(sums))).collect()[0]
+        return [int(each or 0) for each in found]
 
-
-def surplus(odd: differ.Differences) -> DifferenceCounts:
-    """Count the rows that do not agree."""
-    total = f.col("delivers") + f.col("drops")
-    expected = f.col("expected").cast("int")
-    strangers = f.coalesce(f.size("strangers"), f.lit(0))
-
-    def counts(frame: DataFrame, more: Column) -> list[int]:
-        silent = (f.col("expected") & (total == 0)).cast("int")
-        sums = [f.coalesce(f.sum(each), f.lit(0)) for each in (f.lit(1), silent, total + more - expected)]
-        return [int(each) for each in frame.agg(*(each.alias(str(at)) for at, each in enumerate(sums))).collect()[0]]
-
-    none = [0, 0, 0]
-    sessions = counts(odd.sessions, f.lit(0)) if odd.sessions is not None else none
-    groups = counts(odd.groups, strangers) if odd.groups is not None else none
-    return DifferenceCounts(sessions[0] + groups[0], sessions[1] + groups[1], sessions[2] + groups[2])
+    rows, silent, beyond = (
+        sum(each) for each in zip((0, 0, 0), *(counts(each) for each in odd if each is not None), strict=True)
+    )
+    return rows, silent, beyond
 
 
 def examples(found: DataFrame) -> dict[str, list[list[Any]]]:

@@ -74,8 +74,8 @@ def groups(members: DataFrame) -> DataFrame:
     )
 
 
-def inside(points: DataFrame, among: DataFrame, on: Sequence[str], at: str = "seq", left: bool = False) -> DataFrame:
-    """Points (`at`) joined with the spans in which they lie; both have the columns `on`.
+def inside(points: DataFrame, among: DataFrame, on: Sequence[str], left: bool = False) -> DataFrame:
+    """Points (`seq`) joined with the spans in which they lie; both have the columns `on`.
 
     With `left`, points outside all spans stay, with nulls; a point may then come several times, at most once with a
     span where the spans of its key do not overlap.
@@ -88,10 +88,10 @@ def inside(points: DataFrame, among: DataFrame, on: Sequence[str], at: str = "se
         "bucket", f.explode(f.sequence(_bucket(f.col("begin")), _bucket(f.greatest("begin", f.col("end") - 1))))
     )
     how = "left" if left else "inner"
-    looking = points.join(levels, [*on], how).withColumn("bucket", _bucket(f.col(at)))
+    looking = points.join(levels, [*on], how).withColumn("bucket", _bucket(f.col("seq")))
     mine, theirs = looking.alias("mine"), bucketed.alias("theirs")
     same = [f.col(f"mine.{name}") == f.col(f"theirs.{name}") for name in (*on, "level", "bucket")]
-    within = (f.col("theirs.begin") < f.col(f"mine.{at}")) & (f.col(f"mine.{at}") < f.col("theirs.end"))
+    within = (f.col("theirs.begin") < f.col("mine.seq")) & (f.col("mine.seq") < f.col("theirs.end"))
     condition = within
     for each in same:
         condition = condition & each

@@ -10,44 +10,24 @@ Promises: it changes nothing in the folder. Numbers of two records in one folder
 
 from __future__ import annotations
 
-import fcntl
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from struct import Struct
-from struct import error as StructError  # noqa: N812
 from typing import Any, Final
 
-from canopy_pipeline.record.chosen_files import NAME, ChosenFiles
-from canopy_pipeline.record.coverage import (
-    COPY,
-    DAMAGED,
-    GAP,
-    HOLE,
-    MISSING,
-    MOVED,
-    STRANGE,
-    TWICE,
-    UNFINISHED,
-    UNVOUCHED,
-    Coverage,
-    Finding,
-)
-from canopy_pipeline.record.manifests import is_merged, numbers, times
+from canopy_mqtt.record.files.current_files import is_merged
+from canopy_mqtt.record.files.folder import GAVE_UP, NAME, RUNNING, at_work, noted
+from canopy_pipeline.record.chosen_files import ChosenFiles
+from canopy_pipeline.record.coverage import Coverage, Finding, Kind
+from canopy_pipeline.record.manifests import numbers, times
 from canopy_pipeline.runtime.storage import MANIFESTS
 
 SPANS: Final = "spans"
 """In place of a manifest: the unbroken stretches of numbers in a segment."""
 BARE: Final = "bare"
 """In place of a manifest: there is none."""
-
-_STATE: Final = Struct("<qq")
-_RUNNING: Final = 0
-_GAVE_UP: Final = 2
-"""`.recorder`: the last number that was given, and how the run ended (docs/recorder.md)."""
 
 
 @dataclass(frozen=True)
@@ -83,20 +63,18 @@ class _Account:
         self.dropped: list[_Stretch] = []
         """The numbers that retention removed, and the gaps in them."""
 
-    def _aside(self) -> None:
-        """Add the files that do not count."""
-        for place, original in self.chosen.copies.items():
-            self._find(COPY, place, None, None, 0, f"holds the same as {original}: not read")
-        for place in self.chosen.strange:
-            self._find(STRANGE, place, None, None, 0, "is no segment of a recorder: not read")
-
     def settle(self, local: Path | None) -> None:
         """Find the numbers that are missing, and those that are there twice."""
         for about in self.said.removed:
             self._drop(about)
-        self._aside()
+        for place, original in self.chosen.copies.items():
+            self._find("copy", place, None, None, 0, f"holds the same as {original}: not read")
+        for place in self.chosen.strange:
+            self._find("strange", place, None, None, 0, "is no segment of a recorder: not read")
         if self.said.vouched is None and self.there:
-            self._unknown()
+            self.coverage.segments += len(self.chosen.read)
+            why = f"{self.path}: no manifests: nobody can tell what is missing (copy {MANIFESTS} too)"
+            self.coverage.add(Finding("no manifest", None, None, None, 0, why))
             return
         loose = []
         for place in self.chosen.read:
@@ -104,13 +82,14 @@ class _Account:
             if told is None or not self._segment(place, told) or BARE in told:
                 loose.append(place)
         self._missing()
-        noted = noted_end(local) if local is not None else None
-        self._loose(loose, noted is not None and noted[1] == _RUNNING and at_work(local))
+        last, ended = (noted(local) if local is not None else None) or (0, None)
+        running = local is not None and ended == RUNNING and at_work(local)
+        self._loose(loose, running)
         self.held.sort(key=lambda each: (each.first, each.last))
         for gap in self.named:
             if self._between(gap.first, gap.last):
                 self._find(
-                    GAP, None, gap.first, gap.last, gap.rows, f"the recorder lost {_numbers(gap.first, gap.last)}"
+                    "gap", None, gap.first, gap.last, gap.rows, f"the recorder lost {_numbers(gap.first, gap.last)}"
                 )
         self._inner()
         mixed = self._twice()
@@ -119,9 +98,9 @@ class _Account:
             # Another record's numbers are in its holes.
             self._outer([each for each in self.held if run in each.runs], run)
         self.coverage.end = end
-        if noted is not None and noted[0] > end:
-            self._tail(end, noted[0], noted[1], local)
-        elif end and (noted is None or noted[0] < end):
+        if last > end:
+            self._tail(end, last, ended, running)
+        elif end and last < end:
             self.coverage.up_to.append(end)
 
     def _segment(self, place: str, about: dict[str, Any]) -> bool:
@@ -139,9 +118,9 @@ class _Account:
         self.coverage.events += rows
         if self.there[place] != about.get("bytes"):
             why = f"is {self.there[place]} bytes, and its manifest says {about.get('bytes')}"
-            self._find(DAMAGED, place, first, last, 0, why)
+            self._find("damaged", place, first, last, 0, why)
         if (origin := self.chosen.origins.get(place)) is not None:
-            self._find(MOVED, place, first, last, 0, f"is read here, and its manifest says {origin} ({which})")
+            self._find("moved", place, first, last, 0, f"is read here, and its manifest says {origin} ({which})")
         return True
 
     def _hold(self, stretches: list[_Stretch], about: dict[str, Any]) -> None:
@@ -159,7 +138,7 @@ class _Account:
             self._hold(stretches, about)
             if self.coverage.within(stretches[0].begin, stretches[0].end):
                 first, last, rows = stretches[0].first, stretches[-1].last, sum(each.rows for each in stretches)
-                self._find(MISSING, place, first, last, rows, f"is not there ({_numbers(first, last)})")
+                self._find("missing", place, first, last, rows, f"is not there ({_numbers(first, last)})")
 
     def _drop(self, about: dict[str, Any]) -> None:
         place, span = str(about.get("segment")), numbers(about)
@@ -170,12 +149,6 @@ class _Account:
                 self.coverage.removed += stretch.rows
             for first, last, lost in recorded_gaps(about):
                 self.dropped.append(_Stretch(first, last, lost, place, runs=stretch.runs))
-
-    def _unknown(self) -> None:
-        """Add segments of a record without any manifests."""
-        self.coverage.segments += len(self.chosen.read)
-        why = f"{self.path}: no manifests: nobody can tell what is missing (copy {MANIFESTS} too)"
-        self.coverage.add(Finding(UNVOUCHED, None, None, None, 0, why))
 
     def _loose(self, places: list[str], running: bool) -> None:
         """Add the segments without a usable manifest; the recorder writes it after the segment."""
@@ -195,7 +168,7 @@ class _Account:
                 continue
             why = self.said.spoilt.get(place, "it has no manifest")
             then = "the recorder's next start writes it" if place in known else "nobody can tell what it should hold"
-            self._find(UNVOUCHED, place, first, None, 0, f"{why}: {then}")
+            self._find("no manifest", place, first, None, 0, f"{why}: {then}")
 
     def _inner(self) -> None:
         """Find numbers that a segment spans and does not hold, or holds although a gap names them."""
@@ -212,10 +185,10 @@ class _Account:
             which = _numbers(at.first, at.last)
             if short < 0:
                 why = f"holds {-short:,} events of {which} that are named as lost, or are in another segment, too"
-                self._find(TWICE, at.place, at.first, at.last, -short, why)
+                self._find("twice", at.place, at.first, at.last, -short, why)
             elif short and (short := short - dropped.rows(at)) > 0:
                 why = f"lacks {short:,} events of {which}, and no gap names them"
-                self._find(HOLE, at.place, at.first, at.last, short, why)
+                self._find("hole", at.place, at.first, at.last, short, why)
 
     def _twice(self) -> set[str]:
         """Find numbers that are in two segments; return the runs whose numbers overlap another run's."""
@@ -230,7 +203,7 @@ class _Account:
                     where = "" if reach.place == each.place else f", and in {reach.place}"
                     if self._between(each.first, last):
                         why = f"{_are(_numbers(each.first, last))} in it{where or ' twice'}"
-                        self._find(TWICE, each.place, each.first, last, lost, why)
+                        self._find("twice", each.place, each.first, last, lost, why)
                 if reach.runs != each.runs:
                     mixed.update(reach.runs, each.runs)
             if reach is None or each.last > reach.last:
@@ -251,28 +224,28 @@ class _Account:
                     which = _numbers(end + 1, each.first - 1)
                     of = f" of the run {run}" if run else ""
                     why = f"{_are(which, of)} missing, and no gap names them"
-                    self._find(HOLE, None, end + 1, each.first - 1, lost, why)
+                    self._find("hole", None, end + 1, each.first - 1, lost, why)
             if each.last > end:
                 end, before = each.last, each.place
         return end
 
-    def _tail(self, end: int, last: int, ended: int, local: Path | None) -> None:
+    def _tail(self, end: int, last: int, ended: int | None, running: bool) -> None:
         """Find numbers that the recorder gave and that are in no finished segment."""
         if not self._between(end + 1, last):
             return
         which, lost = _numbers(end + 1, last), last - end
-        if ended == _RUNNING and at_work(local):
+        if running:
             self.coverage.open += lost
-        elif ended == _RUNNING:
+        elif ended == RUNNING:
             why = f"{_are(which)} in no finished segment, and no recorder is at work (its next start names them)"
-            self._find(UNFINISHED, None, end + 1, last, lost, why)
-        elif ended == _GAVE_UP:
-            self._find(UNFINISHED, None, end + 1, last, lost, f"{_are(which)} not written: the recorder gave up")
+            self._find("unfinished", None, end + 1, last, lost, why)
+        elif ended == GAVE_UP:
+            self._find("unfinished", None, end + 1, last, lost, f"{_are(which)} not written: the recorder gave up")
         else:
-            self._find(HOLE, None, end + 1, last, lost, f"{_are(which)} missing, and the recorder had written them")
+            self._find("hole", None, end + 1, last, lost, f"{_are(which)} missing, and the recorder had written them")
 
-    def _find(self, kind: str, place: str | None, first: int | None, last: int | None, lost: int, why: str) -> None:
-        if kind != GAP and first is not None and (first if last is None else last) <= self.coverage.had:
+    def _find(self, kind: Kind, place: str | None, first: int | None, last: int | None, lost: int, why: str) -> None:
+        if kind != "gap" and first is not None and (first if last is None else last) <= self.coverage.had:
             return
         where = f"{self.path}: " if place is None else f"{self.path}/{place}: "
         self.coverage.add(Finding(kind, place, first, last, lost, where + why))
@@ -327,33 +300,6 @@ def recorded_gaps(about: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
     for gap in about.get("gaps") or ():
         first, last, lost = (int(each) for each in gap)
         yield first, last, lost
-
-
-def noted_end(local: Path) -> tuple[int, int] | None:
-    """The last number that the recorder gave, and how its run ended; None in a copy."""
-    try:
-        last, ended = _STATE.unpack_from((local / ".recorder").read_bytes())
-    except (OSError, StructError):
-        return None
-    return last, ended
-
-
-def at_work(local: Path | None) -> bool:
-    """Return True if a recorder holds the folder's lock."""
-    if local is None:
-        return False
-    try:
-        number = os.open(local / ".recorder", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        # Shared, and given back at once: two jobs that look do not see each other.
-        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(number)
-    return False
 
 
 def _numbers(first: int, last: int) -> str:

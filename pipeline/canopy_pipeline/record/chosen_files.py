@@ -10,16 +10,14 @@ machine without a manifest that are as large as a segment with one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from canopy_pipeline.record.manifests import Manifests, is_merged
+from canopy_mqtt.record.files.current_files import is_merged
+from canopy_mqtt.record.files.folder import NAME
+from canopy_pipeline.record.manifests import Manifests
 from canopy_pipeline.runtime.storage import Storage
-
-NAME: Final = re.compile(r"(?:seg-[0-9a-f]+|merged)-(\d+)")
-"""The beginning of a segment's name; the number is that of its first event."""
 
 
 @dataclass

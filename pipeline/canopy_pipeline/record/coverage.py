@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
-
-from canopy_pipeline.record.manifests import times
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from canopy_mqtt.pages import Page
@@ -23,22 +21,11 @@ LISTED: Final = 1_000
 SHOWN: Final = 5
 """Findings of a kind that are shown to people."""
 
-GAP: Final = "gap"
-MISSING: Final = "missing"
-DAMAGED: Final = "damaged"
-HOLE: Final = "hole"
-UNVOUCHED: Final = "no manifest"
-UNFINISHED: Final = "unfinished"
+Kind = Literal["gap", "missing", "damaged", "hole", "no manifest", "unfinished", "twice", "copy", "moved", "strange"]
+"""What a finding is (docs/pipeline.md). `twice`: in two segments, both of which are read. `copy`: a file with the
+content of another one. `strange`: a file that is no segment of a recorder. These two are not read."""
 
-TWICE: Final = "twice"
-"""In two segments, both of which are read."""
-COPY: Final = "copy"
-"""A file with the content of another one; it is not read."""
-MOVED: Final = "moved"
-STRANGE: Final = "strange"
-"""A file that is no segment of a recorder; it is not read."""
-
-_HARMLESS: Final = frozenset({TWICE, COPY, MOVED, STRANGE})
+_HARMLESS: Final = frozenset({"twice", "copy", "moved", "strange"})
 """Of which nothing is missing."""
 
 
@@ -46,7 +33,7 @@ _HARMLESS: Final = frozenset({TWICE, COPY, MOVED, STRANGE})
 class Finding:
     """A part of a record that was not read; `said` is for people. `to_seq` None: its end is not known."""
 
-    kind: str
+    kind: Kind
     segment: str | None
     from_seq: int | None
     to_seq: int | None
@@ -63,7 +50,7 @@ class Coverage:
 
     since: datetime | None = None
     until: datetime | None = None
-    ignored: frozenset[str] = frozenset()
+    ignored: frozenset[Kind] = frozenset()
     """Kinds of findings that are of no matter to the job."""
     had: int = field(default=0, compare=False)
     """The number up to which a stream has read the record before; numbers removed since then are not missed."""
@@ -100,7 +87,7 @@ class Coverage:
         if finding.kind in self.ignored:
             return
         self.kinds[finding.kind] += 1
-        if finding.kind == TWICE:
+        if finding.kind == "twice":
             self.twice += finding.events
         else:
             self.missing += finding.events
@@ -118,14 +105,14 @@ class Coverage:
     def without(self, first: int, last: int) -> Coverage:
         """The same, as if these numbers had not been missing."""
         made = Coverage(self.since, self.until, self.ignored, self.had, self.segments, self.events)
-        listed = Counter(each.kind for each in self.findings)
+        listed = Counter[str](each.kind for each in self.findings)
         made.kinds.update({kind: count - listed[kind] for kind, count in self.kinds.items() if count > listed[kind]})
-        made.missing = self.missing - sum(each.events for each in self.findings if each.kind != TWICE)
+        made.missing = self.missing - sum(each.events for each in self.findings if each.kind != "twice")
         made.twice = self.twice
         for each in self.findings:
             begin, end = each.from_seq, each.to_seq if each.to_seq is not None else each.from_seq
-            if each.kind == TWICE:
-                made.kinds[TWICE] += 1
+            if each.kind == "twice":
+                made.kinds["twice"] += 1
                 made.findings.append(each)
             elif begin is None or end is None or end < first or begin > last:
                 made.add(each)
@@ -141,6 +128,9 @@ class Coverage:
         """Return True if a segment may hold events of the wanted times, as its manifest says."""
         if self.since is None and self.until is None:
             return True
+        # Not above: the commands are there without pyarrow.
+        from canopy_pipeline.record.manifests import times
+
         when = times(about)
         return when is None or self.within(*when)
 

@@ -1,13 +1,14 @@
 """The table of recorded events, as a job sees it.
 
-Owns: `EVENTS`, the columns that the recorder writes (docs/recorder.md explains each), and the names of the kinds. The
-recorder's own schema stands in `canopy_mqtt.record`; a test holds the two against each other.
+Owns: `EVENTS`, the columns that the recorder writes (docs/recorder.md explains each) in Spark's words, and the names of
+the kinds.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from canopy_mqtt.record.schema import SCHEMA
 from canopy_pipeline.runtime.table_schema import Schema
 
 PUBLISH: Final = "publish"
@@ -32,41 +33,13 @@ NODES: Final = "$node/"
 
 PAIRS: Final = "array<struct<key:string,value:string>>"
 
-EVENTS: Final = Schema(
-    {
-        "seq": "bigint",
-        "kind": "string",
-        "ts": "timestamp",
-        "recv_ns": "bigint",
-        "run_id": "string",
-        "client_id": "string",
-        "topic": "string",
-        "payload": "binary",
-        "size": "int",
-        "qos": "tinyint",
-        "retain": "boolean",
-        "topic_filter": "string",
-        "no_local": "boolean",
-        "retain_as_published": "boolean",
-        "subscription_id": "int",
-        "reason": "string",
-        "n": "bigint",
-        "ref_seq": "bigint",
-        "from_seq": "bigint",
-        "to_seq": "bigint",
-        "address": "string",
-        "user_name": "string",
-        "protocol": "tinyint",
-        "clean_start": "boolean",
-        "session_present": "boolean",
-        "payload_format": "tinyint",
-        "content_type": "string",
-        "response_topic": "string",
-        "correlation_data": "binary",
-        "message_expiry": "bigint",
-        "properties": PAIRS,
-    }
-)
+_TYPES: Final = {
+    "int64": "bigint", "int32": "int", "int8": "tinyint", "bool": "boolean", "string": "string", "binary": "binary",
+    "timestamp[us, tz=UTC]": "timestamp",
+}  # fmt: skip
+"""Arrow's types in Spark's SQL."""
 
-ALWAYS: Final = ("seq", "kind", "ts", "recv_ns", "run_id")
+EVENTS: Final = Schema({each.name: _TYPES.get(str(each.type), PAIRS) for each in SCHEMA})
+
+ALWAYS: Final = tuple(each.name for each in SCHEMA if not each.nullable)
 """Columns without which a file holds no events."""

@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from canopy_mqtt.record.files.current_files import is_merged
+from canopy_mqtt.record.files.folder import json_lines
+from canopy_mqtt.record.files.segment import read_moment
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.runtime.storage import MANIFESTS, File, Storage
 
@@ -101,15 +104,9 @@ def numbers(about: Mapping[str, Any]) -> tuple[int, int] | None:
 def times(about: Mapping[str, Any]) -> tuple[datetime, datetime] | None:
     """Return the times of the first and the last event of a segment by its manifest; None if it has none."""
     try:
-        first, last = (datetime.fromisoformat(about[name]) for name in ("first_ts", "last_ts"))
+        return read_moment(about["first_ts"]), read_moment(about["last_ts"])
     except (KeyError, ValueError, TypeError):
         return None
-    return first if first.tzinfo else first.replace(tzinfo=UTC), last if last.tzinfo else last.replace(tzinfo=UTC)
-
-
-def is_merged(place: str) -> bool:
-    """Return True if a place, of a segment or a manifest, is a merged segment's."""
-    return place.rpartition("/")[2].startswith("merged-")
 
 
 def erasures(about: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -117,14 +114,3 @@ def erasures(about: Mapping[str, Any]) -> list[dict[str, Any]]:
     `topics` and `clients` that they were chosen by."""
     found = about.get("erased")
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def json_lines(text: str) -> list[dict[str, Any]]:
-    """The objects in lines of JSON, but for one that broke off when the machine went down."""
-    found = []
-    for line in text.splitlines():
-        with suppress(ValueError):
-            entry = json.loads(line)
-            if isinstance(entry, dict):
-                found.append(entry)
-    return found

@@ -22,11 +22,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from canopy_mqtt.record.files.current_files import is_merged
+from canopy_mqtt.record.files.segment import read_moment
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.account import account
 from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.coverage import Coverage
-from canopy_pipeline.record.manifests import Manifests, is_merged, manifests
+from canopy_pipeline.record.manifests import Manifests, manifests
 from canopy_pipeline.record.parts import own, parts
 from canopy_pipeline.runtime.locks import alone_with
 from canopy_pipeline.runtime.storage import MANIFESTS, storage
@@ -199,11 +201,11 @@ class RecordFolder:
                 rows=int(said["rows"]),
                 from_seq=int(said["from_seq"]),
                 to_seq=int(said["to_seq"]),
-                first=_moment(said["first_ts"]),
-                last=_moment(said["last_ts"]),
+                first=read_moment(said["first_ts"]),
+                last=read_moment(said["last_ts"]),
                 bytes=int(said["bytes"]),
                 replaces=tuple(str(name) for name in said.get("replaces") or ()),
-                merged_at=None if merged_at is None else _moment(merged_at),
+                merged_at=None if merged_at is None else read_moment(merged_at),
                 said=said,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -234,8 +236,3 @@ class RecordFolder:
             return
         with alone_with(self.local / LOCK, f"{self.path}: another compact or retention is at work here"):
             yield
-
-
-def _moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

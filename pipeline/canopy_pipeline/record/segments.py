@@ -15,16 +15,19 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from canopy_mqtt.record.files.current_files import is_merged
+from canopy_mqtt.record.files.folder import NAME
+from canopy_mqtt.record.files.segment import read_moment
 from canopy_pipeline.errors import AWAY, DamagedError, GoneError, MisuseError, PipelineError
 from canopy_pipeline.record.account import account
-from canopy_pipeline.record.chosen_files import NAME, choose
+from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.coverage import Coverage
 from canopy_pipeline.record.events_schema import ALWAYS, EVENTS, SNAPSHOT
-from canopy_pipeline.record.manifests import is_merged, manifests, numbers
+from canopy_pipeline.record.manifests import manifests, numbers
 from canopy_pipeline.record.parts import own, parts
 from canopy_pipeline.runtime.engine import f, is_duckdb
 from canopy_pipeline.runtime.storage import MANIFESTS, File, Storage, local_path, parquet, storage
@@ -321,10 +324,9 @@ def moment(text: str, option: str) -> datetime:
         MisuseError: it is none.
     """
     try:
-        found = datetime.fromisoformat(text)
+        return read_moment(text)
     except ValueError as error:
         raise MisuseError(f"{option} {text}: must be a time, such as 2026-11-21T16:00 or 2026-11-21") from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any, Final
 from canopy_pipeline.errors import AWAY, DamagedError, MisuseError, PipelineError
 from canopy_pipeline.record.account import account, recorded_gaps
 from canopy_pipeline.record.chosen_files import ChosenFiles, choose
-from canopy_pipeline.record.coverage import GAP, MISSING, UNFINISHED, Coverage, Finding
+from canopy_pipeline.record.coverage import Coverage, Finding
 from canopy_pipeline.record.manifests import manifests, numbers
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.segments import fault
@@ -122,7 +122,7 @@ class Unread:
             if why:
                 raise DamagedError(f"{there[place].path}: {why}; {AWAY}")
             files.append(there[place])
-        found = Coverage(had=through, ignored=frozenset({GAP, UNFINISHED}))
+        found = Coverage(had=through, ignored=frozenset({"gap", "unfinished"}))
         account(found, self.source, chosen, local_path(self.source))
         findings = [each for each in found.findings if each.from_seq is not None and each.from_seq <= to]
         if begun:
@@ -159,7 +159,7 @@ class Unread:
             if span is not None and through < span[1] and span[0] <= to and place not in there:
                 rows = min(int(about.get("rows") or 0), span[1] - max(span[0] - 1, through))
                 why = f"{self.source}: retention removed numbers {span[0]:,} to {span[1]:,} before they were read"
-                found.append(Finding(MISSING, place, span[0], span[1], rows, why))
+                found.append(Finding("missing", place, span[0], span[1], rows, why))
         return found
 
     def coverage(self, lost: Coverage, through: int) -> Coverage:

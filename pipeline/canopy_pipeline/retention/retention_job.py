@@ -17,13 +17,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from canopy_mqtt.record.files.folder import json_lines
 from canopy_mqtt.words import counted
 from canopy_pipeline.errors import MisuseError
-from canopy_pipeline.record.manifests import REMOVED, json_lines
+from canopy_pipeline.record.manifests import REMOVED
 from canopy_pipeline.record.record_folder import RecordFolder, Segment, record_folders
 
 AGE: Final = "age"
 BYTES: Final = "bytes"
+KEPT: Final = (
+    "segment", "run_id", "runs", "rows", "from_seq", "to_seq", "first_ts", "last_ts", "kinds", "sha256", "gaps",
+    "erased",
+)  # fmt: skip
+"""What a line keeps of a manifest."""
 TOGETHER: Final = 1_000
 """Segments that are listed in one write where a write is expensive: the whole file is written again, or a commit goes
 with it."""
@@ -114,7 +120,8 @@ def _remove(record: RecordFolder, going: Sequence[tuple[Segment, str]], now: dat
         going_now = going[at : at + together]
         record.storage.append(REMOVED, "\n".join(_line(segment, why, now) for segment, why in going_now))
         record.settle("retention")
-        _drop(record, [name for each, _ in going_now for name in each.replaces], [each.place for each, _ in going_now])
+        record.drop(*(name for each, _ in going_now for name in each.replaces))
+        record.drop(*(each.place for each, _ in going_now))
     _empty(record, now)
 
 
@@ -144,27 +151,8 @@ def chosen(
     return found
 
 
-def _drop(record: RecordFolder, replaced: Sequence[str], places: Sequence[str]) -> None:
-    record.drop(*replaced)
-    record.drop(*places)
-
-
 def _line(segment: Segment, why: str, now: datetime) -> str:
-    kept = (
-        "segment",
-        "run_id",
-        "runs",
-        "rows",
-        "from_seq",
-        "to_seq",
-        "first_ts",
-        "last_ts",
-        "kinds",
-        "sha256",
-        "gaps",
-        "erased",
-    )
-    told = {name: segment.said[name] for name in kept if name in segment.said}
+    told = {name: segment.said[name] for name in KEPT if name in segment.said}
     told["segment"] = segment.place
     more = {"replaces": list(segment.replaces)} if segment.replaces else {}
     return json.dumps({"removed_at": now.isoformat(timespec="microseconds"), "why": why, **told, **more})
@@ -183,7 +171,8 @@ def _finish(record: RecordFolder) -> None:
         except (KeyError, TypeError):
             continue
         if place in there or any(name in there for name in replaces):
-            _drop(record, replaces, [place])
+            record.drop(*replaces)
+            record.drop(place)
 
 
 def _empty(record: RecordFolder, now: datetime) -> None:

@@ -83,7 +83,10 @@ def run(
         finally:
             tables.tidy()
         outcome = _finish(tables, tables.shown(hours), coverage, _told(publishes, latency))
-    _explain(outcome, latency, say)
+    if outcome.messages == 0:
+        say("no messages: the tables are empty")
+    elif outcome.latencies == 0 and latency not in (AUTO, NONE):
+        say(f"--latency {latency}: no message carries a time of sending there, or none that can be true")
     return outcome
 
 
@@ -137,11 +140,3 @@ def _finish(tables: Tables, shown: PageRows | None, coverage: Coverage, told: Da
     )
     finish(tables.folder, outcome.summary(), drawn.html())
     return outcome
-
-
-def _explain(outcome: RollupOutcome, latency: str, say: Say) -> None:
-    """Say if there are no messages, or no latency although one was asked for."""
-    if outcome.messages == 0:
-        say("no messages: the tables are empty")
-    elif outcome.latencies == 0 and latency not in (AUTO, NONE):
-        say(f"--latency {latency}: no message carries a time of sending there, or none that can be true")

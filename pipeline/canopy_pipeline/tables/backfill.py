@@ -25,7 +25,7 @@ from canopy_pipeline.record.segments import moment
 from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.births import Births, newest
 from canopy_pipeline.tables.local import Buffer, born, publishes
-from canopy_pipeline.tables.output import Output, Progress, Sink
+from canopy_pipeline.tables.output import Progress, Sink
 from canopy_pipeline.tables.plans import DEAD_LETTERS, SEQ
 from canopy_pipeline.tables.sinks.parquet import ParquetSink
 from canopy_pipeline.tables.staged import Remade, Staged
@@ -115,18 +115,18 @@ def _held(recorded: Storage, since: datetime | None, until: datetime | None) -> 
 
 
 def replaced(
-    out: Output, sink: Sink, staged: Staged, known: Numbers, now: Progress, staging: str
+    sink: Sink, staged: Staged, known: Numbers, now: Progress, staging: str
 ) -> tuple[Progress, Remade, Counter[str]]:
     """Take rows of the numbers `known` out of the tables, into which those that are `staged` come instead.
 
     Add rows that the commit replaces and that are to stay to `staged`. Return the progress without the rows that go,
     what becomes of the tables, and the number of rows that go from each.
     """
-    buffer = Buffer(out.place, f"{staging}/{KEPT}")
+    out, buffer = sink.out, Buffer(sink.place, f"{staging}/{KEPT}")
     gone: Counter[str] = Counter()
     dead: Counter[tuple[str, str]] = Counter()
-    for table, said in out.kept.items():
-        for batch in sink.rows(table, [*said["versions"]], known):
+    for table in out.kept:
+        for batch in sink.rows(table, known):
             going = known.mask(batch.column(SEQ))
             gone[table] += going.true_count
             if table == DEAD_LETTERS:
@@ -134,14 +134,14 @@ def replaced(
                 dead.update(zip(*columns, strict=True))
         if not gone[table] and not staged.rows[table]:
             continue
-        for batch in sink.rows(table, [*said["versions"]], known):
+        for batch in sink.rows(table, known):
             if (stays := batch.filter(pc.invert(known.mask(batch.column(SEQ))))).num_rows:
                 buffer.take(table, stays)
     buffer.flush()
     staged.files += buffer.staged.files
     now = replace(now, rows=now.rows - gone, dead=now.dead - dead)
     if isinstance(sink, ParquetSink):
-        return now, sink.make(now.version, staged, out.kept, known, staging), gone
+        return now, sink.make(now.version, staged, known, staging), gone
     changed = {table: said for table, said in out.tables.items() if gone[table] or staged.rows[table]}
     return now, Remade(known.first, known.last, changed), gone
 

@@ -17,15 +17,8 @@ import pyarrow.compute as pc
 
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.tables.births import Births
-from canopy_pipeline.tables.payloads.bad_payload import (
-    AHEAD,
-    LATE,
-    MALFORMED,
-    NOT_RECORDED,
-    OUT_OF_RANGE,
-    TOO_LARGE,
-    BadPayloadError,
-)
+from canopy_pipeline.tables.payloads import avro, json_text, plain, protobuf, sparkplug
+from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
 from canopy_pipeline.tables.payloads.confluent import Decoder, FramedDecoder
 from canopy_pipeline.tables.plans import DEAD, DEAD_LETTERS, SEQ, TS, Plan
 
@@ -47,8 +40,6 @@ def decoder(plan: Plan, births: Births) -> Decoder:
     Raises:
         ModuleNotFoundError: of a library that the extra `tables` brings.
     """
-    from canopy_pipeline.tables.payloads import avro, json_text, plain, protobuf, sparkplug
-
     if plan.format == "sparkplug":
         return sparkplug.SparkplugDecoder(plan, births)
     if plan.format == "text":
@@ -133,9 +124,9 @@ class _Table:
         for row, (payload, topic, seq, at) in enumerate(zip(*(each.to_pylist() for each in columns), strict=True)):
             try:
                 if payload is None:
-                    raise BadPayloadError(NOT_RECORDED, "the record has no payloads (recorder.payloads)")
+                    raise BadPayloadError("not-recorded", "the record has no payloads (recorder.payloads)")
                 if len(payload) > most:
-                    raise BadPayloadError(TOO_LARGE, f"{len(payload):,} bytes, and {most:,} are read")
+                    raise BadPayloadError("too-large", f"{len(payload):,} bytes, and {most:,} are read")
                 rows = rows_of(payload, topic, seq)
                 # All rows of a payload or none: each is checked before one is kept.
                 times = [at if time is None else _moment(each[time], at, plan) for each in rows]
@@ -144,7 +135,7 @@ class _Table:
                 raise
             # Whatever a decoder did not foresee: one payload stops no other.
             except Exception as error:
-                bad = error if isinstance(error, BadPayloadError) else BadPayloadError(MALFORMED, repr(error))
+                bad = error if isinstance(error, BadPayloadError) else BadPayloadError("malformed", repr(error))
                 about = (taken.column(name)[row].as_py() for name in ("run_id", "client_id"))
                 dead.append((seq, at, *about, topic, plan.name, bad.reason, bad.detail, payload, _day(at // _DAY)))
                 continue
@@ -179,9 +170,9 @@ def _moment(moment: int | None, at: int, plan: Plan) -> int:
     if moment is None:
         return at
     if moment < at - plan.late:
-        raise BadPayloadError(LATE, f"happened {_span(at - moment)} before it came")
+        raise BadPayloadError("late", f"happened {_span(at - moment)} before it came")
     if moment > at + plan.ahead:
-        raise BadPayloadError(AHEAD, f"is to happen {_span(moment - at)} after it came")
+        raise BadPayloadError("ahead", f"is to happen {_span(moment - at)} after it came")
     # It must have a day.
     _day(moment // _DAY)
     return moment
@@ -208,7 +199,7 @@ def _day(number: int) -> str:
     try:
         return f"{_EPOCH + timedelta(days=number):%Y-%m-%d}"
     except OverflowError as error:
-        raise BadPayloadError(OUT_OF_RANGE, "a time that no calendar has") from error
+        raise BadPayloadError("out-of-range", "a time that no calendar has") from error
 
 
 def _batch(columns: Sequence[Any], schema: Any) -> Any:

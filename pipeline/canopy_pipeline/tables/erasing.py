@@ -57,31 +57,32 @@ def erase(output: str, numbers: Numbers, times: Sequence[pa.RecordBatch], reache
         lines = [f"{output}: {these(left)}: their events were not found in the record"] if left else []
         if not numbers:
             return lines
-        _check(out, sink, numbers, pa.Table.from_batches(times))
+        _check(sink, numbers, pa.Table.from_batches(times))
         staging, staged, before = out.staging(), Staged(), out.done
         births = [entry for entry in before.births if not numbers.overlaps(int(entry[3]), int(entry[3]))]
         now = replace(before, version=before.version + 1, births=births)
-        now, remade, gone = replaced(out, sink, staged, numbers, now, staging)
+        now, remade, gone = replaced(sink, staged, numbers, now, staging)
         if gone.total() or births != before.births:
             out.commit(sink, staged, now, numbers.first, numbers.last, remade)
-        _finish(out, sink)
+        _finish(sink)
         out.forget()
         for table, rows in (+gone).items():
             say(f"{output}/{table}: {counted(rows, 'row')} erased")
         return [*lines, *(line for table in out.kept for line in sink.forget(table))]
 
 
-def _check(out: Output, sink: Sink, numbers: Numbers, times: pa.Table) -> None:
+def _check(sink: Sink, numbers: Numbers, times: pa.Table) -> None:
     """Compare the times of rows with those of the events of these numbers."""
-    for table, said in out.kept.items():
-        for batch in sink.rows(table, [*said["versions"]], numbers):
+    for table in sink.out.kept:
+        for batch in sink.rows(table, numbers):
             going = batch.filter(numbers.mask(batch[SEQ]))
             expected = times[TS].take(pc.index_in(going[SEQ], value_set=times[SEQ].combine_chunks()))
             if not pc.all(pc.equal(going[TS], expected.combine_chunks())).as_py() and going.num_rows:
-                raise MisuseError(f"--tables {out.output}: these tables were made of another record")
+                raise MisuseError(f"--tables {sink.out.output}: these tables were made of another record")
 
 
-def _finish(out: Output, sink: Sink) -> None:
+def _finish(sink: Sink) -> None:
+    out = sink.out
     tables = tuple(name for name in out.kept if name != DEAD_LETTERS)
     summary: dict[str, Any] = {}
     with suppress(FileNotFoundError, ValueError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from canopy_pipeline.record.account import at_work, noted_end
+from canopy_mqtt.record.files.folder import at_work, noted
 from canopy_pipeline.runtime.storage import Storage
 
 KEPT: Final = 10_000
@@ -36,5 +36,5 @@ class Lag:
 
 def recorder_number(recorded: Storage) -> int:
     """Return the last number that the recorder of a folder of this machine has given; 0 if none is at work there."""
-    found = noted_end(recorded.local) if recorded.local is not None and at_work(recorded.local) else None
+    found = noted(recorded.local) if recorded.local is not None and at_work(recorded.local) else None
     return 0 if found is None else found[0]

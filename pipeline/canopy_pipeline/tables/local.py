@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from canopy_mqtt.record.files.folder import first_seq
 from canopy_pipeline.errors import AWAY, DamagedError, GoneError
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.record.segments import check_columns
@@ -66,7 +67,7 @@ def publishes(recorded: Storage, files: Sequence[File], after: int, to: int) -> 
         DamagedError: a segment is not what was written.
         GoneError: one was removed meanwhile.
     """
-    for file in _in_order(files):
+    for file in sorted(files, key=lambda each: first_seq(each.place)):
         try:
             with (
                 recorded.fs.open_input_file(file.place) as source,
@@ -98,17 +99,6 @@ def _read(opened: pq.ParquetFile) -> Iterator[Any]:
         ):
             rows //= 2
         yield from opened.iter_batches(rows, row_groups=[group], columns=[*NEEDED])
-
-
-def _in_order(files: Sequence[File]) -> list[File]:
-    """Sort segments by their first numbers, which are in their names."""
-
-    def first(file: File) -> int:
-        name = file.place.rpartition("/")[2].removesuffix(".parquet")
-        parts = [int(part) for part in name.split("-")[1:] if part.isdecimal()]
-        return parts[0 if name.startswith("merged-") else -1] if parts else 0
-
-    return sorted(files, key=first)
 
 
 def born(batch: Any, births: Births) -> None:

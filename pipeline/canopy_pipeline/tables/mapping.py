@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from canopy_pipeline.command_options import seconds
 from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.tables.patterns import NAME, pattern
-from canopy_pipeline.tables.payloads import sparkplug
+from canopy_pipeline.tables.payloads import avro, protobuf, sparkplug
 from canopy_pipeline.tables.payloads.sparkplug_message import payload_class
 from canopy_pipeline.tables.plans import DATE, DEAD_LETTERS, EVENT_TIME, ITEM, KEPT, SEQ, TS, Column, Limits, Plan
 from canopy_pipeline.tables.registry import Registry
@@ -269,10 +269,10 @@ class _Loader:
             schemas = self._schemas(table)
             # A table's schema stays while others come: by default it is the one with the lowest number.
             schema = schemas[0][1] if table.schema_file is None else self._beside("schema", table.schema_file)
-            columns = self._described("schema", columns, lambda: _avro_columns(schema))
+            columns = self._described("schema", columns, partial(avro.columns, schema))
         elif isinstance(table, ProtobufModel):
             schema, message = self._beside("descriptor", table.descriptor), table.message
-            columns = self._described("message", columns, lambda: _protobuf_columns(schema, message, columns))
+            columns = self._described("message", columns, partial(_protobuf_columns, schema, message, columns))
         elif isinstance(table, SparkplugModel):
             self._described("format", columns, _sparkplug_columns)
         plan = Plan(
@@ -310,7 +310,7 @@ class _Loader:
             if not re.fullmatch(r"[0-9]{1,10}", number) or int(number) >= 1 << 32 or int(number) in found:
                 raise self._wrong(key, "must be the number of a schema in the registry, each once")
             found[int(number)] = text = self._beside(key, file)
-            self._described(key, (), partial(_avro_columns, text))
+            self._described(key, (), partial(avro.columns, text))
         return tuple(sorted(found.items()))
 
     def _described(
@@ -349,15 +349,7 @@ def _sparkplug_columns() -> tuple[Column, ...]:
     return sparkplug.COLUMNS
 
 
-def _avro_columns(schema: bytes) -> tuple[Column, ...]:
-    from canopy_pipeline.tables.payloads import avro
-
-    return avro.columns(schema)
-
-
 def _protobuf_columns(schema: bytes, message: str, given: tuple[Column, ...]) -> tuple[Column, ...]:
-    from canopy_pipeline.tables.payloads import protobuf
-
     for column in given:
         protobuf.check(schema, message, column.path)
     return protobuf.columns(schema, message)

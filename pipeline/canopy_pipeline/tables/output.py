@@ -12,10 +12,11 @@ import json
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from canopy_pipeline.errors import MisuseError, PipelineError
@@ -55,10 +56,20 @@ class Progress:
 
 
 class Sink(ABC):
-    """A sink makes the files of a committed batch part of its tables; a second call changes nothing."""
+    """The tables of an output folder in one format. A sink makes the files of a committed batch part of its tables; a
+    second call changes nothing."""
 
     delta = False
     """True if the folders are tables of Delta Lake."""
+    kinds: Mapping[str, str] = MappingProxyType({})
+    """Arrow's types in the words of the format, by which `check` and `lacking` compare columns."""
+    remedy = "change it back, or give another --output"
+
+    def __init__(self, out: Output) -> None:
+        self.out = out
+        self.place = out.place
+        self.schemas = out.schemas()
+        """The columns of each table."""
 
     def begin(self) -> None:  # noqa: B027  # most have nothing to do
         """Prepare the place of the tables, where that may be away. Raises AwayError, PipelineError."""
@@ -68,29 +79,57 @@ class Sink(ABC):
         """The tables get the columns that they lack first."""
 
     @abstractmethod
-    def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
+    def rows(self, table: str, numbers: Numbers) -> Iterator[Any]:
         """Yield the rows that a commit which makes these numbers again replaces, as record batches: they may be more
-        than those. `folders`: those of the table."""
+        than those."""
 
-    def versions(self, out: Output) -> Versions:
+    def versions(self) -> Versions:
         """Return the folders of each table, with their columns, for views; empty where a catalog names the tables."""
-        del out
         return {}
 
-    def views(self, out: Output) -> dict[str, str]:
+    def views(self) -> dict[str, str]:
         """Return SQL for the readers of the tables, by the names of the files."""
-        versions = self.versions(out)
-        return views(out.schemas(), out.where(), self.delta, out.written(), versions) if versions else {}
+        versions = self.versions()
+        return views(self.schemas, self.out.where(), self.delta, self.out.written(), versions) if versions else {}
 
-    def stale(self, out: Output) -> list[str]:
+    def stale(self) -> list[str]:
         """Return the folders that no view names any more; none where a table has one for good."""
-        del out
         return []
 
     def forget(self, table: str) -> list[str]:
         """Remove what a table no longer has from its history, if it keeps one. Return lines for what is not reached."""
         del table
         return []
+
+    def kind(self, column: Any) -> str:
+        """Return the type of a column in the words of the format."""
+        return self.kinds[str(column.type)]
+
+    def named(self, table: str, column: str) -> str:
+        """Return the words for a column of a table."""
+        return f"{self.out.where()}/{table}: its column {column}"
+
+    def check(self, table: str, there: Mapping[str, str]) -> None:
+        """Refuse a table that somebody gave another layout; `there`: the types of its columns.
+
+        Raises:
+            MisuseError: a column is of another type than in the mapping, or lacks and may not be null.
+        """
+        for each in self.schemas[table]:
+            kind = self.kind(each)
+            found = there.get(each.name, kind if each.nullable else "not there")
+            if found != kind and {found, kind} != {self.kinds["int32"], self.kinds["int64"]}:
+                raise MisuseError(
+                    f"{self.named(table, each.name)} is {found}, and {kind} by the mapping; {self.remedy}"
+                )
+
+    def lacking(self, table: str, there: Mapping[str, str]) -> tuple[list[Any], list[Any]]:
+        """Return the columns that a table lacks, and those that have to become wider. One that is wider already stays
+        so."""
+        wanted = self.schemas[table]
+        narrow = {name for name, kind in there.items() if kind == self.kinds["int32"]}
+        wider = [each for each in wanted if each.name in narrow and self.kind(each) == self.kinds["int64"]]
+        return [each for each in wanted if each.name not in there], wider
 
 
 class Output:
@@ -241,10 +280,10 @@ class Output:
     def finish(self, sink: Sink, summary: dict[str, Any]) -> None:
         """Write the views, which name what is in their place then, and the summary; remove folders that no view names
         any more."""
-        for name, text in sink.views(self).items():
+        for name, text in sink.views().items():
             self.place.write(name, text.encode())
         self.place.write(SUMMARY, f"{json.dumps(summary, indent=2)}\n".encode())
-        for name in sink.stale(self):
+        for name in sink.stale():
             self.place.remove(name)
 
     def written(self) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.record.parts import parts
 from canopy_pipeline.runtime.storage import storage
-from canopy_pipeline.tables.output import IDENTITY, Output, Sink
+from canopy_pipeline.tables.output import IDENTITY, Sink
 from canopy_pipeline.tables.sinks.postgresql import PostgresSink
 from canopy_pipeline.tables.views import RECORD, schema_views, views
 
@@ -55,20 +55,20 @@ def namespace_of(namespace: str, name: str) -> str:
     return f"{namespace}_{re.sub('[^a-z0-9_]', '_', name.lower())}" if name else namespace
 
 
-def unite(output: str, namespace: str, tables: Mapping[str, tuple[Output, Sink]]) -> None:
+def unite(output: str, namespace: str, sinks: Mapping[str, Sink]) -> None:
     """Write the views over all folders, if there are several; as of the last commit of each. `namespace`: where those
     of PostgreSQL are made."""
-    if not any(tables):
+    if not any(sinks):
         return
     place, schemas, versions = storage(None, output), dict[str, Any](), dict[str, dict[str, Any]]()
-    for name, (out, sink) in tables.items():
-        schemas |= {table: schema for table, schema in out.schemas().items() if table in out.written()}
-        for table, those in sink.versions(out).items():
+    for name, sink in sinks.items():
+        schemas |= {table: schema for table, schema in sink.schemas.items() if table in sink.out.written()}
+        for table, those in sink.versions().items():
             below = f"{RECORD}{name}/" if name else ""
             versions.setdefault(table, {}).update({f"{below}{folder}": version for folder, version in those.items()})
     if not versions:
         return
-    _, sink = next(iter(tables.values()))
+    sink = next(iter(sinks.values()))
     if isinstance(sink, PostgresSink):
         made = schema_views(schemas, namespace, versions)
     else:

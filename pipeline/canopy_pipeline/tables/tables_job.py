@@ -30,7 +30,6 @@ from canopy_pipeline.tables.lag import Lag, recorder_number
 from canopy_pipeline.tables.local import stage
 from canopy_pipeline.tables.mapping import Mapping, load
 from canopy_pipeline.tables.output import Output, Progress, Sink, alone
-from canopy_pipeline.tables.payloads.bad_payload import LATE
 from canopy_pipeline.tables.several import folders, namespace_of, place_of, unite
 from canopy_pipeline.tables.sinks.sink_of import ICEBERG, PARQUET, POSTGRESQL, sink_of
 from canopy_pipeline.tables.staged import Remade, Staged
@@ -76,7 +75,7 @@ class TablesOutcome:
     @property
     def late(self) -> dict[str, int]:
         """Dead letters that came too late, by table."""
-        return {table: count for (table, reason), count in self.done.dead.items() if reason == LATE}
+        return {table: count for (table, reason), count in self.done.dead.items() if reason == "late"}
 
     def summary(self) -> dict[str, Any]:
         dead: dict[str, dict[str, int]] = {}
@@ -161,7 +160,7 @@ def run_all(
                         break
                     now = {name: job.out.done.version for name, job in jobs.items()}
                     if now != united:
-                        unite(output, chosen.namespace, {name: (job.out, job.sink) for name, job in jobs.items()})
+                        unite(output, chosen.namespace, {name: job.sink for name, job in jobs.items()})
                     united = now
                     job_metrics.write(not any(job.away for job in jobs.values()))
                     time.sleep(max(0.0, begun + chosen.max_lag / LOOKS - time.monotonic()))
@@ -172,7 +171,7 @@ def run_all(
                     # What was committed and not moved yet is moved now.
                     job.out.load(job.sink)
         outcomes = {name: job.finish() for name, job in jobs.items()}
-        unite(output, chosen.namespace, {name: (job.out, job.sink) for name, job in jobs.items()})
+        unite(output, chosen.namespace, {name: job.sink for name, job in jobs.items()})
         return outcomes
 
 
@@ -195,21 +194,19 @@ def _opened(source: str, output: str, mapping: str, options: TablesOptions, name
             identity = out.belongs(about, found.plans)
         except MisuseError as error:
             raise MisuseError(f"--mapping {mapping}: {error}" if str(error).startswith("tables.") else error) from error
-        yield _Job(found, out, source, sink_of(out, about, identity), options, name)
+        yield _Job(found, sink_of(out, about, identity), source, options, name)
 
 
 class _Job:
     """The tables of one folder of a record."""
 
-    def __init__(
-        self, mapping: Mapping, out: Output, source: str, sink: Sink, options: TablesOptions, name: str
-    ) -> None:
+    def __init__(self, mapping: Mapping, sink: Sink, source: str, options: TablesOptions, name: str) -> None:
         """`name`: of the folder, if it is one of several."""
         self.mapping = mapping
         self.plans = mapping.plans
-        self.out = out
-        self.source = source
         self.sink = sink
+        self.out = sink.out
+        self.source = source
         self.options = options
         self.recorded = storage(None, source)
         self.unread = Unread(source, self.recorded)
@@ -267,7 +264,7 @@ class _Job:
         """Complete what an earlier run, or an earlier attempt of this one, has begun."""
         self.sink.begin()
         self.out.load(self.sink)
-        if self.sink.stale(self.out):
+        if self.sink.stale():
             # Killed in the midst of it.
             self.finish()
 
@@ -297,7 +294,7 @@ class _Job:
         now.lost, now.unread = done.lost, Numbers(done.unread).without(known).stretches
         for stretch in known:
             now.lost = now.lost.without(*stretch)
-        now, remade, removed = replaced(self.out, self.sink, staged, known, now, staging)
+        now, remade, removed = replaced(self.sink, staged, known, now, staging)
         self._commit(staged, now, first, last, say, remade)
         made = counted(staged.rows.total(), "row")
         say(f"batch {now.version}: numbers {first:,} to {last:,} again: {made} in place of {removed.total():,}")

@@ -43,8 +43,19 @@ def views(
     for name in written:
         schema = schemas[name]
         parts = versions.get(name) or {name: described(schema)}
-        for reader, view in (("duckdb", _duckdb), ("spark", _spark)):
-            made[reader] += view(name, schema, parts, output, delta, record)
+        duckdb, spark = [], []
+        for folder, version in parts.items():
+            which = of_record(folder) if record else ""
+            place = f"{output}/{folder}".replace("'", "''")
+            rows = (
+                f"delta_scan('{place}')" if delta else f"read_parquet('{place}/*/*.parquet', hive_partitioning = true)"
+            )
+            duckdb.append(f"SELECT {which}{_names(schema, version, _DUCKDB)} FROM {rows}")
+            place = f"{output}/{folder}".replace("`", "``")
+            names = _names(schema, version, _SPARK).replace('"', "`")
+            spark.append(f"SELECT {which}{names} FROM {'delta' if delta else 'parquet'}.`{place}`")
+        made["duckdb"] += f"CREATE OR REPLACE VIEW {_quoted(name)} AS {' UNION ALL '.join(duckdb)};\n"
+        made["spark"] += f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS {' UNION ALL '.join(spark)};\n"
     return {f"views.{reader}.sql": text for reader, text in made.items()}
 
 
@@ -81,28 +92,6 @@ def _quoted(name: str) -> str:
     return f'"{name}"'
 
 
-def _text(path: str) -> str:
-    return path.replace("'", "''")
-
-
 def of_record(folder: str) -> str:
     """Return the column that names the record of a table's folder."""
     return f"'{folder.rpartition('/')[0].removeprefix(RECORD)}' AS record, "
-
-
-def _duckdb(name: str, schema: Any, versions: Mapping[str, Any], output: str, delta: bool, record: bool) -> str:
-    selects = []
-    for folder, version in versions.items():
-        place = _text(f"{output}/{folder}")
-        rows = f"delta_scan('{place}')" if delta else f"read_parquet('{place}/*/*.parquet', hive_partitioning = true)"
-        selects.append(f"SELECT {of_record(folder) if record else ''}{_names(schema, version, _DUCKDB)} FROM {rows}")
-    return f"CREATE OR REPLACE VIEW {_quoted(name)} AS {' UNION ALL '.join(selects)};\n"
-
-
-def _spark(name: str, schema: Any, versions: Mapping[str, Any], output: str, delta: bool, record: bool) -> str:
-    kind, selects = "delta" if delta else "parquet", []
-    for folder, version in versions.items():
-        place = f"{output}/{folder}".replace("`", "``")
-        names = _names(schema, version, _SPARK).replace('"', "`")
-        selects.append(f"SELECT {of_record(folder) if record else ''}{names} FROM {kind}.`{place}`")
-    return f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS {' UNION ALL '.join(selects)};\n"

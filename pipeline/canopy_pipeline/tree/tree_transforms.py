@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from canopy_pipeline.runtime.engine import f
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 SLICES: Final = 8
 
@@ -81,7 +81,7 @@ def tree(topics: DataFrame, seconds: float) -> DataFrame:
     levels = topics.withColumn("levels", f.split("topic", "/"))
     nodes = (
         levels.withColumn("depth", f.explode(f.sequence(f.lit(0), f.size("levels"))))
-        .withColumn("prefix", _first(f.col("depth")))
+        .withColumn("prefix", f.array_join(f.slice("levels", f.lit(1), f.col("depth")), "/"))
         .groupBy("depth", "prefix")
         .agg(
             f.sum("messages").alias("messages"),
@@ -111,10 +111,6 @@ def tree(topics: DataFrame, seconds: float) -> DataFrame:
         .withColumn("bytes_per_s", f.col("bytes") / f.lit(seconds))
         .select(*TREE)
     )
-
-
-def _first(depth: Column) -> Column:
-    return f.array_join(f.slice("levels", f.lit(1), depth), "/")
 
 
 def hot(topics: DataFrame, number: int, seconds: float, messages: int) -> DataFrame:

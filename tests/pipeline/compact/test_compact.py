@@ -21,7 +21,7 @@ from canopy_pipeline.compact import compact_job
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.record_folder import RecordFolder, Segment, size
 from canopy_pipeline.record.segments import events
-from tests.pipeline.folder import NOW, Broken, down_after, manifests, record, seen
+from tests.pipeline.folder import NOW, manifests, record, seen
 from tests.support.runs import for_each
 
 HOUR = timedelta(hours=1)
@@ -117,33 +117,6 @@ def test_a_segment_that_is_not_what_it_was_is_named_and_its_group_left(tmp_path:
     manifest.write_text("{")
     with pytest.raises(PipelineError, match=rf"{manifest.name}: not a manifest"):
         compact(tmp_path)
-
-
-def test_a_run_that_breaks_off_anywhere_leaves_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = tmp_path / "whole"
-    record(whole, hours=2, segments=3)
-    before = seen(whole)
-    for steps in range(100):
-        folder = tmp_path / str(steps)
-        shutil.copytree(whole, folder)
-        with down_after(monkeypatch, steps) as made:
-            try:
-                compact(folder, remove_after=NONE)
-                over = True
-            except Broken:
-                over = False
-        assert seen(folder) == before, made
-        manifests(folder)
-        # The next run finishes it, and tidies up.
-        compact(folder, remove_after=NONE)
-        assert seen(folder) == before, made
-        assert len(list(folder.rglob("*.parquet"))) == 3, made
-        assert not list(folder.rglob("*.inprogress")), made
-        shutil.rmtree(folder)
-        if over:
-            break
-    # Two merges of two steps, five segments gone in two steps each.
-    assert steps == 14
 
 
 def test_a_merged_segment_that_was_moved_stays(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""SIGKILL at each change that a job makes of a record that is a Delta table, too: each row is there once."""
+"""SIGKILL at each change that a job makes of a record, which may be a Delta table, too: each row is there once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from canopy_mqtt.record.files.current_files import current_files
 from canopy_mqtt.record.files.delta_follower import DeltaFollower
 from canopy_pipeline.compact import compact_job as compact
-from canopy_pipeline.retention import retention_job as retention
 from tests.pipeline.folder import NOW, manifests, record, seen
 from tests.pipeline.mortal import environment
+from tests.pipeline.record.dying import JOBS
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 HOUR = timedelta(hours=1)
-NONE = timedelta(0)
 
 
 def held(folder: Path) -> list[int]:
@@ -45,51 +46,47 @@ def killed(job: str, whole: Path, tmp_path: Path) -> tuple[list[Path], list[str]
     return folders, made
 
 
-def kinds(made: list[str]) -> set[str]:
-    return {each.partition(" ")[0] for each in made}
+def found(folder: Path) -> list[list[int]]:
+    """The numbers that each reader finds, as often as it does: the jobs, `canopy record files`, and Delta Lake's."""
+    files = [pq.ParquetFile(folder / place).read(["seq"])["seq"].to_pylist() for place in current_files(folder)]
+    of_delta = [held(folder)] if DeltaTable.is_deltatable(str(folder)) else []
+    return [seen(folder), sorted(seq for each in files for seq in each), *of_delta]
 
 
-@pytest.fixture
-def whole(tmp_path: Path) -> Path:
-    folder = tmp_path / "whole"
-    record(folder, hours=2, segments=3)
-    DeltaFollower(folder).follow(None)
-    return folder
-
-
-def test_a_merge(whole: Path, tmp_path: Path) -> None:
-    before = held(whole)
-    folders, made = killed("compact", whole, tmp_path)
-    assert {"open", "os.rename", "os.remove", "before", "after"} <= kinds(made)
+@pytest.mark.parametrize("job", ["compact", "retention"])
+@pytest.mark.parametrize("delta", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_each_row_is_there_once_and_the_next_run_ends_it(tmp_path: Path, job: str, delta: bool) -> None:
+    whole = tmp_path / "whole"
+    record(whole, hours=2, segments=3)
+    if delta:
+        DeltaFollower(whole).follow(None)
+    if job == "retention":
+        # What a merged segment has replaced does not come back.
+        compact.run(str(whole), HOUR, 1 << 20, HOUR, now=NOW)
+    before = seen(whole)
+    after = [seq for seq in before if seq > 15] if job == "retention" else before
+    folders, made = killed(job, whole, tmp_path)
+    assert {"open", "os.remove"} | ({"before", "after"} if delta else set()) <= {each.split()[0] for each in made}
     for folder in folders:
-        assert held(folder) == before == seen(folder), folder.name
-        compact.run(str(folder), HOUR, 1 << 20, NONE, now=NOW)
-        assert held(folder) == before == seen(folder), folder.name
-        manifests(folder)
-        assert len(list(folder.rglob("*.parquet"))) == 3, folder.name
+        assert all(each in (before, after) for each in found(folder)), (folder.name, made)
+        JOBS[job](folder)
+        assert all(each == after for each in found(folder)), (folder.name, made)
+        assert len(list(folder.rglob("*.parquet"))) == len(manifests(folder)) == (3 if job == "compact" else 4)
+        assert not list(folder.rglob("*.inprogress"))
+        notes = folder / "_manifests/removed.jsonl"
+        said = [json.loads(line) for line in notes.read_text().splitlines()] if job == "retention" else []
+        assert {(each["from_seq"], each["to_seq"]) for each in said} <= {(1, 15)}
 
 
-def test_a_retention(whole: Path, tmp_path: Path) -> None:
-    compact.run(str(whole), HOUR, 1 << 20, HOUR, now=NOW)
-    before = held(whole)
-    after = [seq for seq in before if seq > 15]
-    folders, made = killed("retention", whole, tmp_path)
-    assert {"open", "os.remove", "before", "after"} <= kinds(made)
-    for folder in folders:
-        assert held(folder) in (before, after), folder.name
-        assert seen(folder) in (before, after), folder.name
-        retention.run(str(folder), HOUR * 5, now=NOW)
-        assert held(folder) == after == seen(folder), folder.name
-
-
-def test_the_recorders_commit(whole: Path, tmp_path: Path) -> None:
-    record_ = tmp_path / "plain"
-    record(record_, hours=2, segments=3)
-    folders, made = killed("follow", record_, tmp_path)
-    assert {"before", "after"} <= kinds(made)
+@pytest.mark.long
+def test_the_recorders_commit(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    record(whole, hours=2, segments=3)
+    folders, made = killed("follow", whole, tmp_path)
+    assert {"before commit", "after commit"} <= set(made)
     for folder in folders:
         # All of a commit, or nothing of it.
         if DeltaTable.is_deltatable(str(folder)):
-            assert held(folder) in ([], held(whole)), folder.name
+            assert held(folder) in ([], seen(whole)), folder.name
         DeltaFollower(folder).follow(None)
-        assert held(folder) == seen(folder) == held(whole), folder.name
+        assert held(folder) == seen(folder) == seen(whole), folder.name

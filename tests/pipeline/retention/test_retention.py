@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from canopy_pipeline.cli import app
-from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.retention import retention_job
-from tests.pipeline.folder import NOW, Broken, down_after, manifests, record, seen
+from tests.pipeline.folder import NOW, manifests, record, seen
 
 HOUR = timedelta(hours=1)
 
@@ -66,32 +64,6 @@ def test_the_oldest_go_until_the_others_fit(tmp_path: Path) -> None:
     assert len(retention_job.run(str(tmp_path), None, 1, now=NOW + timedelta(days=2)).removed) == 2
     assert not written[0].parent.exists()
     assert written[-1].exists()
-
-
-def test_what_a_merged_segment_replaced_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = tmp_path / "whole"
-    record(whole, hours=2, segments=2)
-    compact.run(str(whole), HOUR, 1 << 20, HOUR, now=NOW)
-    before = seen(whole)
-    for steps in range(100):
-        folder = tmp_path / str(steps)
-        shutil.copytree(whole, folder)
-        with down_after(monkeypatch, steps) as made:
-            try:
-                retention_job.run(str(folder), timedelta(hours=5), now=NOW)
-                over = True
-            except Broken:
-                over = False
-        # Old or not at all, each row once.
-        assert seen(folder) in (before, before[10:]), made
-        manifests(folder)
-        retention_job.run(str(folder), timedelta(hours=5), now=NOW)
-        assert seen(folder) == before[10:], made
-        assert {(line["from_seq"], line["to_seq"]) for line in removed(folder)} == {(1, 10)}
-        shutil.rmtree(folder)
-        if over:
-            break
-    assert steps == 7
 
 
 def test_misuse_and_damage_are_one_line_each(tmp_path: Path) -> None:

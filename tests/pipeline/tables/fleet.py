@@ -9,6 +9,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import pyarrow as pa
+
+from canopy_mqtt.record.schema import SCHEMA
+from canopy_pipeline.tables.decode import Batches
+from canopy_pipeline.tables.plans import NEEDED
 from tests.pipeline.recorded import BEGIN, Story
 
 ROOT: Final = Path(__file__).parents[3]
@@ -68,3 +73,11 @@ def story(rounds: int = 3, first_seq: int = 1) -> Story:
         for topic, payload in (*PLANT.messages(number, BEGIN), ("elsewhere", b"x")):
             told.publish(f"client of {topic}", topic, payload)
     return told
+
+
+def decoded(batches: Batches, told: Story) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each table that a story's messages become."""
+    events = [{name: event.get(name) for name in NEEDED} for event in told.events]
+    schema = pa.schema([SCHEMA.field(name) for name in NEEDED])
+    [batch] = pa.Table.from_pylist(events, schema=schema).to_batches()
+    return {name: rows.to_pylist() for name, rows in batches.decode(batch).items()}

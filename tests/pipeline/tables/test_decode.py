@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from canopy_mqtt.record.schema import SCHEMA
 from canopy_pipeline.tables import decode as decoding
 from canopy_pipeline.tables.births import Births
 from canopy_pipeline.tables.decode import PART_BYTES, TOPIC, Batches, parts
@@ -28,9 +27,9 @@ from canopy_pipeline.tables.payloads.bad_payload import REASONS, BadPayloadError
 from canopy_pipeline.tables.payloads.column_values import value
 from canopy_pipeline.tables.payloads.plain import NumberDecoder
 from canopy_pipeline.tables.payloads.protobuf import ProtobufDecoder
-from canopy_pipeline.tables.plans import DEAD_LETTERS, NEEDED, Column, Limits, Plan
+from canopy_pipeline.tables.plans import DEAD_LETTERS, Column, Limits, Plan
 from tests.pipeline.recorded import Story
-from tests.pipeline.tables.fleet import mapping, power, pump, sparkplug, valve
+from tests.pipeline.tables.fleet import decoded, mapping, power, pump, sparkplug, valve
 from tests.support.runs import examples, for_each
 
 TOPICS = {
@@ -54,10 +53,7 @@ def decode(batches: Batches, table: str, *payloads: bytes | None) -> dict[str, l
         told.publish("c", TOPICS[table], payload or b"")
         if payload is None:
             told.events[-1]["payload"] = None
-    schema = pa.schema([SCHEMA.field(name) for name in NEEDED])
-    events = [{name: event.get(name) for name in NEEDED} for event in told.events]
-    [batch] = pa.Table.from_pylist(events, schema=schema).to_batches()
-    return {name: rows.to_pylist() for name, rows in batches.decode(batch).items()}
+    return decoded(batches, told)
 
 
 def metric(**fields: Any) -> bytes:
@@ -334,10 +330,7 @@ def test_topics_that_are_remembered_are_bounded(batches: Batches, monkeypatch: p
     told = Story()
     for topic in (*(f"site/{number}/notes" for number in range(10)), long):
         told.publish("c", topic, b"x")
-    schema = pa.schema([SCHEMA.field(name) for name in NEEDED])
-    events = [{name: event.get(name) for name in NEEDED} for event in told.events]
-    [batch] = pa.Table.from_pylist(events, schema=schema).to_batches()
-    assert made.decode(batch)["notes"].num_rows == 11
+    assert len(decoded(made, told)["notes"]) == 11
     assert 0 < len(made._matches) <= 3
     assert long not in made._matches
 

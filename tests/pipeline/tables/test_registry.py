@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import pyarrow as pa
 import pytest
 
-from canopy_mqtt.record.schema import SCHEMA
 from canopy_pipeline.errors import PipelineError
 from canopy_pipeline.tables import registry
 from canopy_pipeline.tables.births import Births
 from canopy_pipeline.tables.decode import Batches
 from canopy_pipeline.tables.mapping import load
 from canopy_pipeline.tables.payloads.confluent import ASKED
-from canopy_pipeline.tables.plans import DEAD_LETTERS, NEEDED, Limits
+from canopy_pipeline.tables.plans import DEAD_LETTERS, Limits
 from canopy_pipeline.tables.tables_job import run
 from tests.pipeline.recorded import Story
-from tests.pipeline.tables.fleet import mapping, pump
+from tests.pipeline.tables.fleet import decoded, mapping, pump
 from tests.support.runs import for_each
 
 LEVEL = {"type": "record", "name": "Level", "fields": [{"name": "pct", "type": "int"}]}
@@ -127,12 +125,8 @@ def decode(mapping: Path, *payloads: bytes) -> tuple[list[dict[str, Any]], list[
     told = Story()
     for payload in payloads:
         told.publish("c", "a", payload)
-    events = [{name: event.get(name) for name in NEEDED} for event in told.events]
-    [batch] = pa.Table.from_pylist(events, schema=pa.schema([SCHEMA.field(name) for name in NEEDED])).to_batches()
-    found = Batches(load(str(mapping)).plans, Births(Limits())).decode(batch)
-    rows = found["t"].to_pylist() if "t" in found else []
-    dead = found[DEAD_LETTERS].to_pylist() if DEAD_LETTERS in found else []
-    return rows, [(each["seq"], each["reason"]) for each in dead]
+    found = decoded(Batches(load(str(mapping)).plans, Births(Limits())), told)
+    return found.get("t", []), [(each["seq"], each["reason"]) for each in found.get(DEAD_LETTERS, [])]
 
 
 def test_avro_is_read_by_the_registrys_schemas_which_are_asked_for_once(tmp_path: Path, server: Server) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,7 @@ from canopy_mqtt.record.files.folder import RecorderError, segments
 from canopy_mqtt.record.files.segment import manifest_path
 from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.retention import retention_job as retention
-from tests.pipeline.folder import NOW, Broken, down_after, record
+from tests.pipeline.folder import NOW, record
 from tests.support.runs import for_each
 
 HOUR: Final = timedelta(hours=1)
@@ -128,28 +127,6 @@ class TestFiles:
         result = files(tmp_path)
         assert result.exit_code == 1
         assert f"{manifest}: not a manifest of a merged segment" in result.stderr
-
-
-def test_each_event_is_in_one_of_them_wherever_a_merge_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After each step of it: while it goes on, and where it was killed there."""
-    before = numbers([str(path) for path in record(tmp_path / "whole", hours=2, segments=3)])
-    for steps in range(100):
-        folder = tmp_path / str(steps)
-        shutil.copytree(tmp_path / "whole", folder)
-        killed = False
-        with down_after(monkeypatch, steps) as made:
-            try:
-                merge(folder)
-            except Broken:
-                killed = True
-        result = files(folder)
-        assert (result.exit_code, result.stderr) == (0, ""), made
-        assert numbers(result.stdout.splitlines()) == before, made
-        if not killed:
-            break
-    assert steps == 14
 
 
 @for_each("when", ["before", "after"])

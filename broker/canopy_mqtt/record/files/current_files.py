@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from canopy_mqtt.record.files.folder import RecorderError, manifests, read_manifest, reason, removed, segments
-from canopy_mqtt.record.files.segment import MANIFESTS, manifest_path
+from canopy_mqtt.record.files.segment import MANIFESTS, manifest_path, read_moment
 
 LOOKS: Final = 20
 """Attempts to list a folder that keeps changing; a change takes a merge of a whole hour."""
@@ -135,13 +135,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _within(about: dict[str, Any], since: datetime | None, until: datetime | None) -> bool:
     try:
-        first, last = (_moment(about[name]) for name in ("first_ts", "last_ts"))
+        first, last = (read_moment(about[name]) for name in ("first_ts", "last_ts"))
     except ValueError:
         # Unknown: it may.
         return True
     return (since is None or last >= since) and (until is None or first < until)
-
-
-def _moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

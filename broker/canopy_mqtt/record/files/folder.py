@@ -56,7 +56,8 @@ _NEEDED: Final[dict[str, type]] = {
 }
 """The required keys of a manifest, and their types."""
 
-_NAME: Final = re.compile(r"(?:seg-[0-9a-f]+|merged)-(\d+)")
+NAME: Final = re.compile(r"(?:seg-[0-9a-f]+|merged)-(\d+)")
+"""The beginning of a segment's name; the number is that of its first event."""
 
 
 class RecorderError(Exception):
@@ -228,7 +229,7 @@ def by_number(place: str) -> tuple[int, str]:
 
 def first_seq(place: str) -> int:
     """Return the first number in the name of a segment; 0 if there is none."""
-    found = _NAME.match(place.rpartition("/")[2])
+    found = NAME.match(place.rpartition("/")[2])
     return int(found[1]) if found is not None else 0
 
 
@@ -284,9 +285,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def removed(root: Path) -> list[dict[str, Any]]:
     """Return the segments that were removed because of their age, from `_manifests/removed.jsonl`."""
     try:
-        text = (root / MANIFESTS / "removed.jsonl").read_text(encoding="utf-8")
+        return json_lines((root / MANIFESTS / "removed.jsonl").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    """Return the objects in lines of JSON, but for one that broke off when the machine went down."""
     found = []
     for line in text.splitlines():
         with contextlib.suppress(ValueError):

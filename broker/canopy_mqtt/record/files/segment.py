@@ -146,6 +146,12 @@ def moment(us: int) -> str:
     )  # fmt: skip
 
 
+def read_moment(text: str) -> datetime:
+    """Read a time of a manifest; UTC if it names no zone. Raises ValueError, TypeError."""
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 def manifest_path(root: Path, place: str) -> Path:
     return root / MANIFESTS / Path(place).with_suffix(".json")
 

@@ -44,23 +44,16 @@ class Session:
     def read(self) -> Reader:
         return Reader(self)
 
-    def run(self, text: str) -> Any:
-        """Execute a statement of SQL.
+    def run(self, text: str) -> list[tuple[Any, ...]]:
+        """Execute a statement of SQL, and return its rows.
 
         Raises:
             PipelineError: a file could not be read, or there is too little memory.
         """
         try:
-            return self._connection.execute(text)
+            return self._connection.execute(text).fetchall()
         except duckdb.Error as error:
             raise _told(error) from error
-
-    def rows(self, text: str) -> list[tuple[Any, ...]]:
-        try:
-            found: list[tuple[Any, ...]] = self.run(text).fetchall()
-        except duckdb.Error as error:
-            raise _told(error) from error
-        return found
 
     def kept(self, frame: Frame) -> Frame:
         name = f"kept_{next(self._tables)}"
@@ -107,17 +100,16 @@ class Reader:
         """
         files = [file for path in paths for file in _files(_ESCAPED.sub(r"\1", path))]
         try:
-            return self._rows(files) if files else self._none(paths)
+            if files:
+                return self._rows(files)
+            if self._schema is None:
+                raise PipelineError(f"{' '.join(paths)}: no Parquet file")
+            return self._session.createDataFrame([], self._schema)
         except PipelineError:
             # DuckDB does not always say which file it is.
             for file in files:
                 self._check(file)
             raise
-
-    def _none(self, paths: Sequence[str]) -> Frame:
-        if self._schema is None:
-            raise PipelineError(f"{' '.join(paths)}: no Parquet file")
-        return self._session.createDataFrame([], self._schema)
 
     def _check(self, file: str) -> None:
         """Raises DamagedError or GoneError if a file cannot be read."""
@@ -209,7 +201,7 @@ class Frame:
     @property
     def columns(self) -> list[str]:
         if self._columns is None:
-            self._columns = [row[0] for row in self.sparkSession.rows(f"DESCRIBE {self.sql}")]
+            self._columns = [row[0] for row in self.sparkSession.run(f"DESCRIBE {self.sql}")]
         return self._columns
 
     def _from(self) -> str:
@@ -311,10 +303,10 @@ class Frame:
 
     def collect(self) -> list[Row]:
         columns = self.columns
-        return [Row(columns, map(_as_rows, row)) for row in self.sparkSession.rows(self.sql)]
+        return [Row(columns, map(_as_rows, row)) for row in self.sparkSession.run(self.sql)]
 
     def count(self) -> int:
-        return int(self.sparkSession.rows(f"SELECT count(*) FROM ({self.sql})")[0][0])
+        return int(self.sparkSession.run(f"SELECT count(*) FROM ({self.sql})")[0][0])
 
     @property
     def write(self) -> Writer:
@@ -382,7 +374,7 @@ class Writer:
         frame = self._frame.persist()
         try:
             keys = [quoted_whole(name) for name in self._by]
-            for values in frame.sparkSession.rows(f"SELECT DISTINCT {', '.join(keys)} FROM ({frame.sql})"):
+            for values in frame.sparkSession.run(f"SELECT DISTINCT {', '.join(keys)} FROM ({frame.sql})"):
                 same = " AND ".join(f"{key} = {literal(each)}" for key, each in zip(keys, values, strict=True))
                 place = root.joinpath(*(f"{name}={each}" for name, each in zip(self._by, values, strict=True)))
                 place.mkdir(parents=True)

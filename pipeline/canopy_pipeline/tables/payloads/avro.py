@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from canopy_pipeline.tables.payloads.bad_payload import MALFORMED, NO_SCHEMA, BadPayloadError
+from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
 from canopy_pipeline.tables.payloads.column_values import fields
 from canopy_pipeline.tables.payloads.confluent import HEAD, Schemas, split
 from canopy_pipeline.tables.plans import Column, Plan
@@ -70,17 +70,17 @@ class AvroDecoder:
         if self.framing == "confluent":
             writer, reader = self._writer(split(payload)[0]), self.schema
         elif len(payload) < skipped or not payload.startswith(self.head):
-            raise BadPayloadError(MALFORMED, f"does not begin as {self.framing} Avro of this schema does")
+            raise BadPayloadError("malformed", f"does not begin as {self.framing} Avro of this schema does")
         stream = io.BytesIO(payload)
         stream.seek(skipped)
         try:
             found: Any = self._read(stream, writer, reader)
         # Whatever the library says of hostile bytes: it stays with these bytes.
         except Exception as error:
-            raise BadPayloadError(MALFORMED, f"not Avro of this schema: {type(error).__name__}: {error}") from error
+            raise BadPayloadError("malformed", f"not Avro of this schema: {type(error).__name__}: {error}") from error
         left = len(payload) - stream.tell()
         if left:
-            raise BadPayloadError(MALFORMED, f"{left:,} bytes are left over")
+            raise BadPayloadError("malformed", f"{left:,} bytes are left over")
         return [fields(found, self.columns)]
 
     def _writer(self, number: int) -> Any:
@@ -93,7 +93,7 @@ class AvroDecoder:
             try:
                 columns(text.encode())
             except ValueError as error:
-                raise BadPayloadError(NO_SCHEMA, f"of schema {number}: {error}") from error
+                raise BadPayloadError("no-schema", f"of schema {number}: {error}") from error
             found = self._writers[number] = fastavro.parse_schema(json.loads(text))
         return found
 

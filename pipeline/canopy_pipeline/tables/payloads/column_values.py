@@ -15,14 +15,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from canopy_pipeline.tables.payloads.bad_payload import (
-    MALFORMED,
-    MISSING,
-    NOT_FINITE,
-    OUT_OF_RANGE,
-    WRONG_TYPE,
-    BadPayloadError,
-)
+from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
 from canopy_pipeline.tables.plans import Column
 
 UNITS: Final = {"s": 1_000_000.0, "ms": 1_000.0, "us": 1.0, "ns": 0.001}
@@ -51,7 +44,7 @@ def value(found: Any, column: Column) -> Any:
     """
     if found is None:
         if column.required:
-            raise BadPayloadError(MISSING, f"{column.name}: there is no {'.'.join(column.path)}")
+            raise BadPayloadError("missing", f"{column.name}: there is no {'.'.join(column.path)}")
         return None
     if column.type in _WHOLE:
         return _whole(found, column)
@@ -60,12 +53,12 @@ def value(found: Any, column: Column) -> Any:
         try:
             made.encode()
         except UnicodeEncodeError as error:
-            raise BadPayloadError(MALFORMED, f"{column.name}: half of a surrogate pair is no text") from error
+            raise BadPayloadError("malformed", f"{column.name}: half of a surrogate pair is no text") from error
     return made
 
 
 def _wrong(found: Any, column: Column) -> BadPayloadError:
-    return BadPayloadError(WRONG_TYPE, f"{column.name}: {type(found).__name__} is not {column.type}")
+    return BadPayloadError("wrong-type", f"{column.name}: {type(found).__name__} is not {column.type}")
 
 
 def _whole(found: Any, column: Column) -> int:
@@ -76,7 +69,7 @@ def _whole(found: Any, column: Column) -> int:
             raise _wrong(found, column)
     bits = _WHOLE[column.type]
     if not -(1 << bits) <= found < 1 << bits:
-        raise BadPayloadError(OUT_OF_RANGE, f"{column.name}: does not fit {column.type}")
+        raise BadPayloadError("out-of-range", f"{column.name}: does not fit {column.type}")
     return found
 
 
@@ -86,9 +79,9 @@ def _number(found: Any, column: Column) -> float:
     try:
         made = float(found)
     except OverflowError as error:
-        raise BadPayloadError(OUT_OF_RANGE, f"{column.name}: does not fit {column.type}") from error
+        raise BadPayloadError("out-of-range", f"{column.name}: does not fit {column.type}") from error
     if not math.isfinite(made):
-        raise BadPayloadError(NOT_FINITE, f"{column.name}: {made} is not a finite number")
+        raise BadPayloadError("not-finite", f"{column.name}: {made} is not a finite number")
     return made
 
 
@@ -114,7 +107,7 @@ def _bytes(found: Any, column: Column) -> bytes:
     try:
         return base64.b64decode(found, validate=True)
     except ValueError as error:
-        raise BadPayloadError(MALFORMED, f"{column.name}: not base64") from error
+        raise BadPayloadError("malformed", f"{column.name}: not base64") from error
 
 
 def _time(found: Any, column: Column) -> int:
@@ -122,7 +115,7 @@ def _time(found: Any, column: Column) -> int:
         try:
             found = datetime.fromisoformat(found)
         except ValueError as error:
-            raise BadPayloadError(MALFORMED, f"{column.name}: not an ISO 8601 time") from error
+            raise BadPayloadError("malformed", f"{column.name}: not an ISO 8601 time") from error
     if isinstance(found, datetime):
         made = micros(found)
     elif isinstance(found, date):
@@ -132,7 +125,7 @@ def _time(found: Any, column: Column) -> int:
     else:
         made = _counted(found, column)
     if not _EARLIEST <= made <= _LATEST:
-        raise BadPayloadError(OUT_OF_RANGE, f"{column.name}: a time before the year 1 or after 9999")
+        raise BadPayloadError("out-of-range", f"{column.name}: a time before the year 1 or after 9999")
     return made
 
 
@@ -142,7 +135,7 @@ def _counted(found: float, column: Column) -> int:
         return found // 1_000 if unit == "ns" else found * int(UNITS[unit])
     made = found * UNITS[unit]
     if not math.isfinite(made):
-        raise BadPayloadError(NOT_FINITE, f"{column.name}: {found} {unit} is not a time")
+        raise BadPayloadError("not-finite", f"{column.name}: {found} {unit} is not a time")
     return round(made)
 
 
@@ -164,7 +157,7 @@ def as_json(found: Any) -> str:
     try:
         return json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
     except (ValueError, TypeError, RecursionError) as error:
-        raise BadPayloadError(MALFORMED, f"cannot be written as JSON ({error})") from error
+        raise BadPayloadError("malformed", f"cannot be written as JSON ({error})") from error
 
 
 def _plain(found: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from canopy_pipeline.tables.payloads.bad_payload import MALFORMED, NO_SCHEMA, BadPayloadError
+from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
 from canopy_pipeline.tables.registry import Registry
 
 HEAD: Final = 5
@@ -24,7 +24,7 @@ def split(payload: bytes) -> tuple[int, bytes]:
         BadPayloadError: it does not begin so.
     """
     if len(payload) < HEAD or payload[0]:
-        raise BadPayloadError(MALFORMED, "does not begin with a zero byte and the number of a schema")
+        raise BadPayloadError("malformed", "does not begin with a zero byte and the number of a schema")
     return int.from_bytes(payload[1:HEAD], "big"), payload[HEAD:]
 
 
@@ -49,10 +49,10 @@ class Schemas:
         if found is not None:
             return found
         if self._registry is None:
-            raise BadPayloadError(NO_SCHEMA, f"of schema {number}, which is not in the mapping's schemas")
+            raise BadPayloadError("no-schema", f"of schema {number}, which is not in the mapping's schemas")
         if number not in self._unknown and len(self._unknown) >= ASKED:
             raise BadPayloadError(
-                NO_SCHEMA, f"of schema {number}; the registry was not asked: it lacks {ASKED} others of this batch"
+                "no-schema", f"of schema {number}; the registry was not asked: it lacks {ASKED} others of this batch"
             )
         if number not in self._unknown:
             said = self._registry.schema(number)
@@ -66,7 +66,7 @@ class Schemas:
                 if said.kind != self._kind
                 else f"of schema {number}, which refers to others in the registry: give it in the mapping's schemas"
             )
-        raise BadPayloadError(NO_SCHEMA, self._unknown[number])
+        raise BadPayloadError("no-schema", self._unknown[number])
 
 
 class Decoder(Protocol):
@@ -107,7 +107,7 @@ def _after(value: bytes, message: tuple[int, ...]) -> bytes:
     count, at = _number(value, 0)
     found: tuple[int, ...] = (0,)
     if count > len(message):
-        raise BadPayloadError(MALFORMED, f"another message of its file, {count} levels deep")
+        raise BadPayloadError("malformed", f"another message of its file, {count} levels deep")
     if count:
         places = []
         for _ in range(count):
@@ -115,7 +115,7 @@ def _after(value: bytes, message: tuple[int, ...]) -> bytes:
             places.append(place)
         found = tuple(places)
     if found != message:
-        raise BadPayloadError(MALFORMED, f"another message of its file, at {'.'.join(map(str, found))}")
+        raise BadPayloadError("malformed", f"another message of its file, at {'.'.join(map(str, found))}")
     return value[at:]
 
 
@@ -127,4 +127,4 @@ def _number(value: bytes, at: int) -> tuple[int, int]:
         if value[place] < 0x80:
             return (found >> 1) ^ -(found & 1), place + 1
         shift += 7
-    raise BadPayloadError(MALFORMED, "breaks off in the place of its message")
+    raise BadPayloadError("malformed", "breaks off in the place of its message")

@@ -12,16 +12,7 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any, Final
 
-from canopy_pipeline.tables.payloads.bad_payload import (
-    DUPLICATE,
-    MALFORMED,
-    NOT_FINITE,
-    OUT_OF_RANGE,
-    TOO_DEEP,
-    TOO_MANY,
-    WRONG_TYPE,
-    BadPayloadError,
-)
+from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
 from canopy_pipeline.tables.payloads.column_values import value
 from canopy_pipeline.tables.payloads.plain import text_of
 from canopy_pipeline.tables.plans import Limits, Plan
@@ -68,25 +59,25 @@ class JsonReader:
         try:
             return self._decoder.decode(text)
         except ValueError as error:
-            raise BadPayloadError(MALFORMED, f"not JSON: {error}") from error
+            raise BadPayloadError("malformed", f"not JSON: {error}") from error
         except RecursionError as error:
-            raise BadPayloadError(TOO_DEEP, f"deeper than {self.limits.depth}") from error
+            raise BadPayloadError("too-deep", f"deeper than {self.limits.depth}") from error
 
     def _measure(self, text: str) -> None:
         depth = 0
         for found in _BRACKETS.finditer(_TEXTS.sub("", text)):
             depth += 1 if found[0] in "[{" else -1
             if depth > self.limits.depth:
-                raise BadPayloadError(TOO_DEEP, f"deeper than {self.limits.depth}")
+                raise BadPayloadError("too-deep", f"deeper than {self.limits.depth}")
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(pairs) > self.limits.fields:
-            raise BadPayloadError(TOO_MANY, f"more than {self.limits.fields:,} fields in an object")
+            raise BadPayloadError("too-many-fields", f"more than {self.limits.fields:,} fields in an object")
         made = dict(pairs)
         if len(made) < len(pairs):
             seen: set[str] = set()
             twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise BadPayloadError(DUPLICATE, f"the key {twice!r} is there twice")
+            raise BadPayloadError("duplicate-key", f"the key {twice!r} is there twice")
         return made
 
 
@@ -115,19 +106,19 @@ def _keys(found: Any) -> int:
 
 
 def _constant(text: str) -> float:
-    raise BadPayloadError(NOT_FINITE, f"{text} is not valid JSON")
+    raise BadPayloadError("not-finite", f"{text} is not valid JSON")
 
 
 def _float(text: str) -> float:
     made = float(text)
     if not isfinite(made):
-        raise BadPayloadError(OUT_OF_RANGE, "a number that does not fit float64")
+        raise BadPayloadError("out-of-range", "a number that does not fit float64")
     return made
 
 
 def _int(text: str) -> int:
     if len(text) > _DIGITS:
-        raise BadPayloadError(OUT_OF_RANGE, f"a number of {len(text):,} digits")
+        raise BadPayloadError("out-of-range", f"a number of {len(text):,} digits")
     return int(text)
 
 
@@ -141,7 +132,7 @@ class JsonDecoder:
         del topic, seq
         found = self.reader.read(payload)
         if not isinstance(found, dict):
-            raise BadPayloadError(WRONG_TYPE, f"{type(found).__name__} instead of a JSON object")
+            raise BadPayloadError("wrong-type", f"{type(found).__name__} instead of a JSON object")
         made = []
         for column, key, deeper, exact in self._columns:
             each = found.get(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from canopy_pipeline.tables.payloads.bad_payload import MALFORMED, WRONG_TYPE, BadPayloadError
+from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
 from canopy_pipeline.tables.payloads.column_values import value
 from canopy_pipeline.tables.plans import Plan
 
@@ -21,7 +21,7 @@ def text_of(payload: bytes) -> str:
     try:
         return payload.decode()
     except UnicodeDecodeError as error:
-        raise BadPayloadError(MALFORMED, f"not UTF-8 at byte {error.start}") from error
+        raise BadPayloadError("malformed", f"not UTF-8 at byte {error.start}") from error
 
 
 class TextDecoder:
@@ -37,5 +37,5 @@ class NumberDecoder:
     def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
         del topic, seq
         if len(payload) > 1_000 or _NUMBER.fullmatch(payload) is None:
-            raise BadPayloadError(WRONG_TYPE, "not a decimal number")
+            raise BadPayloadError("wrong-type", "not a decimal number")
         return [(value(float(payload), self.column),)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC
 from typing import Any, Final
 
-from canopy_pipeline.tables.payloads.bad_payload import MALFORMED, BadPayloadError
+from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
 from canopy_pipeline.tables.payloads.column_values import value
 from canopy_pipeline.tables.plans import Column, Plan
 
@@ -41,7 +41,7 @@ class ProtobufDecoder:
             raise
         # Whatever the library says of hostile bytes: it stays with these bytes.
         except Exception as error:
-            raise BadPayloadError(MALFORMED, f"not this message: {type(error).__name__}: {error}") from error
+            raise BadPayloadError("malformed", f"not this message: {type(error).__name__}: {error}") from error
 
 
 def columns(text: bytes, message: str) -> tuple[Column, ...]:

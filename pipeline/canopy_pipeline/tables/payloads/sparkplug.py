@@ -11,7 +11,7 @@ import struct
 from typing import Any, Final
 
 from canopy_pipeline.tables.births import Births
-from canopy_pipeline.tables.payloads.bad_payload import MALFORMED, NO_BIRTH, NOT_FINITE, OUT_OF_RANGE, BadPayloadError
+from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
 from canopy_pipeline.tables.payloads.column_values import value
 from canopy_pipeline.tables.payloads.sparkplug_message import NAMESPACE, is_state, payload_class, place, read
 from canopy_pipeline.tables.plans import Column, Plan
@@ -59,7 +59,7 @@ class SparkplugDecoder:
             return []
         where = place(topic)
         if where is None:
-            raise BadPayloadError(MALFORMED, f"not a topic of Sparkplug B ({NAMESPACE}/GROUP/TYPE/NODE/DEVICE)")
+            raise BadPayloadError("malformed", f"not a topic of Sparkplug B ({NAMESPACE}/GROUP/TYPE/NODE/DEVICE)")
         group, kind, node, device = where
         said = read(payload, self.items)
         head = (group, kind, node, device)
@@ -73,16 +73,16 @@ class SparkplugDecoder:
             if alias is not None and (name is None or datatype is None):
                 known = self.births.name(group, node, device, alias, seq)
                 if name is None and known is None:
-                    raise BadPayloadError(NO_BIRTH, f"alias {alias}: no birth of {node} before it names it")
+                    raise BadPayloadError("no-birth", f"alias {alias}: no birth of {node} before it names it")
                 if known is not None:
                     name = known[0] if name is None else name
                     datatype = known[1] if datatype is None else datatype
             if name is None:
-                raise BadPayloadError(MALFORMED, "a metric without name and alias")
+                raise BadPayloadError("malformed", "a metric without name and alias")
             if alias is not None and alias >= _LONG:
-                raise BadPayloadError(OUT_OF_RANGE, "an alias that does not fit int64")
+                raise BadPayloadError("out-of-range", "an alias that does not fit int64")
             if datatype is not None and datatype >= 1 << 31:
-                raise BadPayloadError(OUT_OF_RANGE, "a datatype that does not fit int32")
+                raise BadPayloadError("out-of-range", "a datatype that does not fit int32")
             time = _time(metric) if metric.HasField("timestamp") else _time(said)
             historical = bool(metric.is_historical)
             made.append((*head, name, alias, datatype, time, historical, *_values(metric, datatype)))
@@ -109,7 +109,7 @@ def _values(metric: Any, datatype: int | None) -> tuple[Any, ...]:
         # As somebody wrote it: 21.3 and not 21.299999237060547.
         found = metric.float_value
         if found != found or found in (float("inf"), float("-inf")):
-            raise BadPayloadError(NOT_FINITE, f"{metric.name or metric.alias}: {found} is not a finite number")
+            raise BadPayloadError("not-finite", f"{metric.name or metric.alias}: {found} is not a finite number")
         return None, _shortest(found), None, None, None
     if metric.HasField("double_value"):
         return None, value(metric.double_value, _FLOAT_COLUMN), None, None, None

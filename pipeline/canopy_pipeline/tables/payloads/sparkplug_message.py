@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from canopy_pipeline.tables.payloads.bad_payload import MALFORMED, TOO_MANY, BadPayloadError
+from canopy_pipeline.tables.payloads.bad_payload import BadPayloadError
 
 NAMESPACE: Final = "spBv1.0"
 BIRTHS: Final = ("NBIRTH", "DBIRTH")
@@ -76,10 +76,10 @@ def read(payload: bytes, items: int) -> Any:
         made.ParseFromString(payload)
     # Whatever the library says of hostile bytes: it stays with these bytes.
     except Exception as error:
-        raise BadPayloadError(MALFORMED, f"not a Sparkplug payload: {type(error).__name__}: {error}") from error
+        raise BadPayloadError("malformed", f"not a Sparkplug payload: {type(error).__name__}: {error}") from error
     # The library gives the bytes of a text that is not UTF-8, in messages of proto2.
     if any(isinstance(text, bytes) for metric in made.metrics for text in (metric.name, metric.string_value)):
-        raise BadPayloadError(MALFORMED, "not a Sparkplug payload: a text that is not UTF-8")
+        raise BadPayloadError("malformed", "not a Sparkplug payload: a text that is not UTF-8")
     return made
 
 
@@ -93,7 +93,7 @@ def _count(payload: bytes, items: int) -> None:
             if key == 0x12:
                 count += 1
                 if count > items:
-                    raise BadPayloadError(TOO_MANY, f"more than {items:,} metrics")
+                    raise BadPayloadError("too-many-fields", f"more than {items:,} metrics")
             if wire == 0:
                 _, at = _varint(payload, at)
             elif wire == 2:
@@ -102,9 +102,9 @@ def _count(payload: bytes, items: int) -> None:
             elif wire in (1, 5):
                 at += 8 if wire == 1 else 4
             else:
-                raise BadPayloadError(MALFORMED, f"not a Sparkplug payload: wire type {wire}")
+                raise BadPayloadError("malformed", f"not a Sparkplug payload: wire type {wire}")
     except IndexError as error:
-        raise BadPayloadError(MALFORMED, "not a Sparkplug payload: it breaks off") from error
+        raise BadPayloadError("malformed", "not a Sparkplug payload: it breaks off") from error
 
 
 def _varint(payload: bytes, at: int) -> tuple[int, int]:
@@ -115,4 +115,4 @@ def _varint(payload: bytes, at: int) -> tuple[int, int]:
         made |= (byte & 0x7F) << shift
         if byte < 0x80:
             return made, at
-    raise BadPayloadError(MALFORMED, "not a Sparkplug payload: a number of more than ten bytes")
+    raise BadPayloadError("malformed", "not a Sparkplug payload: a number of more than ten bytes")

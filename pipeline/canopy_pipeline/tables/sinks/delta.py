@@ -9,16 +9,16 @@ then, by a commit that changes no row; those of before stay for a week, for read
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
 
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
-from canopy_pipeline.runtime.storage import Local
 from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.plans import DATE, SEQ
@@ -28,24 +28,21 @@ from canopy_pipeline.tables.views import Versions
 MERGE_AFTER: Final = 100
 """Batches after which the small files of all tables are merged: each batch has made a file for each table and day."""
 
-_DELTA: Final = {
-    "bool": "boolean", "int8": "byte", "int32": "integer", "int64": "long", "double": "double", "string": "string",
-    "binary": "binary", "timestamp[us, tz=UTC]": "timestamp",
-}  # fmt: skip
-"""Arrow's types in Delta Lake."""
-
 
 class DeltaSink(Sink):
     """Tables of Delta Lake in a folder of this machine."""
 
     delta = True
+    kinds = MappingProxyType(
+        {
+            "bool": "boolean", "int8": "byte", "int32": "integer", "int64": "long", "double": "double",
+            "string": "string", "binary": "binary", "timestamp[us, tz=UTC]": "timestamp",
+        }
+    )  # fmt: skip
 
-    def __init__(self, place: Local, stream: str, schemas: Mapping[str, Any]) -> None:
-        """`schemas`: the columns of each table.
-
-        Raises:
-            MisuseError: deltalake is not there; a table has another layout.
-        """
+    def __init__(self, out: Output, stream: str, folder: Path) -> None:
+        """Raises MisuseError: deltalake is not there; a table has another layout."""
+        super().__init__(out)
         try:
             import deltalake
         except ModuleNotFoundError as error:
@@ -53,73 +50,59 @@ class DeltaSink(Sink):
                 f"--format delta needs {error.name}: in a clone of Canopy run `make setup` or pip install '.[delta]'"
             ) from error
         self._lake = deltalake
-        self._place = place
+        self._folder = folder
         self._stream = f"canopy-tables-{stream}"
-        self._schemas = schemas
         # Before anything is written or committed.
-        for name, wanted in schemas.items():
-            if deltalake.DeltaTable.is_deltatable(str(place.local / name)):
-                self._check(deltalake.DeltaTable(place.local / name), place.local / name, wanted)
+        for name in self.schemas:
+            if (table := self._table(name)) is not None:
+                self.check(name, _kinds(table))
 
-    @staticmethod
-    def _check(table: Any, place: Path, wanted: Any) -> None:
-        """Refuse a table that somebody gave another layout."""
-        there = {each.name: getattr(each.type, "type", str(each.type)) for each in table.schema().fields}
-        for each in wanted:
-            kind = _DELTA[str(each.type)]
-            found = there.get(each.name, kind if each.nullable else "not there")
-            if found != kind and {found, kind} != {"integer", "long"}:
-                raise MisuseError(
-                    f"{place}: its column {each.name} is {found}, and {kind} by the mapping; change it back, or give "
-                    "another --output"
-                )
+    def _table(self, name: str) -> Any:
+        """Return a table; None if it is not there."""
+        there = self._lake.DeltaTable.is_deltatable(str(self._folder / name))
+        return self._lake.DeltaTable(self._folder / name) if there else None
 
-    def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
+    def rows(self, table: str, numbers: Numbers) -> Iterator[Any]:
         """Yield the rows from the first to the last of these numbers."""
-        del folders
-        if self._lake.DeltaTable.is_deltatable(str(self._place.local / table)):
+        if (found := self._table(table)) is not None:
             import pyarrow.dataset as ds
 
             wanted = (ds.field(SEQ) >= numbers.first) & (ds.field(SEQ) <= numbers.last)
-            yield from self._lake.DeltaTable(self._place.local / table).to_pyarrow_dataset().to_batches(filter=wanted)
+            yield from found.to_pyarrow_dataset().to_batches(filter=wanted)
 
-    def versions(self, out: Output) -> Versions:
-        return {name: {name: newest(said)[1]} for name, said in out.kept.items()}
+    def versions(self) -> Versions:
+        return {name: {name: newest(said)[1]} for name, said in self.out.kept.items()}
 
     def forget(self, table: str) -> list[str]:
         """Vacuum a table, so that no earlier version can be read any more."""
-        place = self._place.local / table
-        if not self._lake.DeltaTable.is_deltatable(str(place)):
+        place = self._folder / table
+        if (found := self._table(table)) is None:
             return []
         try:
             # In full: also what a killed run has written and no version names.
-            self._lake.DeltaTable(place).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+            found.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
         except self._lake.exceptions.DeltaError as error:
             return [f"{place}: earlier versions ({str(error).partition(chr(10))[0]}); vacuum the table"]
         return [f"{place}/_delta_log: least and greatest values of files of before, until Delta removes these entries"]
 
-    def _widen(self, table: Any, wanted: Any) -> None:
-        """Add the columns that a table lacks, and widen those that are narrower. One that is wider already stays so."""
-        there = pa.schema(table.schema().to_arrow())
-        kinds = {each.name: each.type for each in there}
-        wider = {each.name for each in wanted if each.type == pa.int64() and kinds.get(each.name) == pa.int32()}
-        new = [each for each in wanted if each.name not in kinds]
+    def _widen(self, name: str, table: Any) -> None:
+        new, wider = self.lacking(name, _kinds(table))
         if wider:
-            fields = [each.with_type(pa.int64()) if each.name in wider else each for each in there]
-            self._rewrite(table, pa.schema([*fields, *new]))
+            names = {each.name for each in wider}
+            there = pa.schema(table.schema().to_arrow())
+            fields = [each.with_type(pa.int64()) if each.name in names else each for each in there]
+            schema = pa.schema([*fields, *new])
+            batches = (filled(each, schema) for each in table.to_pyarrow_dataset().to_batches())
+            self._lake.write_deltalake(
+                table,
+                pa.RecordBatchReader.from_batches(schema, batches),
+                mode="overwrite",
+                schema_mode="overwrite",
+                partition_by=[DATE],
+            )
         elif new:
             kind = self._lake.schema.PrimitiveType
-            table.alter.add_columns([self._lake.Field(each.name, kind(_DELTA[str(each.type)])) for each in new])
-
-    def _rewrite(self, table: Any, schema: Any) -> None:
-        batches = (filled(each, schema) for each in table.to_pyarrow_dataset().to_batches())
-        self._lake.write_deltalake(
-            table,
-            pa.RecordBatchReader.from_batches(schema, batches),
-            mode="overwrite",
-            schema_mode="overwrite",
-            partition_by=[DATE],
-        )
+            table.alter.add_columns([self._lake.Field(each.name, kind(self.kind(each))) for each in new])
 
     def publish(self, batch: Batch) -> None:
         """A commit for each table that the batch has rows of, after one for its columns if they have changed.
@@ -134,31 +117,26 @@ class DeltaSink(Sink):
                 # Its other lines may be the rows.
                 why = str(error).partition("\n")[0]
                 raise PipelineError(
-                    f"{self._place.local / name}: {why}; what is not in the table yet comes with the next run"
+                    f"{self._folder / name}: {why}; what is not in the table yet comes with the next run"
                 ) from error
         if batch.version % MERGE_AFTER == 0:
-            for name in self._schemas:
-                self._merge(self._place.local / name)
-
-    def _merge(self, place: Path) -> None:
-        if self._lake.DeltaTable.is_deltatable(str(place)):
-            # Another writer may have been quicker: the next merge takes these files, too.
-            with suppress(self._lake.exceptions.DeltaError):
-                table = self._lake.DeltaTable(place)
-                table.optimize.compact()
-                table.vacuum(dry_run=False)
+            for table in filter(None, map(self._table, self.schemas)):
+                # Another writer may have been quicker: the next merge takes these files, too.
+                with suppress(self._lake.exceptions.DeltaError):
+                    table.optimize.compact()
+                    table.vacuum(dry_run=False)
 
     def _commit(self, name: str, files: list[tuple[str, str]], batch: Batch) -> None:
-        lake, wanted, remade = self._lake, self._schemas[name], batch.remade
-        table = lake.DeltaTable.create(self._place.local / name, wanted, mode="ignore", partition_by=[DATE])
+        lake, remade = self._lake, batch.remade
+        table = lake.DeltaTable.create(self._folder / name, self.schemas[name], mode="ignore", partition_by=[DATE])
         if (table.transaction_version(self._stream) or 0) >= batch.version:
             return
-        self._widen(table, wanted)
+        self._widen(name, table)
         table.update_incremental()
         schema = pa.schema(table.schema().to_arrow())
         lake.write_deltalake(
             table,
-            pa.RecordBatchReader.from_batches(schema, rows(self._place, files, schema)),
+            pa.RecordBatchReader.from_batches(schema, rows(self.place, files, schema)),
             mode="append" if remade is None else "overwrite",
             predicate=None if remade is None else among(remade.first, remade.last),
             commit_properties=lake.CommitProperties(
@@ -166,3 +144,8 @@ class DeltaSink(Sink):
                 app_transactions=[lake.Transaction(self._stream, batch.version)],
             ),
         )
+
+
+def _kinds(table: Any) -> dict[str, str]:
+    """Return the types of a table's columns."""
+    return {each.name: getattr(each.type, "type", str(each.type)) for each in table.schema().fields}

@@ -7,7 +7,8 @@ numbers they stand for. Nothing of the catalog's configuration is in an error: p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any, Final
 from warnings import catch_warnings, simplefilter
 
@@ -15,8 +16,7 @@ import pyarrow as pa
 
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
-from canopy_pipeline.runtime.storage import Storage
-from canopy_pipeline.tables.output import Sink
+from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.plans import DATE
 from canopy_pipeline.tables.staged import Batch, among, rows
 
@@ -31,24 +31,31 @@ BATCH: Final = "canopy.batch"
 class IcebergSink(Sink):
     """Tables of one namespace of a catalog. The output folder keeps what is written aside, and the commits."""
 
-    def __init__(self, place: Storage, stream: str, schemas: Mapping[str, Any], catalog: str, namespace: str) -> None:
+    kinds = MappingProxyType(
+        {
+            "bool": "boolean", "int8": "int", "int32": "int", "int64": "long", "double": "double", "string": "string",
+            "binary": "binary", "timestamp[us, tz=UTC]": "timestamptz",
+        }
+    )  # fmt: skip
+    remedy = "change it back, or give another --output and --namespace"
+
+    def __init__(self, out: Output, stream: str, catalog: str, namespace: str) -> None:
         """`catalog`: its name in pyiceberg's own configuration.
 
         Raises:
             MisuseError: pyiceberg is not there, or has no such catalog; a table of that name is another's.
             PipelineError: the catalog does not answer.
         """
+        super().__init__(out)
         try:
             import pyiceberg.catalog
         except ModuleNotFoundError as error:
             raise MisuseError(
                 f"--format iceberg needs {error.name}: in a clone of Canopy, pip install '.[iceberg]'"
             ) from error
-        self._place = place
         self._stream = stream
         self._name = catalog
         self._namespace = namespace
-        self._schemas = schemas
         try:
             self._catalog = pyiceberg.catalog.load_catalog(catalog)
         except Exception as error:
@@ -62,61 +69,52 @@ class IcebergSink(Sink):
             raise self._told(f"namespace {namespace}", error) from None
 
         # Before anything is written or committed.
-        for name in self._schemas:
+        for name in self.schemas:
             try:
-                table = None
-                if self._catalog.table_exists(self._identifier(name)):
-                    table = self._catalog.load_table(self._identifier(name))
+                table = self._table(name)
             except Exception as error:
                 raise self._told(f"table {self._identifier(name)}", error) from None
             if table is not None:
                 self._check(name, table)
+
+    def kind(self, column: Any) -> str:
+        """The day is a date there."""
+        return "date" if column.name == DATE else super().kind(column)
+
+    def named(self, table: str, column: str) -> str:
+        return f"--namespace {self._namespace}: the column {column} of its table {table}"
+
+    def _table(self, name: str) -> Any:
+        """Return a table; None if it is not there."""
+        there = self._catalog.table_exists(self._identifier(name))
+        return self._catalog.load_table(self._identifier(name)) if there else None
 
     def _check(self, name: str, table: Any) -> None:
         if table.properties.get(STREAM) != self._stream:
             raise MisuseError(
                 f"--namespace {self._namespace}: its table {name} is not of these tables; give a namespace of its own"
             )
-        there = {each.name: str(each.field_type) for each in table.schema().fields}
-        for each in _schema(self._schemas[name]).fields:
-            kind = str(each.field_type)
-            found = there.get(each.name, "not there" if each.required else kind)
-            if found != kind and {found, kind} != {"int", "long"}:
-                raise MisuseError(
-                    f"--namespace {self._namespace}: the column {each.name} of its table {name} is {found}, and {kind} "
-                    "by the mapping; change it back, or give another --output and --namespace"
-                )
+        self.check(name, _kinds(table))
 
-    @staticmethod
-    def _widen(table: Any, wanted: Any) -> None:
-        """Add the columns that a table lacks, and widen those that are narrower: a commit of metadata. A column that is
-        wider already stays so."""
-        from pyiceberg import types as t
-
-        there = {each.name: each.field_type for each in table.schema().fields}
-        new = [each for each in wanted.fields if each.name not in there]
-        wider = [
-            each
-            for each in wanted.fields
-            if isinstance(there.get(each.name), t.IntegerType) and isinstance(each.field_type, t.LongType)
-        ]
+    def _widen(self, name: str, table: Any) -> None:
+        """A commit of metadata."""
+        new, wider = self.lacking(name, _kinds(table))
         if new or wider:
+            wanted = self._schema(name)
             with table.update_schema() as update:
                 for each in wider:
-                    update.update_column(each.name, field_type=each.field_type)
+                    update.update_column(each.name, field_type=wanted.find_type(each.name))
                 for each in new:
-                    update.add_column(each.name, each.field_type)
+                    update.add_column(each.name, wanted.find_type(each.name))
 
-    def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
+    def rows(self, table: str, numbers: Numbers) -> Iterator[Any]:
         """Yield the rows from the first to the last of these numbers.
 
         Raises:
             PipelineError: the catalog does not answer.
         """
-        del folders
         try:
-            if self._catalog.table_exists(self._identifier(table)):
-                found = self._catalog.load_table(self._identifier(table))
+            if (found := self._table(table)) is not None:
                 for batch in found.scan(row_filter=among(numbers.first, numbers.last)).to_arrow_batch_reader():
                     at = batch.schema.get_field_index(DATE)
                     yield batch.set_column(at, DATE, batch.column(at).cast(pa.string()))
@@ -144,11 +142,11 @@ class IcebergSink(Sink):
         about = {**batch.about, STREAM: self._stream, BATCH: str(batch.version)}
         for left in reversed(range(TRIES)):
             # Anew each time: what is there now says whether the batch is in it.
-            table = self._table(name)
+            table = self._made(name)
             if int(table.properties.get(BATCH, 0)) >= batch.version:
                 return
             try:
-                self._widen(table, _schema(self._schemas[name]))
+                self._widen(name, table)
                 with table.transaction() as changes:
                     if batch.remade is not None:
                         with catch_warnings():
@@ -164,11 +162,12 @@ class IcebergSink(Sink):
             else:
                 return
 
-    def _table(self, name: str) -> Any:
+    def _made(self, name: str) -> Any:
+        """Return a table, made if it is not there."""
         from pyiceberg.partitioning import PartitionField, PartitionSpec
         from pyiceberg.transforms import IdentityTransform
 
-        schema = _schema(self._schemas[name])
+        schema = self._schema(name)
         by_day = PartitionField(schema.find_field(DATE).field_id, 1000, IdentityTransform(), DATE)
         table = self._catalog.create_table_if_not_exists(
             self._identifier(name), schema, partition_spec=PartitionSpec(by_day), properties={STREAM: self._stream}
@@ -180,7 +179,7 @@ class IcebergSink(Sink):
         """The rows in tables of some tens of megabytes each: what pyiceberg writes is in memory."""
         waiting: list[Any] = []
         size = 0
-        for batch in rows(self._place, files, schema):
+        for batch in rows(self.place, files, schema):
             waiting.append(batch)
             size += batch.nbytes
             if size >= BYTES:
@@ -204,25 +203,17 @@ class IcebergSink(Sink):
             "next run"
         )
 
+    def _schema(self, name: str) -> Any:
+        """Return the columns of a table as Iceberg has them."""
+        from pyiceberg.schema import Schema
+        from pyiceberg.types import NestedField
 
-def _schema(arrow: Any) -> Any:
-    """The columns as Iceberg has them; the day is a date there."""
-    from pyiceberg import types as t
-    from pyiceberg.schema import Schema
-
-    kinds = {
-        "bool": t.BooleanType(), "int8": t.IntegerType(), "int32": t.IntegerType(), "int64": t.LongType(),
-        "double": t.DoubleType(), "string": t.StringType(), "binary": t.BinaryType(),
-        "timestamp[us, tz=UTC]": t.TimestamptzType(),
-    }  # fmt: skip
-    return Schema(
-        *(
-            t.NestedField(
-                number,
-                each.name,
-                t.DateType() if each.name == DATE else kinds[str(each.type)],
-                required=not each.nullable,
-            )
-            for number, each in enumerate(arrow, 1)
+        fields = enumerate(self.schemas[name], 1)
+        return Schema(
+            *(NestedField(number, each.name, self.kind(each), required=not each.nullable) for number, each in fields)
         )
-    )
+
+
+def _kinds(table: Any) -> dict[str, str]:
+    """Return the types of a table's columns."""
+    return {each.name: str(each.field_type) for each in table.schema().fields}

@@ -7,7 +7,7 @@ beside the old ones, with links to the files that stay; the views name either th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,20 +16,15 @@ import pyarrow.parquet as pq
 
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
-from canopy_pipeline.runtime.storage import Local, Storage
-from canopy_pipeline.tables.evolution import following, newest, schema
-from canopy_pipeline.tables.output import Output, Sink
+from canopy_pipeline.runtime.storage import Local
+from canopy_pipeline.tables.evolution import following, newest
+from canopy_pipeline.tables.output import Sink
 from canopy_pipeline.tables.plans import DATE, SEQ
 from canopy_pipeline.tables.staged import Batch, Remade, Staged, rows
 from canopy_pipeline.tables.views import Versions
 
 
 class ParquetSink(Sink):
-    def __init__(self, place: Storage, tables: dict[str, Any]) -> None:
-        """`tables`: as `evolution` has them."""
-        self.place = place
-        self.tables = tables
-
     def publish(self, batch: Batch) -> None:
         if batch.remade is not None:
             for staged, folder in batch.remade.folders.items():
@@ -43,29 +38,28 @@ class ParquetSink(Sink):
             if staged in there:
                 self.place.move(staged, f"{batch.folders[table]}/{day}/{_name(batch.version, number)}")
 
-    def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
+    def rows(self, table: str, numbers: Numbers) -> Iterator[Any]:
         """Yield the rows of the files that hold some of these numbers."""
-        wanted = schema(newest(self.tables[table])[1])
-        for folder in folders:
+        for folder in self.out.kept[table]["versions"]:
             for place in self._files(folder):
                 if self._holds(place, numbers):
-                    yield from rows(self.place, [(place.split("/")[1].partition("=")[2], place)], wanted)
+                    day = place.split("/")[1].partition("=")[2]
+                    yield from rows(self.place, [(day, place)], self.schemas[table])
 
-    def make(self, version: int, staged: Staged, kept: dict[str, Any], numbers: Numbers, staging: str) -> Remade:
-        """Make the new folders of tables in the folder `staging`; `staged` has the rows that go into them, and `kept`
-        the tables until now.
+    def make(self, version: int, staged: Staged, numbers: Numbers, staging: str) -> Remade:
+        """Make the new folders of tables in the folder `staging`; `staged` has the rows that go into them.
 
         Raises:
             MisuseError: there are no links where the tables are.
         """
         if not isinstance(self.place, Local):
             raise MisuseError("--output: must be a folder of this machine; over an object store use --format iceberg")
-        made = Remade(numbers.first, numbers.last)
-        for table in self.tables:
+        made, kept, tables = Remade(numbers.first, numbers.last), self.out.kept, self.out.tables
+        for table in tables:
             before = dict(kept[table]["versions"]) if table in kept else {}
             own = [(day, place) for name, day, place in staged.files if name == table]
             if own:
-                target, columns = newest(self.tables[table])
+                target, columns = newest(tables[table])
                 before.setdefault(target, columns)
             last = [*before][-1] if before else ""
             after: dict[str, Any] = {}
@@ -87,21 +81,22 @@ class ParquetSink(Sink):
                 if stay or adds or folder == last:
                     after[new] = columns
             if list(after) != (list(kept[table]["versions"]) if table in kept else []):
-                made.tables[table] = {**self.tables[table], "versions": after}
+                made.tables[table] = {**tables[table], "versions": after}
         return made
 
-    def versions(self, out: Output) -> Versions:
+    def versions(self) -> Versions:
         # Old days may have been removed.
         return {
             name: {each: version for each, version in said["versions"].items() if self.place.names(each)}
-            for name, said in out.kept.items()
+            for name, said in self.out.kept.items()
         }
 
-    def stale(self, out: Output) -> list[str]:
+    def stale(self) -> list[str]:
         """Return the folders whose rows are in others since they were made again."""
-        present = {folder for said in out.kept.values() for folder in said["versions"]}
-        named = re.compile(rf"({'|'.join(out.kept)})(\.v\d+)?")
-        return [name for name in self.place.names("") if name not in present and out.kept and named.fullmatch(name)]
+        kept = self.out.kept
+        present = {folder for said in kept.values() for folder in said["versions"]}
+        named = re.compile(rf"({'|'.join(kept)})(\.v\d+)?")
+        return [name for name in self.place.names("") if name not in present and kept and named.fullmatch(name)]
 
     def _files(self, folder: str) -> list[str]:
         """The places of a table's files, in order of their days."""

@@ -14,6 +14,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,7 +23,6 @@ import pyarrow.compute as pc
 
 from canopy_pipeline.errors import AwayError, MisuseError, PipelineError
 from canopy_pipeline.record.number_set import Numbers
-from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.patterns import NAME
@@ -39,12 +39,6 @@ LONG: Final = 3_600.0
 ROWS: Final = 10_000
 """Rows that are read at a time."""
 
-_SQL: Final = {
-    "bool": "boolean", "int8": "smallint", "int32": "integer", "int64": "bigint", "double": "double precision",
-    "string": "text", "binary": "bytea", "timestamp[us, tz=UTC]": "timestamp with time zone",
-}  # fmt: skip
-"""Arrow's types in PostgreSQL, as information_schema has them."""
-_WIDER: Final = frozenset({("integer", "bigint"), ("bigint", "integer")})
 _ESCAPES: Final = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\0", "\N{REPLACEMENT CHARACTER}"))
 """Characters of texts in COPY's text format. PostgreSQL has no U+0000: it becomes U+FFFD."""
 _PASSING: Final = frozenset({"08", "25", "40", "53", "57"})
@@ -56,8 +50,17 @@ T = TypeVar("T")
 class PostgresSink(Sink):
     """Tables of one schema. The output folder keeps what is written aside, and the commits."""
 
-    def __init__(self, place: Storage, stream: str, schemas: Mapping[str, Any], url: str, schema: str) -> None:
-        """`schemas`: the columns of each table. Connects to nothing.
+    kinds = MappingProxyType(
+        {
+            "bool": "boolean", "int8": "smallint", "int32": "integer", "int64": "bigint", "double": "double precision",
+            "string": "text", "binary": "bytea", "timestamp[us, tz=UTC]": "timestamp with time zone",
+        }
+    )  # fmt: skip
+    """As information_schema has them."""
+    remedy = "change it back, or give another --output and --namespace"
+
+    def __init__(self, out: Output, stream: str, url: str, schema: str) -> None:
+        """Connects to nothing.
 
         Raises:
             MisuseError: asyncpg is not there, or the address or a name cannot be used.
@@ -75,12 +78,11 @@ class PostgresSink(Sink):
             raise MisuseError("--database: leave the password out; give it by PGPASSWORD, or in ~/.pgpass")
         if not re.fullmatch(NAME, schema):
             raise MisuseError(f"--namespace {schema}: a schema has small letters, digits and _, at most 63")
-        if PROGRESS in schemas:
+        super().__init__(out)
+        if PROGRESS in self.schemas:
             raise MisuseError(f"tables.{PROGRESS}: --format postgresql has a table of that name; give another one")
         self._pg = asyncpg
-        self._place = place
         self._stream = stream
-        self._schemas = schemas
         self._url = url
         self.schema = schema
         self._where = f"postgresql://{parts.netloc.rpartition('@')[2] or 'localhost'}{parts.path}"
@@ -106,18 +108,17 @@ class PostgresSink(Sink):
         """
         self._run(self._publish(batch))
 
-    def rows(self, table: str, folders: Sequence[str], numbers: Numbers) -> Iterator[Any]:
+    def rows(self, table: str, numbers: Numbers) -> Iterator[Any]:
         """Yield the rows from the first to the last of these numbers.
 
         Raises:
             AwayError: the database does not answer.
         """
-        del folders
         with asyncio.Runner() as runner:
             connection = self._told(runner, self._connect())
             try:
                 found = self._told(runner, self._columns(connection)).get(table, {})
-                fields = [each for each in self._schemas[table] if each.name in found]
+                fields = [each for each in self.schemas[table] if each.name in found]
                 if not fields:
                     return
                 names = ", ".join(f'"{each.name}"' + ("::text" if each.name == DATE else "") for each in fields)
@@ -130,13 +131,19 @@ class PostgresSink(Sink):
             finally:
                 connection.terminate()
 
-    def views(self, out: Output) -> dict[str, str]:
+    def views(self) -> dict[str, str]:
         """Return nothing: the tables have their names."""
-        del out
         return {}
 
-    def versions(self, out: Output) -> Versions:
-        return {name: {f'"{self.schema}"."{name}"': newest(said)[1]} for name, said in out.kept.items()}
+    def versions(self) -> Versions:
+        return {name: {self._quoted(name): newest(said)[1]} for name, said in self.out.kept.items()}
+
+    def kind(self, column: Any) -> str:
+        """The day is a date there."""
+        return "date" if column.name == DATE else super().kind(column)
+
+    def named(self, table: str, column: str) -> str:
+        return f"--namespace {self.schema}: the column {column} of its table {table}"
 
     def forget(self, table: str) -> list[str]:
         """Vacuum a table. Raises PipelineError, AwayError."""
@@ -151,7 +158,7 @@ class PostgresSink(Sink):
                 await connection.execute(f'CREATE SCHEMA "{self.schema}"')
             columns = await self._columns(connection)
             if PROGRESS not in columns:
-                if taken := sorted(columns.keys() & self._schemas.keys()):
+                if taken := sorted(columns.keys() & self.schemas.keys()):
                     raise self._others(taken[0])
                 await connection.execute(
                     f"CREATE TABLE {self._quoted(PROGRESS)} (stream text NOT NULL, batch bigint NOT NULL, "
@@ -162,25 +169,15 @@ class PostgresSink(Sink):
                 )
             if await connection.fetchval(f"SELECT stream FROM {self._quoted(PROGRESS)}") != self._stream:
                 raise self._others(PROGRESS)
-            for table, wanted in self._schemas.items():
-                self._check(table, columns.get(table, {}), wanted)
+            for table in self.schemas:
+                if table in columns:
+                    self.check(table, columns[table])
 
     def _others(self, table: str) -> MisuseError:
         return MisuseError(
             f"--namespace {self.schema}: its table {table} is of another output folder, or of something else; give a "
             "namespace of its own"
         )
-
-    def _check(self, table: str, found: Mapping[str, str], wanted: Any) -> None:
-        """Refuse a table that somebody gave another layout."""
-        for each in wanted if found else ():
-            kind = _type(each)
-            there = found.get(each.name, kind if each.nullable else "not there")
-            if there != kind and (there, kind) not in _WIDER:
-                raise MisuseError(
-                    f"--namespace {self.schema}: the column {each.name} of its table {table} is {there}, and {kind} "
-                    "by the mapping; change it back, or give another --output and --namespace"
-                )
 
     async def _publish(self, batch: Batch) -> None:
         progress = self._quoted(PROGRESS)
@@ -206,8 +203,8 @@ class PostgresSink(Sink):
                 await connection.copy_to_table(
                     table,
                     schema_name=self.schema,
-                    columns=self._schemas[table].names,
-                    source=self._copied(files, self._schemas[table]),
+                    columns=self.schemas[table].names,
+                    source=self._copied(files, self.schemas[table]),
                     timeout=LONG,
                 )
             await connection.execute(
@@ -217,23 +214,26 @@ class PostgresSink(Sink):
             )
 
     async def _copied(self, files: Sequence[tuple[str, str]], schema: Any) -> AsyncIterator[bytes]:
-        for batch in rows(self._place, files, schema):
+        for batch in rows(self.place, files, schema):
             yield encoded(batch)
 
     async def _adapt(self, connection: Any, table: str, found: Mapping[str, str]) -> None:
-        """Give a table the columns of the mapping. One that is wider already stays so."""
-        wanted, name = self._schemas[table], self._quoted(table)
+        """Give a table the columns of the mapping."""
+        name = self._quoted(table)
         if not found:
-            made = ", ".join(f'"{each.name}" {_type(each)}{"" if each.nullable else " NOT NULL"}' for each in wanted)
+            columns = (
+                f'"{each.name}" {self.kind(each)}{"" if each.nullable else " NOT NULL"}' for each in self.schemas[table]
+            )
+            made = ", ".join(columns)
             await connection.execute(f"CREATE TABLE {name} ({made})")
             # Rows come in the order of their numbers, nearly: a few pages for any number of rows.
             await connection.execute(f"CREATE INDEX ON {name} USING brin ({SEQ})")
             return
-        for each in wanted:
-            if each.name not in found:
-                await connection.execute(f'ALTER TABLE {name} ADD COLUMN "{each.name}" {_type(each)}')
-            elif (found[each.name], _type(each)) == ("integer", "bigint"):
-                await connection.execute(f'ALTER TABLE {name} ALTER COLUMN "{each.name}" TYPE bigint', timeout=LONG)
+        new, wider = self.lacking(table, found)
+        for each in new:
+            await connection.execute(f'ALTER TABLE {name} ADD COLUMN "{each.name}" {self.kind(each)}')
+        for each in wider:
+            await connection.execute(f'ALTER TABLE {name} ALTER COLUMN "{each.name}" TYPE bigint', timeout=LONG)
 
     async def _vacuum(self, table: str) -> None:
         async with self._connected() as connection:
@@ -302,10 +302,6 @@ class PostgresSink(Sink):
             if (error.sqlstate or "08")[:2] in _PASSING:
                 raise AwayError(text) from error
             raise PipelineError(f"{text}; what is not in the tables yet comes with the next run") from error
-
-
-def _type(field: Any) -> str:
-    return "date" if field.name == DATE else _SQL[str(field.type)]
 
 
 def _line(error: BaseException) -> str:

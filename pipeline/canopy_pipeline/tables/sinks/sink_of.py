@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from canopy_pipeline.errors import MisuseError
-from canopy_pipeline.runtime.storage import Local
 from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.sinks.delta import DeltaSink
 from canopy_pipeline.tables.sinks.iceberg import IcebergSink
@@ -25,11 +24,11 @@ def sink_of(out: Output, about: dict[str, Any], stream: str) -> Sink:
         MisuseError: the format needs what is not there.
     """
     if about["table_format"] == PARQUET:
-        return ParquetSink(out.place, out.tables)
+        return ParquetSink(out)
     if about["table_format"] == ICEBERG:
-        return IcebergSink(out.place, stream, out.schemas(), about["catalog"], about["namespace"])
+        return IcebergSink(out, stream, about["catalog"], about["namespace"])
     if about["table_format"] == POSTGRESQL:
-        return PostgresSink(out.place, stream, out.schemas(), about["database"], about["namespace"])
-    if not isinstance(out.place, Local):
+        return PostgresSink(out, stream, about["database"], about["namespace"])
+    if out.place.local is None:
         raise MisuseError("--format delta: --output must be a folder of this machine")
-    return DeltaSink(out.place, stream, out.schemas())
+    return DeltaSink(out, stream, out.place.local)
