@@ -25,7 +25,7 @@ from benchmarks.clients import opened, publish_all, sessions, stay
 from benchmarks.network import links
 from benchmarks.network.links import Link, LoadError, Loop, receive
 from benchmarks.network.loads import AckedPairs, Shape, topic
-from benchmarks.network.measure import Load, Meter, measure
+from benchmarks.network.measure import Load, measure
 from benchmarks.nodes import Together, settings
 from benchmarks.runner import Bench, Case, Line, NotRun, Row, line_of, peers
 from benchmarks.store import PacedAcks, ToAway, percentiles_ms
@@ -109,7 +109,7 @@ def _measured(case: Case, at: Cluster, loop: Loop, load: Load, begin: Callable[[
         if begin is not None:
             begin()
 
-    sample = measure(Meter(at, case.seconds / 4, case.seconds), loop, load, at_begin=begins)
+    sample = measure(case.meter(at), loop, load, at_begin=begins)
     (nodes, database), (nodes_then, database_then) = at.spent[0], at.spent[-1]
     parts = {
         "nodes µs": (nodes_then - nodes) / sample.units / 1e3,

@@ -28,7 +28,7 @@ from typing import Final
 
 from benchmarks.figures import aligned, number
 from benchmarks.network.links import LoadError
-from benchmarks.network.measure import Sample
+from benchmarks.network.measure import Meter, Metered, Sample
 from canopy_load.brokers.frames import FrameError
 from canopy_load.brokers.listeners import Listener
 from canopy_load.brokers.process import HOST, START_TIMEOUT, BrokerFailed, BrokerProcess, Cores, at_work, free_port
@@ -89,6 +89,10 @@ class Case:
     def scaled(self, count: int, least: int = 2) -> int:
         """A count for this run."""
         return max(least, count // self.divide)
+
+    def meter(self, process: Metered) -> Meter:
+        """What is measured, for as long as this run is to last."""
+        return Meter(process, self.seconds / 4, self.seconds)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
