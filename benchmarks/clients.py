@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
@@ -16,6 +17,11 @@ from benchmarks.network.links import LoadError
 from canopy_load.brokers import frames
 from canopy_load.brokers.process import HOST
 
+BEGIN: Final = "bench/begin"
+"""The topic of `wait_linked`."""
+LINKED: Final = 20.0
+"""Seconds until a message passes from one broker to another."""
+QUIET: Final = 0.5
 WINDOW: Final = 64
 """Clients that connect, or publishes that wait for their PUBACK, at a time."""
 
@@ -85,6 +91,20 @@ def ready(sock: socket.socket, events: int, seconds: float) -> int:
     watched = select.poll()
     watched.register(sock, events)
     return next((found for _, found in watched.poll(seconds * 1_000)), 0)
+
+
+def wait_linked(sender: socket.socket, hearing: Sequence[socket.socket]) -> None:
+    """Wait until a message comes to all, who have subscribed to `BEGIN`; LoadError: none does."""
+    until = time.monotonic() + LINKED
+    while time.monotonic() < until:
+        sender.sendall(frames.publish(BEGIN, b""))
+        if waiting(hearing[0], QUIET):
+            # Those that were sent before it come, too.
+            for each in hearing:
+                while waiting(each, QUIET if each is hearing[0] else 0.0):
+                    links.read_packet(each)
+            return
+    raise LoadError("no message came from the other broker")
 
 
 def heard(sock: socket.socket, quiet: float) -> Iterator[tuple[str, bytes]]:

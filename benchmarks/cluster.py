@@ -25,7 +25,7 @@ from benchmarks.clients import opened, publish_all, sessions, stay
 from benchmarks.network import links
 from benchmarks.network.links import Link, LoadError, Loop, receive
 from benchmarks.network.loads import AckedPairs, Shape, topic
-from benchmarks.network.measure import Load, Meter, measure
+from benchmarks.network.measure import Load, measure
 from benchmarks.nodes import Together, settings
 from benchmarks.runner import Bench, Case, Line, NotRun, Row, line_of, peers
 from benchmarks.store import PacedAcks, ToAway, percentiles_ms
@@ -109,7 +109,7 @@ def _measured(case: Case, at: Cluster, loop: Loop, load: Load, begin: Callable[[
         if begin is not None:
             begin()
 
-    sample = measure(Meter(at, case.seconds / 4, case.seconds), loop, load, at_begin=begins)
+    sample = measure(case.meter(at), loop, load, at_begin=begins)
     (nodes, database), (nodes_then, database_then) = at.spent[0], at.spent[-1]
     parts = {
         "nodes µs": (nodes_then - nodes) / sample.units / 1e3,
@@ -204,10 +204,8 @@ def reconnect(case: Case) -> Iterator[Line]:
         socks: dict[int, socket] = {}
         waiting = select.poll()
         for number, name in enumerate(names):
-            sock = stack.enter_context(create_connection((HOST, at.nodes[1 + number % 2].port), LIMIT))
-            sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-            begun[sock.fileno()] = time.monotonic()
-            sock.sendall(frames.connect(name, clean=False))
+            sock, began = _returning(stack, at.nodes[1 + number % 2], name)
+            begun[sock.fileno()] = began
             socks[sock.fileno()] = sock
             waiting.register(sock, select.POLLIN)
         waits = []
@@ -238,10 +236,7 @@ def failover(case: Case) -> Iterator[Line]:
         _kill(at.nodes[0])
         connacks, waits = [], []
         for number in range(count):
-            sock = stack.enter_context(create_connection((HOST, at.nodes[1 + number % 2].port), LIMIT))
-            sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-            began = time.monotonic()
-            sock.sendall(frames.connect(f"s{number}", clean=False))
+            sock, began = _returning(stack, at.nodes[1 + number % 2], f"s{number}")
             links.expect(sock, frames.CONNACK)
             connacks.append(time.monotonic() - began)
             left, data = kept, b""
@@ -254,6 +249,15 @@ def failover(case: Case) -> Iterator[Line]:
             waits.append(time.monotonic() - began)
         yield Line("CONNACK", {"clients": float(count), **percentiles_ms(connacks)})
         yield Line(f"its {kept:,} messages", {"clients": float(count), **percentiles_ms(waits)})
+
+
+def _returning(stack: ExitStack, node: BrokerProcess, name: str) -> tuple[socket, float]:
+    """Send the CONNECT of a client that wants its session back; return its connection, and the time before that."""
+    sock = stack.enter_context(create_connection((HOST, node.port), LIMIT))
+    sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+    began = time.monotonic()
+    sock.sendall(frames.connect(name, clean=False))
+    return sock, began
 
 
 def _kill(node: BrokerProcess) -> None:

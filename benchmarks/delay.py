@@ -21,7 +21,7 @@ from benchmarks.clients import opened
 from benchmarks.network import links
 from benchmarks.network.links import Link, Loop, receive
 from benchmarks.network.loads import Shape, publishes, topic
-from benchmarks.network.measure import Meter, add_latency, measure
+from benchmarks.network.measure import Timed, measure
 from benchmarks.network.paced import Clocked, Paced
 from benchmarks.network.streams import Ledger, MergedCheck, StreamCheck, Templates
 from benchmarks.runner import Bench, Case, Line, Row, line_of, peers
@@ -43,24 +43,18 @@ SHAPE: Final = Shape(window=2_048, burst=1)
 """Two seconds of one publisher's messages may be under way."""
 
 
-class Clock(Clocked):
+class Clock(Clocked, Timed):
     """Publishers that send in turn, by the clock; when each sent which message is known by its sequence number."""
 
     def __init__(self, loop: Loop, publishers: list[socket.socket], rate: float) -> None:
-        super().__init__(1.0 / rate)
+        Clocked.__init__(self, 1.0 / rate)
+        Timed.__init__(self)
         self.ledger = Ledger()
-        self.latencies = array("q")
-        self.lateness = array("q")
         self.templates = Templates(SHAPE.cycle, SHAPE.level)
         self.sent = 0
         self._links = [Link(loop, sock) for sock in publishers]
         self._built = [publishes(number, SHAPE) for number in range(len(publishers))]
         self._sent_at = [array("q", bytes(8 * SHAPE.cycle)) for _ in publishers]
-
-    def forget(self) -> None:
-        """Drop the times measured so far: the measured interval begins."""
-        del self.latencies[:]
-        del self.lateness[:]
 
     def came(self, publisher: int, first: int, now: int) -> None:
         """Note the latency of the oldest message of a read: the longest of them, so that no figure is flattered."""
@@ -68,9 +62,7 @@ class Clock(Clocked):
 
     def _send(self) -> None:
         turn, number = divmod(self.sent, len(self._links))
-        stamp = time.monotonic_ns()
-        self.lateness.append(stamp - int(self._next * 1e9))
-        self._sent_at[number][turn % SHAPE.cycle] = stamp
+        self._sent_at[number][turn % SHAPE.cycle] = time.monotonic_ns()
         self._links[number].send(self._built[number][turn % SHAPE.cycle])
         self.sent += 1
 
@@ -169,8 +161,7 @@ def _run(make: Callable[[Case, ExitStack, BrokerProcess, Loop], Load], grown: in
     for delay in DELAYS_MS:
         with case.broker(f"queue.max_delay={delay / 1_000}") as process, Loop() as loop, ExitStack() as stack:
             load = make(case, stack, process, loop)
-            sample = measure(Meter(process, case.seconds / 4, case.seconds), loop, load, at_begin=load.forget)
-            add_latency(sample, load.latencies.tolist(), load.lateness.tolist())
+            sample = measure(case.meter(process), loop, load)
         figures = {f"broker % × {grown}": 100 * sample.broker_share * grown} if grown > 1 else {}
         line = line_of(f"{delay} ms", sample, figures)
         if sample.p99_us is not None and sample.p99_us > delay * 1_000 + LATE_US:

@@ -7,7 +7,6 @@ subscribers at the other (crossing). The CPU is that of all brokers of a step to
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -15,14 +14,13 @@ from pathlib import Path
 from socket import socket
 from typing import Final
 
-from benchmarks.clients import opened, waiting
+from benchmarks.clients import BEGIN, opened, wait_linked
 from benchmarks.network import links
-from benchmarks.network.links import LoadError, Loop
+from benchmarks.network.links import Loop
 from benchmarks.network.loads import AckedPairs, QuietPairs, Shape, topic
-from benchmarks.network.measure import Meter, Sample, add_latency, measure
+from benchmarks.network.measure import Meter, Sample, measure
 from benchmarks.network.paced import Paced
 from benchmarks.runner import Bench, Case, Line, Row, line_of, peers
-from canopy_load.brokers import frames
 from canopy_load.brokers.process import BrokerProcess, raise_file_limit
 
 PAIRS: Final = 100
@@ -32,9 +30,6 @@ RATE: Final = 5_000.0
 BURSTS: Final = Shape(window=32, burst=16)
 NEVER_BUSY: Final = "limits.max_loop_lag=0"
 """The setting with which a broker refuses no client on a machine that is busy with other things."""
-LINKED: Final = 20.0
-"""Seconds until a message passes between two nodes."""
-QUIET: Final = 0.5
 
 Load = Callable[[Meter, Loop, Sequence[socket], Sequence[socket], int, float], Sample]
 """Runs a load of a QoS between these publishers and subscribers, paced at a rate if it is."""
@@ -74,10 +69,7 @@ def _lone(
     meter: Meter, loop: Loop, sending: Sequence[socket], hearing: Sequence[socket], qos: int, rate: float
 ) -> Sample:
     del qos
-    load = Paced(loop, list(sending), list(hearing), rate)
-    sample = measure(meter, loop, load, at_begin=load.forget)
-    add_latency(sample, load.latencies.tolist(), load.lateness.tolist())
-    return sample
+    return measure(meter, loop, Paced(loop, list(sending), list(hearing), rate))
 
 
 def settings(folder: Path, own: str, names: Sequence[str] = ("a", "b")) -> list[str]:
@@ -98,24 +90,11 @@ def _step(case: Case, load: Load, pairs: int, qos: int, at: Sequence[BrokerProce
     with Loop() as loop, ExitStack() as stack:
         hearing = opened(stack, at[-1].port, *(f"sub-{number}" for number in range(pairs)))
         sending = opened(stack, at[0].port, *(f"pub-{number}" for number in range(pairs)))
-        links.subscribe_all(hearing, lambda number: [(topic(number), qos), ("bench/begin", 0)])
-        _wait_linked(sending[0], hearing)
+        links.subscribe_all(hearing, lambda number: [(topic(number), qos), (BEGIN, 0)])
+        wait_linked(sending[0], hearing)
         links.prepare([*hearing, *sending])
-        meter = Meter(Together(*dict.fromkeys(at)), case.seconds / 4, case.seconds)
+        meter = case.meter(Together(*dict.fromkeys(at)))
         return load(meter, loop, sending, hearing, qos, RATE / case.divide)
-
-
-def _wait_linked(sender: socket, hearing: Sequence[socket]) -> None:
-    """Wait until a message comes to all; LoadError: none does."""
-    until = time.monotonic() + LINKED
-    while time.monotonic() < until:
-        sender.sendall(frames.publish("bench/begin", b""))
-        if waiting(hearing[0], QUIET):
-            for each in hearing:
-                while waiting(each, QUIET if each is hearing[0] else 0.0):
-                    links.read_packet(each)
-            return
-    raise LoadError("no message came from the other node")
 
 
 def steps(load: Load, pairs: int, levels: Sequence[int], case: Case) -> Iterator[Line]:

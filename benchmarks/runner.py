@@ -24,15 +24,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.figures import aligned, number
 from benchmarks.network.links import LoadError
-from benchmarks.network.measure import Sample
+from benchmarks.network.measure import Meter, Metered, Sample
 from canopy_load.brokers.frames import FrameError
 from canopy_load.brokers.listeners import Listener
 from canopy_load.brokers.process import HOST, START_TIMEOUT, BrokerFailed, BrokerProcess, Cores, at_work, free_port
-from canopy_load.brokers.registry import PEERS, mosquitto_with
+from canopy_load.brokers.registry import PEERS
 from canopy_load.brokers.stats import median, ratio
 
 QUICK: Final = 10
@@ -90,6 +90,10 @@ class Case:
         """A count for this run."""
         return max(least, count // self.divide)
 
+    def meter(self, process: Metered) -> Meter:
+        """What is measured, for as long as this run is to last."""
+        return Meter(process, self.seconds / 4, self.seconds)
+
     @contextmanager
     def folder(self) -> Iterator[Path]:
         """An empty folder that goes with the block; a broker that gives up its privileges may write there."""
@@ -109,29 +113,18 @@ class Case:
         listener: Listener | None = None,
     ) -> Iterator[BrokerProcess]:
         """A fresh process of the entrant, ended with the block; ``settings`` as an entrant has them, and the rest as
-        ``Peer.command`` has it."""
+        ``Peer.command`` and ``BrokerProcess`` have it."""
         with nullcontext(folder) if folder is not None else self.folder() as place:
             port = free_port()
             asked = [each.replace("FOLDER", str(place)) for each in (*self.entrant.settings, *settings)]
-            command = self.command(port, place, asked, statistics, waiting, listener)
+            command = self.command(port, place, asked, statistics=statistics, waiting=waiting, listener=listener)
             with BrokerProcess(command, port, self.cores.broker if pinned else None, patience) as process:
                 yield process
 
-    def command(
-        self,
-        port: int,
-        folder: Path,
-        settings: Sequence[str],
-        statistics: int = 0,
-        waiting: int = 0,
-        listener: Listener | None = None,
-    ) -> list[str]:
-        """Return the command that starts the entrant on a port of 127.0.0.1."""
-        peer = PEERS[self.entrant.peer]
-        if self.entrant.peer != "mosquitto":
-            return peer.command(port, folder, waiting, (*settings, *self.settings), statistics, listener)
-        command = peer.command(port, folder, waiting, statistics=statistics, listener=listener)
-        return mosquitto_with(command, settings)
+    def command(self, port: int, folder: Path, settings: Sequence[str], **order: Any) -> list[str]:
+        """Return the command that starts the entrant on a port of 127.0.0.1; ``order`` as ``Peer.command`` has it."""
+        own = self.settings if self.entrant.peer.startswith("canopy") else ()
+        return PEERS[self.entrant.peer].command(port, folder, settings=(*settings, *own), **order)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from benchmarks.clients import opened, publish_all, sessions, stay
 from benchmarks.network import links
 from benchmarks.network.links import Link, Loop, receive
 from benchmarks.network.loads import AckedPairs, ClosedLoop, Shape, Source, publishes, topic
-from benchmarks.network.measure import Meter, Spent, measure
+from benchmarks.network.measure import Spent, measure
 from benchmarks.network.paced import Clocked
 from benchmarks.network.streams import Ledger, PublisherAcks
 from benchmarks.runner import Bench, Case, Entrant, Line, NotRun, Row, line_of
@@ -124,7 +124,7 @@ def pairs(case: Case) -> Iterator[Line]:
         links.subscribe_all(hearing, lambda number: [(topic(number), 1)])
         links.prepare([*hearing, *sending])
         load = AckedPairs(loop, sending, hearing, PAIR_SHAPE, 1)
-        yield line_of("", measure(Meter(process, case.seconds / 4, case.seconds), loop, load))
+        yield line_of("", measure(case.meter(process), loop, load))
 
 
 class ToAway(ClosedLoop):
@@ -154,7 +154,7 @@ def away(case: Case) -> Iterator[Line]:
         process.settle()
         empty = bytes_on_disk(folder)
         load = ToAway(loop, sending, AWAY_SHAPE)
-        sample = measure(Meter(process, case.seconds / 4, case.seconds), loop, load)
+        sample = measure(case.meter(process), loop, load)
         process.end()
         kept = (bytes_on_disk(folder) - empty) / load.ledger.delivered
         # Below a byte a message it is something else that has grown.
@@ -217,7 +217,7 @@ def latency(case: Case) -> Iterator[Line]:
         sending = opened(stack, process.port, "publisher")
         links.prepare(sending)
         load = PacedAcks(loop, sending, RATE)
-        measure(Meter(process, case.seconds / 4, case.seconds), loop, load, at_begin=load.forget)
+        measure(case.meter(process), loop, load, at_begin=load.forget)
         yield Line("", percentiles_ms(load.waits))
 
 

@@ -14,16 +14,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
-from socket import socket
 from typing import Final
 
-from benchmarks.clients import heard, opened, waiting
+from benchmarks.clients import BEGIN, heard, opened, wait_linked
 from benchmarks.network import links
-from benchmarks.network.links import LoadError, Loop
+from benchmarks.network.links import Loop
 from benchmarks.network.loads import AckedPairs, ClosedLoop, QuietPairs, Shape, topic
-from benchmarks.network.measure import Meter, measure
+from benchmarks.network.measure import measure
 from benchmarks.runner import HOST, Bench, Case, Line, Row, line_of, peers
-from canopy_load.brokers import frames
 from canopy_load.brokers.process import BrokerProcess, raise_file_limit
 from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.core.codec.encoder import encode
@@ -35,8 +33,6 @@ QUIET: Final = 3.0
 """Seconds after which a figure of `$SYS`, published every second, is taken for the last."""
 FOLDED: Final = 100_000
 SHAPE: Final = Shape(window=8_192, burst=512)
-LINKED: Final = 20.0
-"""Seconds until a message passes a link."""
 
 
 def branches(told: Connection, port: int, branch_count: int, each: int, folded: bool) -> None:
@@ -161,28 +157,15 @@ def _pair(case: Case, source: BrokerProcess, target: BrokerProcess, qos: int, st
     with Loop() as loop, ExitStack() as stack:
         hearing = opened(stack, target.port, "receiver")
         sending = opened(stack, source.port, "sender")
-        links.subscribe_all(hearing, lambda _: [(topic(0), qos), ("bench/begin", 0)])
-        _wait_linked(sending[0], hearing[0])
+        links.subscribe_all(hearing, lambda _: [(topic(0), qos), (BEGIN, 0)])
+        wait_linked(sending[0], hearing)
         links.prepare([*hearing, *sending])
         load: ClosedLoop
         load = AckedPairs(loop, sending, hearing, SHAPE, qos) if qos else QuietPairs(loop, sending, hearing, SHAPE)
         begun = target.cpu()
-        sample = measure(Meter(source, case.seconds / 4, case.seconds), loop, load)
+        sample = measure(case.meter(source), loop, load)
         beside = (target.cpu() - begun) / load.ledger.delivered / 1e3
         return line_of(step, sample, {} if target is source else {"CPU µs upstream": beside})
-
-
-def _wait_linked(sender: socket, receiver: socket) -> None:
-    """Until a message comes through; LoadError: none does."""
-    until = time.monotonic() + LINKED
-    while time.monotonic() < until:
-        sender.sendall(frames.publish("bench/begin", b""))
-        if waiting(receiver, 0.2):
-            # Those that were sent before it come, too.
-            while waiting(receiver, 0.5):
-                links.read_packet(receiver)
-            return
-    raise LoadError("no message came through the link")
 
 
 def local(case: Case) -> Iterator[Line]:

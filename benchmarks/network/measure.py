@@ -1,6 +1,7 @@
 """One measurement: a load, run for a while on one broker, and what it cost.
 
-Owns: ``Sample`` (what came of one run) and the order of a run: warm up, measure, stop, drain.
+Owns: ``Sample`` (what came of one run), the order of a run (warm up, measure, stop, drain), and the cost of work that
+is not measured by time (``settled``).
 
 Promises: CPU, time and deliveries are read at the same two moments; the garbage collector of the generator does not run
 between them; messages that have not come when the drain ends are lost.
@@ -13,8 +14,9 @@ from __future__ import annotations
 import gc
 import os
 import time
+from array import array
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from benchmarks.network.links import LoadError, Loop
@@ -44,6 +46,17 @@ class Load(Protocol):
 
     def missing(self) -> int:
         """Deliveries under way."""
+
+
+class Timed:
+    """A load that knows how long each delivery took, in nanoseconds."""
+
+    def __init__(self) -> None:
+        self.latencies = array("q")
+
+    def forget(self) -> None:
+        """Drop the times measured so far: the measured interval begins."""
+        del self.latencies[:]
 
 
 class Metered(Protocol):
@@ -113,7 +126,6 @@ class Sample:
     bytes_each: float | None = None
     p50_us: float | None = None
     p99_us: float | None = None
-    lateness_p99_us: float | None = None
     skipped: int = 0
     missed: Missed | None = None
     without: Sample | None = None
@@ -148,18 +160,6 @@ class Sample:
         """Whether the generator was at its limit while the broker was not: the rate is then not the broker's."""
         return self.generator_share > BUSY >= self.broker_share
 
-    def as_dict(self) -> dict[str, object]:
-        """Everything measured and derived, for JSON."""
-        data: dict[str, object] = asdict(self)
-        data["without"] = self.without.as_dict() if self.without else None
-        data["rate"] = self.rate
-        data["cpu_us"] = self.cpu_us
-        data["broker_share"] = self.broker_share
-        data["generator_share"] = self.generator_share
-        data["waited_share"] = self.waited_share
-        data["generator_bound"] = self.generator_bound
-        return data
-
 
 class Clocks:
     """What an interval costs, from the moment this is made."""
@@ -193,7 +193,7 @@ def measure(
     at_begin: Callable[[], None] | None = None,
 ) -> Sample:
     """Run a load on a broker; ``beside`` is the tick of something that runs beside it, ``at_begin`` is called when the
-    measured interval begins."""
+    measured interval begins. Of a load that is ``Timed``, the sample has the latencies since then."""
 
     def both(now: float) -> float:
         other = load.tick(now)
@@ -206,6 +206,8 @@ def measure(
     try:
         load.start()
         loop.run_until(time.monotonic() + meter.warmup, tick)
+        if isinstance(load, Timed):
+            load.forget()
         if at_begin is not None:
             at_begin()
         before = load.ledger.delivered
@@ -223,8 +225,11 @@ def measure(
         gc.unfreeze()
     if not units:
         raise LoadError(f"the broker delivered nothing in {spent.wall:.1f} s")
-    lost = load.ledger.lost + load.missing()
-    return Sample(units, spent, resident, lost, load.ledger.doubled)
+    sample = Sample(units, spent, resident, load.ledger.lost + load.missing(), load.ledger.doubled)
+    if isinstance(load, Timed):
+        latencies = sorted(each / 1e3 for each in load.latencies)
+        sample.p50_us, sample.p99_us = percentile(latencies, 0.5), percentile(latencies, 0.99)
+    return sample
 
 
 def drain(loop: Loop, load: Load) -> None:
@@ -239,11 +244,10 @@ def drain(loop: Loop, load: Load) -> None:
             return
 
 
-def add_latency(sample: Sample, latencies: list[int], lateness: list[int]) -> None:
-    """Put percentiles of nanoseconds into a sample, in microseconds."""
-    latencies.sort()
-    lateness.sort()
-    middle, high, late = percentile(latencies, 0.5), percentile(latencies, 0.99), percentile(lateness, 0.99)
-    sample.p50_us = None if middle is None else middle / 1e3
-    sample.p99_us = None if high is None else high / 1e3
-    sample.lateness_p99_us = None if late is None else late / 1e3
+def settled(process: Metered, clocks: Clocks, answered: Spent, count: int, memory: int) -> Sample:
+    """The cost of ``count`` units, each of which needs memory: the time until all were ``answered``, CPU and memory
+    once the broker is at rest. ``memory``: its bytes before."""
+    process.settle()
+    spent = replace(answered, broker=clocks.read().broker)
+    resident = process.resident()
+    return Sample(count, spent, resident, bytes_each=(resident - memory) / count)

@@ -4,8 +4,7 @@ Owns: the clock that such a load goes by (``Clocked``), paced publishing with la
 UNSUBSCRIBE that runs beside another load.
 
 Promises: each message carries the time it was handed to the kernel; latency is the time at which the subscriber's read
-returned, less that, in nanoseconds, for every delivery and not a sample. How late the generator itself was is kept
-apart (``lateness``), so that nobody mistakes it for the broker's.
+returned, less that, in nanoseconds, for every delivery and not a sample.
 
 It is for low rates: frames are looked at one by one.
 """
@@ -14,11 +13,11 @@ from __future__ import annotations
 
 import socket
 import time
-from array import array
 from typing import Final
 
 from benchmarks.network.links import Link, LoadError, Loop, receive
 from benchmarks.network.loads import topic
+from benchmarks.network.measure import Timed
 from benchmarks.network.streams import Ledger, step
 from canopy_load.brokers import frames
 from canopy_load.brokers.frames import PAYLOAD_HEAD, FrameError, PublishShape
@@ -58,7 +57,7 @@ class Clocked:
         raise NotImplementedError
 
 
-class Paced(Clocked):
+class Paced(Clocked, Timed):
     """``publishers`` send in turn, together ``rate`` messages a second; each subscriber hears one publisher.
 
     With as many subscribers as publishers they are pairs; with one publisher, all subscribers hear it; a single
@@ -74,10 +73,9 @@ class Paced(Clocked):
         payload: int = 64,
         level: int = frames.MQTT_3_1_1,
     ) -> None:
-        super().__init__(1.0 / rate)
+        Clocked.__init__(self, 1.0 / rate)
+        Timed.__init__(self)
         self.ledger = Ledger()
-        self.latencies = array("q")
-        self.lateness = array("q")
         self.sent = 0
         self._turn = 0
         self._each = max(1, len(subscribers) // len(publishers))
@@ -96,20 +94,13 @@ class Paced(Clocked):
         """Deliveries under way: sent, not delivered, and not known to be lost."""
         return self.sent * self._each - self.ledger.delivered - self.ledger.lost
 
-    def forget(self) -> None:
-        """Drop the times measured so far: the measured interval begins."""
-        del self.latencies[:]
-        del self.lateness[:]
-
     def _send(self) -> None:
         number = self._turn
         self._turn = (number + 1) % len(self._links)
         sequence = self._sequences[number]
         self._sequences[number] = (sequence + 1) % CYCLE
         frame = self._frames[number]
-        stamp = time.monotonic_ns()
-        PAYLOAD_HEAD.pack_into(frame, self._at, number, sequence, 0, stamp)
-        self.lateness.append(stamp - int(self._next * 1e9))
+        PAYLOAD_HEAD.pack_into(frame, self._at, number, sequence, 0, time.monotonic_ns())
         self._links[number].send(bytes(frame))
         self.sent += 1
 

@@ -24,7 +24,7 @@ from benchmarks.network import links
 from benchmarks.network.frozen import PLUGS, Frozen, frozen_clients
 from benchmarks.network.links import Loop
 from benchmarks.network.loads import AckedPairs, ClosedLoop, FanIn, FanOut, QuietPairs, Shape, topic
-from benchmarks.network.measure import Clocks, Meter, Metered, Sample, Spent, add_latency, measure
+from benchmarks.network.measure import Clocks, Meter, Sample, measure, settled
 from benchmarks.network.paced import Churn, Paced
 from benchmarks.runner import Bench, Case, Line, NotRun, Row, line_of, peers
 from canopy_load.brokers import frames
@@ -164,10 +164,7 @@ def _paced_on(loop: Loop, run: Run, publishers: int, subscribers: int, rate: flo
         each = subscribers // publishers
         links.subscribe_all(hearing, lambda number: [(topic(number // each) if each else EVERY, 0)])
         links.prepare(hearing + sending)
-        load = Paced(loop, sending, hearing, rate)
-        sample = measure(run.meter, loop, load, at_begin=load.forget)
-        add_latency(sample, load.latencies.tolist(), load.lateness.tolist())
-        return sample
+        return measure(run.meter, loop, Paced(loop, sending, hearing, rate))
 
 
 def _beside_idle(run: Run) -> Sample:
@@ -198,7 +195,7 @@ def _connect(run: Run, clients: int = 4000) -> Sample:
         process.settle()
         memory, clocks = process.resident(), Clocks(process)
         with run.clients("client", count):
-            return _settled(process, clocks, clocks.read(), count, memory)
+            return settled(process, clocks, clocks.read(), count, memory)
 
 
 def _subscribe(run: Run, clients: int, filters: Callable[[int], list[tuple[str, int]]]) -> Sample:
@@ -207,15 +204,7 @@ def _subscribe(run: Run, clients: int, filters: Callable[[int], list[tuple[str, 
         process.settle()
         memory, clocks = process.resident(), Clocks(process)
         links.subscribe_all(subscribers, filters)
-        return _settled(process, clocks, clocks.read(), count, memory)
-
-
-def _settled(process: Metered, clocks: Clocks, answered: Spent, count: int, memory: int) -> Sample:
-    """The cost of ``count`` units: the time until all were answered, CPU and memory once the broker is at rest."""
-    process.settle()
-    spent = replace(answered, broker=clocks.read().broker)
-    resident = process.resident()
-    return Sample(count, spent, resident, bytes_each=(resident - memory) / count)
+        return settled(process, clocks, clocks.read(), count, memory)
 
 
 def _own_filters(run: Run) -> Sample:
@@ -285,15 +274,7 @@ def _to_readers(
         links.prepare(hearing + sending)
         load = make(loop, sending[0], hearing)
         warm: list[int] = []
-
-        def begin() -> None:
-            warm.append(load.sent)
-            if isinstance(load, Paced):
-                load.forget()
-
-        sample = measure(run.meter, loop, load, at_begin=begin)
-        if isinstance(load, Paced):
-            add_latency(sample, load.latencies.tolist(), load.lateness.tolist())
+        sample = measure(run.meter, loop, load, at_begin=lambda: warm.append(load.sent))
         if frozen is not None:
             run.meter.process.settle()
             sample.missed = frozen.thaw(load.sent, load.sent - warm[0])

@@ -370,7 +370,7 @@ class PublisherAcks:
             run -= len(data[offset : offset + 4 * run : 4].lstrip(first))
             stop = offset + 4 * run
             if data[offset + 1 : stop : 4] != b"\x02" * run:
-                raise FrameError(f"the broker answered with {packet_name(first)} carrying a reason code")
+                raise FrameError(f"the broker answered with {frames.packet_name(first[0])} carrying a reason code")
             if first[0] in (frames.PUBACK, frames.PUBCOMP):
                 finished += run
             elif first[0] == frames.PUBREC:
@@ -378,12 +378,7 @@ class PublisherAcks:
                 reply[0::4] = b"\x62" * run
                 self.answer += reply
             else:
-                raise FrameError(f"the broker sent {packet_name(first)} to a publisher")
+                raise FrameError(f"the broker sent {frames.packet_name(first[0])} to a publisher")
             offset = stop
         self._carry = data[offset:]
         return finished
-
-
-def packet_name(first: bytes) -> str:
-    """The name of a packet by its first byte."""
-    return frames.packet_name(first[0])

@@ -14,7 +14,6 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from socket import socket
 from typing import Final
@@ -23,7 +22,7 @@ from benchmarks.clients import opened
 from benchmarks.network import links
 from benchmarks.network.links import LoadError, Loop, receive
 from benchmarks.network.loads import topic
-from benchmarks.network.measure import Clocks, Meter, Sample, add_latency, measure
+from benchmarks.network.measure import Clocks, Sample, measure, settled
 from benchmarks.network.paced import Clocked, Paced
 from benchmarks.network.streams import Ledger
 from benchmarks.runner import Case, Line, NotRun, line_of
@@ -51,45 +50,34 @@ def run(case: Case) -> Iterator[Line]:
     with case.broker() as process, ExitStack() as stack:
         # Both loops before the sockets: a loop made after a thousand of them cannot pace as finely.
         alone, beside = stack.enter_context(Loop()), stack.enter_context(Loop())
-        port, meter = process.port, Meter(process, case.seconds / 4, case.seconds)
+        port, meter = process.port, case.meter(process)
         subscribers = opened(stack, port, *(f"sub-{number}" for number in range(pairs)))
         publishers = opened(stack, port, *(f"pub-{number}" for number in range(pairs)))
         pulses = opened(stack, port, "pulse")
         links.subscribe_all(subscribers, lambda number: [(topic(number), 0)])
         links.prepare([*subscribers, *publishers])
 
-        load = Paced(alone, publishers, subscribers, rate)
-        without = _paced(meter, alone, load)
+        without = measure(meter, alone, Paced(alone, publishers, subscribers, rate))
         yield line_of("pairs, no idle clients", without)
 
         process.settle()
         memory, clocks = process.resident(), Clocks(process)
         idle = open_crowd(port, case.size, KEEP_ALIVE)
         stack.callback(links.close_all, idle)
-        answered = clocks.read()
-        process.settle()
-        resident, spent = process.resident(), replace(answered, broker=clocks.read().broker)
-        each = (resident - memory) / case.size
-        yield line_of("connect", Sample(case.size, spent, resident), {"B each": each})
+        yield line_of("connect", settled(process, clocks, clocks.read(), case.size, memory))
 
         crowd = Crowd(beside, idle, KEEP_ALIVE)
         yield line_of("keep alive", measure(meter, beside, crowd))
 
         load = Paced(beside, publishers, subscribers, rate)
         crowd.start()
-        sample = _paced(meter, beside, load, crowd)
+        sample = measure(meter, beside, load, crowd.tick)
         times = ratio(sample.cpu_us, without.cpu_us)
         yield line_of("pairs beside them", sample, {"CPU × without": times})
 
         done = Pulse(process, pulses[0]).aftermath(lambda: links.close_all(idle))
         sample = Sample(len(idle), done.spent, process.resident())
         yield line_of("leave", sample, {"deaf ms": done.deaf * 1e3})
-
-
-def _paced(meter: Meter, loop: Loop, load: Paced, crowd: Crowd | None = None) -> Sample:
-    sample = measure(meter, loop, load, None if crowd is None else crowd.tick, at_begin=load.forget)
-    add_latency(sample, load.latencies.tolist(), load.lateness.tolist())
-    return sample
 
 
 def source_address(number: int) -> str:

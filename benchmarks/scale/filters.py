@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from socket import socket
 from typing import Final
@@ -23,7 +23,7 @@ from benchmarks.clients import opened
 from benchmarks.network import links
 from benchmarks.network.links import Link, Loop
 from benchmarks.network.loads import ClosedLoop, QuietPair, Shape, Source
-from benchmarks.network.measure import Clocks, Meter, Sample, measure
+from benchmarks.network.measure import Clocks, Meter, Sample, measure, settled
 from benchmarks.network.streams import Rounds, StreamCheck
 from benchmarks.runner import Case, Line, NotRun, line_of
 from benchmarks.scale.pulse import Pulse
@@ -108,12 +108,7 @@ def _subscribed(stage: _Stage) -> Line:
     plan, process = stage.plan, stage.process
     memory, clocks = process.resident(), Clocks(process)
     links.subscribe_all(stage.subscribers, lambda client: _filters(client, plan.each), per_packet=PER_PACKET)
-    answered = clocks.read()
-    process.settle()
-    spent, resident = replace(answered, broker=clocks.read().broker), process.resident()
-    count = plan.each * plan.clients
-    each = (resident - memory) / count
-    return line_of("SUBSCRIBE", Sample(count, spent, resident), {"B each": each})
+    return line_of("SUBSCRIBE", settled(process, clocks, clocks.read(), plan.each * plan.clients, memory))
 
 
 def _filters(client: int, each: int) -> list[tuple[str, int]]:

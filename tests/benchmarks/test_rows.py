@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from benchmarks import runner, store
-from benchmarks.network.links import LoadError, Loop, receive
-from benchmarks.network.loads import Shape
+from benchmarks.network.links import LoadError
 from benchmarks.network.streams import Ledger
 from benchmarks.runner import Bench
 from benchmarks.scale import clients
@@ -23,29 +19,11 @@ from canopy_load.brokers import frames
 from canopy_load.brokers.database import database_missing
 from canopy_load.brokers.frames import FrameError, PublishShape
 from canopy_load.brokers.registry import PEERS
+from tests.benchmarks.wires import SHAPE, Wires, waiting
 
 LONG = pytest.mark.long
-SHAPE = Shape(window=8, burst=4)
 UNSTORED = pytest.mark.skipif(database_missing() != "", reason=database_missing())
 ABSENT = pytest.mark.skipif(PEERS["mosquitto"].missing() is not None, reason="mosquitto is not installed")
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as open_things:
-        yield open_things
-
-
-def pair(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
-    near, far = (stack.enter_context(end) for end in socket.socketpair())
-    near.setblocking(False)
-    far.setblocking(False)
-    return near, far
-
-
-def waiting(sock: socket.socket) -> bytes:
-    buffer = memoryview(bytearray(1 << 16))
-    return bytes(buffer[: receive(sock, buffer)])
 
 
 def test_a_round_visits_every_topic_and_as_many_filters_as_it_can() -> None:
@@ -56,29 +34,27 @@ def test_a_round_visits_every_topic_and_as_many_filters_as_it_can() -> None:
     assert {topic.split("/")[3] for topic in topics} == {f"{number:07d}" for number in range(10)}
 
 
-def test_deliveries_on_many_topics_are_all_accounted_for(stack: ExitStack) -> None:
-    loop = stack.enter_context(Loop())
-    publisher, heard = pair(stack)
-    subscriber, hearing = pair(stack)
+def test_deliveries_on_many_topics_are_all_accounted_for(wires: Wires) -> None:
+    publisher, heard = wires.pair()
+    subscriber, hearing = wires.pair()
     built = frames_of(0, 10, 64, SHAPE)
-    load = SpreadPairs(loop, [publisher], [subscriber], [built], SHAPE)
+    load = SpreadPairs(wires.loop, [publisher], [subscriber], [built], SHAPE)
     load.start()
     assert waiting(heard) == b"".join(built[:8])
     hearing.send(b"".join(built[:3]) + built[3][:50])
-    loop.turn(0)
+    wires.turn()
     hearing.send(built[3][50:] + built[5])  # message 4 is lost
-    loop.turn(0)
+    wires.turn()
     assert load.ledger == Ledger(delivered=5, lost=1)
     assert waiting(heard) == b"".join(built[8:12])
     hearing.send(built[9][:-1] + b"y")
     with pytest.raises(FrameError, match="changed"):
-        loop.turn(0)
+        wires.turn()
 
 
-def test_a_crowd_pings_in_turn_and_counts_the_answers(stack: ExitStack) -> None:
-    loop = stack.enter_context(Loop())
-    ends = [pair(stack) for _ in range(4)]
-    load = Crowd(loop, [near for near, _ in ends], keep_alive=40)
+def test_a_crowd_pings_in_turn_and_counts_the_answers(wires: Wires) -> None:
+    ends = [wires.pair() for _ in range(4)]
+    load = Crowd(wires.loop, [near for near, _ in ends], keep_alive=40)
     load.start()
     begin = load.tick(0.0)
     following = load.tick(begin + 25.0)
@@ -86,11 +62,11 @@ def test_a_crowd_pings_in_turn_and_counts_the_answers(stack: ExitStack) -> None:
     assert [waiting(far) for _, far in ends] == [frames.PINGREQ] * 3 + [b""]
     for _, far in ends[:2]:
         far.send(frames.PINGRESP)
-    loop.turn(0)
+    wires.turn()
     assert (load.ledger.delivered, load.missing()) == (2, 1)
     ends[0][1].send(frames.PUBLISH.to_bytes(1, "big") + b"\x00")
     with pytest.raises(LoadError, match="PUBLISH to an idle client"):
-        loop.turn(0)
+        wires.turn()
 
 
 def test_clients_come_from_as_many_addresses_as_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,34 +78,32 @@ def test_clients_come_from_as_many_addresses_as_they_need(monkeypatch: pytest.Mo
     assert "no address" in (why_not(3_000_000) or "")
 
 
-def test_publishes_to_the_absent_stay_within_their_window(stack: ExitStack) -> None:
+def test_publishes_to_the_absent_stay_within_their_window(wires: Wires) -> None:
     """Acknowledgements that come in pieces count when they are whole."""
-    loop = stack.enter_context(Loop())
-    near, far = pair(stack)
-    load = store.ToAway(loop, [near], SHAPE)
+    near, far = wires.pair()
+    load = store.ToAway(wires.loop, [near], SHAPE)
     load.start()
     sent = waiting(far)
     size = len(sent) // 8
     puback = b"\x40\x02\x00\x01"
     far.send(puback * 3 + puback[:2])
-    loop.turn(0)
+    wires.turn()
     assert waiting(far) == b""
     far.send(puback[2:])
-    loop.turn(0)
+    wires.turn()
     assert (load.ledger.delivered, load.missing()) == (4, 8)
     assert len(waiting(far)) == 4 * size
 
 
-def test_a_puback_is_timed_from_when_its_publish_was_due(stack: ExitStack) -> None:
-    loop = stack.enter_context(Loop())
-    near, far = pair(stack)
-    load = store.PacedAcks(loop, [near], 1.0)
+def test_a_puback_is_timed_from_when_its_publish_was_due(wires: Wires) -> None:
+    near, far = wires.pair()
+    load = store.PacedAcks(wires.loop, [near], 1.0)
     load.start()
     due = load.tick(0.0) if load.tick(0.0) else 0.0
     load.tick(due)
     assert load.missing() == 1
     far.send(b"\x40\x02\x00\x01")
-    loop.turn(0)
+    wires.turn()
     assert (load.missing(), load.ledger.delivered, len(load.waits)) == (0, 1, 1)
 
 

@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,7 +207,7 @@ class BrokerProcess:
                 self._child = self._start(output, unblocked)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-            self._wait_ready()
+            self._wait(lambda: _connect_once(self.port), f"no CONNACK after {self._patience:g} s")
         except BaseException:
             self.stop()
             raise
@@ -256,16 +256,7 @@ class BrokerProcess:
 
     def wait_listening(self, port: int) -> None:
         """Wait until a further port of the broker accepts connections; BrokerFailed if it does not."""
-        deadline = time.monotonic() + self._patience
-        while True:
-            self.check()
-            try:
-                socket.create_connection((HOST, port), 2.0).close()
-                return
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise BrokerFailed(f"nobody listens on port {port} ({error}): {self._tail()}") from error
-            time.sleep(0.02)
+        self._wait(lambda: socket.create_connection((HOST, port), 2.0).close(), f"nobody listens on port {port}")
 
     def resident(self) -> int:
         """Bytes of resident memory, exact where the kernel offers it."""
@@ -321,16 +312,17 @@ class BrokerProcess:
                 child.wait()
         return True
 
-    def _wait_ready(self) -> None:
+    def _wait(self, attempt: Callable[[], None], failed: str) -> None:
+        """Wait until an attempt raises no OSError any more; BrokerFailed if that takes too long."""
         deadline = time.monotonic() + self._patience
         while True:
             self.check()
             try:
-                _connect_once(self.port)
+                attempt()
                 return
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise BrokerFailed(f"no CONNACK after {self._patience:g} s ({error}): {self._tail()}") from error
+                    raise BrokerFailed(f"{failed} ({error}): {self._tail()}") from error
             time.sleep(0.02)
 
     def _tail(self) -> str:

@@ -69,19 +69,26 @@ class Peer:
         self,
         port: int,
         directory: Path,
-        waiting: int = 0,
+        *,
         settings: Sequence[str] = (),
+        waiting: int = 0,
         statistics: int = 0,
         listener: Listener | None = None,
     ) -> list[str]:
         """Return the command line that starts the broker; write its configuration into the (temporary, empty) folder.
 
         ``waiting``: messages that may wait for one client, who is left connected however long it does not read;
-        0: wide queues. A peer whose queues have no such bound keeps its own. ``settings`` (NAME=VALUE) are for Canopy
-        alone. ``statistics``: seconds between two publications below `$SYS`, for those whose drops can be read there
-        (Canopy, mosquitto); 0: none. ``listener``: a second listener, for peers that do not lack it."""
-        extra = [part for setting in settings for part in ("--set", setting)] if self.name.startswith("canopy") else []
-        return [*self.begin(StartOrder(port, directory, waiting, statistics, listener)), *extra]
+        0: wide queues. A peer whose queues have no such bound keeps its own. ``settings`` are NAME=VALUE for Canopy,
+        and for others lines of the configuration file with which their command ends. ``statistics``: seconds between
+        two publications below `$SYS`, for those whose drops can be read there (Canopy, mosquitto); 0: none.
+        ``listener``: a second listener, for peers that do not lack it."""
+        command = self.begin(StartOrder(port, directory, waiting, statistics, listener))
+        if self.name.startswith("canopy"):
+            return [*command, *(part for setting in settings for part in ("--set", setting))]
+        if settings:
+            with Path(command[-1]).open("a") as config:
+                config.writelines(f"{line}\n" for line in settings)
+        return command
 
 
 def python_module(module: str) -> list[str]:
@@ -145,13 +152,6 @@ def _mosquitto_listener(listener: Listener | None) -> str:
         f"certfile {listener.certificate}\nkeyfile {listener.key}\ntls_version tlsv1.3\nuser {getpass.getuser()}\n"
     )
     return f"listener {listener.port} 127.0.0.1\n" + (secured if listener.kind == TLS else "protocol websockets\n")
-
-
-def mosquitto_with(command: list[str], lines: Sequence[str]) -> list[str]:
-    """Add lines to the configuration file of a command that starts mosquitto, and return the command."""
-    with Path(command[-1]).open("a") as config:
-        config.writelines(f"{line}\n" for line in lines)
-    return command
 
 
 def _mosquitto(order: StartOrder) -> list[str]:

@@ -86,11 +86,9 @@ class Writer:
         self.count = 0
         if path.exists():
             raise CaptureError(f"{path}: exists already; give another name")
-        try:
+        with _writing(path):
             number, name = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".part", dir=path.parent)
             os.close(number)
-        except OSError as error:
-            raise CaptureError(f"{path}: cannot be written ({_reason(error)})") from error
         self._draft = Path(name)
         self._file = pq.ParquetWriter(
             name, self.schema, compression="zstd", use_dictionary=["topic", "content_type", "response_topic"]
@@ -105,10 +103,8 @@ class Writer:
         rows = pa.record_batch(
             [pa.array(columns[each.name], each.type) for each in self.schema], schema=self.schema
         )  # fmt: skip
-        try:
+        with _writing(self.path):
             self._file.write_batch(rows)
-        except OSError as error:
-            raise CaptureError(f"{self.path}: cannot be written ({_reason(error)})") from error
         self.count += rows.num_rows
 
     def finish(self, metadata: Mapping[str, str]) -> None:
@@ -118,7 +114,7 @@ class Writer:
             CaptureError: it cannot be written.
         """
         about = {"format": str(FORMAT), "count": str(self.count), **metadata}
-        try:
+        with _writing(self.path):
             self._file.add_key_value_metadata({PREFIX + name: value for name, value in about.items()})
             self._file.close()
             # A temporary file is its owner's alone; a capture is as readable as other files are.
@@ -126,8 +122,6 @@ class Writer:
             os.umask(mask)
             self._draft.chmod(0o666 & ~mask)
             self._draft.replace(self.path)
-        except OSError as error:
-            raise CaptureError(f"{self.path}: cannot be written ({_reason(error)})") from error
 
     def __enter__(self) -> Self:
         return self
@@ -139,6 +133,14 @@ class Writer:
             self._file.close()
         with contextlib.suppress(OSError):
             self._draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CaptureError(f"{path}: cannot be written ({_reason(error)})") from error
 
 
 @dataclass(frozen=True)

@@ -134,16 +134,8 @@ def account(judge: Judge) -> Account:
 
 
 def _deliveries(receipt: Receipt) -> Deliveries:
-    return Deliveries(
-        received=receipt.received,
-        lost=receipt.missing,
-        duplicates=receipt.duplicates,
-        redelivered=receipt.redelivered,
-        reordered=receipt.reordered,
-        altered=receipt.altered,
-        unjudged=receipt.unjudged,
-        retained=receipt.retained,
-    )
+    names = ("received", "duplicates", "redelivered", "reordered", "altered", "unjudged", "retained")
+    return Deliveries(lost=receipt.missing, **{name: getattr(receipt, name) for name in names})
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from canopy_load.report.result import Deliveries, GroupResult, Latency, Result, ThresholdResult
+from canopy_load.report.result import GroupResult, Result, ThresholdResult
 from canopy_load.scenario.thresholds import LATENCIES, Threshold
 
 _OF_DELIVERIES: Final = frozenset(("received", "lost", "duplicates", "reordered", "altered", "unconfirmed", "unjudged"))
@@ -30,10 +30,10 @@ def figure(result: Result, threshold: Threshold) -> float | None:
     name = threshold.figure
     if threshold.group is not None:
         (group,) = (each for each in result.groups if each.name == threshold.group)
-        return _of(group, name)
+        return _of_either(group, name)
     for prefix, latency in (("connect_", result.connect), ("round_trip_", result.round_trip)):
         if name.startswith(prefix) and name.removeprefix(prefix) in LATENCIES:
-            return _of_latency(latency, name.removeprefix(prefix))
+            return _of(latency, name.removeprefix(prefix))
     of = result.deliveries
     alone: dict[str, float | None] = {
         "rate": result.receive_rate,
@@ -47,22 +47,20 @@ def figure(result: Result, threshold: Threshold) -> float | None:
     if name in alone:
         return alone[name]
     if name in LATENCIES or name in _OF_DELIVERIES:
-        return _of(result, name)
+        return _of_either(result, name)
     return float(sum(getattr(group, name) for group in result.groups))
 
 
-def _of(whose: Result | GroupResult, name: str) -> float | None:
+def _of_either(whose: Result | GroupResult, name: str) -> float | None:
     if name in LATENCIES:
-        return _of_latency(whose.latency, name)
-    return _of_deliveries(whose.deliveries, name) if name in _OF_DELIVERIES else float(getattr(whose, name))
+        return _of(whose.latency, name)
+    if name in _OF_DELIVERIES:
+        # If no delivery was due, none can have been lost.
+        known = name == "unjudged" or whose.deliveries.expected
+        return _of(whose.deliveries, name) if known else None
+    return _of(whose, name)
 
 
-def _of_deliveries(of: Deliveries, name: str) -> float | None:
-    """Return a figure of deliveries; None if no delivery was due, so that none can have been lost."""
-    known = name == "unjudged" or of.expected
-    return float(getattr(of, name)) if known else None
-
-
-def _of_latency(latency: Latency, name: str) -> float | None:
-    found = getattr(latency, name)
+def _of(whose: object, name: str) -> float | None:
+    found = getattr(whose, name)
     return None if found is None else float(found)

@@ -172,11 +172,10 @@ def prove(
     """Find out what a broker loses, doubles or reorders while clients come, go, and lose their connections."""
     from canopy_load.engine.running import run
     from canopy_load.prove import report
-    from canopy_load.prove.brokers.driver import find
+    from canopy_load.prove.brokers.driver import Driver, find
     from canopy_load.prove.brokers.started import unmade
     from canopy_load.prove.ground import PATIENCE
     from canopy_load.prove.ground import Login as Names
-    from canopy_load.prove.judge import Durability
     from canopy_load.prove.pieces import Played, place, play_pieces
     from canopy_load.prove.plan import make
     from canopy_load.prove.summary import added, packets_of_findings
@@ -207,16 +206,15 @@ def prove(
     if chosen.fault and not faults:
         why = "; ".join(f"{each}: {reason}" for each, reason in lacking.items())
         raise Misuse(f"nothing of what --fault asks for can be made here ({why})")
-    limit = chosen.timeout or (driver.timeout if driver is not None else 1.0)
+    of = driver or Driver()
+    limit = chosen.timeout or of.timeout
     count = chosen.nodes if driver is not None else len(target or ())
     number = next((each for each in (chosen.replay, chosen.seed) if each is not None), secrets.randbits(32))
     login = Names(user, password)
-    max_qos = driver.max_qos if driver is not None else 2
-    stay = driver is not None and driver.sessions_stay
     lacks = {str(each): why for each, why in lacking.items()}
-    if max_qos < 2:
+    if of.max_qos < 2:
         lacks["QoS 2"] = "the broker takes such messages with a lower QoS"
-    promised = driver.durability if driver is not None else Durability()
+    promised = of.durability
     if chosen.recovery is not None:
         promised = replace(promised, recovery=chosen.recovery)
     about = f"{broker}: {driver.version}" if driver is not None else " ".join(target or ())
@@ -227,8 +225,9 @@ def prove(
     _check_hosts(targets)
 
     plan = partial(
-        make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=max_qos, sessions_stay=stay
-    )
+        make, faults=faults, nodes=count, timeout=limit, crowd=chosen.crowd, max_qos=of.max_qos,
+        sessions_stay=of.sessions_stay,
+    )  # fmt: skip
     _check_until(number, chosen, plan)
 
     async def work(stop: asyncio.Event) -> Played:

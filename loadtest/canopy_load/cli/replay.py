@@ -23,7 +23,9 @@ from canopy_load.cli.common import (
     Output,
     Secured,
     TargetOption,
+    clear,
     parse_targets,
+    passing,
     play_and_report,
     seconds_option,
     stamp,
@@ -80,19 +82,17 @@ def capture(
         broker, filters or ["#"], file, qos, VERSIONS[mqtt], seconds,
         messages, sizes_only, user, password,
     )  # fmt: skip
-    watched = sys.stderr.isatty()
 
     def progress(count: int) -> None:
-        if watched:
-            typer.echo(f"\r\x1b[K{counted(count, 'message')} (Ctrl-C ends the capture)", nl=False, err=True)
+        if sys.stderr.isatty():
+            passing(f"{counted(count, 'message')} (Ctrl-C ends the capture)")
 
     try:
         found = run(lambda stop: work(wanted, stop, progress))
     except asyncio.CancelledError:
         raise LoadError("ended by a second signal; there is no capture") from None
     finally:
-        if watched:
-            typer.echo("\r\x1b[K", nl=False, err=True)
+        clear()
     typer.echo(f"{file}: {found}")
     if found.trouble:
         raise LoadError(f"{wanted.target}: {found.trouble}; {file} holds what came until then")

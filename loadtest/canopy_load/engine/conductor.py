@@ -62,6 +62,8 @@ LOOK: Final = 0.1
 """Seconds between two looks at the broker's CPU and memory."""
 GRACE: Final = 10.0
 """Seconds a process has to end."""
+LAST: Final[dict[type, str]] = {Draining: "draining", Up: "up", Over: "over", ProcessOutcome: "outcome"}
+"""The attributes of a `_Process` that hold its last message of each of these kinds."""
 
 
 class RunError(LoadError):
@@ -184,14 +186,8 @@ class Conductor:
         if isinstance(message, Interval):
             process.intervals.append(message)
             self._tell_seconds()
-        elif isinstance(message, Draining):
-            process.draining = message
-        elif isinstance(message, Up):
-            process.up = message
-        elif isinstance(message, Over):
-            process.over = message
-        elif isinstance(message, ProcessOutcome):
-            process.outcome = message
+        elif (name := LAST.get(type(message))) is not None:
+            setattr(process, name, message)
         elif isinstance(message, Failed):
             self._failure = message.why
         elif isinstance(message, Exhausted):

@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 from canopy_load.engine.job import Target
 from canopy_load.engine.websocket import WebSocket
@@ -69,10 +69,8 @@ async def open_stream(target: Target, protocol: object, sock: socket.socket | No
     if target.framed:
         web = WebSocket(protocol, target.authority, target.path)
     first = cast(asyncio.Protocol, web if web is not None else protocol)
-    if sock is not None:
-        await loop.create_connection(lambda: first, sock=sock, ssl=secured, server_hostname=name)
-    else:
-        await loop.create_connection(lambda: first, target.host, target.port, ssl=secured, server_hostname=name)
+    where: dict[str, Any] = {"host": target.host, "port": target.port} if sock is None else {"sock": sock}
+    await loop.create_connection(lambda: first, **where, ssl=secured, server_hostname=name)
     if web is not None:
         try:
             await web.opened

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from canopy_load.engine.job import Audience
 from canopy_load.report.junit import JUnitCase, suite
-from canopy_load.report.report_files import ReportError
+from canopy_load.report.report_files import ReportError, write_all
 from canopy_load.report.result import Result, Second, ThresholdResult
 from canopy_load.report.wording import findings, threshold_value
 
@@ -145,11 +144,4 @@ def write(path: Path, text: str) -> None:
     Raises:
         ReportError: it cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".canopy-load-", dir=path.parent) as hidden:
-            draft = Path(hidden) / path.name
-            draft.write_bytes(text.encode("utf-8", "backslashreplace"))
-            draft.replace(path)
-    except OSError as error:
-        raise ReportError(f"{path}: cannot be written ({error.strerror or error})") from error
+    write_all(path.parent, {path.name: text}, f"{path}:")

@@ -82,6 +82,16 @@ def put(folder: Path, texts: Mapping[str, str]) -> Path:
         ReportError: the folder cannot be made or written to, or the disk is full.
     """
     folder = unused(folder)
+    write_all(folder, texts, f"{folder}: the report")
+    return folder
+
+
+def write_all(folder: Path, texts: Mapping[str, str], what: str) -> None:
+    """Write files, by name, in place of those before, each whole. `what` is written, for people.
+
+    Raises:
+        ReportError: the folder cannot be made or written to, or the disk is full.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as hidden:
@@ -90,5 +100,4 @@ def put(folder: Path, texts: Mapping[str, str]) -> Path:
             for name in texts:
                 (Path(hidden) / name).replace(folder / name)
     except OSError as error:
-        raise ReportError(f"{folder}: the report cannot be written ({error.strerror or error})") from error
-    return folder
+        raise ReportError(f"{what} cannot be written ({error.strerror or error})") from error

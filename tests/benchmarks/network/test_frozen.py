@@ -8,8 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,8 @@ import pytest
 
 from benchmarks.network import links
 from benchmarks.network.frozen import Frozen, read_all
-from benchmarks.network.links import LoadError, Loop, receive
-from benchmarks.network.loads import FanOut, Shape
+from benchmarks.network.links import LoadError
+from benchmarks.network.loads import FanOut
 from benchmarks.network.measure import Missed
 from benchmarks.network.rows import BENCH, ROWS, sample_of
 from benchmarks.network.streams import Ledger
@@ -27,10 +25,10 @@ from benchmarks.runner import Case
 from canopy_load.brokers import frames
 from canopy_load.brokers.process import HOST, BrokerFailed, BrokerProcess, Cores, free_port
 from canopy_load.brokers.registry import PEERS
+from tests.benchmarks.wires import SHAPE, Wires, packets, waiting
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "benchmarks", "network"]
-SHAPE = Shape(window=8, burst=4)
 FRAME = frames.publish("bench/0000", frames.payload(0, 0, 64))
 MOSQUITTO_MISSING = PEERS["mosquitto"].missing()
 
@@ -51,61 +49,50 @@ class Script(socket.socket):
         self.asked += bytes(data)
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as open_things:
-        yield open_things
-
-
-def pair(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
-    near, far = (stack.enter_context(end) for end in socket.socketpair())
-    return near, far
-
-
-def script(stack: ExitStack, *reads: bytes | None) -> Script:
-    made = stack.enter_context(Script())
+def script(wires: Wires, *reads: bytes | None) -> Script:
+    made = wires.stack.enter_context(Script())
     made.reads = list(reads)
     return made
 
 
-def test_reading_ends_where_the_broker_has_nothing_more(stack: ExitStack) -> None:
+def test_reading_ends_where_the_broker_has_nothing_more(wires: Wires) -> None:
     whole = FRAME * 5
-    sock = script(stack, whole[:70], whole[70:] + frames.PINGRESP + FRAME, frames.PINGRESP + frames.PINGRESP)
+    sock = script(wires, whole[:70], whole[70:] + frames.PINGRESP + FRAME, frames.PINGRESP + frames.PINGRESP)
     assert read_all(sock, math.inf) == (6, False)
     assert sock.asked == frames.PINGREQ * 3
 
 
-def test_a_broker_that_falls_silent_is_asked_again(stack: ExitStack) -> None:
-    sock = script(stack, FRAME, None, None, frames.PINGRESP, frames.PINGRESP)
+def test_a_broker_that_falls_silent_is_asked_again(wires: Wires) -> None:
+    sock = script(wires, FRAME, None, None, frames.PINGRESP, frames.PINGRESP)
     assert read_all(sock, math.inf) == (1, False)
     assert sock.asked == frames.PINGREQ * 4
 
 
-def test_a_broker_that_stays_silent_is_an_error(stack: ExitStack) -> None:
-    near, _ = pair(stack)
+def test_a_broker_that_stays_silent_is_an_error(wires: Wires) -> None:
+    near, _ = wires.pair()
     with pytest.raises(LoadError, match="not sent everything"):
         read_all(near, time.monotonic())
 
 
-def test_what_came_before_the_connection_ended_counts(stack: ExitStack) -> None:
-    near, far = pair(stack)
+def test_what_came_before_the_connection_ended_counts(wires: Wires) -> None:
+    near, far = wires.pair()
     far.sendall(FRAME * 3)
     far.shutdown(socket.SHUT_WR)
     assert read_all(near, math.inf) == (3, True)
 
 
-def test_what_was_sent_and_did_not_come_was_missed(stack: ExitStack) -> None:
+def test_what_was_sent_and_did_not_come_was_missed(wires: Wires) -> None:
     def crowd(*received: int) -> Frozen:
         reads = [(FRAME * count + frames.PINGRESP, frames.PINGRESP) for count in received]
-        return Frozen([script(stack, *each) for each in reads], filled=10)
+        return Frozen([script(wires, *each) for each in reads], filled=10)
 
     assert crowd(10, 4).thaw(sent=20, measured=15) == Missed(clients=2, messages=20 + 26, cut=0, full=True)
     # Fifteen of the twenty were measured: who missed fewer had room for some of them.
     assert crowd(15, 4, 16).thaw(sent=20, measured=15) == Missed(clients=3, messages=15 + 26 + 14, cut=0, full=False)
 
 
-def test_who_was_disconnected_is_told_apart(stack: ExitStack) -> None:
-    crowd = Frozen([script(stack, FRAME * 12, b""), script(stack, frames.PINGRESP)], filled=2)
+def test_who_was_disconnected_is_told_apart(wires: Wires) -> None:
+    crowd = Frozen([script(wires, FRAME * 12, b""), script(wires, frames.PINGRESP)], filled=2)
     assert crowd.thaw(sent=10, measured=10) == Missed(clients=2, messages=12, cut=1, full=True)
 
 
@@ -124,26 +111,20 @@ def test_little_is_on_the_way_to_a_narrow_client(tmp_path: Path) -> None:
     assert segments[0] <= links.NARROW_SEGMENT < segments[1]
 
 
-def test_many_topics_are_sent_in_turn_and_all_accounted_for(stack: ExitStack) -> None:
-    loop = stack.enter_context(Loop())
-    (publisher, heard), (subscriber, hearing) = pair(stack), pair(stack)
-    for sock in (publisher, subscriber, heard):
-        sock.setblocking(False)
-    load = FanOut(loop, publisher, [subscriber], SHAPE, topics=4)
+def test_many_topics_are_sent_in_turn_and_all_accounted_for(wires: Wires) -> None:
+    (publisher, heard), (subscriber, hearing) = wires.pair(), wires.pair()
+    load = FanOut(wires.loop, publisher, [subscriber], SHAPE, topics=4)
     load.start()
-    buffer = memoryview(bytearray(1 << 16))
-    data = bytes(buffer[: receive(heard, buffer)])
-    size = frames.packet_size(data)
-    sent = [data[at : at + size] for at in range(0, len(data), size)]
+    sent = packets(waiting(heard))
     assert [frames.PublishShape.read(each, 0, frames.MQTT_3_1_1).topic for each in sent] == [
         f"bench/{number:04d}" for number in (0, 1, 2, 3) * 2
     ]
     assert load.sent == 8
     hearing.sendall(b"".join(sent[:3] + sent[4:]))
-    loop.turn(0)
+    wires.turn()
     assert load.ledger == Ledger(delivered=7, lost=1)
     with pytest.raises(ValueError, match="3 topics"):
-        FanOut(loop, publisher, [], SHAPE, topics=3)
+        FanOut(wires.loop, publisher, [], SHAPE, topics=3)
 
 
 def test_a_row_is_measured_with_its_settings() -> None:

@@ -1,68 +1,14 @@
-"""The loads over socket pairs: the test plays the broker, and may lose, repeat and hold back what it likes."""
+"""The loads over socket pairs."""
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
-
 import pytest
 
-from benchmarks.network.links import Link, LoadError, Loop, receive
+from benchmarks.network.links import Link, LoadError, receive
 from benchmarks.network.loads import QuietPairs, Shape
 from benchmarks.network.paced import Churn, Paced
 from benchmarks.network.streams import Ledger
-from canopy_load.brokers import frames
-
-SHAPE = Shape(payload=64, window=8, burst=4)
-
-
-class Wires:
-    """Socket pairs: the load's ends and the broker's ends, all non-blocking."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self.loop = stack.enter_context(Loop())
-
-    def pairs(self, count: int) -> tuple[list[socket.socket], list[socket.socket]]:
-        ours: list[socket.socket] = []
-        theirs: list[socket.socket] = []
-        for _ in range(count):
-            near, far = (self._stack.enter_context(end) for end in socket.socketpair())
-            near.setblocking(False)
-            far.setblocking(False)
-            ours.append(near)
-            theirs.append(far)
-        return ours, theirs
-
-    def turn(self) -> None:
-        self.loop.turn(0)
-
-
-@pytest.fixture
-def wires() -> Iterator[Wires]:
-    with ExitStack() as stack:
-        yield Wires(stack)
-
-
-def waiting(sock: socket.socket) -> bytes:
-    """Everything that can be read now."""
-    data = b""
-    try:
-        while more := sock.recv(1 << 16):
-            data += more
-    except BlockingIOError:
-        pass
-    return data
-
-
-def packets(data: bytes) -> list[bytes]:
-    found: list[bytes] = []
-    offset = 0
-    while size := frames.packet_size(data, offset):
-        found.append(data[offset : offset + size])
-        offset += size
-    return found
+from tests.benchmarks.wires import SHAPE, Wires, packets, waiting
 
 
 def test_the_window_must_suit_the_burst_and_the_sequence_numbers() -> None:
@@ -73,51 +19,49 @@ def test_the_window_must_suit_the_burst_and_the_sequence_numbers() -> None:
 
 
 def test_a_pair_keeps_its_window_full_and_no_fuller(wires: Wires) -> None:
-    publishers, heard = wires.pairs(1)
-    subscribers, hearing = wires.pairs(1)
-    load = QuietPairs(wires.loop, publishers, subscribers, SHAPE)
+    (publisher, heard), (subscriber, hearing) = wires.pair(), wires.pair()
+    load = QuietPairs(wires.loop, [publisher], [subscriber], SHAPE)
     load.start()
-    data = waiting(heard[0])
+    data = waiting(heard)
     assert len(packets(data)) == 8
     wires.turn()
-    assert waiting(heard[0]) == b""
-    hearing[0].send(b"".join(packets(data)[:3]))
+    assert waiting(heard) == b""
+    hearing.send(b"".join(packets(data)[:3]))
     wires.turn()
-    assert waiting(heard[0]) == b""  # three free places are no burst
-    hearing[0].send(packets(data)[3])
+    assert waiting(heard) == b""  # three free places are no burst
+    hearing.send(packets(data)[3])
     wires.turn()
-    assert len(packets(waiting(heard[0]))) == 4
+    assert len(packets(waiting(heard))) == 4
     assert load.missing() == 8
 
 
 def test_a_loss_at_the_end_of_the_window_does_not_stop_the_load(wires: Wires) -> None:
-    publishers, heard = wires.pairs(1)
-    subscribers, hearing = wires.pairs(1)
-    load = QuietPairs(wires.loop, publishers, subscribers, SHAPE)
+    (publisher, heard), (subscriber, hearing) = wires.pair(), wires.pair()
+    load = QuietPairs(wires.loop, [publisher], [subscriber], SHAPE)
     load.start()
-    first = packets(waiting(heard[0]))
-    hearing[0].send(first[0])
+    first = packets(waiting(heard))
+    hearing.send(first[0])
     wires.turn()
     due = load.tick(100.0)
     assert load.tick(due - 0.01) == due
     due = load.tick(due)  # the first look
-    assert waiting(heard[0]) == b""
+    assert waiting(heard) == b""
     due = load.tick(due)
-    probe = packets(waiting(heard[0]))
+    probe = packets(waiting(heard))
     assert len(probe) == 4
-    hearing[0].send(b"".join(probe))
+    hearing.send(b"".join(probe))
     wires.turn()
     assert load.ledger == Ledger(delivered=5, lost=7)
-    assert len(packets(waiting(heard[0]))) == 8
+    assert len(packets(waiting(heard))) == 8
     for _ in range(20):
         due = load.tick(due)
     assert load.missing() < SHAPE.cycle // 2
 
 
 def test_paced_sends_by_the_clock_and_in_turn(wires: Wires) -> None:
-    publishers, heard = wires.pairs(2)
-    subscribers, hearing = wires.pairs(2)
-    load = Paced(wires.loop, publishers, subscribers, rate=100.0)
+    publishers, heard = zip(wires.pair(), wires.pair(), strict=True)
+    subscribers, hearing = zip(wires.pair(), wires.pair(), strict=True)
+    load = Paced(wires.loop, [*publishers], [*subscribers], rate=100.0)
     load.start()
     begin = load.tick(0.0)  # nothing is due before the start
     assert [waiting(sock) for sock in heard] == [b"", b""]
@@ -140,26 +84,26 @@ def test_paced_sends_by_the_clock_and_in_turn(wires: Wires) -> None:
 
 
 def test_churn_subscribes_anew_and_leaves_the_last(wires: Wires) -> None:
-    ours, theirs = wires.pairs(1)
-    churn = Churn(wires.loop, ours[0], rate=10.0)
+    near, far = wires.pair()
+    churn = Churn(wires.loop, near, rate=10.0)
     churn.start()
     begin = churn.tick(0.0)
     churn.tick(begin + 0.15)
-    sent = packets(waiting(theirs[0]))
+    sent = packets(waiting(far))
     assert [packet[0] for packet in sent] == [0x82, 0x82, 0xA2]
     assert b"churn/0/+/x" in sent[0]
     assert b"churn/1/+/x" in sent[1]
     assert b"churn/0/+/x" in sent[2]
-    theirs[0].send(b"\x90\x03\x00\x01\x00\x90\x03\x00\x03\x00\xb0\x02\x00\x04")
+    far.send(b"\x90\x03\x00\x01\x00\x90\x03\x00\x03\x00\xb0\x02\x00\x04")
     wires.turn()
     assert churn.answered == 3
-    theirs[0].send(b"\x90\x03\x00\x05\x80")
+    far.send(b"\x90\x03\x00\x05\x80")
     with pytest.raises(LoadError, match="0x80"):
         wires.turn()
 
 
 def test_what_a_broker_does_to_a_connection_is_told(wires: Wires) -> None:
-    ours, theirs = wires.pairs(2)
+    ours, theirs = zip(wires.pair(), wires.pair(), strict=True)
     Link(wires.loop, ours[0])
     theirs[0].send(b"\xe0\x00")
     with pytest.raises(LoadError, match="DISCONNECT"):

@@ -29,23 +29,20 @@ from canopy_load.capture.replay_spool import ReplaySpool, scan
 from canopy_load.capture.subscriber import Captured, CaptureOptions, capture
 from canopy_load.cli.app import app
 from canopy_load.engine import conductor
-from canopy_load.engine.clients.connection import ClientConnection
 from canopy_load.engine.clients.sending import Sender, Session
 from canopy_load.engine.job import Job, Target
 from canopy_load.engine.schedule import NEVER
 from canopy_load.errors import Misuse
 from canopy_load.ledger.counters import Tally
-from canopy_load.ledger.deliveries import Streams
 from canopy_load.ledger.mark import Mark, run_number
 from canopy_load.report.result import Result
 from canopy_mqtt.assembly.app import Broker
-from canopy_mqtt.core.codec import packets
-from canopy_mqtt.core.codec.decoder import Decoder
 from canopy_mqtt.core.codec.packets import Publish
 from canopy_mqtt.record.schema import SCHEMA
 from canopy_mqtt.settings import Settings, Sys
 from tests.e2e import wire
 from tests.loadtest.account import Message
+from tests.loadtest.paper import Paper
 from tests.loadtest.script import DELIVER, DROP, Script
 from tests.loadtest.scripted import ScriptedServer
 from tests.pipeline.recorded import Story
@@ -412,29 +409,7 @@ def test_no_room_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 # -- the schedule ------------------------------------------------------------------------------------------------------
 
 
-class Kept(asyncio.Transport):
-    """A transport that keeps what is written, and the wire before it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._decoder = Decoder(1 << 20, True, packets.V5)
-        self.found: list[tuple[int, bytes, int, bool, int]] = []
-        """Intended time, topic, QoS, RETAIN and size of each message."""
-        self.wire = ClientConnection(packets.V5, None, Streams(7, lambda _: b""), Tally(), Session(False), print, print)
-        self.wire.connection_made(self)
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._decoder.feed(bytes(data))
-        while self._decoder.next_frame():
-            packet = self._decoder.publish()
-            time = int.from_bytes(packet.payload[2:8], "big")
-            self.found.append((time, packet.topic, packet.qos, packet.retain, len(packet.payload)))
-
-
-def sending(path: Path, hurry: bool = False) -> tuple[Sender, Kept]:
+def sending(path: Path, hurry: bool = False) -> tuple[Sender, Paper]:
     recording = looked_at(path)
     share = recording.shares[0]
     cursor = ReplaySpool(recording, [0], math.inf if hurry else 1.0).cursor(0)
@@ -444,9 +419,9 @@ def sending(path: Path, hurry: bool = False) -> tuple[Sender, Kept]:
     sender.pick, sender.choose_size = cursor.pick, cursor.size
     sender.following, sender.behind, sender.hurry = cursor.following, cursor.behind, hurry
     sender.remaining = share.messages
-    kept = Kept()
-    sender.connected(kept.wire, 0, 65_535)
-    return sender, kept
+    paper = Paper()
+    sender.connected(paper.wire, 0, 65_535)
+    return sender, paper
 
 
 def test_messages_go_at_their_times_and_keep_them_when_they_are_late(tmp_path: Path) -> None:
@@ -455,28 +430,29 @@ def test_messages_go_at_their_times_and_keep_them_when_they_are_late(tmp_path: P
         {"recv_ns": 1000 * time, "topic": f"t/{time % 3}", "qos": time % 3, "retain": time % 2 == 0, "size": 16 + time}
         for time in times
     ]
-    sender, kept = sending(written(tmp_path / "x.parquet", rows))
+    sender, paper = sending(written(tmp_path / "x.parquet", rows))
     sender.active = True
     assert sender.next_at == NEVER
     sender.set_rate(1.0, 1000.0)
     assert sender.next_at == 1000
     sender.pump(999)
-    assert kept.found == []
+    assert paper.data == b""
     sender.pump(1009)
-    assert [each[0] for each in kept.found] == [1000]
+    [first] = paper.packets()
     assert [sender.overdue(now) for now in (1009.0, 1010.0, 1025.0, 2000.0)] == [0, 2, 3, 4]
-    kept.wire.paused = True
+    paper.wire.paused = True
     sender.pump(1030)
-    assert len(kept.found) == 1
-    kept.wire.paused = False
+    assert paper.data == b""
+    paper.wire.paused = False
     sender.pump(1039)
     assert sender.next_at == 1040
     sender.pump(5000)
     assert sender.next_at == NEVER
     assert (sender.remaining, sender.overdue(9000.0)) == (0, 0)
+    found = [first, *paper.packets()]
     meant = [(row["topic"].encode(), row["qos"], row["retain"], row["size"]) for row in rows]
-    assert [each[1:] for each in kept.found] == meant
-    assert [each[0] - 1000 for each in kept.found] == list(times)
+    assert [(each.topic, each.qos, each.retain, len(each.payload)) for each in found] == meant
+    assert [int.from_bytes(each.payload[2:8], "big") - 1000 for each in found] == list(times)
 
 
 def test_of_mixed_qualities_only_those_without_acknowledgement_are_uncertain(tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
 from typing import Final, cast
 
+from canopy_load.engine.job import Target
 from canopy_load.prove.faults import BrokerFault, Fault
 from canopy_mqtt.core.codec import encoder, packets
 from canopy_mqtt.core.codec import properties as names
@@ -235,14 +238,18 @@ class FakeBroker:
         self._servers: list[asyncio.Server] = []
         self.ports = [0]
 
-    @property
-    def port(self) -> int:
-        return self.ports[0]
+    @asynccontextmanager
+    async def serving(self, nodes: int = 1) -> AsyncIterator[list[Target]]:
+        """Listen while the block lasts. `nodes`: the number of ports, of which each stands for a node."""
+        self.ports = [0] * nodes
+        await self.start()
+        try:
+            yield [Target("127.0.0.1", port) for port in self.ports]
+        finally:
+            await self.close()
 
-    async def start(self, nodes: int = 0) -> None:
-        """Listen. `nodes`: the number of ports, of which each stands for a node."""
+    async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self.ports = [0] * nodes if nodes else self.ports
         self._servers = [
             await loop.create_server(lambda node=node: Peer(self, node), "127.0.0.1", port)  # type: ignore[misc]
             for node, port in enumerate(self.ports)

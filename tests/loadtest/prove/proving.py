@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, TypeVar
 
-from canopy_load.engine.job import Target
 from canopy_load.prove.faults import CLIENT_FAULTS, Fault
 from canopy_load.prove.judge import Durability, Judgement, judge
-from canopy_load.prove.plan import make
+from canopy_load.prove.plan import Plan, make
 from canopy_load.prove.play import Proof, play
 from canopy_load.prove.summary import SEED, UNTIL, Settings, Summary, summed
 from tests.loadtest.prove.fake import FakeBroker, Planted
+
+T = TypeVar("T")
 
 EVERYTHING: Final = (*CLIENT_FAULTS, Fault.KILL, Fault.STOP, Fault.RESTART)
 RATE: Final = 25.0
@@ -36,7 +37,7 @@ class _Jumping(selectors.DefaultSelector):
         return found
 
 
-class JumpingLoop(asyncio.SelectorEventLoop):
+class _JumpingLoop(asyncio.SelectorEventLoop):
     """asyncio's own loop with a clock of its own, in seconds."""
 
     def __init__(self) -> None:
@@ -47,33 +48,41 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self._jumping.ahead
 
 
+def jump(main: Coroutine[Any, Any, T]) -> T:
+    """Run it in a loop whose clock jumps."""
+    with asyncio.Runner(loop_factory=_JumpingLoop) as runner:
+        return runner.run(main)
+
+
 def proof(
     *planted: Planted,
     seed: int = 1,
     rounds: int = 2,
     faults: Iterable[Fault] = EVERYTHING,
-    stop: bool = False,
     broker: FakeBroker | None = None,
     nodes: int = 1,
     crowd: int = 0,
     sessions_stay: bool = False,
+    plan: Plan | None = None,
+    **options: Any,
 ) -> Proof:
-    """Play a plan against a fake broker with these faults, or against `broker`. `stop`: as if Ctrl-C came at once."""
+    """Play `plan`, or the one of these options, against a fake broker with these faults, or against `broker`.
+    `options`: see ``play``."""
+    plan = plan or make(seed, rounds, faults, RATE, nodes, crowd=crowd, sessions_stay=sessions_stay)
     played = broker or FakeBroker(*planted)
 
     async def main() -> Proof:
-        plan = make(seed, rounds, faults, RATE, nodes, crowd=crowd, sessions_stay=sessions_stay)
-        await played.start(nodes)
-        stopped = asyncio.Event()
-        if stop:
-            stopped.set()
-        try:
-            return await play(plan, [Target("127.0.0.1", port) for port in played.ports], broker=played, stop=stopped)
-        finally:
-            await played.close()
+        async with played.serving(nodes) as targets:
+            return await play(plan, targets, broker=played, **options)
 
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        return runner.run(main())
+    return jump(main())
+
+
+def now() -> asyncio.Event:
+    """As if Ctrl-C came at once."""
+    event = asyncio.Event()
+    event.set()
+    return event
 
 
 def proven(*planted: Planted, recovery: float = 0.0, **options: Any) -> Judgement:

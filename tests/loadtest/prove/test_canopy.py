@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 
 import pytest
@@ -15,7 +14,7 @@ from canopy_load.prove.judge import judge
 from canopy_load.prove.plan import make
 from canopy_load.prove.play import Proof, play
 from canopy_mqtt import Broker, Settings
-from tests.loadtest.prove.proving import RATE, JumpingLoop, broken, reported
+from tests.loadtest.prove.proving import RATE, broken, jump, reported
 from tests.support.runs import LONG
 
 KNOWN = {"mosquitto": {"will too early", "lost", "lost to a group"}}
@@ -28,8 +27,7 @@ def test_nothing_is_broken_by_faults_of_clients(seed: int) -> None:
         async with Broker(Settings(listen=["mqtt://127.0.0.1:0"])) as broker:
             return await play(make(seed, 2, CLIENT_FAULTS, RATE), [Target("127.0.0.1", broker.ports[0])])
 
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        judgement = judge(runner.run(main()))
+    judgement = judge(jump(main()))
 
     assert broken(judgement) == set()
     assert reported(judgement).code == 0

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from canopy_load.engine.job import Target
 from canopy_load.prove.pieces import Place, Played, play_pieces
 from canopy_load.prove.plan import Plan, make
 from canopy_load.prove.summary import Settings, added
 from canopy_mqtt.core.codec import packets
 from tests.loadtest.prove.fake import FakeBroker, Peer
-from tests.loadtest.prove.proving import RATE, JumpingLoop
+from tests.loadtest.prove.proving import RATE, jump, now
 
 
 class Closing(FakeBroker):
@@ -28,23 +27,16 @@ class Closing(FakeBroker):
 
 def played(plans: Iterator[Plan], broker: FakeBroker, *, stopped: bool = False) -> Played:
     async def main() -> Played:
-        await broker.start()
-        stop = asyncio.Event()
-        if stopped:
-            stop.set()
-        try:
+        async with broker.serving() as targets:
             return await play_pieces(
                 plans,
-                Place([Target("127.0.0.1", broker.port)], broker),
+                Place(targets, broker),
                 Settings("fake", "again", "replay", unmade={"clock": "there is none"}),
-                stop=stop,
+                stop=now() if stopped else asyncio.Event(),
                 histories=True,
             )
-        finally:
-            await broker.close()
 
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        return runner.run(main())
+    return jump(main())
 
 
 def plans(broker: Closing, number: int, closes: int = -1) -> Iterator[Plan]:

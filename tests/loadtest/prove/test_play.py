@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from canopy_load.brokers.process import BrokerFailed
-from canopy_load.engine.job import Target
-from canopy_load.ledger.history import Connect, History, Look, Publish, Subscribe
+from canopy_load.ledger.history import Connect, Look, Publish, Subscribe
 from canopy_load.prove import report
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
 from canopy_load.prove.judge import judge
@@ -23,11 +22,11 @@ from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.core.codec.reason_codes import QOS_NOT_SUPPORTED
 from tests.loadtest.prove.fake import FakeBroker, Peer, Session, Waiting
-from tests.loadtest.prove.proving import RATE, JumpingLoop, broken, proof, reported
+from tests.loadtest.prove.proving import RATE, broken, jump, now, proof, reported
 
 
 def test_a_stop_ends_the_rounds_and_there_is_a_judgement() -> None:
-    judgement = judge(proof(stop=True, rounds=50))
+    judgement = judge(proof(stop=now(), rounds=50))
     assert judgement.proof.interrupted
     assert judgement.proof.rounds == 0
     assert judgement.broken == []
@@ -116,60 +115,26 @@ class Stuck(FakeBroker):
 def test_a_proof_that_is_cancelled_does_not_wait_for_a_fault() -> None:
     async def main() -> None:
         broker = Stuck()
-        await broker.start()
-        plan = make(1, 1, [Fault.RESTART], RATE)
-        task = asyncio.create_task(play(plan, [Target("127.0.0.1", broker.port)], broker=broker))
-        await broker.asked.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        await broker.close()
+        async with broker.serving() as targets:
+            task = asyncio.create_task(play(make(1, 1, [Fault.RESTART], RATE), targets, broker=broker))
+            await broker.asked.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        runner.run(main())
-
-
-def test_every_node_is_looked_at() -> None:
-    """Here one broker listens on two ports."""
-
-    async def main() -> set[str]:
-        broker = FakeBroker()
-        await broker.start()
-        second = await asyncio.get_running_loop().create_server(lambda: Peer(broker), "127.0.0.1", 0)
-        ports = [broker.port, second.sockets[0].getsockname()[1]]
-        try:
-            made = await play(make(1, 1, [Fault.ROAM], RATE), [Target("127.0.0.1", port) for port in ports])
-        finally:
-            second.close()
-            await broker.close()
-        return {each.node for each in made.history.of(Look)}
-
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        assert len(runner.run(main())) == 2
+    jump(main())
 
 
 @pytest.mark.parametrize("later", [0.0, 0.005, 0.015])
 def test_a_look_names_the_node_that_was_looked_at(later: float) -> None:
     """Also where the next one is due before it is over."""
-
-    async def main() -> History:
-        plan = make(1, 1, [], RATE, nodes=2)
-        (only,) = plan.rounds
-        looks = tuple(Step(at, "looker-0", Act.LOOK) for at in (2.9, 2.9 + later))
-        steps = tuple(sorted((*only.steps, *looks), key=lambda each: each.at))
-        plan = replace(plan, rounds=(replace(only, steps=steps),))
-        broker = FakeBroker()
-        await broker.start(2)
-        try:
-            return (await play(plan, [Target("127.0.0.1", port) for port in broker.ports])).history
-        finally:
-            await broker.close()
-
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        history = runner.run(main())
+    plan = make(1, 1, [], RATE, nodes=2)
+    (only,) = plan.rounds
+    looks = tuple(Step(at, "looker-0", Act.LOOK) for at in (2.9, 2.9 + later))
+    steps = tuple(sorted((*only.steps, *looks), key=lambda each: each.at))
     at: dict[str, str] = {}
-    for each in history.events:
+    for each in proof(plan=replace(plan, rounds=(replace(only, steps=steps),)), nodes=2).history.events:
         if isinstance(each, Connect):
             at[each.client] = each.node
         elif isinstance(each, Look):
@@ -282,19 +247,12 @@ def test_a_node_that_nobody_reaches_is_no_breach(seed: int) -> None:
     """Clients that give up a connection for one to a node that is not there are not connected."""
 
     async def main() -> Proof:
-        broker = FakeBroker()
-        await broker.start()
-        gone = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
-        ports = [broker.port, gone.sockets[0].getsockname()[1]]
-        gone.close()
-        await gone.wait_closed()
-        try:
-            return await play(make(seed, 1, rate=RATE), [Target("127.0.0.1", port) for port in ports])
-        finally:
-            await broker.close()
+        async with FakeBroker().serving() as targets:
+            async with FakeBroker().serving() as gone:
+                pass
+            return await play(make(seed, 1, rate=RATE), [*targets, *gone])
 
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        judgement = judge(runner.run(main()))
+    judgement = judge(jump(main()))
     assert broken(judgement) == set()
     assert reported(judgement).code == 2
 
@@ -345,17 +303,6 @@ def test_what_goes_on_is_told_twice_a_second_and_the_processes_are_looked_at() -
         looked.append(1)
         return [os.getpid()]
 
-    async def main() -> None:
-        broker = FakeBroker()
-        await broker.start()
-        try:
-            plan = make(1, 1, (), RATE)
-            target = Target("127.0.0.1", broker.port)
-            await play(plan, [target], tell=lines.append, live=True, processes=processes)
-        finally:
-            await broker.close()
-
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        runner.run(main())
+    proof(rounds=1, faults=(), tell=lines.append, live=True, processes=processes)
     assert [line for line in lines if "round 1 of 1: faults of clients alone · " in line and " connected · " in line]
     assert len(looked) > 5

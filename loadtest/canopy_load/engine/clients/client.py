@@ -290,7 +290,7 @@ class Client:
                 judge.joined()
         if not self.up:
             self.up = True
-            self.pool.count_up(1)
+            self.pool.up += 1
         wire.senders = self.senders
         unacked = self.session.unacked
         for number in [number for number, each in unacked.items() if not each.frame and not each.received]:
@@ -441,8 +441,8 @@ class Client:
         stream = self.pool.plan.wills[self.group].stream(self.number, 0)
         if not certain or will.delay:
             self.pool.uncertain.append((stream, self._will_sequence, self._will_sequence + 1))
-        self.pool.will_left(stream, self._will_sequence)
         self._will_sequence += 1
+        self.pool.will_sent[stream] = self._will_sequence
 
     def _gone(self, cleanly: bool) -> None:
         for name in ("answer", "ping", "churn", "freeze"):
@@ -457,7 +457,7 @@ class Client:
             judge.open = False
         if self.up:
             self.up = False
-            self.pool.count_up(-1)
+            self.pool.up -= 1
         for sender in self.senders:
             sender.lost(cleanly)
         self._requests.clear()

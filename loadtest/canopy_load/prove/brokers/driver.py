@@ -24,7 +24,7 @@ from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field
 
-from canopy_load.brokers.registry import PEERS, mosquitto_with
+from canopy_load.brokers.registry import PEERS
 from canopy_load.errors import Misuse
 from canopy_load.prove.faults import MAX_NODES, MAX_TIMEOUT
 from canopy_load.prove.judge import Durability
@@ -131,8 +131,8 @@ class Driver:
         own = [fill(each, places) for each in self.command]
         if not self.peer:
             return own
-        command = [*PEERS[self.peer].command(int(places["port"]), folder), *own]
-        return mosquitto_with(command, fill(self.lines, places).splitlines()) if self.lines else command
+        lines = fill(self.lines, places).splitlines()
+        return [*PEERS[self.peer].command(int(places["port"]), folder, settings=lines), *own]
 
 
 def fill(text: str, places: Mapping[str, str]) -> str:

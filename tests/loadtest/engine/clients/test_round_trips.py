@@ -13,12 +13,9 @@ from pydantic import ValidationError
 from canopy_load.cli.common import exit_code
 from canopy_load.engine import conductor
 from canopy_load.engine.clients import round_trips
-from canopy_load.engine.clients.connection import ClientConnection
 from canopy_load.engine.clients.round_trips import Requester, Responder
-from canopy_load.engine.clients.sending import Session
 from canopy_load.engine.job import Job, Target
 from canopy_load.ledger.counters import Tally
-from canopy_load.ledger.deliveries import Streams
 from canopy_load.ledger.mark import pack
 from canopy_load.report.result import Result
 from canopy_load.report.wording import findings
@@ -27,6 +24,7 @@ from canopy_load.scenario.scenario_schema import Reply, Scenario
 from canopy_mqtt import Broker, Settings
 from canopy_mqtt.core.codec.packets import V5, Publish
 from canopy_mqtt.core.codec.properties import encode_forward
+from tests.loadtest.paper import Paper
 from tests.loadtest.playing import Cases, agrees, group, named, reader, scenario, sender
 from tests.loadtest.script import DELIVER, DROP, Delivery, Fate
 from tests.loadtest.scripted import ScriptedServer
@@ -132,35 +130,14 @@ def test_what_is_no_answer_to_its_requests_is_left_to_others(properties: bytes) 
     assert asked.answered == 0
 
 
-class Socket:
-    """A transport of which it is known whether somebody reads from it."""
-
-    def __init__(self) -> None:
-        self.reading = True
-        self.sent: list[bytes] = []
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
-    def write(self, data: bytes) -> None:
-        self.sent.append(data)
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-
-class Service:
-    """Who answers, on a connection without a socket."""
+class Service(Paper):
+    """Who answers."""
 
     def __init__(self, **reply: Any) -> None:
+        super().__init__()
         self.errors: list[str] = []
-        self.session, self.socket = Session(False), Socket()
-        self.wire = ClientConnection(V5, None, Streams(RUN, lambda _: b""), Tally(), self.session, print, print)
         self.answers = Responder(Reply(**reply), V5, self.session, self.errors.append)
         self.answers.wire, self.wire.asked = self.wire, self.answers.hear
-        self.wire.connection_made(self.socket)  # type: ignore[arg-type]
 
     def hear(self, times: int) -> None:
         """Requests, in one read."""
@@ -172,9 +149,9 @@ class Service:
 def test_who_answers_reads_no_more_while_its_answers_are_not_taken() -> None:
     service = Service()
     service.wire.pause_writing()
-    assert not service.socket.reading
+    assert not service.reading
     service.wire.resume_writing()
-    assert service.socket.reading
+    assert service.reading
 
 
 def test_the_answers_to_one_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +162,7 @@ def test_the_answers_to_one_read_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert set(service.errors) == {"answers that were not sent: too many requests at once"}
     service.wire.data_received(b"\xd0\x00")  # the end of a read: a PINGRESP
     assert service.wire.behind == 0
-    assert sum(len(data) for data in service.socket.sent) < 1_150
+    assert len(service.data) < 1_150
 
 
 def test_no_more_answers_are_under_way_than_the_broker_allows_and_an_acknowledgement_makes_room() -> None:

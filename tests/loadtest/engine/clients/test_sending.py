@@ -8,51 +8,15 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from canopy_load.engine.clients.connection import ClientConnection
 from canopy_load.engine.clients.sending import MAX_SNAPSHOT, Sender, Session
 from canopy_load.engine.schedule import BURSTS, CONSTANT, POISSON
 from canopy_load.ledger import mark
 from canopy_load.ledger.counters import Tally
-from canopy_load.ledger.deliveries import Streams
-from canopy_load.ledger.mark import Mark
-from canopy_mqtt.core.codec.decoder import Decoder
-from canopy_mqtt.core.codec.packets import V5, Publish
+from canopy_mqtt.core.codec.packets import V5
+from tests.loadtest.paper import RUN, Paper
 from tests.support.runs import examples, for_each
 
-RUN = 0x81
 SECOND = 1_000_000
-
-
-class Paper:
-    """Under a connection's name, what was written to it. (It is compiled, and nothing here may inherit from it.)"""
-
-    def __init__(self) -> None:
-        self.data = b""
-        streams = Streams(RUN, lambda _: b"")
-        self.wire = ClientConnection(V5, None, streams, Tally(), Session(False), lambda _: None, lambda _: None)
-        self.wire.transport = self  # type: ignore[assignment]
-
-    def write(self, data: bytes) -> None:
-        self.data += data
-
-    def packets(self) -> list[Publish]:
-        """What was written since the last call."""
-        decoder = Decoder(1 << 28, True, V5)
-        decoder.feed(self.data)
-        self.data = b""
-        found = []
-        while decoder.next_frame():
-            found.append(decoder.publish())
-        return found
-
-    def marks(self) -> list[tuple[int, int, int]]:
-        """Stream, sequence number and intended time of what was written since the last call."""
-        read = Mark(RUN)
-        found = []
-        for packet in self.packets():
-            assert read.read(packet.payload)
-            found.append((read.stream, read.sequence, read.time))
-        return found
 
 
 def new(topics: int = 1, qos: int = 0) -> tuple[Sender, Paper]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 
 import pytest
 
 from canopy_load.brokers.process import HOST
 from canopy_load.prove.brokers.proxy import Proxy
-from tests.loadtest.prove.proving import JumpingLoop
+from tests.loadtest.prove.proving import jump
 
 LONG = 5.0
 """Seconds, of the clock that jumps."""
@@ -53,14 +53,6 @@ async def proxied() -> AsyncIterator[tuple[Proxy, Far, asyncio.StreamReader, asy
         await far.over.wait()
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await test()
-
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        runner.run(main())
-
-
 def test_all_bytes_pass_in_order() -> None:
     async def test() -> None:
         sent = b"".join(b"%08d" % number for number in range(100_000))
@@ -69,7 +61,7 @@ def test_all_bytes_pass_in_order() -> None:
             assert await reader.readexactly(len(sent)) == sent
             assert far.read == sent
 
-    run(test)
+    jump(test())
 
 
 def test_a_latency_makes_both_directions_later_and_keeps_the_order() -> None:
@@ -87,7 +79,7 @@ def test_a_latency_makes_both_directions_later_and_keeps_the_order() -> None:
             assert await reader.readexactly(2) == b"BC"
             assert loop.time() - began >= LONG
 
-    run(test)
+    jump(test())
 
 
 def test_what_was_late_comes_before_the_end() -> None:
@@ -101,7 +93,7 @@ def test_what_was_late_comes_before_the_end() -> None:
             await far.over.wait()
             assert far.read == b"ab"
 
-    run(test)
+    jump(test())
 
 
 @pytest.mark.parametrize("up", [True, False])
@@ -119,7 +111,7 @@ def test_a_direction_that_is_held_up_goes_on_afterwards_with_nothing_lost(up: bo
             proxy.hold(False, False)
             assert await answer == b"B"
 
-    run(test)
+    jump(test())
 
 
 def test_a_cut_ends_connections_and_a_refusal_new_ones() -> None:
@@ -138,7 +130,7 @@ def test_a_cut_ends_connections_and_a_refusal_new_ones() -> None:
             _, again = await asyncio.open_connection(HOST, proxy.port)
             again.close()
 
-    run(test)
+    jump(test())
 
 
 def test_a_port_where_nobody_listens_ends_the_connection() -> None:
@@ -153,7 +145,7 @@ def test_a_port_where_nobody_listens_ends_the_connection() -> None:
             writer.close()
             await proxy.close()
 
-    run(test)
+    jump(test())
 
 
 @pytest.mark.parametrize("steps", range(6))
@@ -175,4 +167,4 @@ def test_connections_that_come_just_before_a_refusal_are_told_their_end(steps: i
                     with suppress(ConnectionError):
                         assert await asyncio.wait_for(loop.sock_recv(each, 1), LONG) == b""
 
-    run(test)
+    jump(test())
