@@ -213,6 +213,8 @@ class Server:
         deadline = self.loop.time() + self.settings.shutdown.flush_timeout
         # Other nodes last: they get what clients publish until then, wills among it.
         for nodes in (False, True):
+            if nodes:
+                await self.clients_ended()
             async for connection in self._in_turns(nodes):
                 while self._has_to_drain(connection) and self.loop.time() < deadline:  # noqa: ASYNC110 (nothing tells when)
                     await asyncio.sleep(0.01)
@@ -266,6 +268,9 @@ class Server:
     def _last_left(self) -> None:
         if self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
+
+    async def clients_ended(self) -> None:
+        """Called during the stop when the clients' connections have ended, and those to other nodes have not."""
 
     async def emptied(self) -> None:
         """Called during the stop after the last client has left; a broker with links disconnects them here."""
