@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.nodes import Nodes, payloads
 from tests.e2e import wire
 from tests.e2e.wire import Closed, Peer
+from tests.support import postgresql
 from tests.support.waiting import until
 
 USE_ANOTHER_SERVER = 0x9C
@@ -39,6 +40,16 @@ async def test_a_drain_moves_clients_and_leaves_the_other_nodes(nodes: Nodes, ca
     await nodes.linked()
     await nodes.brokers["a"].publish("t", b"of the program", qos=1)
     assert await payloads(at_b, b"of the program") == [b"of the program"]
+
+
+async def test_wills_in_a_database_reach_the_other_nodes_before_a_stop(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """They go when they are written."""
+    nodes = Nodes(stack, tmp_path, link_timeout=30.0)
+    await nodes.start("a", "b", store={"url": postgresql.shared().url, "name": postgresql.new_name()})
+    at_b = await nodes.join("b", "at-b", "t")
+    await nodes.join("a", "leaving", will=wire.Will("t", b"will"))
+    await nodes.stop("a")
+    assert await payloads(at_b, b"will") == [b"will"]
 
 
 async def test_what_was_acknowledged_before_a_stop_reaches_the_other_nodes(

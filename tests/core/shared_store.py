@@ -80,6 +80,8 @@ class SharedStore(SharedSessions):
         self.over: list[Attempt] = []
         self.kept: list[Kept] = []
         self.live: list[Callable[[], object]] = []
+        self.ended_wills: list[tuple[object, int]] = []
+        self.published_wills: list[tuple[object, Message, Callable[[], object]]] = []
         self.absent: set[str] = set()
         """Clients whose sessions were opened while the store was away."""
         self._journal = journal
@@ -96,6 +98,13 @@ class SharedStore(SharedSessions):
         assert attempt.is_gone
         assert attempt.session is None
         self.over.append(attempt)
+
+    def will_ended(self, kept: object, delay: int) -> None:
+        self.ended_wills.append((kept, delay))
+
+    def publish_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
+        assert offer is None
+        self.published_wills.append((kept, message, live))
 
     def holds(self, session: Session) -> bool:
         return session.claim is not None and session.client_id not in self.absent
@@ -143,7 +152,10 @@ class SharedNetwork(Network):
         client = self.waiting(client_id, **connect)
         # What it was sent at another broker is not known.
         client.judge.enabled = record is None
-        self.store.attempts[-1].opened(record)
+        attempt = self.store.attempts[-1]
+        if attempt.will is not None:
+            attempt.kept_will = f"the will of {client_id}"
+        attempt.opened(record)
         self.settle()
         self.store.at_once = before
         assert client.connack.reason_code == 0

@@ -404,6 +404,10 @@ class Broker(Server):
             await self.cluster.stop()
         await super()._stop()
 
+    async def clients_ended(self) -> None:
+        if self._sharing is not None:
+            await self._sharing.write_wills()
+
     async def emptied(self) -> None:
         """End the links: the clients are gone, and their last messages are on their way to other brokers."""
         if self.links is not None and self._reloading is not None:

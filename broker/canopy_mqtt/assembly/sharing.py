@@ -5,8 +5,10 @@ Owns the ways between the store of these sessions, the core, and the links to th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.store import SharedStore
 
@@ -44,7 +46,7 @@ class Sharing:
     """A broker's part in the sessions that nodes share. Made before the store is open."""
 
     def __init__(self, server: Server, store: SharedStore) -> None:
-        self._store = store
+        self._server, self._store = server, store
         self._cluster: Cluster | None = None
         router = server.router
         router.shared = store.sessions
@@ -55,6 +57,13 @@ class Sharing:
     def identity(self) -> str:
         """The identity of the open store: nodes that share their sessions have the same one."""
         return self._store.running.database.identity
+
+    async def write_wills(self) -> None:
+        """Wait until the wills of clients whose connections have ended are written: then they go to the other nodes."""
+        self._server.router.peers.drain(self._server.router, self._server.loop.time())
+        if not self._store.in_trouble:
+            with suppress(StoreError):
+                await self._store.flush()
 
     def join(self, cluster: Cluster) -> None:
         """Tell and hear the other nodes by their links, which are not prepared yet."""

@@ -8,7 +8,7 @@ connection it goes back. The core knows no absent session, and so none that expi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -21,16 +21,22 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
     from canopy_mqtt.core.accounts import Account
+    from canopy_mqtt.core.codec.packets import Will
     from canopy_mqtt.core.session.session import Session
     from canopy_mqtt.core.topics.subscription import Subscription
     from canopy_mqtt.core.topics.topic_tree import RetainedTree
+
+
+KEPT: Final = -1
+"""In place of a packet identifier: the store that brokers share has the message already (`Router.publish`)."""
 
 
 class Attempt:
     """A CONNECT that claims its session, and then the claim of the session that was opened for it.
 
     `clean`: whether a session that exists is to end; `expiry`: the Session Expiry Interval that was granted, s; after a
-    DISCONNECT the one that it set, and 0 when the session has ended. `principal`: whose the session is.
+    DISCONNECT the one that it set, and 0 when the session has ended. `principal`: whose the session is. `will`: of the
+    CONNECT; None: it has none.
     """
 
     def __init__(
@@ -39,6 +45,7 @@ class Attempt:
         clean: bool,
         expiry: int,
         principal: Principal,
+        will: Will | None,
         close: Callable[[str, int, str, float], None],
         told: Callable[[int], None] | None,
     ) -> None:
@@ -47,6 +54,10 @@ class Attempt:
         self.clean = clean
         self.expiry = expiry
         self.principal = principal
+        self.will = will
+        # By which the store knows the will, while that is kept there and its connection lasts: see
+        # `SharedSessions.will_ended`. None: the store does not know it, or has been told what becomes of it.
+        self.kept_will: object | None = None
         # The session, while it is open here.
         self.session: Session | None = None
         # The client has gone, before the answer or later, or was refused.
@@ -114,6 +125,11 @@ class Attempt:
         self.answer = reason_code
         if self._told is not None and not self._asking:
             self._told(reason_code)
+
+    def take_will(self) -> object | None:
+        """Return by what the store knows the will: whoever takes it says what becomes of it."""
+        kept, self.kept_will = self.kept_will, None
+        return kept
 
     def discard(self) -> None:
         """Take no answer any more."""
@@ -184,7 +200,11 @@ class SharedSessions:
     for share groups, also to members whose sessions end with their connections. QoS 0, messages for another
     subscription with QoS 0, and retained ones for a new subscription, come as without a store: a PUBLISH of QoS 2 of a
     durable session when the store says that it had not come before, all else at once.
-    Where a client has connected elsewhere, the store tells the router (`Router.elsewhere`, `Attempt.end`).
+    Where a client has connected elsewhere, the store ends the connection here (`Attempt.end`).
+
+    The will of a CONNECT is kept before that is answered (`Attempt.kept_will`), and published once, whichever nodes
+    die: by the node whose connection ended (`publish_will`), or, if it was to wait, by one that the store tells when it
+    is due (`WillQueue.fell_due`). The store knows whether the client was back in time.
 
     No session subscribes here to the filters of all nodes: it would be asked for of other brokers, judged by access
     control, and served in turns behind very many others, after the PUBACK. The store matches each message of QoS 1 or 2
@@ -203,8 +223,21 @@ class SharedSessions:
     def left(self, attempt: Attempt) -> None:
         """Called once for each attempt that was `opened`, when it is over: the session is not here any more.
 
-        It stays in the store for `attempt.expiry` seconds; with 0 it ends. All that is told of it has been told.
+        It stays in the store for `attempt.expiry` seconds; with 0 it ends. All that is told of it has been told. A will
+        that is kept still (`attempt.kept_will`) is not to be published.
         """
+        raise NotImplementedError
+
+    def will_ended(self, kept: object, delay: int) -> None:
+        """The connection of a will that is kept has ended: it is due in `delay` seconds; -1: it is not to be published.
+
+        With a delay, a client that is back before has revoked it, unless it begins anew: then it is due at once.
+        """
+        raise NotImplementedError
+
+    def publish_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
+        """Keep the message of a will that is kept, with any QoS, and forget the will; both or neither. `live`, `offer`:
+        see `publish`; `live` is not called where the will was published by another node, or revoked."""
         raise NotImplementedError
 
     def look(self, wait: RetainedWait) -> None:

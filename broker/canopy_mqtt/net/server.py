@@ -211,6 +211,8 @@ class Server:
         deadline = self.loop.time() + self.settings.shutdown.flush_timeout
         # Other nodes last: they get what clients publish until then, wills among it.
         for nodes in (False, True):
+            if nodes:
+                await self.clients_ended()
             async for connection in self._in_turns(nodes):
                 while self._has_to_drain(connection) and self.loop.time() < deadline:  # noqa: ASYNC110 (nothing tells when)
                     await asyncio.sleep(0.01)
@@ -261,6 +263,9 @@ class Server:
         session = connection.protocol.session
         rest = connection.terms.door is not None and session is not None and session.backlog
         return not send_buffer.empty or send_buffer.held_bytes > 0 or rest
+
+    async def clients_ended(self) -> None:
+        """Called during the stop when the clients' connections have ended, and those to other nodes have not."""
 
     async def emptied(self) -> None:
         """Called during the stop after the last client has left; a broker with links disconnects them here."""

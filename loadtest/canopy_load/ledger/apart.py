@@ -5,7 +5,9 @@ Owns: `Apart`, and what is said of a session (`of_session`), which nodes may hav
 excuse the order of messages that their publisher sent by different nodes, and an older retained message, also for
 Retain Handling 2, at a node that a newer one can hardly have reached; to a session at one node, or another member, a
 second copy of what its publisher sent by two, and one with QoS 0 to a client that has changed nodes; from a database,
-DUP 0 in a second copy with QoS 1; a connection that can hardly know of a later one at another node; nothing else.
+DUP 0 in a second copy with QoS 1, RETAIN 1 in what another node was sent a moment after a SUBACK, and the loss of what
+was on its way from or to a node that stood still, to a session that ends with its connection; a connection that can
+hardly know of a later one at another node; nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from canopy_load.ledger.checker import Finding
 from canopy_load.ledger.history import Connect, Delivery, Event, History, Look, Ping, Publish, Stream, Subscribe
@@ -25,11 +27,24 @@ Cut = Callable[[str, str, float, float], bool]
 """Whether what one node had at a time may not have reached another one by a later time."""
 
 
+class InDatabase(Protocol):
+    """What may go wrong between nodes that have durable sessions and retained messages in a database."""
+
+    def hung(self, one: str, other: str, began: float, ended: float) -> bool:
+        """Return True if live messages of that time between two nodes may be lost, since one of these stands still, or
+        has a moment ago."""
+
+    def at_once(self, since: float, at: float) -> bool:
+        """Return True if no more than a moment has passed."""
+
+
 class Apart:
     """The nodes of a history."""
 
-    def __init__(self, history: History, cut: Cut) -> None:
+    def __init__(self, history: History, cut: Cut, database: InDatabase | None = None) -> None:
+        """`database`: None: each session and each retained message is of one node."""
         self._cut = cut
+        self._database = database
         self._stays: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
         """By client: from when to when it was at which node, or tried to be."""
         self._homes: dict[str, list[tuple[float, str]]] = {}
@@ -72,6 +87,18 @@ class Apart:
                 return len(self._ways(again, again.sequence)) > 1
             case "twice with QoS 0", [Publish(), Delivery() as one, *_, Delivery() as again]:
                 return self._moved(one, again)
+            case "lost", [Subscribe() as asked, Publish() as publish] if self._database is not None and not everywhere:
+                home = self._node(asked.client, publish.ended)
+                ways = self._sent_by(publish, publish.ended)
+                hung = self._database.hung
+                return bool(ways) and all(way != home and hung(way, home, publish.began, publish.ended) for way in ways)
+            case "RETAIN", [Subscribe() as asked, Publish() as publish, Delivery(retain=True) as came]:
+                # What was retained is read behind the SUBACK: it may be there by then.
+                if self._database is None or asked.as_published or not publish.retain:
+                    return False
+                # A will may come from any node.
+                elsewhere = publish.will or self._node(came.client, came.at) not in self._sent_by(publish, came.at)
+                return elsewhere and self._database.at_once(asked.ended, publish.since)
             case "DUP", [Publish(), Delivery(), Delivery() as again] if everywhere:
                 # A database does not keep that it was sent.
                 return again.qos == 1
@@ -100,9 +127,11 @@ class Apart:
     def _ways(self, late: Delivery, sequence: int) -> set[str]:
         """Return the nodes to which the publisher of a delivery has sent a message of that stream until then."""
         publish = self._messages.get((late.stream, sequence))
-        if publish is None:
-            return set()
-        until = min(publish.ended, late.at)
+        return set() if publish is None else self._sent_by(publish, late.at)
+
+    def _sent_by(self, publish: Publish, until: float) -> set[str]:
+        """Return the nodes to which the publisher of a message has sent it until then."""
+        until = min(publish.ended, until)
         return {node for began, end, node in self._stays[publish.client] if began <= until and publish.began < end}
 
     def _overtaken(self, late: Delivery, anywhere: bool) -> bool:
@@ -125,6 +154,9 @@ class Apart:
         return home != node and self._cut(home, node, publish.ended, at)
 
 
-def of_session(finding: Finding, events: list[Event]) -> bool:
-    """Return True if a finding is about a session, and about no will."""
+def of_session(finding: Finding, events: list[Event], in_database: bool = False) -> bool:
+    """Return True if a finding is about a session, and about no will; of a will, the second copy that comes from a
+    session is (`in_database`)."""
+    if in_database and finding.promise == "DUP":
+        return True
     return finding.promise in OF_SESSIONS and not any(isinstance(each, Publish) and each.will for each in events)

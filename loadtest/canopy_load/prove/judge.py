@@ -190,13 +190,14 @@ def judge(proof: Proof, durability: Durability = Durability()) -> Judgement:
         name: Ruling(name, statement, verdict.checked[name], verdict.unjudged[name])
         for name, statement in PROMISES.items()
     }
-    apart = Apart(proof.history, partial(_cut, proof, durability.relinked)) if durability.relinked else None
+    database = _Shared(proof, durability.relinked) if durability.shared else None
+    apart = Apart(proof.history, partial(_cut, proof, durability.relinked), database) if durability.relinked else None
     late = max(proof.late_at_end, proof.starved_at_end) > MAX_LATENESS or not proof.rested
     for finding in verdict.findings:
         ruling = rulings[finding.promise]
         events = [history.events[number] for number in finding.operations]
         client = proof.plan.clients.get(finding.client)
-        keeps = client is not None and not client.clean and of_session(finding, events)
+        keeps = client is not None and not client.clean and of_session(finding, events, durability.shared)
         everywhere = durability.shared and (keeps or finding.promise in OF_GROUPS)
         in_table = durability.shared and finding.promise in OF_RETAINED
         volatile = durability.shared and not (everywhere or in_table)
@@ -290,6 +291,30 @@ def _still_on_its_way(events: list[Event], proof: Proof) -> bool:
     # It waits for a worker that is away, or stands still.
     ends = [ended for since, ended, _ in proof.outages if since <= began and publish.ended <= ended + moment]
     return began <= max([publish.ended, *ends]) + moment
+
+
+class _Shared:
+    """What may go wrong between nodes with one database (`InDatabase`)."""
+
+    def __init__(self, proof: Proof, relinked: float) -> None:
+        """`relinked`: see `Durability`."""
+        self._proof, self._relinked = proof, relinked
+
+    def hung(self, one: str, other: str, began: float, ended: float) -> bool:
+        way = self._proof.targets.index(one), self._proof.targets.index(other)
+        return any(
+            fault.fault is Fault.STOP
+            and fault.loses(*way)
+            and since <= ended
+            and began <= until + self._relinked + self._moment(until, began)
+            for since, until, fault in self._proof.inflicted
+        )
+
+    def at_once(self, since: float, at: float) -> bool:
+        return at <= since + self._moment(since, at)
+
+    def _moment(self, since: float, at: float) -> float:
+        return MOMENT + self._proof.late + self._proof.lateness.waited(since, at)
 
 
 def _cut(proof: Proof, relinked: float, one: str, other: str, since: float, at: float) -> bool:

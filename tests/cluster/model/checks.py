@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.cluster.model.clients import GROUPS, Subscriber
 from tests.cluster.model.functions import matches, of_group
-from tests.cluster.model.network import Network, Violation
+from tests.cluster.model.network import FOR_EVER, Network, Violation
 
 
 def check(world: Network) -> None:
@@ -42,7 +42,8 @@ def _check_messages(world: Network, client: Subscriber) -> None:
             continue  # the same: the client has kept its packet identifiers, and took it for another message
         for each in client.wanted:
             if client.name == "c1":
-                kept = any(name == each and sid in world.c1_ids for sid, name in stored)
+                now = {sid for sid, row in world.db.tables["session"].items() if row["client"] == "c1"}
+                kept = any(name == each and sid in now for sid, name in stored)
                 if client.since.get(each, 0) <= world.anew or not kept:
                     continue  # the session began anew under a live connection
             spans = client.subscribed(each)
@@ -113,16 +114,25 @@ def _check_retained(world: Network) -> None:
 
 
 def _check_wills(world: Network) -> None:
-    """Each will of a connection that has ended is published once, and is delivered."""
+    """The will of a connection that has ended is published once: after its delay, or when its client begins anew. Not
+    if the client had said goodbye, or was back in time. It is delivered."""
     willing, heir = world.clients["w1"], world.clients["s4"]
     assert isinstance(willing, Subscriber)
     assert isinstance(heir, Subscriber)
-    for number in willing.wills[:-1]:
-        if world.will_count[number] != 1:
-            raise Violation(f"will {number} was published {world.will_count[number]} times")
+    for number, will in world.wills.items():
+        count = len(will.published)
+        at, clean = will.back or (FOR_EVER, False)
+        is_revoked = will.delay > 0 and not clean and at < will.ended + will.delay
+        told = f"will {number}, delay {will.delay}, ended {will.ended}, back {will.back}, published {will.published}"
+        if count > 1 or (count and (number in world.goodbyes or is_revoked)):
+            raise Violation(told)
+        if count and will.published[0] < min(will.ended + will.delay, at if clean or not will.delay else FOR_EVER):
+            raise Violation(f"{told}: too early")
+        accepted = number in willing.wills[:-1]
+        # It is revoked by the return before it is due, which is a moment after the delay.
+        if accepted and not count and not will.goodbye and (not will.delay or clean):
+            raise Violation(told)
     delivered = {msg["n"] for msg, _ in heir.got}
-    if delivered != set(world.will_count):
-        raise Violation(f"wills {set(world.will_count) - delivered} were not delivered")
-    for number, count in world.will_count.items():
-        if count > 1:
-            raise Violation(f"will {number} was published {count} times")
+    published = {number for number, will in world.wills.items() if will.published}
+    if delivered != published:
+        raise Violation(f"wills {published - delivered} were not delivered")

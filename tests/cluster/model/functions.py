@@ -27,6 +27,9 @@ LONG: Final = 9
 BATCH: Final = 2
 """Rows that a sweeper moves, and sessions that a group releases for a dead node, at once."""
 
+WILL: Final = -1
+"""In place of the source of a delivery: a will, with the epoch of its session."""
+
 Item: TypeAlias = dict[str, Any]
 """A change that a node has noted. `kind` says which; with `fence` it counts only if the session is the node's."""
 ONE_STATEMENT: Final = ()
@@ -122,8 +125,9 @@ def feed_retained(tx: Transaction, vector: Vector) -> Steps[tuple[list[tuple[Any
     return fresh(tx, "retained", vector)
 
 
-def look(tx: Transaction) -> Steps[tuple[dict[str, Row], bool, list[tuple[Any, Row]]]]:
-    """What a node polls: the nodes, whether dead ones own sessions, and the wills of dead incarnations."""
+def look(tx: Transaction) -> Steps[tuple[dict[str, Row], bool, set[str]]]:
+    """What a node polls: the nodes, whether dead ones have sessions or wills, and which nodes have wills that are
+    due."""
     yield from ONE_STATEMENT
     nodes = {name: dict(row) for name, row in tx.scan("node")}
 
@@ -131,9 +135,23 @@ def look(tx: Transaction) -> Steps[tuple[dict[str, Row], bool, list[tuple[Any, R
         node = nodes[row["node"]]
         return not (node["alive"] and node["incarnation"] == row["incarnation"])
 
-    orphans = any(row["node"] is not None and is_dead(row) for _, row in tx.scan("session"))
-    wills = [(key, row["msg"]) for key, row in tx.scan("will") if row["due"] or is_dead(row)]
-    return nodes, orphans, wills
+    owned = [row for table in ("session", "will") for _, row in tx.scan(table) if row["node"] is not None]
+    due = {row["node"] for _, row in tx.scan("will") if is_due(tx, row) and not is_dead(row)}
+    return nodes, any(is_dead(row) for row in owned), due
+
+
+def is_due(tx: Transaction, will: Row) -> bool:
+    return will["due"] is not None and will["due"] <= tx.db.clock()
+
+
+def due_wills(tx: Transaction, node: str, incarnation: int) -> Steps[list[tuple[Any, Row]]]:
+    """Return the wills of a node that are due."""
+    yield from ONE_STATEMENT
+    return [
+        (key, row["msg"])
+        for key, row in tx.scan("will")
+        if (row["node"], row["incarnation"]) == (node, incarnation) and is_due(tx, row)
+    ]
 
 
 # -- a group of changes ------------------------------------------------------------------------------------------------
@@ -189,17 +207,7 @@ def write(
     def counts(item: Item) -> bool:
         return not item.get("fence") or (item["sid"], item["epoch"]) not in lost
 
-    # A will is published by the transaction that deletes its row.
-    left_out: list[Item] = []
-    wills = sorted((i for i in items if i["kind"] == "will"), key=lambda i: i["key"])
-    if wills:
-        yield "wills"
-        for i in wills:
-            if "will_unlocked" not in without:
-                yield Lock(("will", i["key"]), "x")
-                if tx.get("will", i["key"]) is None:
-                    left_out.append(i)
-            tx.delete("will", i["key"])
+    left_out = yield from _change_wills(tx, node, incarnation, [i for i in items if counts(i)], failed)
     # A message of QoS 2 counts where its row of `received` is new.
     twice = [i for i in publishes if i["qos"] == 2]
     completed = [i for i in items if i["kind"] == "complete" and counts(i)]
@@ -216,7 +224,7 @@ def write(
     kept = [i for i in publishes if counts(i) and not any(i is other for other in left_out)]
     for i in kept:
         if i["kind"] == "will":
-            tx.put("published_will", (i["key"], node, grp), i["msg"])
+            tx.put("published_will", (i["sid"], i["epoch"], node, grp), i["msg"])
     matched = [i for i in kept if i["filters"]]
     if matched:
         last = yield from _expand(tx, matched, hints)
@@ -240,6 +248,19 @@ def write(
         if reaped:
             yield "reaped"
             yield from _let_go(tx, reaped, hints)
+        yield "orphans"
+        # Their wills are the node's: they are due after their delay, which begins now.
+        rows = sorted(tx.scan("will"), key=lambda each: (each[1]["node"], each[1]["incarnation"], each[0]))
+        orphans = [
+            (key, will)
+            for key, will in rows
+            if not is_alive(tx, will["node"], will["incarnation"]) and tx.free(("will", key), "x")
+        ][:BATCH]
+        for key, _ in orphans:
+            tx.hold(("will", key), "x")
+        for key, will in orphans:
+            due = tx.db.clock() + will["delay"] if will["due"] is None else will["due"]
+            tx.put("will", key, {**will, "due": due, "node": node, "incarnation": incarnation})
     retained = [i for i in kept if i["kind"] == "pub" and i["retain"]]
     if retained:
         yield "retained"
@@ -256,6 +277,39 @@ def write(
     tx.put("progress", (node, grp), {"last": last, "outcome": (frozenset(lost), frozenset(failed))})
     yield "commit"
     return out
+
+
+def _change_wills(
+    tx: Transaction, node: str, incarnation: int, items: list[Item], failed: set[tuple[int, int, int]]
+) -> Steps[list[Item]]:
+    """Set wills, and end them: a will is published by the transaction that deletes its row. Return those that another
+    one has deleted."""
+    begun = [i for i in items if i["kind"] == "set"]
+    ended = sorted((i for i in items if i["kind"] in ("will", "ended")), key=lambda i: (i["sid"], i["epoch"]))
+    left_out: list[Item] = []
+    if not begun and not ended:
+        return left_out
+    yield "wills"
+    for i in begun:
+        row = {"msg": i["msg"], "node": node, "incarnation": incarnation, "delay": i["delay"], "due": None}
+        tx.put("will", (i["sid"], i["epoch"]), row)
+    for i in ended:
+        key = i["sid"], i["epoch"]
+        if tx.get("will", key) is not None and "will_unlocked" not in tx.db.without:
+            yield Lock(("will", key), "x")
+    yield "ended"
+    for i in ended:
+        key = i["sid"], i["epoch"]
+        row = tx.get("will", key)
+        if row is None and "will_unlocked" not in tx.db.without:
+            if i["kind"] == "will":
+                left_out.append(i)
+                failed.add((i["sid"], WILL, i["epoch"]))
+        elif i["kind"] == "will" or i["delay"] is None:
+            tx.delete("will", key)
+        elif row is not None and row["due"] is None:
+            tx.put("will", key, {**row, "due": tx.db.clock() + min(i["delay"], row["delay"])})
+    return left_out
 
 
 def _has_message(tx: Transaction, topic: str) -> bool:
@@ -416,7 +470,7 @@ def _find(tx: Transaction, client: str) -> int | None:
 
 
 def claim(
-    tx: Transaction, node: str, incarnation: int, client: str, clean: bool, expiry: int, will: Row
+    tx: Transaction, node: str, incarnation: int, client: str, clean: bool, expiry: int
 ) -> Steps[dict[str, Any] | None]:
     """Make a session a node's own, and no other's: the only call that a CONNECT waits for. None: the incarnation is
     over."""
@@ -441,18 +495,30 @@ def claim(
         if _find(tx, client) is None:
             row = {"client": client, "epoch": 0, "row": sid}
             tx.hold(("session", sid), "x")
-            _own(tx, sid, row, node, incarnation, expiry, will)
+            _own(tx, sid, row, node, incarnation, expiry)
             yield "commit"
             return {"sid": sid, "epoch": 1, "present": False, "hints": hints}
         tx.drop(("client", client))  # ON CONFLICT DO NOTHING: another one has made it
     yield "own"
     row = tx.get("session", sid)
     clean = clean or row["expiry"] == 0 or (row["expires"] is not None and row["expires"] <= tx.db.clock())
-    for key, old in tx.scan("will"):
-        if key[0] == client and not old["due"]:
+    wills = [key for key, _ in tx.scan("will") if key[0] == sid]
+    if wills:
+        yield "wills"
+        for key in wills:
+            old = tx.get("will", key)
+            if not clean and (old is None or not old["delay"] or is_due(tx, old)):
+                continue
             yield Lock(("will", key), "x")
-            if tx.get("will", key) is not None:
-                tx.put("will", key, {**tx.get("will", key), "due": True})
+            old = tx.get("will", key)
+            if old is None:
+                continue  # it was published meanwhile
+            if clean:
+                # The session has ended: nothing is waited for any more.
+                due = None if old["due"] is None else min(old["due"], tx.db.clock())
+                tx.put("will", key, {**old, "delay": 0, "due": due})
+            elif old["delay"] and not is_due(tx, old) and "will_stays" not in tx.db.without:
+                tx.delete("will", key)  # its client is back in time
     if clean and "clean_same_id" in tx.db.without:
         yield from _give_back(tx, [sid], hints)
         for key, _ in rows_of(tx, sid):
@@ -467,17 +533,14 @@ def claim(
         tx.delete("session", sid)
         tx.put("garbage", sid, True)
         sid = tx.db.draw("session")
-    _own(tx, sid, row, node, incarnation, expiry, will)
+    _own(tx, sid, row, node, incarnation, expiry)
     yield "commit"
     return {"sid": sid, "epoch": row["epoch"] + 1, "present": not clean, "hints": hints}
 
 
-def _own(tx: Transaction, sid: int, row: Row, node: str, incarnation: int, expiry: int, will: Row) -> None:
-    epoch = row["epoch"] + 1
-    owned = {"node": node, "incarnation": incarnation, "epoch": epoch, "expiry": expiry, "expires": None}
+def _own(tx: Transaction, sid: int, row: Row, node: str, incarnation: int, expiry: int) -> None:
+    owned = {"node": node, "incarnation": incarnation, "epoch": row["epoch"] + 1, "expiry": expiry, "expires": None}
     tx.put("session", sid, {**row, **owned})
-    if will is not None:
-        tx.put("will", (row["client"], epoch), {"msg": will, "node": node, "incarnation": incarnation, "due": False})
 
 
 def content(tx: Transaction, sid: int) -> Steps[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict, deque
+from collections import deque
 from typing import Any, Final
 
 from canopy_mqtt.store.shared.calls import Hello
@@ -32,6 +32,25 @@ class Connection:
         self.clean = False
         self.expiry = 0
         self.will: Any = None
+        self.delay = 0
+        """Of the will, after the end of the connection."""
+
+
+class Will:
+    """What has happened to a will."""
+
+    def __init__(self, delay: int) -> None:
+        self.delay = delay
+        self.published: list[int] = []
+        """When."""
+        self.kept = False
+        """It is in the database, or was."""
+        self.ended = FOR_EVER
+        """When its connection ended, or a node that took it over from a dead one has begun to wait."""
+        self.goodbye = False
+        """Its client said goodbye."""
+        self.back: tuple[int, bool] | None = None
+        """When its client was back first, and whether with a clean start."""
 
 
 class Network:
@@ -61,8 +80,10 @@ class Network:
         """By (topic, publisher, number) of a retained message: the number of its commit."""
         self.retained_share = self.rng.choice((0.15, 0.7)) if "retained" in parts else 0.0
         """The share of messages that are retained."""
-        self.will_count: dict[int, int] = defaultdict(int)
-        self.will_number = 0
+        self.wills: dict[int, Will] = {}
+        """By number."""
+        self.goodbyes: set[int] = set()
+        """Wills of which it is written that their clients have said goodbye."""
         self.anew = -1
         """When the session of c1 began last. A claim of a connection that is gone may be carried out late, and begin it
         anew under another one."""

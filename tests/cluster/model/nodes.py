@@ -1,7 +1,7 @@
 """The nodes of the model: the shipped logic of a node between its clients, the database and the other nodes.
 
-`Logic` is what ships, with the parts of the design that do not yet (wills, retained messages), and without the rules
-that are taken away. `Node` is what it calls, and `Holder` the broker's side of a session.
+`Logic` is what ships, without the rules that are taken away. `Node` is what it calls, and `Holder` the broker's side of
+a session.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from canopy_mqtt.store.shared.calls import (
     Completion,
     Content,
     DeliveryKey,
+    DueWill,
     Empty,
     End,
+    EndedWill,
     Foreign,
     Hello,
     Joined,
     Look,
     Member,
+    NewWill,
     Noted,
     Owner,
     Page,
@@ -60,30 +63,27 @@ NAMES: Final = tuple(MATCHES)
 """The filters; their numbers are the places here."""
 
 
-class Will(Publish):
-    """A will, which is published by the transaction that deletes its row, (publisher, epoch)."""
-
-    @property
-    def key(self) -> tuple[str, int]:
-        assert self.publisher is not None
-        assert self.epoch is not None
-        return self.publisher, self.epoch
-
-
-def publish(
-    kind: type[Publish], msg: Any, qos: int, owner: tuple[int | None, int], pid: int, *, retain: bool
-) -> Publish:
+def publish(msg: Any, qos: int, owner: tuple[int | None, int | None], pid: int, *, retain: bool) -> Publish:
     """Note a message, which is the payload as a whole."""
     retained = not msg["clear"] if retain else None
-    return kind(*owner, pid, msg["topic"], msg, qos, retain, None, msg["pub"], None, (), retained)
+    return Publish(*owner, pid, msg["topic"], msg, qos, retain, None, msg["pub"], None, (), retained)
+
+
+def will_publish(will: Owner, msg: Any) -> Publish:
+    return publish(msg, 1, (None, None), 0, retain=False)._replace(will=will)
 
 
 def item_of(what: Noted, without: frozenset[str]) -> Item:
     """Return a change as the functions of the model take it."""
     item: Item = {"fence": what.owner is not None}
     match what:
-        case Will():
-            item |= {"kind": "will", "key": what.key, "msg": what.payload, "qos": 1, "retain": False}
+        case NewWill():
+            item |= {"kind": "set", "msg": what.payload, "delay": what.delay}
+        case EndedWill():
+            item |= {"kind": "ended", "delay": what.delay}
+        case Publish(will=Owner() as will):
+            item |= {"kind": "will", "msg": what.payload, "qos": 1, "sid": will.session, "epoch": will.epoch}
+            return {**item, "filters": {NAMES[number] for number in what.filters or ()}}
         case Publish():
             item |= {"kind": "pub", "msg": what.payload, "qos": what.qos, "retain": what.retain, "pid": what.packet_id}
             item["fence"] &= what.retain or "no_pub_fence" not in without
@@ -134,6 +134,8 @@ class Holder:
 
     def __init__(self, node: Node, connection: Connection) -> None:
         self.node, self.connection = node, connection
+        self.is_restored = False
+        """And its will is not given away."""
         self.received: set[int] = set()
         self.pending: set[int] = set()
         """Packet identifiers of QoS 2 publishes in a group that is not committed."""
@@ -174,7 +176,7 @@ class Holder:
         return max(0, WINDOW - self.shared())
 
     def restored(self, session: Session, content: Content) -> None:
-        self.session = session
+        self.session, self.is_restored = session, True
         self.received = set(content.received)
         self.connection.down.append(("connack", session.present))
         self.take(content.flying)
@@ -218,10 +220,34 @@ class Holder:
         if self.plain() < PAGE // 2:
             self.node.logic.wants(self.session)
 
+    def will_of(self, owner: Owner) -> NewWill | None:
+        will = self.connection.will
+        if will is None:
+            return None
+        return NewWill(*owner, will["topic"], will, 1, False, None, None, self.connection.delay)
+
     def end(self) -> None:
+        self.lost()
+        self.failed()
+
+    def failed(self) -> None:
         self.node.world.close(self.connection)
 
-    failed = foreign = end
+    foreign = failed
+
+    def lost(self, *, goodbye: bool = False) -> None:
+        """The connection has ended: the will is published, or due after its delay, or not published."""
+        if not self.is_restored or self.connection.will is None:
+            return
+        self.is_restored = False
+        will, delay = self.session.owner, self.connection.delay
+        number = self.connection.will["n"]
+        if goodbye:
+            self.node.logic.note(EndedWill(*will, None), lambda _: self.node.world.goodbyes.add(number))
+        elif delay:
+            self.node.logic.note(EndedWill(*will, delay))
+        else:
+            self.node.logic.note(will_publish(will, self.connection.will))
 
     # -- towards the client --------------------------------------------------------------------------------------------
 
@@ -290,7 +316,7 @@ class Holder:
         if "no_look" in self.node.without and not logic.filters.match(msg["topic"]) and not retain and qos == 1:
             then(None)
             return
-        logic.note(publish(Publish, msg, qos, self.session.owner, pid, retain=retain), then)
+        logic.note(publish(msg, qos, self.session.owner, pid, retain=retain), then)
 
     def acked(self, kind: str, pid: int) -> None:
         tag = self.out.get(pid)
@@ -326,7 +352,6 @@ class Logic(shipped.Node):
 
     def _clear(self) -> None:
         super()._clear()
-        self.wills: set[Any] = set()
         self.keyed: dict[int, set[int]] = {}
 
     # -- rules ---------------------------------------------------------------------------------------------------------
@@ -380,25 +405,6 @@ class Logic(shipped.Node):
 
     def _pulled(self, group: ShareGroup, pulled: Pulled) -> None:
         super()._pulled(group, pulled._replace(refused=frozenset()) if "refused_stay" in self.without else pulled)
-
-    # -- wills ---------------------------------------------------------------------------------------------------------
-
-    def _release(self, client_id: str, owner: Owner, client: shipped.Client, expiry: int | None = None) -> None:
-        super()._release(client_id, owner, client, expiry)
-        assert isinstance(client, Holder)
-        self.publish_will((client_id, owner.epoch), client.connection.will)
-
-    def publish_will(self, key: tuple[str, int], msg: Any) -> None:
-        if msg is None or key in self.wills:
-            return
-        self.wills.add(key)
-
-        def then(written: Written) -> None:
-            del written
-            self.wills.discard(key)
-
-        will = publish(Will, msg, 1, (None, key[1]), 0, retain=False)
-        self.note(will._replace(publisher=key[0]), then)
 
 
 class Node:
@@ -528,7 +534,7 @@ class Node:
                 back(Claimed(got["sid"], got["epoch"], got["present"], hints))
 
         clean, expiry, *_ = client.terms
-        args = (self.name, self.incarnation, client_id, clean, expiry, client.connection.will)
+        args = (self.name, self.incarnation, client_id, clean, expiry)
         self.call(functions.claim, args, claimed)
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None:
@@ -574,6 +580,17 @@ class Node:
         args = (self.name, self.incarnation, NAMES[share_filter], [tuple(each) for each in members])
         self.call(functions.pull, args, pulled)
 
+    def wills(self, back: Callable[[Sequence[DueWill] | None], None]) -> None:
+        def read(got: Any, error: bool) -> None:
+            terms = 1, False, None, None
+            wills = [DueWill(sid, epoch, msg["pub"], "", msg["topic"], msg, *terms) for (sid, epoch), msg in got or ()]
+            back(None if error else wills)
+
+        self.call(functions.due_wills, (self.name, self.incarnation), read)
+
+    def publish_will(self, will: DueWill) -> None:
+        self.logic.note(will_publish(will.will, will.payload))
+
     def due(self) -> None:
         """The world closes groups when it likes."""
 
@@ -588,12 +605,16 @@ class Node:
                 self.world.links[(self.name, name)].append(piece)
 
     def over(self, notes: Sequence[shipped.Note]) -> Iterable[shipped.Note]:
-        del notes
         connections, self.connections = self.connections, []
         for connection in connections:
             self.world.close(connection)
         self._forget()
-        return ()
+        # Of wills the database decides, whoever says that they have ended.
+        return [
+            shipped.Note(what, None)
+            for what, _ in notes
+            if isinstance(what, EndedWill) or (isinstance(what, Publish) and what.will is not None)
+        ]
 
     # -- what happens to the node --------------------------------------------------------------------------------------
 
@@ -609,7 +630,9 @@ class Node:
                 self.logic.claim(connection.client, Holder(self, connection))
             return
         session = self.session_of(connection)
-        if session is not None and session.is_restored:
+        if packet[0] == "goodbye":
+            self.gone(connection, goodbye=True)
+        elif session is not None and session.is_restored:
             assert isinstance(session.client, Holder)
             session.client.packet(packet)
 
@@ -621,13 +644,15 @@ class Node:
                 return each
         return None
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: Connection, *, goodbye: bool = False) -> None:
         """The client's connection is over."""
         connection.known_lost = True
         if connection in self.connections:
             self.connections.remove(connection)
         session = self.session_of(connection)
         if session is not None:
+            assert isinstance(session.client, Holder)
+            session.client.lost(goodbye=goodbye)
             self.logic.leave(session)
 
     def poll(self) -> None:
@@ -646,11 +671,10 @@ class Node:
         if error:
             return
         nodes, orphans, wills = got
+        orphans = orphans and "no_reap" not in self.without
         peers = [
-            Peer(int(name[1:]), name, row["incarnation"], row["alive"], SEEN, orphans and "no_reap" not in self.without)
+            Peer(int(name[1:]), name, row["incarnation"], row["alive"], SEEN, orphans, name in wills)
             for name, row in nodes.items()
             if name == self.name or "no_death_read" not in self.without
         ]
         self.logic.saw(peers)
-        for key, msg in wills if self.incarnation is not None else ():
-            self.logic.publish_will(key, msg)

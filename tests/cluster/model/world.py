@@ -16,7 +16,7 @@ from tests.cluster.model import functions
 from tests.cluster.model.checks import check
 from tests.cluster.model.clients import GROUPS, Publisher, Subscriber
 from tests.cluster.model.database import Database, Transaction
-from tests.cluster.model.network import FOR_EVER, PARTS, Connection, Network, Violation
+from tests.cluster.model.network import FOR_EVER, PARTS, Connection, Network, Violation, Will
 from tests.cluster.model.nodes import Node
 
 STEPS: Final = 900
@@ -59,6 +59,8 @@ class World(Network):
                 if a != b:
                     self.links[(a, b)] = deque()
                     self.link_state[frozenset((a, b))] = "down"
+        self.keepers: dict[int, str] = {}
+        """By number of a will, the node that has it."""
         self.stray: list[Connection] = []
         """Connections that have ended, which their node does not know yet."""
         self.roaming = rng.choice((0.12, 0.12, 0.8))
@@ -76,7 +78,7 @@ class World(Network):
             self.clients["g1"] = Subscriber(self, "g1", [*GROUPS, *rng.choice(([], ["a"]))], 2)
             self.clients["g2"] = Subscriber(self, "g2", [*GROUPS], 2, clean=rng.random() < 0.3)
         if "wills" in parts:
-            self.clients["w1"] = Subscriber(self, "w1", [], 1, will=True)
+            self.clients["w1"] = Subscriber(self, "w1", [], 1, clean=rng.random() < 0.5, will=True)
             self.clients["s4"] = Subscriber(self, "s4", [], 2)
         for node in self.nodes.values():
             self.start(node)
@@ -86,6 +88,8 @@ class World(Network):
         tables = self.db.tables
         unowned = {"node": None, "incarnation": 0, "epoch": 0, "expiry": FOR_EVER, "expires": None}
         if "wills" in self.parts:
+            tables["node"]["n1"] = {"incarnation": 0, "alive": False}
+            tables["beat"]["n1"] = 0
             tables["session"][800] = {**unowned, "client": "s4", "row": 800}
             tables["subscription"][(800, "w")] = {"qos": 2}
             tables["filter"]["w"] = {"gone": False, "node": "n1", "grp": 1, "share": None}
@@ -104,8 +108,18 @@ class World(Network):
                 if key not in self.c1_ids:
                     self.c1_ids.add(key)
                     self.anew = self.now
+            elif table == "session" and isinstance(row, dict) and row["client"] == "w1" and tx.name == "claim":
+                for will in self.wills.values():
+                    if will.kept and will.back is None:
+                        will.back = self.now, tx.args[3]
+            elif table == "will" and isinstance(row, dict):
+                will = self.wills[row["msg"]["n"]]
+                if will.kept and row["node"] != self.keepers[row["msg"]["n"]]:
+                    will.ended = min(will.ended, self.now)
+                will.kept = True
+                self.keepers[row["msg"]["n"]] = row["node"]
             elif table == "published_will":
-                self.will_count[row["n"]] += 1
+                self.wills[row["n"]].published.append(self.now)
 
     # -- nodes and clients ---------------------------------------------------------------------------------------------
 
@@ -126,11 +140,13 @@ class World(Network):
     def connect(self, client: Publisher | Subscriber, name: str) -> None:
         client.connection = connection = Connection(client.name, name)
         connection.clean = client.clean and (not client.known or self.rng.random() < 0.4) and not self.ending
-        connection.expiry = EXPIRY if client.clean else FOR_EVER
+        connection.expiry = EXPIRY if client.clean and not client.with_will else FOR_EVER
         client.asked_at = self.now
         if client.with_will:
-            self.will_number += 1
-            connection.will = {"topic": "w", "pub": "w1", "n": self.will_number, "qos": 1}
+            number = len(self.wills) + 1
+            connection.delay = self.rng.choice((0, 30))
+            self.wills[number] = Will(connection.delay)
+            connection.will = {"topic": "w", "pub": "w1", "n": number, "qos": 1}
         self.nodes[name].connections.append(connection)
         connection.up.append(("connect",))
 
@@ -140,6 +156,12 @@ class World(Network):
         connection.open = False
         connection.down.clear()
         client.lost()
+        if client.with_will:
+            will = self.wills[connection.will["n"]]
+            will.ended = min(will.ended, self.now)
+            will.goodbye = not connection.known_lost and self.rng.random() < 0.3
+            if will.goodbye:
+                connection.up.append(("goodbye",))
         if not connection.known_lost:
             connection.up.append(("lost",))
             self.stray.append(connection)
@@ -197,7 +219,8 @@ class World(Network):
             out.append((4, self.down, client))
         out.append((1.5, client.act))
         if not self.ending and self.roam:
-            out.append((self.roaming if isinstance(client, Publisher) else 0.12, self.disconnect, client))
+            often = 0.5 if client.with_will else 0.12
+            out.append((self.roaming if isinstance(client, Publisher) else often, self.disconnect, client))
         return out
 
     def sweeps(self) -> list[tuple[Any, ...]]:
@@ -370,7 +393,7 @@ class World(Network):
         tables = self.db.tables
         for row in tables["will"].values():
             node = tables["node"][row["node"]]
-            if row["due"] or not node["alive"] or node["incarnation"] != row["incarnation"]:
+            if row["due"] is not None or not node["alive"] or node["incarnation"] != row["incarnation"]:
                 return False
         if self._waiting():
             return False

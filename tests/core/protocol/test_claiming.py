@@ -42,6 +42,14 @@ class AnswersLater(AccessControl):
         return LATER
 
 
+class MayNotPublish(AccessControl):
+    """Lets nobody publish."""
+
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        del principal, topic, qos, retain
+        return False
+
+
 class Door(NodeDoor):
     """Lets each node in."""
 
@@ -331,31 +339,57 @@ def test_limits_hold_for_sessions_that_come(limit: str, code: int) -> None:
 # -- wills -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_delayed_will_waits_where_its_client_left() -> None:
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_will_goes_live_when_the_store_has_published_it(qos: int) -> None:
+    """The store knows whether another broker has, which took this one for dead."""
     net = SharedNetwork()
     watcher = net.client("w")
-    watcher.subscribe("will")
-    client = net.durable("c", will=Will("will", b"gone", 0, False, 10))
+    watcher.subscribe("will", qos=1)
+    client = net.durable("c", will=Will("will", b"gone", qos))
     client.cut()
-    net.advance(5.0)
+    [(kept, message, live)] = net.store.published_wills
+    assert (kept, message.payload(), message.qos) == ("the will of c", b"gone", qos)
     assert watcher.inbox == []
-    net.advance(6.0)
+    live()
+    net.settle()
     assert [each.payload for each in watcher.inbox] == [b"gone"]
+    assert net.store.kept == []
 
 
-@pytest.mark.parametrize("back", ["here", "elsewhere", "taken"])
-def test_a_client_that_is_back_in_time_has_no_will_published(back: str) -> None:
+@pytest.mark.parametrize("cause", ["lost", "taken over"])
+def test_a_will_with_a_delay_waits_in_the_store(cause: str) -> None:
+    """Also of a client that is elsewhere by now: the store knows whether its session has ended."""
     net = SharedNetwork()
-    watcher = net.client("w")
-    watcher.subscribe("will")
     client = net.durable("c", will=Will("will", b"gone", 0, False, 10))
-    if back == "taken":
-        net.store.attempts[-1].end(TAKEN_OVER, reason_codes.SESSION_TAKEN_OVER, "elsewhere", net.now)
-    else:
+    if cause == "lost":
         client.cut()
-    if back == "here":
-        net.durable("c", record("c"))
-    elif back == "elsewhere":
-        net.router.elsewhere("c")
+    else:
+        net.store.attempts[-1].end(TAKEN_OVER, reason_codes.SESSION_TAKEN_OVER, "elsewhere", net.now)
     net.advance(20.0)
-    assert watcher.inbox == []
+    assert net.store.ended_wills == [("the will of c", 10)]
+    assert net.store.published_wills == []
+
+
+def test_a_goodbye_leaves_the_will_to_the_store_which_forgets_it() -> None:
+    net = SharedNetwork()
+    client = net.durable("c", will=Will("will", b"gone", 0, False, 10))
+    client.disconnect()
+    [attempt] = net.store.over
+    assert attempt.kept_will == "the will of c"
+    assert (net.store.ended_wills, net.store.published_wills) == ([], [])
+
+
+def test_a_will_that_its_client_may_not_publish_any_more_is_forgotten() -> None:
+    net = SharedNetwork()
+    client = net.durable("c", will=Will("will", b"gone"))
+    net.router.access_control = MayNotPublish()
+    client.cut()
+    assert net.store.ended_wills == [("the will of c", -1)]
+    assert net.store.published_wills == []
+
+
+def test_a_will_that_is_due_is_published_whose_client_is_not_here() -> None:
+    net = SharedNetwork()
+    net.router.wills.fell_due("another", Will("will", b"gone", 1), "c", Principal(), net.now)
+    [(kept, message, _)] = net.store.published_wills
+    assert (kept, message.publisher) == ("another", "c")

@@ -216,6 +216,67 @@ def test_a_database_does_not_keep_that_qos_1_was_sent(client: str, durability: D
     assert story.broken(durability) == found
 
 
+@for_each(("client", "durability", "found"), [("cut-0", SHARED, set()), ("cut-0", STAY, {"DUP"})])
+def test_a_database_does_not_keep_that_a_will_was_sent(client: str, durability: Durability, found: set[str]) -> None:
+    story = Story()
+    story.history.add(Connect(client=client, began=0.0, node=A)).ok(0.1)
+    story.subscribe(client, 0.2, "t/#")
+    story.connect("p", 0.5, C)
+    publish = story.publish(1.0, 0, will=True)
+    story.comes(publish, 1.2, client=client, packet_id=1)
+    story.history.add(Connect(client=client, began=2.0, node=A, present=True)).ok(2.1)
+    story.comes(publish, 2.5, client=client, packet_id=1)
+    assert story.broken(durability) == found
+
+
+@for_each(
+    ("client", "node", "stopped", "at", "durability", "found"),
+    [
+        ("clean-0", A, 1, 4.0, SHARED, set()),
+        ("clean-0", A, 0, 4.0, SHARED, set()),
+        ("clean-0", A, 1, 6.5, SHARED, set()),  # not linked again
+        ("clean-0", A, 1, 0.8, SHARED, {"lost"}),  # before it was stopped
+        ("clean-0", A, 1, 9.0, SHARED, {"lost"}),  # linked again
+        ("clean-0", A, 2, 4.0, SHARED, {"lost"}),  # another node
+        ("clean-0", B, 1, 4.0, SHARED, {"lost"}),  # no other node is in between
+        ("connected-0", A, 1, 4.0, SHARED, {"lost"}),  # its session is in the database
+        ("clean-0", A, 1, 4.0, STAY, {"lost"}),  # what waits for a node is in that of its publisher
+    ],
+)
+def test_a_node_that_stood_still_may_lose_what_is_live(
+    client: str, node: str, stopped: int, at: float, durability: Durability, found: set[str]
+) -> None:
+    story = Story((2.0, 5.0, BrokerFault(2.0, Fault.STOP, 3.0, (stopped,))))
+    story.connect(client, 0.0, A)
+    story.subscribe(client, 0.2, "t/#")
+    story.connect("p", 0.5, B if node == A else A)
+    story.publish(at, 0)
+    assert story.broken(durability) == found
+
+
+@for_each(
+    ("node", "at", "durability", "more", "found"),
+    [
+        (B, 1.2, SHARED, {}, set()),
+        (A, 1.2, SHARED, {}, {"RETAIN"}),  # its own node tells it first
+        (B, 3.0, SHARED, {}, {"RETAIN"}),  # the look is over
+        (B, 1.2, STAY, {}, {"RETAIN"}),  # there is none
+        (B, 1.2, SHARED, {"retain": False}, {"RETAIN"}),
+        (B, 1.2, SHARED, {"as_published": True, "retain": False}, {"RETAIN"}),
+    ],
+)
+def test_what_is_retained_just_behind_a_suback_may_be_found(
+    node: str, at: float, durability: Durability, more: dict[str, bool], found: set[str]
+) -> None:
+    story = Story()
+    story.connect("connected-0", 0.0, A)
+    story.connect("p", 0.5, node)
+    story.subscribe("connected-0", 1.0, "r/#", as_published=more.get("as_published", False))
+    publish = story.publish(at, 0, "r/0", retain=more.get("retain", True))
+    story.comes(publish, at + 0.1, client="connected-0", retain=True)
+    assert story.broken(durability) == found
+
+
 @for_each(("node", "at", "found"), [(B, 2.5, set()), (A, 2.5, {"one connection"}), (B, 9.0, {"one connection"})])
 def test_the_connection_at_another_node_ends_in_a_moment(node: str, at: float, found: set[str]) -> None:
     story = Story()

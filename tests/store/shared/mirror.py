@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from canopy_mqtt.store.shared.database import WRITE
 from canopy_mqtt.store.shared.functions import FUNCTIONS
 from canopy_mqtt.store.shared.schema import NEVER, PARTITIONS, TABLES, TYPES
 from tests.cluster.model import functions as model
@@ -41,6 +42,13 @@ BEGIN
 END $$;
 """
 
+ADOPT: Final = f"""
+WITH node AS (INSERT INTO node (name, incarnation, alive) VALUES ($1, 0, false) RETURNING id),
+    beat AS (INSERT INTO beat SELECT id, test_clock() FROM node),
+    session AS (INSERT INTO session VALUES ($2, $3, NULL, 0, 0, '{{}}', {NEVER}, NULL)),
+    filter AS (INSERT INTO filter (name, gone, node, grp) SELECT $4, false, id, 1 FROM node RETURNING id)
+INSERT INTO subscription SELECT $2, filter.id, 2, false, false, 0, 0 FROM filter RETURNING (SELECT id FROM node)
+"""
 WAITING: Final = """
 SELECT l.pid, CASE WHEN l.locktype = 'advisory' AND l.objsubid = 2 THEN l.objid::bigint END AS gate,
         (SELECT application_name FROM pg_stat_activity a WHERE a.pid = l.pid) AS step
@@ -64,6 +72,10 @@ STATE: Final = {
     "retained": (
         "SELECT topic, payload IS NULL, convert_from(payload, 'UTF8'), n.name AS node, grp FROM retained r"
         " JOIN node n ON n.id = r.node"
+    ),
+    "will": (
+        "SELECT session, epoch, n.name, w.incarnation, convert_from(payload, 'UTF8'), delay,"
+        " extract(epoch FROM due)::bigint FROM will w JOIN node n ON n.id = w.node"
     ),
     "slots": "SELECT current FROM slots",
 }
@@ -119,6 +131,14 @@ class Mirror(Database):
         await self.control.execute("".join((GATE, TYPES, instrumented(TABLES), PARTITIONS)))
         for text in FUNCTIONS:
             await self.control.execute(change(instrumented(text)))
+
+    def adopt(self) -> None:
+        """Take over a session of the model that is there from the start, its subscription, and a node."""
+        [(node, _)] = self.tables["node"].items()
+        [(session, row)] = self.tables["session"].items()
+        [topic_filter] = self.tables["filter"]
+        made = self.loop.run_until_complete(self.control.fetchval(ADOPT, node, session, row["client"], topic_filter))
+        self.nodes[node] = made
 
     def close(self) -> None:
         """End all connections."""
@@ -266,7 +286,7 @@ class Mirror(Database):
     async def compare(self, tables: set[str]) -> None:
         # Where a slot is being truncated, nothing reads the tables.
         shut = any(key[0] in ("delivery", "message") and "x" in modes.values() for key, modes in self._slots_locked())
-        for table in tables:
+        for table in tables & STATE.keys():  # what was published is in no table
             if shut and table in ("delivery", "message"):
                 continue
             found = sorted(map(_plain_row, await self.control.fetch(STATE[table])), key=repr)
@@ -313,6 +333,11 @@ def _rows(db: Mirror, table: str) -> list[tuple[Any, ...]]:
         return [(*key, row["qos"]) for key, row in rows.items()]
     if table == "beat":
         return list(rows.items())
+    if table == "will":
+        return [
+            (*key, row["node"], row["incarnation"], payload(row["msg"]).decode(), row["delay"], row["due"])
+            for key, row in rows.items()
+        ]
     if table == "retained":
         return [(topic, *_retained(row["msg"]), row["node"], row["grp"]) for topic, row in rows.items()]
     return [key if isinstance(key, tuple) else (key,) for key in rows]
@@ -362,14 +387,27 @@ async def _write(
     def of(kind: str) -> list[model.Item]:
         return [i for i in items if i["kind"] == kind]
 
-    publishes = [
+    publishes: list[Any] = [
         (
             None if i["retain"] and not i["fence"] else i["sid"], i["epoch"], i["pid"], i["msg"]["topic"],
             payload(i["msg"]), i["qos"], False, None, i["msg"]["pub"], None, await db.filters(i["filters"]),
-            not i["msg"]["clear"] if i["retain"] else None, None, None,
+            not i["msg"]["clear"] if i["retain"] else None, None, None, None,
         )
         for i in of("pub")
     ]  # fmt: skip
+    publishes += [
+        (
+            None, None, 0, i["msg"]["topic"], payload(i["msg"]), 1, False, None, i["msg"]["pub"], None,
+            await db.filters(i["filters"]), None, None, None, (i["sid"], i["epoch"]),
+        )
+        for i in of("will")
+    ]  # fmt: skip
+    new_wills = [
+        (i["sid"], i["epoch"], i["msg"]["topic"], payload(i["msg"]), 1, False, None, None, i["delay"])
+        for i in of("set")
+    ]
+    ended_wills = [(i["sid"], i["epoch"], i["delay"]) for i in of("ended")]
+    ended_wills += [(i["sid"], i["epoch"], None) for i in of("will")]
     subscribes = [
         (i["sid"], i["epoch"], i["filter"], i.get("qos"), False, False, 0, 0)
         for i in items
@@ -384,22 +422,24 @@ async def _write(
         if i["kind"] in ("done", "sent", "released")
     ]  # fmt: skip
     return (
-        "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) w",
+        WRITE,
         db.nodes[node], incarnation, grp, [db.nodes[name] for name in vectors[0]], list(vectors[0].values()),
         [db.nodes[name] for name in vectors[1]], list(vectors[1].values()), publishes,
         [(i["sid"], i["epoch"], i["pid"]) for i in of("complete")], subscribes, [i["filter"] for i in of("endfilter")],
         changes, [(i["sid"], i["epoch"], None) for i in of("release")], model.BATCH if of("reap") else 0,
+        new_wills, ended_wills,
     )  # fmt: skip
 
 
-async def _claim(
-    db: Mirror, node: str, incarnation: int, client: str, clean: bool, expiry: int, will: Any
-) -> tuple[Any, ...]:
-    del will
+async def _claim(db: Mirror, node: str, incarnation: int, client: str, clean: bool, expiry: int) -> tuple[Any, ...]:
     return (
         "SELECT (c).* FROM claim_1($1, $2, $3, $4, $5, '{}', true) c",
         db.nodes[node], incarnation, client, clean, NEVER if expiry >= FOR_EVER else expiry,
     )  # fmt: skip
+
+
+async def _due_wills(db: Mirror, node: str, incarnation: int) -> tuple[Any, ...]:
+    return "SELECT * FROM wills_1($1, $2, 100)", db.nodes[node], incarnation
 
 
 async def _content(db: Mirror, sid: int) -> tuple[Any, ...]:
@@ -435,7 +475,8 @@ CALLS: Final[dict[str, Callable[..., Any]]] = {
     "declare_dead": _declare_dead,
     "feed": _feed,
     "feed_retained": _feed_retained,
-    "look": _plain("SELECT o_name, o_incarnation, o_alive, o_orphans FROM look_1()"),
+    "look": _plain("SELECT o_name, o_incarnation, o_alive, o_orphans, o_wills FROM look_1()"),
+    "due_wills": _due_wills,
     "write": _write,
     "claim": _claim,
     "content": _content,
@@ -486,7 +527,12 @@ async def _fed_retained(db: Mirror, tx: Transaction, rows: Any) -> Any:
 
 async def _looked(db: Mirror, tx: Transaction, rows: Any) -> Any:
     del db, tx
-    return {tuple(row[:3]) for row in rows}, any(row[3] for row in rows)
+    return {tuple(row[:3]) for row in rows}, any(row[3] for row in rows), {row[0] for row in rows if row[4]}
+
+
+async def _due(db: Mirror, tx: Transaction, rows: Any) -> Any:
+    del db, tx
+    return {(row[0], row[1], row[5].decode()) for row in rows}
 
 
 async def _written(db: Mirror, tx: Transaction, rows: Any) -> Any:
@@ -533,6 +579,7 @@ ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "feed": _fed,
     "feed_retained": _fed_retained,
     "look": _looked,
+    "due_wills": _due,
     "write": _written,
     "claim": _claimed,
     "content": _contents,
@@ -556,8 +603,12 @@ def _expect_fed_retained(tx: Transaction) -> Any:
 
 
 def _expect_looked(tx: Transaction) -> Any:
-    nodes, orphans, _ = tx.result
-    return {(name, row["incarnation"], row["alive"]) for name, row in nodes.items()}, orphans
+    nodes, orphans, wills = tx.result
+    return {(name, row["incarnation"], row["alive"]) for name, row in nodes.items()}, orphans, wills
+
+
+def _expect_due(tx: Transaction) -> Any:
+    return {(*key, payload(msg).decode()) for key, msg in tx.result}
 
 
 def _expect_written(tx: Transaction) -> Any:
@@ -594,6 +645,7 @@ EXPECTED: Final[dict[str, Callable[[Transaction], Any]]] = {
     "feed": _expect_fed,
     "feed_retained": _expect_fed_retained,
     "look": _expect_looked,
+    "due_wills": _expect_due,
     "write": _expect_written,
     "claim": _expect_claimed,
     "content": _expect_contents,

@@ -98,7 +98,7 @@ class Caller:
         return tx.result
 
     def start_claim(self, client: str, *, clean: bool = False, expiry: int = FOR_EVER) -> Transaction:
-        return self.script.begin(functions.claim, self.name, self.incarnation, client, clean, expiry, None)
+        return self.script.begin(functions.claim, self.name, self.incarnation, client, clean, expiry)
 
     def claim(self, client: str, *, clean: bool = False, expiry: int = FOR_EVER) -> Any:
         """Claim a session, and return the answer."""

@@ -15,8 +15,10 @@ from canopy_mqtt.store.shared.calls import (
     Claimed,
     Completion,
     DeliveryKey,
+    EndedWill,
     Foreign,
     Group,
+    NewWill,
     Owner,
     Page,
     Release,
@@ -278,6 +280,8 @@ INSERT INTO delivery SELECT 1, -i, 0, -i, 1, 0, 0, false, NULL FROM generate_ser
 INSERT INTO received SELECT -i, 1 FROM generate_series(1, {MANY}) i;
 INSERT INTO retained SELECT 'other/' || i, 'x', 1, NULL, NULL, NULL, 'infinity', -i, 1, 0
     FROM generate_series(1, {MANY}) i;
+INSERT INTO will SELECT -i, 1, 1, 1, 'other ' || i, '{{}}', 'a', 'x', 1, false, NULL, NULL, 0, NULL
+    FROM generate_series(1, {MANY}) i;
 INSERT INTO progress SELECT 1, -i, 0, '{{}}', '{{}}' FROM generate_series(1, {MANY}) i;
 """
 
@@ -304,6 +308,8 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
         ],
         releases=[Release(owner.session, owner.epoch)],
         reap=10,
+        new_wills=[NewWill(owner.session, owner.epoch, "w", b"will", 1, False, None, None, 5)],
+        ended_wills=[EndedWill(owner.session, 0, 5)],
     )
 
     def number() -> int:
@@ -313,6 +319,7 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
         lambda: (
             WRITE, node.node, node.incarnation, number(), [node.node], [node.grp], [node.node], [node.grp],
             group.publishes, group.completions, group.subscribes, group.ends, group.changes, group.releases, group.reap,
+            group.new_wills, group.ended_wills,
         ),
         lambda: ("SELECT claim_1($1, $2, 's', true, 300, '{}', true)", node.node, node.incarnation),
         lambda: ("SELECT * FROM content_1($1)", owner.session),
@@ -321,6 +328,7 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
         lambda: ("SELECT * FROM retained_1($1, $2, 10)", [node.node], [node.grp]),
         lambda: ("SELECT forget_retained_1(10)",),
         lambda: ("SELECT * FROM look_1()",),
+        lambda: ("SELECT * FROM wills_1($1, $2, 10)", node.node, node.incarnation),
         lambda: ("SELECT expire_1(10)",),
         lambda: ("SELECT collect_1(10)",),
         lambda: ("SELECT * FROM bound_1($1, 1, 1, 10)", owner.session),

@@ -13,8 +13,18 @@ import pytest
 
 from tests.cluster.model import functions
 from tests.cluster.model.database import Transaction
-from tests.store.shared.script import Script, change, end, release, subscribe, unsubscribe
+from tests.cluster.model.functions import Item
+from tests.store.shared.script import Caller, Script, change, end, release, subscribe, unsubscribe
 from tests.support.runs import for_each
+
+WILL: Final = {"topic": "w", "pub": "c", "n": 1, "qos": 1}
+
+
+def will(kind: str, owner: dict[str, Any], delay: int | None = 0) -> Item:
+    """`kind`: set, ended, or will: it is published, for the filter "w"."""
+    fenced = {"fence": kind == "set", "qos": 1, "retain": False}
+    return {"kind": kind, "msg": WILL, "delay": delay, "filters": {"w"}, **fenced, **owner}
+
 
 History = Callable[[Script], None]
 GROUP: Final = "$share/x/a"
@@ -421,7 +431,65 @@ def a_clean_start_gives_back(script: Script) -> None:
     assert [key[2:] for key in script.rows("delivery")] == [hint]
 
 
+def a_will_is_published_by_one_node(script: Script) -> None:
+    """A node that was counted as dead publishes it in its next incarnation, while another one does."""
+    owner = script.n1.subscriber("c")
+    script.n1.write(will("set", owner))
+    script.n2.subscriber("heir", "w")
+    assert script.run(functions.declare_dead, "n1", script.n1.incarnation, script.rows("beat")["n1"])
+    script.n2.write({"kind": "reap"})
+    assert script.run(functions.due_wills, "n2", script.n2.incarnation) == [((owner["sid"], owner["epoch"]), WILL)]
+    script.nodes["n1"] = again = Caller(script, "n1")
+    for node in (script.n2, again):
+        node.learn()
+    publishers = [node.begin(will("will", owner)) for node in (script.n2, again)]
+    script.go(publishers[0], "commit")
+    script.go(publishers[1])
+    assert script.waits(publishers[1])
+    for each in publishers:
+        script.go(each)
+    assert len(script.rows("delivery")) == 1
+    assert publishers[1].result["failed"] == {(owner["sid"], functions.WILL, owner["epoch"])}
+
+
+def a_client_is_back_before_its_will_is_due(script: Script) -> None:
+    """At another node, while the first one notes that its connection has ended."""
+    owner = script.n1.subscriber("c")
+    script.n1.write(will("set", owner, 5))
+    ended = script.n1.begin(will("ended", owner, 5))
+    script.go(ended, "commit")
+    claim = script.n2.start_claim("c")
+    script.go(claim)
+    assert script.waits(claim)
+    script.go(ended)
+    script.go(claim)
+    assert script.rows("will") == {}
+
+
+def a_will_without_delay_is_left_to_the_node_of_its_connection(script: Script) -> None:
+    """The client may have said goodbye there."""
+    owner = script.n1.subscriber("c")
+    script.n1.write(will("set", owner))
+    script.n2.claim("c")
+    script.db.compare_all()
+    assert script.run(functions.due_wills, "n2", script.n2.incarnation) == []
+    script.n1.write(will("ended", owner, None))
+    assert script.rows("will") == {}
+
+
+def a_clean_start_makes_a_will_due(script: Script) -> None:
+    owner = script.n1.subscriber("c")
+    script.n1.write(will("set", owner, 5))
+    script.n1.write(will("ended", owner, 5))
+    script.n2.claim("c", clean=True)
+    assert script.run(functions.due_wills, "n1", script.n1.incarnation) == [((owner["sid"], owner["epoch"]), WILL)]
+
+
 HISTORIES: Final[dict[History, tuple[str, str]]] = {
+    a_will_is_published_by_one_node: ("ORDER BY w.session, w.epoch FOR UPDATE OF w", ""),
+    a_client_is_back_before_its_will_is_due: ("said.session AND delay > 0", "said.session AND delay < 0"),
+    a_will_without_delay_is_left_to_the_node_of_its_connection: ("said.session AND delay > 0", "said.session"),
+    a_clean_start_makes_a_will_due: ("due = CASE WHEN due IS NOT NULL THEN", "due = CASE WHEN false THEN"),
     a_slot_is_emptied_beside_a_writer: (
         "EXECUTE format('LOCK TABLE delivery_%s IN ACCESS EXCLUSIVE MODE', p_slot);",
         "",
@@ -507,8 +575,9 @@ def test_transactions_meet(history: History) -> None:
 
 
 STATEMENTS: Final = (
-    "number", "feed", "fence", "owners", "received", "filters", "subscriptions", "ends", "slot", "messages",
-    "deliveries", "rows", "changed", "long", "long changed", "release", "reap", "progress", "commit",
+    "number", "feed", "fence", "owners", "wills", "ended", "received", "filters", "subscriptions", "ends", "slot",
+    "messages", "deliveries", "rows", "changed", "long", "long changed", "release", "reap", "orphans", "progress",
+    "commit",
 )  # fmt: skip
 """The steps of a group that has something of everything."""
 
@@ -516,10 +585,10 @@ STATEMENTS: Final = (
 def a_group_is_killed_before_each_statement(script: Script) -> None:
     """Its connection ends, or the statement is refused. Asked again, the same number is written whole."""
     node = script.n1
-    script.n1.subscriber("s")
+    owner = script.n1.subscriber("s")
     script.n2.write(script.n2.publish(1), script.n2.publish(2))
     for number, statement in enumerate(STATEMENTS):
-        owner = script.n1.subscriber("s")
+        before_owner, owner = owner, script.n1.subscriber("s")
         leaving = node.claim(f"leaving {number}")
         key = min(script.rows("delivery"))
         group = (
@@ -527,9 +596,10 @@ def a_group_is_killed_before_each_statement(script: Script) -> None:
             {"kind": "complete", "pid": number - 1, "fence": True, **owner},
             subscribe(owner, "b"), end("s"), change("done", owner, key),
             change("sent", owner, (*key[:3], 9999)), release({"sid": leaving["sid"], "epoch": leaving["epoch"]}),
-            {"kind": "reap"},
+            {"kind": "reap"}, will("set", owner), will("ended", before_owner),
         )  # fmt: skip
-        before = {table: dict(script.rows(table)) for table in ("message", "delivery", "received", "progress")}
+        tables = ("message", "delivery", "received", "progress", "will")
+        before = {table: dict(script.rows(table)) for table in tables}
         tx = node.begin(*group)
         script.go(tx, statement)
         assert script.is_open(tx), statement

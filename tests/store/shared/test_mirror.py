@@ -7,13 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.cluster.model.network import PARTS
 from tests.cluster.model.world import World
 from tests.store.shared.mirror import Mirror
 
 
 @contextmanager
 def mirrored(seed: int, change: Callable[[str], str] = str) -> Iterator[World]:
-    """A history whose transactions PostgreSQL carries out, too; every second one without share groups."""
+    """A history whose transactions PostgreSQL carries out, too; every second one without share groups and wills."""
     made: list[Mirror] = []
 
     def database(without: frozenset[str]) -> Mirror:
@@ -21,7 +22,10 @@ def mirrored(seed: int, change: Callable[[str], str] = str) -> Iterator[World]:
         return made[0]
 
     try:
-        yield World(seed, parts=frozenset({"shares", "retained"} if seed % 2 else {"retained"}), database=database)
+        world = World(seed, parts=PARTS if seed % 2 else frozenset({"retained"}), database=database)
+        if seed % 2:
+            made[0].adopt()
+        yield world
     finally:
         made[0].close()
 

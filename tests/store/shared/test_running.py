@@ -16,9 +16,12 @@ from canopy_mqtt.store.shared.calls import (
     ChangedFilter,
     Content,
     DeliveryKey,
+    DueWill,
     General,
     Hints,
+    NewWill,
     Noted,
+    Owner,
     Page,
     Piece,
     RetainedRow,
@@ -68,6 +71,9 @@ class Client:
     def share_room(self) -> int:
         return 2
 
+    def will_of(self, owner: Owner) -> NewWill | None:
+        """It has none."""
+
     def restored(self, session: Session, content: Content) -> None:
         self.session = session
         self.content = content
@@ -104,6 +110,9 @@ class Place:
             database, filters=Equal, side=self, window=0.002, dead_after=60.0,
         )  # fmt: skip
         self.node = self.running.node
+
+    def publish_will(self, will: DueWill) -> None:
+        raise NotImplementedError
 
     def tell(self, piece: Piece) -> None:
         self.told.append(piece)

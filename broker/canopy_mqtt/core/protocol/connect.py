@@ -311,7 +311,13 @@ def _claim(protocol: ServerProtocol, admission: Admission, shared: SharedSession
         earlier.end(TAKEN_OVER, reason_codes.SESSION_TAKEN_OVER, "another connection with this client identifier", now)
     clean = admission.connect.clean_start
     attempt = Attempt(
-        protocol.client_id, clean, admission.expiry, admission.principal, protocol.close, protocol.answer_later
+        protocol.client_id,
+        clean,
+        admission.expiry,
+        admission.principal,
+        admission.connect.will,
+        protocol.close,
+        protocol.answer_later,
     )
     admission.attempt = shared.waiting[protocol.client_id] = attempt
     protocol.admission = admission

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.accounts import Accounts
-from canopy_mqtt.core.causes import CLIENT_DISCONNECT, TAKEN_OVER
+from canopy_mqtt.core.causes import CLIENT_DISCONNECT
 from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest
 from canopy_mqtt.core.counters import Counters, bound
 from canopy_mqtt.core.heap import Deadlines
@@ -51,15 +51,13 @@ from canopy_mqtt.core.routing.unfinished import Unfinished
 from canopy_mqtt.core.routing.wills import LoneWill, WillQueue
 from canopy_mqtt.core.session.session import Session, SharedSession
 from canopy_mqtt.core.session.shedding import GlobalLimiter
-from canopy_mqtt.core.shared import RetainedWait, SharedSessions
+from canopy_mqtt.core.shared import KEPT, Offer, RetainedWait, SharedSessions
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.core.topics.trie import create
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-KEPT: Final = -1
-"""In place of a packet identifier: the store that brokers share has the message already (`Router.publish`)."""
 PAUSE: Final = 0.005
 """Seconds that wills wait when one of them has half filled a session's queue."""
 
@@ -420,9 +418,6 @@ class Router:
         if session.memberships is not None:
             self.unfinished.share_out(session)
         if session.claim is not None:
-            if event.cause == TAKEN_OVER:
-                # The session goes on: the client is back in time for its delayed will [MQTT-3.1.3-9].
-                self.wills.forget(session)
             if expiry == 0:
                 self.end_session(session, now)
             else:
@@ -480,23 +475,12 @@ class Router:
     def let_go(self, session: Session, now: float) -> None:
         """Remove a session whose client is not connected here any more; it stays in the store that brokers share.
 
-        A delayed will waits here (`elsewhere`). What the session had of share groups goes to other members here.
+        What the session had of share groups goes to other members here.
         """
         if session.ended:
             return
-        will, due = session.will, session.will_due
         session.give_back()
-        if will is not None:
-            self.wills.forget(session)
-            self.wills.hold(session.client_id, session.principal, will, max(due, now))
         self.end_session(session, now, True)
-
-    def elsewhere(self, client_id: str) -> None:
-        """A client that has no session here has connected to another broker: its delayed will is not sent from here
-        [MQTT-3.1.3-9]."""
-        held = self.wills.held.get(client_id)
-        if held is not None:
-            self.wills.drop(held)
 
     def _leave(self, session: Session) -> None:
         """The connection of a claimed session has ended, and all that is told of it has been told."""
@@ -523,10 +507,22 @@ class Router:
             packet_id = 0
         elif packet_id == 0 and message.qos == 2:
             session = None  # it is none that the client may send again
-        offer = None
+        shared.publish(message, session, packet_id, live, self._offer(message, origin, retains))
+
+    def keep_will(self, kept: object, message: Message, origin: Session | None, live: Callable[[], object]) -> None:
+        """Give the message of a will to the store that brokers share and that has the will: see
+        `SharedSessions.publish_will`."""
+        if self.limits.upgrade_outgoing_qos:
+            message.qos = 2
+        if self.shared is not None:
+            # One of QoS 0 is retained with the live message.
+            retains = message.retain and message.qos > 0
+            self.shared.publish_will(kept, message, live, self._offer(message, origin, retains))
+
+    def _offer(self, message: Message, origin: Session | None, retains: bool) -> Offer | None:
         if retains and self.retained_store.is_kept_there(message):
-            offer = self.retained_store.offer(message, origin, True)
-        shared.publish(message, session, packet_id, live, offer)
+            return self.retained_store.offer(message, origin, True)
+        return None
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,15 @@
 """Publishes wills (section 3.1.2.5), in turns if many are due together.
 
 Owns a session's will at the end of its connection, the wills that wait for a turn, and those of clients that were
-connected when the broker died and have no session (`will_grace`). Promises: a will is published exactly once, and none
-is lost because too many are due at once, also if the broker dies meanwhile: as soon as one has half filled a queue, the
-others wait until its writer has had a turn. A store forgets it in the call of the core in which it is published.
+connected when the broker died and have no session (`will_grace`). What is in a store that brokers share waits there
+for its delay, and here for its turn alone. Promises: a will is published exactly once, and none is lost because too
+many are due at once, also if the broker dies meanwhile: as soon as one has half filled a queue, the others wait until
+its writer has had a turn. A store forgets it in the call of the core in which it is published.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
@@ -26,6 +28,7 @@ from canopy_mqtt.core.routing.fanout import Fanout
 from canopy_mqtt.core.routing.links import BridgeStates
 from canopy_mqtt.core.routing.session_table import SessionTable
 from canopy_mqtt.core.session.session import Session
+from canopy_mqtt.core.shared import KEPT
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.routing.router import Router
@@ -34,13 +37,25 @@ if TYPE_CHECKING:
 class LoneWill:
     """A will without its session, which may have ended, or be another's: it waits for its turn, or is held until `due`.
 
-    `session`: None: it has none here. `name`: that of a will that waits for its turn in a store; empty: it is in none.
+    `kept`: by what the store that brokers share knows it; None: that does not. `message`: that store has published it,
+    and the live message waits. `session`: None: it has none here. `name`: that of a will that waits for its turn in a
+    store; empty: it is in none.
     `due`: until when it is held for a client that may come back; 0.0: it is not.
     """
 
     def __init__(
-        self, will: Will, client_id: str, session: Session | None, principal: Principal, name: str, due: float = 0.0
+        self,
+        will: Will,
+        client_id: str,
+        session: Session | None,
+        principal: Principal,
+        name: str,
+        due: float = 0.0,
+        kept: object | None = None,
+        message: Message | None = None,
     ) -> None:
+        self.kept = kept
+        self.message = message
         self.will = will
         self.client_id = client_id
         self.session = session
@@ -82,8 +97,13 @@ class WillQueue(Job):
         if will is None:
             return
         delay = min(will.delay, session.expiry_interval)
+        shared = self._router.shared
+        kept = session.claim.take_will() if delay > 0 and session.claim is not None else None
         if delay == 0:
             self.publish(session, now)
+        elif kept is not None and shared is not None:
+            self.forget(session)
+            shared.will_ended(kept, delay)
         else:
             session.will_due = now + delay
             if session.journal is not None:
@@ -113,9 +133,22 @@ class WillQueue(Job):
             # Its client has time to come back (`will_grace`), longer than the session lasts.
             self.hold(session.client_id, session.principal, will, due)
             return
-        self._publish(will, session.client_id, session, session.principal, now)
+        kept = session.claim.take_will() if session.claim is not None else None
+        self._publish(will, session.client_id, session, session.principal, now, kept)
 
-    def _publish(self, will: Will, client_id: str, session: Session | None, principal: Principal, now: float) -> None:
+    def fell_due(self, kept: object, will: Will, client_id: str, principal: Principal, now: float) -> None:
+        """A will is due that the store that brokers share knows by `kept`: this broker publishes it."""
+        self._publish(will, client_id, None, principal, now, kept)
+
+    def _publish(
+        self,
+        will: Will,
+        client_id: str,
+        session: Session | None,
+        principal: Principal,
+        now: float,
+        kept: object | None = None,
+    ) -> None:
         """Publish a will, or let it wait for its turn.
 
         Not if its client, who is `principal`, may do that no more: it could when it connected.
@@ -123,13 +156,34 @@ class WillQueue(Job):
         if self._pressed or self._fanout.broadcasting:
             name = ""
             journal = self._router.journal
-            if journal is not None:
+            if journal is not None and kept is None:
                 # The client may have another by the time that this one has its turn.
                 self._number += 1
                 name = f"{WAITING}{self._number}/{client_id}"
                 journal.will_alone(name, principal, will, now)
-            self._wait(LoneWill(will, client_id, session, principal, name))
+            self._wait(LoneWill(will, client_id, session, principal, name, 0.0, kept))
             return
+        message = self._message(will, client_id, session, principal, now)
+        if kept is None:
+            if message is not None:
+                self._send(message, session, 0)
+        elif message is None:
+            self._end(kept)
+        else:
+            live = partial(self._live, LoneWill(will, client_id, session, principal, "", 0.0, None, message))
+            self._router.keep_will(kept, message, session, live)
+
+    def _live(self, published: LoneWill) -> None:
+        """The store that brokers share has published a will: send it to all who have it live, or let it wait."""
+        if self._pressed or self._fanout.broadcasting:
+            self._wait(published)
+        elif published.message is not None:
+            self._send(published.message, published.session, KEPT)
+
+    def _message(
+        self, will: Will, client_id: str, session: Session | None, principal: Principal, now: float
+    ) -> Message | None:
+        """Return the message of a will; None: it is not to be published."""
         # The message is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties,
         # the user's among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10]; its message expiry
         # counts from its publication (section 3.1.3.2.4).
@@ -137,7 +191,7 @@ class WillQueue(Job):
         topic = will.topic.encode()
         message = Message(topic, will.payload, will.qos, will.retain, will.properties, expires_at, client_id)
         if topic[0] == DOLLAR and is_system(topic) and not self._bridge_states.may_send_will(topic, client_id):
-            return
+            return None
         permissions = self._router.permissions
         hook = self._counters.load.message_hook
         if hook is not None or (permissions is not None and not permissions.steady):
@@ -146,23 +200,31 @@ class WillQueue(Job):
         if permissions is not None and not permissions.asked.may_publish(principal, will.topic, will.qos, will.retain):
             self._counters.denied_publishes += 1
             self._refused(message, session, principal, reason_codes.NOT_AUTHORIZED, "")
-            return
+            return None
         if hook is not None:
             changed = hook.publish(principal, message, True)
             if changed is None:
                 self._refused(message, session, principal, hook.reason_code, "a plug-in")
-                return
+                return None
             message = changed
+        return message
+
+    def _send(self, message: Message, session: Session | None, packet_id: int) -> None:
         counters = self._counters
         half_full = counters.half_full
         backed_up = counters.backed_up
-        self._router.publish(message, session)
+        self._router.publish(message, session, False, packet_id)
         if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.broadcasting:
             self._pressed = True
 
     def _wait(self, waiting: LoneWill) -> None:
         self.line[waiting] = None
         self._router.jobs.submit(WILLS, self)
+
+    def _end(self, kept: object) -> None:
+        """A will that the store that brokers share has is not to be published."""
+        if self._router.shared is not None:
+            self._router.shared.will_ended(kept, -1)
 
     def _forget(self, name: str) -> None:
         """A will that is alone is over."""
@@ -210,6 +272,8 @@ class WillQueue(Job):
         del self.line[will]
         if will.name:
             self._forget(will.name)
+        if will.kept is not None:
+            self._end(will.kept)
         return True
 
     def _let_go(self, client_id: str) -> LoneWill | None:
@@ -241,8 +305,11 @@ class WillQueue(Job):
             budget.used += DUE_WORK
             if waiting.name:
                 self._forget(waiting.name)
-            now = counters.load.now
-            self._publish(waiting.will, waiting.client_id, waiting.session, waiting.principal, now)
+            if waiting.message is not None:
+                self._send(waiting.message, waiting.session, KEPT)
+            else:
+                now = counters.load.now
+                self._publish(waiting.will, waiting.client_id, waiting.session, waiting.principal, now, waiting.kept)
         return not line
 
     def _refused(

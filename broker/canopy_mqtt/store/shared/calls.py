@@ -31,6 +31,11 @@ class DeliveryKey(NamedTuple):
     id: int
 
 
+WILL: Final = -1
+"""In place of the source of a `DeliveryKey`: the will of a session, and in place of the number of a message its epoch.
+"""
+
+
 class Noted(Protocol):
     """What a node notes for a group."""
 
@@ -48,7 +53,7 @@ class Publish(NamedTuple):
 
     `session`: None for a clean session's; QoS 2 is then not fenced. `retained`: True if it becomes the retained message
     of its topic, False if that is cleared; then of `account`, and, if `replaces` is not None, only in place of the
-    message of that version.
+    message of that version. `will`: it is the will of that claim, and counts if that was not published yet, or revoked.
     """
 
     session: int | None
@@ -65,6 +70,7 @@ class Publish(NamedTuple):
     retained: bool | None = None
     account: str | None = None
     replaces: int | None = None
+    will: Owner | None = None
 
     @property
     def size(self) -> int:
@@ -80,6 +86,8 @@ class Publish(NamedTuple):
 
     @property
     def thing(self) -> Hashable | None:
+        if self.will is not None:
+            return WILL, self.will
         return (self.session, self.packet_id) if self.qos == 2 and self.session is not None else None
 
 
@@ -163,6 +171,68 @@ class Release(NamedTuple):
         return None
 
 
+class NewWill(NamedTuple):
+    """The will of a CONNECT, with the claim that was made for it. `expiry`: of its message, seconds, None: never;
+    `delay`: after the end of the connection, seconds."""
+
+    session: int
+    epoch: int
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes | None
+    expiry: int | None
+    delay: int
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.session, self.epoch)
+
+    @property
+    def thing(self) -> Hashable:
+        return WILL, self.owner
+
+
+class EndedWill(NamedTuple):
+    """The connection of a will has ended: it is due in `delay` seconds; None: it is not to be published."""
+
+    session: int
+    epoch: int
+    delay: int | None
+
+    @property
+    def owner(self) -> None:
+        """It counts, whoever has the session by now."""
+
+    @property
+    def will(self) -> Owner:
+        return Owner(self.session, self.epoch)
+
+    @property
+    def thing(self) -> Hashable:
+        return WILL, self.will
+
+
+class DueWill(NamedTuple):
+    """A will that is to be published. `principal`: whose it is, JSON; for the others see `NewWill`."""
+
+    session: int
+    epoch: int
+    client_id: str
+    principal: str
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes | None
+    expiry: int | None
+
+    @property
+    def will(self) -> Owner:
+        return Owner(self.session, self.epoch)
+
+
 class End(NamedTuple):
     """A filter, which goes if no session has it."""
 
@@ -172,7 +242,7 @@ class End(NamedTuple):
 
 
 class Reap(NamedTuple):
-    """Sessions of dead nodes, which are released: `limit` at most."""
+    """Sessions of dead nodes, which are released, and wills, which become this node's: `limit` of each at most."""
 
     limit: int
     owner: None = None
@@ -233,7 +303,9 @@ class Group:
     changes: list[Change] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
     reap: int = 0
-    """Sessions of dead nodes to release, at most."""
+    """Sessions of dead nodes to release, and their wills to take over, at most."""
+    new_wills: list[NewWill] = field(default_factory=list)
+    ended_wills: list[EndedWill] = field(default_factory=list)
 
     @classmethod
     def of(cls, noted: Iterable[Noted]) -> Group:
@@ -243,6 +315,8 @@ class Group:
             match each:
                 case Publish():
                     group.publishes.append(each)
+                    if each.will is not None:
+                        group.ended_wills.append(EndedWill(*each.will, None))
                 case Completion():
                     group.completions.append(each)
                 case Subscribe():
@@ -251,6 +325,10 @@ class Group:
                     group.changes.append(each)
                 case Release():
                     group.releases.append(each)
+                case NewWill():
+                    group.new_wills.append(each)
+                case EndedWill():
+                    group.ended_wills.append(each)
                 case End():
                     group.ends.append(each.filter)
                 case Reap():
@@ -270,6 +348,7 @@ class Written(NamedTuple):
     """Retained messages have changed that the node does not know."""
     lost: frozenset[Owner]
     failed: frozenset[DeliveryKey]
+    """What is not to be sent; also wills (`WILL`)."""
     hints: Sequence[DeliveryKey]
     refused: str = ""
     """Nothing was written, since the database refuses what is in the group: why, for people."""
@@ -360,7 +439,7 @@ class RetainedRow(NamedTuple):
 
 class Peer(NamedTuple):
     """A node as the database knows it. `seen`: its last sign of life, by the clock of the database; `orphans`: whether
-    sessions are still those of incarnations that are over."""
+    sessions or wills are still those of incarnations that are over; `wills`: whether some of its own are due."""
 
     id: int
     name: str
@@ -368,6 +447,7 @@ class Peer(NamedTuple):
     alive: bool
     seen: datetime
     orphans: bool
+    wills: bool = False
 
 
 class Terms(NamedTuple):

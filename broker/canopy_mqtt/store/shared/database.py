@@ -24,6 +24,7 @@ from canopy_mqtt.store.shared.calls import (
     Claimed,
     Content,
     DeliveryKey,
+    DueWill,
     Foreign,
     Group,
     Member,
@@ -44,7 +45,7 @@ from canopy_mqtt.version import __version__
 
 FIRST_PAUSE: Final = 0.05
 """Seconds before a group is asked again; twice as many each time."""
-WRITE: Final = "SELECT (w).* FROM write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) w"
+WRITE: Final = f"SELECT (w).* FROM write_1({', '.join(f'${n}' for n in range(1, 17))}) w"
 MAX_PAUSE: Final = 1.0
 """Seconds between two attempts at most."""
 REFUSED: Final = ("21", "22", "23", "54")
@@ -72,6 +73,8 @@ SELECT name FROM filter f WHERE NOT gone AND NOT EXISTS (SELECT FROM subscriptio
 """
 TOPICS: Final = 1_000
 """Topics of a node whose retained messages are read at once."""
+WILLS: Final = 500
+"""Wills that are read at once."""
 PREDECESSOR: Final = """
 SELECT b.at, n.holder, extract(epoch FROM clock_timestamp() - b.at)::float8
     FROM node n JOIN beat b ON b.node = n.id WHERE n.name = $1 AND n.alive AND n.incarnation <> $2
@@ -351,7 +354,7 @@ class SharedDatabase:
             values = (
                 self.node, self.incarnation, grp, list(vector), list(vector.values()), list(self.seen),
                 list(self.seen.values()), group.publishes, group.completions, group.subscribes, group.ends,
-                group.changes, group.releases, group.reap,
+                group.changes, group.releases, group.reap, group.new_wills, group.ended_wills,
             )  # fmt: skip
             try:
                 [row] = await self._groups.fetch(WRITE, *values)
@@ -464,6 +467,13 @@ class SharedDatabase:
     def backends_of(self, node: str) -> str:
         """The name of a node's connections, as an operator sees it in pg_stat_activity."""
         return f"canopy {self.name} {node}"
+
+    async def wills(self) -> list[DueWill]:
+        """Return wills of this node that are due. Raises FAILURES."""
+        rows = await self._reads.fetch(
+            "SELECT * FROM wills_1($1, $2, $3)", self.node, self.incarnation, WILLS, seconds=self.timeout
+        )
+        return [DueWill(*row) for row in rows]
 
     async def beat(self) -> None:
         """Show that this node is alive. Raises Over, FAILURES."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from canopy_mqtt.store.shared.calls import WILL
 from canopy_mqtt.store.shared.schema import CLEARED, FILTER_BYTES, LONG, NEVER, SLOTS
 
 # Isolation is READ COMMITTED: each statement sees what was committed when it began. So these rules hold:
 # - A row is locked by a statement of its own. What depends on it is read by later ones.
-# - Rows are locked in one order: node, session (by id), filter (by name), delivery (by session, source, id), retained
-#   (by topic). Sweepers lock what is free (SKIP LOCKED).
+# - Rows are locked in one order: node, session (by id), will (by its key), filter (by name), delivery (by session,
+#   source, id), retained (by topic). Sweepers lock what is free (SKIP LOCKED).
 # - The number of a group is written last, with what its answer says.
 # - `sent` changes only what is queued, and a QoS 2 publish counts only where its row of `received` is new.
 # - Answers of transactions that hold locks have numbers alone: a node that stopped reading would keep the locks.
@@ -26,6 +27,10 @@ SET enable_mergejoin = off
 """Of functions whose statements are about few rows, which they find by an index. A plan that was made while a table was
 empty would read all of it later. For the same reason `OFFSET 0` keeps what is looked up for each row from being joined
 the other way round."""
+
+PAGE_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of the payloads that are read of a session, or of a node's retained messages or wills, at once. PostgreSQL
+answers with up to 1 GB."""
 
 JOIN: Final = """
 CREATE FUNCTION join_1(
@@ -85,16 +90,49 @@ END $$;
 LOOK: Final = f"""
 CREATE FUNCTION look_1()
 RETURNS TABLE (
-    o_id smallint, o_name text, o_incarnation integer, o_alive boolean, o_seen timestamptz, o_orphans boolean
+    o_id smallint, o_name text, o_incarnation integer, o_alive boolean, o_seen timestamptz, o_orphans boolean,
+    o_wills boolean
 )
 LANGUAGE plpgsql {PLANS} AS $$
--- All nodes. o_orphans: whether there are sessions of its incarnations that are over.
+-- All nodes. o_orphans: whether there are sessions or wills of its incarnations that are over; o_wills: whether wills
+-- of the one that lives are due.
+DECLARE
+    by_now timestamptz := clock_timestamp();
 BEGIN
     RETURN QUERY
         SELECT n.id, n.name, n.incarnation, n.alive, b.at, EXISTS (
                 SELECT FROM session s WHERE s.node = n.id AND s.incarnation < n.incarnation + (NOT n.alive)::integer
+            ) OR EXISTS (
+                SELECT FROM will w WHERE w.node = n.id AND w.incarnation < n.incarnation + (NOT n.alive)::integer
+            ), n.alive AND EXISTS (
+                SELECT FROM will w WHERE w.node = n.id AND w.incarnation = n.incarnation AND w.due <= by_now
             )
             FROM node n JOIN beat b ON b.node = n.id ORDER BY n.id;
+END $$;
+"""
+
+WILLS: Final = f"""
+CREATE FUNCTION wills_1(p_node smallint, p_incarnation integer, p_limit integer)
+RETURNS TABLE (
+    o_session bigint, o_epoch bigint, o_client_id text, o_principal text, o_topic text, o_payload bytea,
+    o_qos smallint, o_retain boolean, o_properties bytea, o_expiry bigint
+)
+LANGUAGE plpgsql {PLANS} AS $$
+-- Wills of a node that are due, p_limit at most, and of them about {PAGE_BYTES} bytes.
+DECLARE
+    by_now timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+        SELECT session, epoch, client_id, principal, topic, payload, qos, retain, properties, expiry
+            FROM (
+                SELECT *, sum(octet_length(payload)) OVER (ORDER BY due, session, epoch) - octet_length(payload)
+                        AS before
+                    FROM (
+                        SELECT * FROM will WHERE node = p_node AND incarnation = p_incarnation AND due <= by_now
+                            ORDER BY due, session, epoch LIMIT p_limit
+                    ) page
+            ) sized
+            WHERE before < {PAGE_BYTES};
 END $$;
 """
 
@@ -110,10 +148,6 @@ LANGUAGE sql STABLE AS $$
         CROSS JOIN LATERAL (SELECT * FROM filter WHERE node = n.id AND grp > coalesce(v.grp, 0) OFFSET 0) f
 $$;
 """
-
-PAGE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of the payloads that are read of a session, or of a node's retained messages, at once. PostgreSQL answers with
-up to 1 GB."""
 
 RETAINED: Final = f"""
 CREATE FUNCTION retained_1(p_nodes smallint[], p_grps bigint[], p_limit integer)
@@ -146,7 +180,7 @@ OF_GROUP: Final = r"'^\$share/[^/]+/(.*)$'"
 """Takes the filter of a share group out of that of a shared subscription."""
 
 COLUMNS: Final = """session, epoch, packet_id, topic, payload, qos, retain, properties, publisher, expiry, filters,
-retained, account, replaces"""
+retained, account, replaces, will"""
 """Of the type `publish`."""
 
 WRITE: Final = f"""
@@ -157,10 +191,12 @@ CREATE FUNCTION write_1(
     p_publishes publish[], p_completions completion[],
     p_subscribes subscribe[], p_ends text[],  -- p_ends: filters that go if no session has them
     p_changes change[], p_releases release[],
-    p_reap integer                         -- sessions of dead nodes to release, at most
+    p_reap integer,                        -- sessions of dead nodes to release, and wills to take over, at most
+    p_new_wills new_will[] DEFAULT '{{}}', p_ended_wills ended_will[] DEFAULT '{{}}'
 ) RETURNS written
 LANGUAGE plpgsql {PLANS} AS $$
--- Write a group of a node, once. In a group, a session has one change of each filter, packet identifier and delivery.
+-- Write a group of a node, once. In a group, a session has one change of each filter, packet identifier, delivery and
+-- will.
 #variable_conflict use_column
 DECLARE
     said written := ('written', false, false, '{{}}', '{{}}', '{{}}');
@@ -175,6 +211,7 @@ DECLARE
     owners owner[];
     counts boolean[];
     written boolean[];
+    wills owner[];                         -- that end, or are taken over
     kept publish;
     numbers bigint[];
     reaped bigint[];
@@ -219,6 +256,7 @@ BEGIN
         UNION SELECT (session, epoch)::owner FROM unnest(p_subscribes)
         UNION SELECT (session, epoch)::owner FROM unnest(p_changes) WHERE epoch IS NOT NULL
         UNION SELECT (session, epoch)::owner FROM unnest(p_releases)
+        UNION SELECT (session, epoch)::owner FROM unnest(p_new_wills)
     );
     IF owners <> '{{}}' THEN
         -- step: fence
@@ -243,12 +281,39 @@ BEGIN
             p_releases := ARRAY(
                 SELECT r::release FROM unnest(p_releases) r WHERE (session, epoch)::owner <> ALL (said.lost)
             );
+            p_new_wills := ARRAY(
+                SELECT w::new_will FROM unnest(p_new_wills) w WHERE (session, epoch)::owner <> ALL (said.lost)
+            );
         END IF;
     END IF;
 
-    -- written: of each publish, whether it counts. One of QoS 2 does where its row of `received` is new.
+    IF p_new_wills <> '{{}}' OR p_ended_wills <> '{{}}' THEN
+        -- step: wills
+        INSERT INTO will
+            SELECT w.session, w.epoch, p_node, p_incarnation, s.client_id, s.principal, w.topic, w.payload, w.qos,
+                    w.retain, w.properties, w.expiry, w.delay
+                FROM unnest(p_new_wills) w JOIN session s ON s.id = w.session;
+        wills := ARRAY(
+            SELECT (w.session, w.epoch)::owner FROM will w JOIN unnest(p_ended_wills) e USING (session, epoch)
+                ORDER BY w.session, w.epoch FOR UPDATE OF w
+        );
+        -- step: ended
+        DELETE FROM will w USING unnest(p_ended_wills) e
+            WHERE w.session = e.session AND w.epoch = e.epoch AND e.delay IS NULL;
+        UPDATE will w SET due = clock_timestamp() + least(e.delay, w.delay) * interval '1 second'
+            FROM unnest(p_ended_wills) e
+            WHERE w.session = e.session AND w.epoch = e.epoch AND e.delay IS NOT NULL AND w.due IS NULL;
+        said.failed := ARRAY(
+            SELECT ((will).session, {WILL}, (will).epoch)::delivery_key FROM unnest(p_publishes)
+                WHERE will IS NOT NULL AND will <> ALL (wills)
+        );
+    END IF;
+
+    -- written: of each publish, whether it counts. One of QoS 2 does where its row of `received` is new, and a will
+    -- where its own was there.
     written := ARRAY(
-        SELECT session IS NULL OR qos < 2 AND (retained IS NULL OR (session, epoch)::owner <> ALL (said.lost))
+        SELECT CASE WHEN will IS NOT NULL THEN will = ANY (wills)
+            ELSE session IS NULL OR qos < 2 AND (retained IS NULL OR (session, epoch)::owner <> ALL (said.lost)) END
             FROM unnest(p_publishes)
     );
     IF EXISTS (SELECT FROM unnest(p_publishes) WHERE qos = 2 AND session IS NOT NULL) OR p_completions <> '{{}}' THEN
@@ -342,7 +407,8 @@ BEGIN
                 FROM unnest(p_publishes, numbers) AS p ({COLUMNS}, id)
                 CROSS JOIN LATERAL unnest(p.filters) AS f (id)
                 CROSS JOIN LATERAL (SELECT * FROM subscription WHERE filter = f.id OFFSET 0) s
-                WHERE p.id IS NOT NULL AND NOT (s.no_local AND s.session IS NOT DISTINCT FROM p.session)
+                WHERE p.id IS NOT NULL
+                    AND NOT (s.no_local AND s.session IS NOT DISTINCT FROM coalesce(p.session, (p.will).session))
                     AND EXISTS (SELECT FROM session WHERE id = s.session)
                 GROUP BY s.session, p.id, p.qos, p.retain
                 HAVING max(s.qos) > 0  -- QoS 0 is live traffic, and not kept
@@ -396,7 +462,7 @@ BEGIN
             );
         END IF;
     END LOOP;
-    said.failed := ARRAY(SELECT (session, source, id)::delivery_key FROM unnest(todo) WHERE state = 1);
+    said.failed := said.failed || ARRAY(SELECT (session, source, id)::delivery_key FROM unnest(todo) WHERE state = 1);
 
     IF p_releases <> '{{}}' THEN
         -- step: release
@@ -418,6 +484,19 @@ BEGIN
             -- step: reaped
             said.hints := said.hints || let_go(reaped);
         END IF;
+        -- step: orphans
+        -- Their delay begins now: nobody knows better when their connections ended.
+        wills := ARRAY(
+            SELECT (orphan.session, orphan.epoch)::owner FROM node n CROSS JOIN LATERAL (
+                    SELECT incarnation, session, epoch FROM will
+                        WHERE node = n.id AND incarnation < n.incarnation + (NOT n.alive)::integer
+                        ORDER BY incarnation, session, epoch LIMIT p_reap FOR UPDATE SKIP LOCKED
+                ) orphan
+                ORDER BY n.id, orphan.incarnation, orphan.session, orphan.epoch LIMIT p_reap
+        );
+        UPDATE will w SET due = coalesce(w.due, clock_timestamp() + w.delay * interval '1 second'), node = p_node,
+                incarnation = p_incarnation
+            FROM unnest(wills) o WHERE w.session = o.session AND w.epoch = o.epoch;
     END IF;
 
     IF EXISTS (
@@ -553,6 +632,18 @@ BEGIN
     -- A session whose time is over has ended, swept or not, and one that does not last ends now, with its connection.
     -- One of another mount has no topics for this client.
     p_clean := p_clean OR ended OR NOT lasts OR owner ->> 'mount' IS DISTINCT FROM p_principal::json ->> 'mount';
+    IF EXISTS (SELECT FROM will WHERE session = said.session) THEN
+        -- step: wills
+        IF p_clean THEN
+            -- Their session has ended: nothing is waited for any more.
+            UPDATE will SET delay = 0, due = CASE WHEN due IS NOT NULL THEN least(due, clock_timestamp()) END
+                WHERE session = said.session;
+        ELSE
+            -- Its client is back in time.
+            DELETE FROM will
+                WHERE session = said.session AND delay > 0 AND coalesce(due > clock_timestamp(), true);
+        END IF;
+    END IF;
     IF p_clean THEN
         said.hints := give_back(ARRAY[said.session]);
         -- Another id: whoever writes for the old one, having looked before, writes for nobody.
@@ -1016,7 +1107,7 @@ CREATE TRIGGER went AFTER DELETE ON subscription REFERENCING OLD TABLE AS change
 """
 
 FUNCTIONS: Final = (
-    COUNT, JOIN, BEAT, DECLARE_DEAD, LOOK, FEED, RETAINED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ, PULL,
-    EXPIRE, COLLECT, BOUND, FORGET, FORGET_RETAINED, SWEEPERS,
+    COUNT, JOIN, BEAT, DECLARE_DEAD, LOOK, WILLS, FEED, RETAINED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ,
+    PULL, EXPIRE, COLLECT, BOUND, FORGET, FORGET_RETAINED, SWEEPERS,
 )  # fmt: skip
 """In the order in which they are made."""

@@ -14,10 +14,10 @@ from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.persistence import restore
 from canopy_mqtt.core.persistence.journal import DeliveryRecord
 from canopy_mqtt.core.queues.message import OVERHEAD
-from canopy_mqtt.store.shared.calls import Content, Terms, Waiting
+from canopy_mqtt.store.shared.calls import Content, EndedWill, NewWill, Owner, Terms, Waiting
 from canopy_mqtt.store.shared.journal import Kept, SharedJournal
 from canopy_mqtt.store.shared.node import Node, Session
-from canopy_mqtt.store.shared.records import delivery_record, session_record
+from canopy_mqtt.store.shared.records import delivery_record, new_will, session_record
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.routing.router import Router
@@ -84,12 +84,18 @@ class Holder:
     def is_gone(self) -> bool:
         return self.attempt.is_gone
 
+    def will_of(self, owner: Owner) -> NewWill | None:
+        will = self.attempt.will
+        return None if will is None else new_will(owner, will, self.attempt.expiry)
+
     def restored(self, session: Session, content: Content) -> None:
         place, attempt = self._place, self.attempt
         if attempt.is_gone:
             place.node.leave(session)
             return
         self.claimed = session
+        if attempt.will is not None:
+            attempt.kept_will = session.owner
         kept = self._kept = Kept(session.owner, attempt.expiry > 0 or session.present, self._sent)
         place.journal.kept[session.client_id] = kept
         record = None
@@ -157,16 +163,28 @@ class Holder:
         reached from here."""
         session = self.attempt.session
         if self.attempt.is_kept or (session is not None and session.memberships):
-            text = "the sessions of the cluster cannot be kept here"
-            self.attempt.end(MOVED, reason_codes.USE_ANOTHER_SERVER, text, self._place.now())
+            self._move()
+
+    def _move(self) -> None:
+        text = "the sessions of the cluster cannot be kept here"
+        self.attempt.end(MOVED, reason_codes.USE_ANOTHER_SERVER, text, self._place.now())
 
     def lost(self) -> None:
-        """This incarnation of the node is over: the session is claimed no more."""
+        """This incarnation of the node is over: the session is claimed no more. A will that is kept is published by
+        another one, as if the connection had been lost: so it ends."""
         self.claimed = None
-        self.move()
+        if self.attempt.take_will() is None:
+            self.move()
+            return
+        if self.attempt.session is not None:
+            self._place.router.wills.forget(self.attempt.session)
+        self._move()
 
     def left(self) -> None:
-        """The connection is over: give the session back."""
+        """The connection is over: give the session back. What is left of a will is not to be published."""
+        will = self.attempt.take_will()
+        if isinstance(will, Owner):
+            self._place.node.note(EndedWill(*will, None))
         claimed, expiry = self.claimed, self.attempt.expiry
         if claimed is not None:
             self._let_go()

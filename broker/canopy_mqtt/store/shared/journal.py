@@ -27,7 +27,9 @@ from canopy_mqtt.store.shared.calls import (
     Completion,
     Empty,
     End,
+    EndedWill,
     Look,
+    NewWill,
     Noted,
     Owner,
     Publish,
@@ -118,7 +120,7 @@ class SharedJournal(Journal):
     @staticmethod
     def has_position(what: Noted) -> bool:
         """Return whether a change was noted here, and not by the node itself."""
-        return not isinstance(what, End | Release | Reap | Empty | Look)
+        return not isinstance(what, End | Release | Reap | Empty | Look | NewWill | EndedWill)
 
     def written(self, count: int) -> None:
         """The first `count` changes that were noted are written, or count no more."""

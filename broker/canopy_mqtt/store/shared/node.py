@@ -27,7 +27,9 @@ from canopy_mqtt.store.shared.calls import (
     Claimed,
     Content,
     DeliveryKey,
+    DueWill,
     Empty,
+    EndedWill,
     Foreign,
     General,
     Hello,
@@ -36,6 +38,7 @@ from canopy_mqtt.store.shared.calls import (
     Look,
     Member,
     Members,
+    NewWill,
     Noted,
     Owner,
     Page,
@@ -84,7 +87,10 @@ class Client(Protocol):
         """Whether the connection is over, or the client has given up its CONNECT."""
 
     def restored(self, session: Session, content: Content) -> None:
-        """The session is there: the CONNACK can go, and what was in flight."""
+        """The session is there, and its will is kept: the CONNACK can go, and what was in flight."""
+
+    def will_of(self, owner: Owner) -> NewWill | None:
+        """Return the will that its CONNECT has."""
 
     @property
     def room(self) -> int:
@@ -161,6 +167,13 @@ class Calls(Protocol):
     def read(
         self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
     ) -> None: ...
+
+    def wills(self, back: Callable[[Sequence[DueWill] | None], None]) -> None:
+        """Return wills of this node that are due."""
+
+    def publish_will(self, will: DueWill) -> None:
+        """Note the message of a will (`Publish.will`), now or later; or, where it may not be published, that it has
+        ended."""
 
     def pull(self, share_filter: int, members: Sequence[Member], back: Callable[[Pulled | None], None]) -> None:
         """Move what waits for the share group with a filter to members, in turn."""
@@ -287,6 +300,8 @@ class Node:
         self.joined: Joined | None = None
         self.filters = self._make_filters()
         self._joining = self._reaping = False
+        self._wills: set[Owner] | None = set()
+        """Those that are due, and about to be published; None: they are being read."""
         self._filter_feed = Feed(self._live_ask(self._calls.feed), self._change_filters, self._later)
         self._retained_feed = Feed(self._live_ask(self._calls.retained), lambda _: None, self._later)
         self._deaths: dict[int, int] = {}
@@ -458,6 +473,8 @@ class Node:
         for what, _ in group:
             if isinstance(what, Reap):
                 self._reaping = False
+            if isinstance(what, Publish) and what.will is not None:
+                self.note(EndedWill(*what.will, None))
             self._calls.refused(what, why)
         self._wrote(group, UNWRITTEN)
 
@@ -480,6 +497,9 @@ class Node:
                     session.shares.add(topic_filter)
                     # The group may be new, and is known once the feed has been read.
                     self._feed(partial(self._enter, session, topic_filter))
+            case Publish(will=Owner() as will) | EndedWill(will=will):
+                if self._wills is not None:
+                    self._wills.discard(will)
             case Change(number, _, source, key, _, state) if source and state == ACKNOWLEDGED:
                 session = self.sessions.get(number)
                 if session is not None and session.reading:
@@ -818,18 +838,29 @@ class Node:
                 self._calls.later(self._live(partial(self._restore, session)))
             elif content.epoch != session.epoch:
                 self._drop(session.owner)
+            elif (will := session.client.will_of(session.owner)) is None:
+                self._accept(session, content)
             else:
-                session.is_restored = True
-                session.known.update((each.source, each.id) for each in content.flying)
-                session.shares.update(
-                    each.filter for each in content.subscriptions if each.filter.startswith(SHARE_PREFIX)
-                )
-                session.client.restored(session, content)
-                self._restored(session)
-                for name in session.shares:
-                    self._enter(session, name)
+                self.note(will, lambda _: self._accept_with_will(session, content))
 
         self._calls.content(session.id, self._live(back))
+
+    def _accept_with_will(self, session: Session, content: Content) -> None:
+        """Once its will is kept: also a node that is killed right after the CONNACK publishes it."""
+        if self.sessions.get(session.id) is session and not session.client.is_gone:
+            self._accept(session, content)
+        else:
+            self.note(EndedWill(*session.owner, None))
+            self.leave(session)
+
+    def _accept(self, session: Session, content: Content) -> None:
+        session.is_restored = True
+        session.known.update((each.source, each.id) for each in content.flying)
+        session.shares.update(each.filter for each in content.subscriptions if each.filter.startswith(SHARE_PREFIX))
+        session.client.restored(session, content)
+        self._restored(session)
+        for name in session.shares:
+            self._enter(session, name)
 
     def _restored(self, session: Session) -> None:
         # What commits later is hinted to a node that has the session.
@@ -868,6 +899,9 @@ class Node:
                 if ended >= self.joined.incarnation:
                     self.over()
                     return
+                if peer.wills and self._wills is not None and not self._wills:
+                    self._wills = None
+                    self._calls.wills(self._live(self._publish_wills))
             elif self._deaths.get(peer.id, 0) < ended:
                 self._deaths[peer.id] = ended
                 self._elsewhere.pop(peer.id, None)
@@ -875,6 +909,11 @@ class Node:
         if not self._reaping and any(peer.orphans for peer in peers):
             self._reaping = True
             self.note(Reap(REAPED), self._reaped)
+
+    def _publish_wills(self, wills: Sequence[DueWill] | None) -> None:
+        self._wills = {each.will for each in wills or ()}
+        for each in wills or ():
+            self._calls.publish_will(each)
 
     def _reaped(self, written: Written) -> None:
         del written

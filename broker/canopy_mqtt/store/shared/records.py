@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import Final
 
-from canopy_mqtt.core.codec.packets import SubscriptionRequest
+from canopy_mqtt.core.codec.packets import SubscriptionRequest, Will
 from canopy_mqtt.core.persistence.journal import DeliveryRecord, MessageRecord, SessionRecord, SubscriptionRecord
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.delivery import QUEUED, RELEASED, SENT
@@ -14,7 +14,7 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.shared import Offer
 from canopy_mqtt.core.topics.subscription import Subscription
 from canopy_mqtt.store.shared import calls
-from canopy_mqtt.store.shared.calls import Content, Owner, Publish, RetainedRow, Subscribe, Waiting
+from canopy_mqtt.store.shared.calls import Content, DueWill, NewWill, Owner, Publish, RetainedRow, Subscribe, Waiting
 
 STATES: Final = {0: QUEUED, calls.SENT: SENT, calls.RELEASED: RELEASED}
 """The states of a delivery, by those of the store."""
@@ -96,6 +96,20 @@ def publish(message: Message, owner: Owner | None, packet_id: int, now: float, o
         return noted
     account = None if offer.account.internal else offer.account.name
     return noted._replace(retained=not offer.clears, account=account, replaces=offer.replaces or None)
+
+
+def new_will(owner: Owner, will: Will, expiry: int) -> NewWill:
+    """Return the will of a CONNECT as it is noted; `expiry`: the Session Expiry Interval, s."""
+    message_expiry = will.message_expiry if will.message_expiry >= 0 else None
+    properties = will.properties or None
+    delay = min(will.delay, expiry)
+    return NewWill(*owner, will.topic, will.payload, will.qos, will.retain, properties, message_expiry, delay)
+
+
+def due_will(due: DueWill) -> Will:
+    """Return a will whose delay is over."""
+    message_expiry = -1 if due.expiry is None else due.expiry
+    return Will(due.topic, due.payload, due.qos, due.retain, 0, message_expiry, due.properties or b"")
 
 
 def retained(offer: Offer, owner: Owner | None, now: float) -> Publish:

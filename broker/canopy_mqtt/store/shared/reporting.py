@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.store.base import NodeReport, SessionReport, SharedReports, StoreError
 from canopy_mqtt.store.postgresql.database import FAILURES
-from canopy_mqtt.store.shared.calls import Content, Terms, Waiting
+from canopy_mqtt.store.shared.calls import Content, NewWill, Owner, Terms, Waiting
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.holder import UNAVAILABLE
 from canopy_mqtt.store.shared.node import Node, Session
@@ -68,6 +68,9 @@ class Ending:
         self.terms = Terms(clean=True, expiry=0, principal=principal)
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._node = node
+
+    def will_of(self, owner: Owner) -> NewWill | None:
+        """It has none."""
 
     def restored(self, session: Session, content: Content) -> None:
         del content

@@ -20,6 +20,7 @@ from canopy_mqtt.store.shared.calls import (
     Claimed,
     Content,
     DeliveryKey,
+    DueWill,
     End,
     Foreign,
     Group,
@@ -76,6 +77,9 @@ class Side(Clients, Protocol):
 
     def refused(self, what: Noted, why: str) -> None:
         """See `Calls.refused`."""
+
+    def publish_will(self, will: DueWill) -> None:
+        """See `Calls.publish_will`."""
 
     def answered(self) -> None:
         """The database has answered, and clients may have got something."""
@@ -331,6 +335,12 @@ class RunningNode:
 
     def refused(self, what: Noted, why: str) -> None:
         self._side.refused(what, why)
+
+    def wills(self, back: Callable[[Sequence[DueWill] | None], None]) -> None:
+        self._ask(self.database.wills, back, lambda: back(None))
+
+    def publish_will(self, will: DueWill) -> None:
+        self._side.publish_will(will)
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         clean, expiry, principal, account = client.terms

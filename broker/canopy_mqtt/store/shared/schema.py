@@ -121,6 +121,25 @@ CREATE TABLE received (                -- QoS 2 publishes between PUBLISH and PU
     packet_id integer NOT NULL,
     PRIMARY KEY (session, packet_id)
 );
+CREATE TABLE will (                    -- of a connection, and published by the transaction that deletes its row
+    session bigint NOT NULL,
+    epoch bigint NOT NULL,             -- of the claim for the connection
+    node smallint NOT NULL,            -- which says what becomes of it, and publishes it
+    incarnation integer NOT NULL,      -- of the node
+    client_id text NOT NULL,
+    principal text NOT NULL,           -- JSON: whose it is
+    topic text NOT NULL,
+    payload bytea NOT NULL,
+    qos smallint NOT NULL,
+    retain boolean NOT NULL,
+    properties bytea,
+    expiry bigint,                     -- seconds, from its publication; NULL: never
+    delay bigint NOT NULL,             -- seconds from the end of the connection
+    due timestamptz,                   -- NULL: its client is connected
+    PRIMARY KEY (session, epoch)
+);
+CREATE INDEX will_owned ON will (node, incarnation, session, epoch);
+CREATE INDEX will_due ON will (node, incarnation, due) WHERE due IS NOT NULL;
 CREATE SEQUENCE retained_version;
 CREATE TABLE retained (
     topic text COLLATE "C" PRIMARY KEY,
@@ -154,7 +173,8 @@ CREATE TYPE publish AS (
     filters integer[],                 -- what it matches
     retained boolean,                  -- true: its topic's message from now on; false: the topic is cleared
     account text,                      -- of what is retained
-    replaces bigint                    -- the version that it replaces, and no other; NULL: any
+    replaces bigint,                   -- the version that it replaces, and no other; NULL: any
+    will owner                         -- the will that it is, and that ends by this; NULL: it is none
 );
 CREATE TYPE completion AS (session bigint, epoch bigint, packet_id integer);
 CREATE TYPE subscribe AS (
@@ -174,12 +194,20 @@ CREATE TYPE release AS (
     session bigint, epoch bigint,
     expiry bigint                      -- seconds; NULL: as it was claimed
 );
+CREATE TYPE new_will AS (
+    session bigint, epoch bigint, topic text, payload bytea, qos smallint, retain boolean, properties bytea,
+    expiry bigint, delay bigint        -- as in the table
+);
+CREATE TYPE ended_will AS (
+    session bigint, epoch bigint,
+    delay bigint                       -- seconds until it is due; NULL: it goes, as a publish of the group or not
+);
 CREATE TYPE written AS (
     result text,                       -- over, again, rematch, written
     news boolean,                      -- filters have changed that the node does not know
     retained boolean,                  -- and retained messages
     lost owner[],                      -- sessions that are others'; nothing of theirs was written
-    failed delivery_key[],             -- what is not to be sent
+    failed delivery_key[],             -- what is not to be sent; (session, -1, epoch): a will
     hints delivery_key[]               -- deliveries that are new in sessions
 );
 CREATE TYPE claimed AS (

@@ -28,17 +28,22 @@ from canopy_mqtt.store.base import Store, StoreError
 from canopy_mqtt.store.group_commit.principals import Principals, RuleTexts
 from canopy_mqtt.store.shared import records
 from canopy_mqtt.store.shared.calls import (
+    WILL,
     ChangedFilter,
     Content,
+    DeliveryKey,
+    DueWill,
     Empty,
+    EndedWill,
     Hello,
     Look,
+    NewWill,
     Noted,
+    Owner,
     Piece,
     Publish,
     RetainedRow,
     Skipped,
-    Taken,
     Written,
 )
 from canopy_mqtt.store.shared.database import SharedDatabase, Unreachable
@@ -63,6 +68,7 @@ FAILED_OVER: Final = (
     "the database has another history (a standby took over, or a backup was restored): durable clients are "
     "disconnected, and what it lacks of the former one is lost"
 )
+NO_WILL: Final = "the database cannot keep the will"
 REPLACED: Final = "another process is this node (cluster.node), and its incarnation is the newer one: stop one of them"
 UNREACHED: Final = 1.0
 """Seconds before a database that cannot be reached when the broker starts is tried again."""
@@ -236,8 +242,6 @@ class SharedStore(Store):
 
     def hear(self, piece: Piece) -> None:
         """Take what another node tells."""
-        if isinstance(piece, Taken):
-            self.router.elsewhere(piece.client_id)
         self.node.receive(piece)
         self._after_batch()
 
@@ -287,6 +291,8 @@ class SharedStore(Store):
         kept = None if owner is None else self.node.sessions.get(owner.session)
         if kept is not None:
             client_id = kept.client_id
+            if isinstance(what, NewWill) and isinstance(kept.client, Holder):
+                kept.client.attempt.end(INTERNAL_ERROR, reason_codes.IMPLEMENTATION_SPECIFIC_ERROR, NO_WILL, self.now())
         whose = f'a change of the client "{client_id}"' if client_id else "a change"
         self._notice(f"{whose} cannot be kept, and is dropped: {why[:MAX_TEXT]}")
         session = self.router.sessions.get(client_id)
@@ -299,7 +305,8 @@ class SharedStore(Store):
 
     def over(self, notes: Sequence[Note]) -> Iterable[Note]:
         """End the durable connections; what is noted of sessions counts no more. What clients without one have
-        published is written in the next incarnation, and acknowledged then: it may be in the store twice."""
+        published is written in the next incarnation, and acknowledged then: it may be in the store twice. So is what is
+        known of wills: the database has each once."""
         self._notice(FAILED_OVER if self.running.database.has_moved else OVER)
         for attempt in list(self.sessions.waiting.values()):
             unclaimed(attempt)
@@ -307,8 +314,10 @@ class SharedStore(Store):
             holder.lost()
         self.journal.kept.clear()
         self._after_batch()
-        for what, _ in notes:
-            if self.journal.has_position(what):
+        for what, then in notes:
+            if isinstance(what, EndedWill):
+                yield Note(what, None)
+            elif self.journal.has_position(what):
                 carried = isinstance(what, Publish) and what.session is None
                 if isinstance(what, Publish) and what.retained is not None:
                     offer = self._offers.popleft()
@@ -316,11 +325,16 @@ class SharedStore(Store):
                         self._offers.append(offer)
                     else:
                         self.router.retained_store.written(offer)
-                yield Note(what if carried else Skipped(), None)
+                is_will = isinstance(what, Publish) and what.will is not None
+                yield Note(what if carried else Skipped(), then if is_will else None)
         for offer in list(self._settling):
             self._settle(offer)
         if self._looks:
             yield Note(Look([partial(self._looked, each) for each in self._looks]), None)
+
+    def publish_will(self, will: DueWill) -> None:
+        principal = self._principal(will.client_id, will.principal)
+        self.router.wills.fell_due(will.will, records.due_will(will), will.client_id, principal, self.now())
 
     async def count(self) -> None:
         await self._holdings.turn(asyncio.get_running_loop().time)
@@ -432,6 +446,21 @@ class SharedStore(Store):
         self._offers.append(offer)
         self.journal.note(records.retained(offer, None if kept is None else kept.owner, self.now()))
 
+    def will_ended(self, kept: object, delay: int) -> None:
+        assert isinstance(kept, Owner)
+        self.node.note(EndedWill(*kept, delay if delay >= 0 else None))
+
+    def note_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
+        """Note the message of a will; one of QoS 0 is for no durable session."""
+        assert isinstance(kept, Owner)
+        if offer is not None:
+            self._offers.append(offer)
+        noted = records.publish(message, None, 0, self.now(), offer)._replace(will=kept)
+        if message.qos == 0:
+            noted = noted._replace(payload=b"", properties=None, filters=None)
+        key = DeliveryKey(kept.session, WILL, kept.epoch)
+        self.journal.note(noted, lambda written: None if key in written.failed else _live(live, written))
+
     def holds(self, session: Session) -> bool:
         """Return whether a session is claimed, and so in the database."""
         holder = None if session.claim is None else self._holders.get(session.claim)
@@ -487,6 +516,12 @@ class _Sessions(SharedSessions):
 
     def holds(self, session: Session) -> bool:
         return self._store.holds(session)
+
+    def will_ended(self, kept: object, delay: int) -> None:
+        self._store.will_ended(kept, delay)
+
+    def publish_will(self, kept: object, message: Message, live: Callable[[], object], offer: Offer | None) -> None:
+        self._store.note_will(kept, message, live, offer)
 
     def publish(
         self,
