@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from canopy_mqtt.store.group_commit.principals import RuleTexts
     from canopy_mqtt.store.shared.calls import Piece
 
+WINDOW: Final = 0.01
+"""The commit window of nodes with one database, where it is not set: a group, and what other nodes read of it, cost the
+database as much as ten messages."""
 ANY_USER: Final = "any-user"
 """The value of `session.takeover` with which a client takes over sessions of other users."""
 
@@ -34,7 +37,7 @@ def make(settings: Settings, rules: RuleTexts | None) -> SharedStore:
     terms = {"most": wanted.memory_messages} if wanted.memory_messages else {}
     return SharedStore(
         database,
-        window=wanted.commit_window,
+        window=wanted.commit_window if "commit_window" in wanted.model_fields_set else WINDOW,
         dead_after=cluster.dead_after,
         any_user=settings.session.takeover == ANY_USER,
         rules=rules,

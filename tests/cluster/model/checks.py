@@ -32,7 +32,8 @@ def _check_messages(world: Network, client: Subscriber) -> None:
     for msg, source in client.got:
         if not source:
             seen[(msg["pub"], msg["n"])] += 1
-    stored = world.db.tables["subscription"]
+    sessions = world.db.tables["session"]
+    stored = [key for key in world.db.tables["subscription"] if key[0] in sessions]
     for key, (begun, msg) in world.begun.items():
         if min(msg["qos"], client.qos) == 2 and seen[key] > 1 and client.name != "c1":
             raise Violation(f"{client.name} got QoS 2 {key} {seen[key]} times")

@@ -538,15 +538,41 @@ def claim(
     return {"sid": sid, "epoch": row["epoch"] + 1, "present": not clean, "hints": hints}
 
 
+def claim_free(
+    tx: Transaction, node: str, incarnation: int, claims: list[tuple[str, bool, int]]
+) -> Steps[dict[str, dict[str, Any] | None]]:
+    """Claim many sessions at once, but for those that do not exist, and those that somebody has locked: client
+    identifier, clean and expiry of each. It waits for nobody while it holds the others."""
+    yield Lock(("node", node), "k")
+    yield "free"
+    asked = {claim[0]: claim for claim in claims}
+    free = []
+    for _, row in sorted(tx.scan("session"), key=lambda each: each[0]):
+        number = ("session", row["row"])
+        if row["client"] in asked and (tx.free(number, "x") or "claims_wait" in tx.db.without):
+            if "claims_wait" in tx.db.without:
+                yield Lock(number, "x")
+            tx.hold(number, "x")
+            free.append(row["client"])
+    out = {}
+    for client in free:
+        out[client] = yield from claim(tx, node, incarnation, *asked[client])
+    return out
+
+
 def _own(tx: Transaction, sid: int, row: Row, node: str, incarnation: int, expiry: int) -> None:
     owned = {"node": node, "incarnation": incarnation, "epoch": row["epoch"] + 1, "expiry": expiry, "expires": None}
     tx.put("session", sid, {**row, **owned})
 
 
-def content(tx: Transaction, sid: int) -> Steps[dict[str, Any]]:
-    """Return what a claimed session has: identifiers of QoS 2, and deliveries in flight. Read after the claim, without
+def content(tx: Transaction, sids: list[int]) -> Steps[dict[int, dict[str, Any]]]:
+    """Return what claimed sessions have: identifiers of QoS 2, and deliveries in flight. Read after the claim, without
     a lock: only its owner changes it, and `epoch` says whether there is another by now."""
     yield from ONE_STATEMENT
+    return {sid: _content(tx, sid) for sid in sids}
+
+
+def _content(tx: Transaction, sid: int) -> dict[str, Any]:
     row = tx.get("session", sid)
     return {
         "epoch": None if row is None else row["epoch"],

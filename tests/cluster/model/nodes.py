@@ -387,7 +387,7 @@ class Logic(shipped.Node):
 
     def _saw(self, session: Session, page: Page) -> None:
         if "no_again" in self.without:
-            session.again = False
+            self.unread.pop(session.id, None)
         if (only := self.keyed.pop(session.id, None)) is not None:
             page = page._replace(waiting=[each for each in page.waiting if each.id in only])
         super()._saw(session, page)
@@ -429,6 +429,8 @@ class Node:
         self.life += 1
         self.inbox: list[tuple[Callable[[Any, bool], None], Any, bool]] = []
         self.retry: list[Callable[[], None]] = []
+        self.unclaimed: list[tuple[str, Holder, Callable[[Claimed | Foreign | None], None]]] = []
+        """CONNECTs whose claims have not begun."""
         self.grp = 0
         self.vectors: tuple[Vector, Vector] = ({}, {})
         self.copy: dict[str, Any] = {}
@@ -523,30 +525,54 @@ class Node:
 
     def claim(self, client_id: str, client: shipped.Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
         assert isinstance(client, Holder)
+        self.unclaimed.append((client_id, client, back))
+
+    def claims(self) -> None:
+        """Claim for one CONNECT, or for all together that wait: the first one of each client."""
+        if self.world.rng.random() < 0.5:
+            self.claim_alone(*self.unclaimed.pop(0))
+            return
+        waiting, self.unclaimed = self.unclaimed, []
+        first = {client_id: client for client_id, client, _ in reversed(waiting)}
+        asked = [(name, *client.terms[:2]) for name, client in first.items()]
 
         def claimed(got: Any, error: bool) -> None:
-            if error:
-                back(None)
-            elif got is None:
+            if not error and None in got.values():
                 self.logic.over()
-            else:
-                hints = [DeliveryKey(sid, 0, number) for sid, number in got["hints"]]
-                back(Claimed(got["sid"], got["epoch"], got["present"], hints))
+                return
+            for client_id, client, back in waiting:
+                if first[client_id] is client and (error or client_id in got):
+                    self.claimed(back, None if error else got[client_id], error)
+                else:
+                    self.claim_alone(client_id, client, back)
 
+        self.call(functions.claim_free, (self.name, self.incarnation, asked), claimed)
+
+    def claim_alone(self, client_id: str, client: Holder, back: Callable[[Claimed | Foreign | None], None]) -> None:
         clean, expiry, *_ = client.terms
         args = (self.name, self.incarnation, client_id, clean, expiry)
-        self.call(functions.claim, args, claimed)
+        self.call(functions.claim, args, partial(self.claimed, back))
+
+    def claimed(self, back: Callable[[Claimed | Foreign | None], None], got: Any, error: bool) -> None:
+        if error:
+            back(None)
+        elif got is None:
+            self.logic.over()
+        else:
+            hints = [DeliveryKey(sid, 0, number) for sid, number in got["hints"]]
+            back(Claimed(got["sid"], got["epoch"], got["present"], hints))
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None:
-        def read(got: Any, error: bool) -> None:
+        def read(answer: Any, error: bool) -> None:
             if error:
                 back(None)
                 return
+            got = answer[session]
             flying = [waiting_of(*each) for each in sorted(got["flying"], key=lambda each: each[0][3])]
             subscriptions = [Subscribe(session, None, name, qos) for name, qos in got["subscriptions"].items()]
             back(Content(got["epoch"], subscriptions, sorted(got["received"]), flying))
 
-        self.call(functions.content, (session,), read)
+        self.call(functions.content, ([session],), read)
 
     def read(
         self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
@@ -593,6 +619,9 @@ class Node:
 
     def due(self) -> None:
         """The world closes groups when it likes."""
+
+    def read_due(self) -> None:
+        """It reads when it likes."""
 
     def later(self, call: Callable[[], None]) -> None:
         self.retry.append(call)

@@ -183,6 +183,10 @@ class World(Network):
                 out.append((6, self.inbox, node))
             if node.logic.notes and node.logic.flight is None and node.incarnation:
                 out.append((3, node.close_group))
+            if node.logic.unread and not node.logic.is_reading:
+                out.append((6, node.logic.read))
+            if node.unclaimed:
+                out.append((6, node.claims))
             if node.retry:
                 out.append((2, self.retry, node))
             out.append((self.poll_speed if not self.ending else 1.5, node.poll))

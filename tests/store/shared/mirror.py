@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from canopy_mqtt.store.shared.database import WRITE
+from canopy_mqtt.store.shared.database import CONTENT, WRITE
 from canopy_mqtt.store.shared.functions import FUNCTIONS
 from canopy_mqtt.store.shared.schema import NEVER, PARTITIONS, TABLES, TYPES
 from tests.cluster.model import functions as model
@@ -442,9 +442,19 @@ async def _due_wills(db: Mirror, node: str, incarnation: int) -> tuple[Any, ...]
     return "SELECT * FROM wills_1($1, $2, 100)", db.nodes[node], incarnation
 
 
-async def _content(db: Mirror, sid: int) -> tuple[Any, ...]:
+async def _claim_free(db: Mirror, node: str, incarnation: int, claims: list[tuple[str, bool, int]]) -> tuple[Any, ...]:
+    names, clean, expiry = map(list, zip(*claims, strict=True))
+    lasting = [NEVER if each >= FOR_EVER else each for each in expiry]
+    empty = ["{}"] * len(names)
+    return (
+        "SELECT o_client_id, (o_claimed).* FROM claim_free_1($1, $2, $3, $4, $5, $6, true, $6)",
+        db.nodes[node], incarnation, names, clean, lasting, empty,
+    )  # fmt: skip
+
+
+async def _content(db: Mirror, sids: list[int]) -> tuple[Any, ...]:
     del db
-    return "SELECT o_epoch, o_subscriptions, o_received, o_flying FROM content_1($1)", sid
+    return CONTENT, sids
 
 
 async def _read(db: Mirror, asks: dict[int, tuple[int, frozenset[Any], int]]) -> tuple[Any, ...]:
@@ -479,6 +489,7 @@ CALLS: Final[dict[str, Callable[..., Any]]] = {
     "due_wills": _due_wills,
     "write": _write,
     "claim": _claim,
+    "claim_free": _claim_free,
     "content": _content,
     "read": _read,
     "pull": _pull,
@@ -546,8 +557,17 @@ async def _written(db: Mirror, tx: Transaction, rows: Any) -> Any:
 
 async def _claimed(db: Mirror, tx: Transaction, rows: Any) -> Any:
     del db, tx
-    [[session, epoch, present, hints]] = rows
+    [row] = rows
+    return _claimed_row(*row)
+
+
+def _claimed_row(session: Any, epoch: Any, present: Any, hints: Any) -> Any:
     return None if session is None else (session, epoch, present, {(key[0], key[2]) for key in hints})
+
+
+async def _claimed_free(db: Mirror, tx: Transaction, rows: Any) -> Any:
+    del db, tx
+    return {client_id: _claimed_row(*row) for client_id, *row in rows}
 
 
 def _waiting(row: Any) -> tuple[Any, ...]:
@@ -556,14 +576,24 @@ def _waiting(row: Any) -> tuple[Any, ...]:
 
 async def _contents(db: Mirror, tx: Transaction, rows: Any) -> Any:
     del db, tx
-    [[epoch, subscriptions, received, flying]] = rows
-    qos = {each["filter"]: each["qos"] for each in subscriptions}
-    return epoch, qos, set(received), {_waiting(row) for row in flying}
+    return {
+        session: (
+            epoch, {each["filter"]: each["qos"] for each in subscriptions}, set(received),
+            {_waiting(row) for row in flying},
+        )
+        for session, epoch, subscriptions, received, flying in rows
+    }  # fmt: skip
 
 
 async def _reads(db: Mirror, tx: Transaction, rows: Any) -> Any:
     del db, tx
-    return {row[0]: (row[1], row[2], row[3], [_waiting(each) for each in row[4]]) for row in rows}
+    found: dict[Any, Any] = {}
+    for session, epoch, final, taken, slot, source, number, qos, state, packet_id, *_, content, _, _, _ in rows:
+        _, _, more, waiting = found.get(session, (None, 0, False, []))
+        found[session] = epoch, final, more or taken is False, waiting
+        if taken:
+            waiting.append((number, slot, source, qos, state, packet_id, content))
+    return found
 
 
 async def _pulled(db: Mirror, tx: Transaction, rows: Any) -> Any:
@@ -582,6 +612,7 @@ ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "due_wills": _due,
     "write": _written,
     "claim": _claimed,
+    "claim_free": _claimed_free,
     "content": _contents,
     "read": _reads,
     "pull": _pulled,
@@ -620,8 +651,15 @@ def _expect_written(tx: Transaction) -> Any:
 
 
 def _expect_claimed(tx: Transaction) -> Any:
-    got = tx.result
+    return _expect_claim(tx.result)
+
+
+def _expect_claim(got: Any) -> Any:
     return None if got is None else (got["sid"], got["epoch"], got["present"], set(got["hints"]))
+
+
+def _expect_claimed_free(tx: Transaction) -> Any:
+    return {client: _expect_claim(got) for client, got in tx.result.items()}
 
 
 def _expect_waiting(key: Any, row: Any, msg: Any) -> tuple[Any, ...]:
@@ -629,8 +667,10 @@ def _expect_waiting(key: Any, row: Any, msg: Any) -> tuple[Any, ...]:
 
 
 def _expect_contents(tx: Transaction) -> Any:
-    out = tx.result
-    return out["epoch"], out["subscriptions"], out["received"], {_expect_waiting(*each) for each in out["flying"]}
+    return {
+        sid: (out["epoch"], out["subscriptions"], out["received"], {_expect_waiting(*each) for each in out["flying"]})
+        for sid, out in tx.result.items()
+    }
 
 
 def _expect_reads(tx: Transaction) -> Any:
@@ -648,6 +688,7 @@ EXPECTED: Final[dict[str, Callable[[Transaction], Any]]] = {
     "due_wills": _expect_due,
     "write": _expect_written,
     "claim": _expect_claimed,
+    "claim_free": _expect_claimed_free,
     "content": _expect_contents,
     "read": _expect_reads,
 }

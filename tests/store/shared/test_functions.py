@@ -68,7 +68,7 @@ async def test_nothing_is_kept_for_a_subscription_of_qos_0(nodes: Nodes) -> None
     node = await nodes.open("a")
     owner = await subscribe(node, "s", "a", qos=0)
     assert (await publish(node, b"1", "a")).hints == []
-    assert [each.qos for each in (await node.content(owner.session)).subscriptions] == [0]
+    assert [each.qos for each in (await node.content([owner.session]))[owner.session].subscriptions] == [0]
 
 
 async def test_messages_of_a_group_come_in_its_order(nodes: Nodes) -> None:
@@ -122,11 +122,11 @@ async def test_a_subscription_is_replaced_and_ends(nodes: Nodes) -> None:
     owner = await subscribe(node, "s", "a", "b", qos=1)
     await subscribe(node, "s", "a", qos=2, retain_handling=1, identifier=3)
     owner = await claim(node, "s")
-    content = await node.content(owner.session)
+    content = (await node.content([owner.session]))[owner.session]
     expected = [Subscribe(owner.session, None, "a", 2, False, False, 1, 3), Subscribe(owner.session, None, "b", 1)]
     assert sorted(content.subscriptions) == expected
     await node.write(Group(subscribes=[Subscribe(owner.session, owner.epoch, "a", None)], ends=["a", "b"]))
-    assert [each.filter for each in (await node.content(owner.session)).subscriptions] == ["b"]
+    assert [each.filter for each in (await node.content([owner.session]))[owner.session].subscriptions] == ["b"]
     assert {each.name: each.gone for each in await node.feed()} == {"a": True, "b": False}
 
 
@@ -138,7 +138,7 @@ async def test_a_delivery_of_qos_2_goes_through_its_states(nodes: Nodes) -> None
     for state, packet_id in ((SENT, 5), (RELEASED, 0)):
         change = Change(owner.session, owner.epoch, 0, row.id, row.slot, state, packet_id)
         assert not (await node.write(Group(changes=[change]))).failed
-        [flying] = (await node.content(owner.session)).flying
+        [flying] = (await node.content([owner.session]))[owner.session].flying
         assert (flying.state, flying.packet_id, flying.payload) == (state, 5, b"1")
     await node.write(Group(changes=[Change(owner.session, None, 0, row.id, row.slot, ACKNOWLEDGED)]))
     assert await waiting(node, owner.session) == []
@@ -161,7 +161,7 @@ async def test_what_another_node_has_claimed_is_lost(nodes: Nodes) -> None:
         )
     )
     assert written.lost == {Owner(owner.session, owner.epoch)}
-    content = await second.content(owner.session)
+    content = (await second.content([owner.session]))[owner.session]
     assert ([each.filter for each in content.subscriptions], content.received, content.flying) == (["a"], [], [])
     assert await nodes.ask("SELECT node FROM session") == [(second.node,)]
 
@@ -198,7 +198,7 @@ async def test_a_session_whose_time_is_over_has_ended_before_it_is_swept(nodes: 
     await node.write(Group(releases=[Release(kept.session, kept.epoch, expiry=0)]))
     anew = await claim(node, "s")
     assert anew.present is False
-    assert (await node.content(anew.session)).subscriptions == []
+    assert (await node.content([anew.session]))[anew.session].subscriptions == []
 
 
 async def test_a_session_belongs_to_a_user(nodes: Nodes) -> None:
@@ -212,7 +212,7 @@ async def test_a_session_belongs_to_a_user(nodes: Nodes) -> None:
     assert isinstance(made, Claimed)
     assert await ask('{"user_name": "other"}') == Foreign()
     assert await ask('{"user_name": null}') == Foreign()
-    assert (await node.content(made.session)).epoch == made.epoch
+    assert (await node.content([made.session]))[made.session].epoch == made.epoch
     mine = await ask('{"user_name": "u"}')
     assert isinstance(mine, Claimed)
     there = await node.claim("s", clean=False, expiry=300, principal='{"user_name": "u", "mount": "m/"}')
@@ -322,6 +322,10 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
             group.new_wills, group.ended_wills,
         ),
         lambda: ("SELECT claim_1($1, $2, 's', true, 300, '{}', true)", node.node, node.incarnation),
+        lambda: (
+            "SELECT claim_free_1($1, $2, '{s}', '{f}', '{300}', '{\"{}\"}', true, '{\"\"}')", node.node,
+            node.incarnation,
+        ),
         lambda: ("SELECT * FROM content_1($1)", owner.session),
         lambda: ("SELECT * FROM read_1($1, $2, $3, $4)", [owner.session], [0], [10], [key]),
         lambda: ("SELECT * FROM feed_1($1, $2)", [node.node], [node.grp]),

@@ -11,9 +11,11 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
+from canopy_mqtt.store.shared.functions import PLANS
 from tests.cluster.model import functions
 from tests.cluster.model.database import Transaction
 from tests.cluster.model.functions import Item
+from tests.cluster.model.network import FOR_EVER
 from tests.store.shared.script import Caller, Script, change, end, release, subscribe, unsubscribe
 from tests.support.runs import for_each
 
@@ -106,7 +108,34 @@ def a_claim_waits_for_a_group_and_sees_it(script: Script) -> None:
     assert script.waits(claim)
     script.go(writer)
     got = script.go(claim)
-    assert script.run(functions.content, got["sid"])["received"] == {7}
+    assert script.run(functions.content, [got["sid"]])[got["sid"]]["received"] == {7}
+
+
+def claims_leave_out_whom_a_group_has_locked(script: Script) -> None:
+    """Whoever waits while it holds other sessions may wait for a group that waits for one of these."""
+    locked, free = script.n1.subscriber("s"), script.n1.subscriber("t", "b")
+    writer = script.n1.begin(subscribe(locked, "b"))
+    script.go(writer, "commit")
+    asked = [(client, False, FOR_EVER) for client in ("new", "s", "t")]
+    claims = script.begin(functions.claim_free, "n2", script.n2.incarnation, asked)
+    got = script.go(claims)
+    assert not script.waits(claims)
+    assert [*got] == ["t"]
+    script.go(writer)
+    sessions = script.rows("session")
+    assert (sessions[locked["sid"]]["node"], sessions[free["sid"]]["node"]) == ("n1", "n2")
+
+
+def claims_of_a_clean_start_begin_anew(script: Script) -> None:
+    """As one alone does: what came through a share group goes back to it."""
+    owner, other = script.n1.subscriber("m", GROUP), script.n1.subscriber("t", "b")
+    script.n2.write(script.n2.publish(1))
+    script.go(pull(script, "n1", owner))
+    asked = [("m", True, FOR_EVER), ("t", False, FOR_EVER)]
+    got = script.run(functions.claim_free, "n2", script.n2.incarnation, asked)
+    assert (got["m"]["present"], got["t"]["present"]) == (False, True)
+    assert (got["m"]["sid"] != owner["sid"], got["t"]["sid"]) == (True, other["sid"])
+    assert [hint[0] for hint in got["m"]["hints"]] == [script.rows("filter")[GROUP]["share"]]
 
 
 def a_group_is_fenced_by_a_claim(script: Script) -> None:
@@ -188,7 +217,7 @@ def a_delivery_is_sent_once(script: Script) -> None:
     assert script.n1.write(change("sent", owner, key, pid=4))["failed"] == {key[1:]}
     assert script.rows("delivery")[key]["pid"] == 3
     script.n1.write(change("released", owner, key))
-    [(_, row, _)] = script.run(functions.content, owner["sid"])["flying"]
+    [(_, row, _)] = script.run(functions.content, [owner["sid"]])[owner["sid"]]["flying"]
     assert (row["state"], row["pid"]) == (2, 3)
 
 
@@ -507,8 +536,8 @@ HISTORIES: Final[dict[History, tuple[str, str]]] = {
     two_first_members_make_one_group: ("CONTINUE WHEN (SELECT", "CONTINUE WHEN false AND (SELECT"),
     a_clean_start_gives_back: ("said.hints := give_back(ARRAY[said.session]);", ""),
     a_reader_waits_for_a_slot_that_is_emptied: (
-        "o_waiting waiting[])\nLANGUAGE plpgsql",
-        "o_waiting waiting[])\nLANGUAGE plpgsql STABLE",
+        f"LANGUAGE plpgsql {PLANS} SET enable_sort",
+        f"LANGUAGE plpgsql STABLE {PLANS} SET enable_sort",
     ),
     a_slot_is_not_emptied_of_a_message_that_a_late_writer_needs: (
         " OR EXISTS (SELECT FROM delivery WHERE slot = p_slot)",
@@ -518,6 +547,11 @@ HISTORIES: Final[dict[History, tuple[str, str]]] = {
     a_message_is_moved_with_its_delivery: ("AND id = ANY (ARRAY(SELECT k.id", "AND 0 = ANY (ARRAY(SELECT k.id"),
     a_claim_waits_for_a_group_and_sees_it: ("client_id = p_client_id FOR UPDATE", "client_id = p_client_id"),
     a_group_is_fenced_by_a_claim: ("ORDER BY id FOR NO KEY UPDATE", ""),
+    claims_leave_out_whom_a_group_has_locked: (
+        "(p_client_ids) ORDER BY id FOR UPDATE SKIP LOCKED",
+        "(p_client_ids) ORDER BY id FOR UPDATE",
+    ),
+    claims_of_a_clean_start_begin_anew: ("clean, expiry, principal, p_any", "false, expiry, principal, p_any"),
     a_group_is_fenced_by_a_clean_start: (
         "        said.session := nextval('session_id');\n    END IF;\n    UPDATE",
         "    END IF;\n    UPDATE",

@@ -238,7 +238,9 @@ async def test_a_session_comes_back_as_a_store_of_one_broker_has_it(nodes: Nodes
     await write()
 
     [expected] = (await memory.load()).sessions
-    found = session_record("s", 300, Principal("u", client_id="s"), await node.content(owner.session), keys.number)
+    found = session_record(
+        "s", 300, Principal("u", client_id="s"), (await node.content([owner.session]))[owner.session], keys.number
+    )
     assert plain(found) == plain(expected)
     assert [each.state for each in found.deliveries] == [states.SENT, states.RELEASED]
     await memory.close()

@@ -35,6 +35,7 @@ from canopy_mqtt.store.shared.calls import (
     Pulled,
     RetainedRow,
     Subscribe,
+    Terms,
     Waiting,
     Written,
 )
@@ -122,6 +123,9 @@ ELSEWHERE_OF: Final = """
 SELECT account, count(*), sum(filters)::bigint FROM session
     WHERE account = ANY ($3) AND (node IS DISTINCT FROM $1 OR incarnation <> $2) GROUP BY account
 """
+CONTENT: Final = """
+SELECT session, o_epoch, o_subscriptions, o_received, o_flying FROM unnest($1::bigint[]) session, content_1(session)
+"""
 CLIENTS: Final = "SELECT id, client_id, principal FROM session WHERE id = ANY ($1)"
 
 
@@ -145,6 +149,15 @@ async def _history(connection: Any, seconds: float) -> str:
         if str(error.sqlstate)[:2] in ("0A", "42"):
             return ""
         raise
+
+
+def _claimed(session: int | None, epoch: int | None, present: bool, hints: Sequence[Any]) -> Claimed | Foreign:
+    """Return the answer to a claim. Raises Over."""
+    if epoch is None:
+        raise Over
+    if session is None:
+        return Foreign()
+    return Claimed(session, epoch, present, [DeliveryKey(*each) for each in hints])
 
 
 class Line:
@@ -425,22 +438,30 @@ class SharedDatabase:
             self.node, self.incarnation, client_id, clean, expiry, principal, any_user, account,
             seconds=self.timeout,
         )  # fmt: skip
-        if row["epoch"] is None:
-            raise Over
-        if row["session"] is None:
-            return Foreign()
-        hints = [DeliveryKey(*each) for each in row["hints"]]
-        return Claimed(row["session"], row["epoch"], row["present"], hints)
+        return _claimed(*row)
 
-    async def content(self, session: int) -> Content:
-        """Return what a claimed session has. Raises FAILURES."""
-        [row] = await self._reads.fetch("SELECT * FROM content_1($1)", session, seconds=self.timeout)
-        return Content(
-            row["o_epoch"],
-            [Subscribe(*each) for each in row["o_subscriptions"]],
-            row["o_received"],
-            [Waiting(*each) for each in row["o_flying"]],
-        )
+    async def claim_free(
+        self, client_ids: Sequence[str], terms: Sequence[Terms], *, any_user: bool = True
+    ) -> dict[str, Claimed | Foreign]:
+        """Do so with many sessions, but for those that do not exist, and those that somebody has locked; `terms`: of
+        each. Raises Over, FAILURES."""
+        clean, expiry, principals, accounts = map(list, zip(*terms, strict=True))
+        rows = await self._claims.fetch(
+            "SELECT o_client_id, (o_claimed).* FROM claim_free_1($1, $2, $3, $4, $5, $6, $7, $8)",
+            self.node, self.incarnation, client_ids, clean, expiry, principals, any_user, accounts,
+            seconds=self.timeout,
+        )  # fmt: skip
+        return {client_id: _claimed(*row) for client_id, *row in rows}
+
+    async def content(self, sessions: Sequence[int]) -> dict[int, Content]:
+        """Return what claimed sessions have. Raises FAILURES."""
+        rows = await self._reads.fetch(CONTENT, sessions, seconds=self.timeout)
+        return {
+            session: Content(
+                epoch, [Subscribe(*each) for each in subscriptions], received, [Waiting(*each) for each in flying]
+            )
+            for session, epoch, subscriptions, received, flying in rows
+        }
 
     async def read(self, asks: Sequence[Ask], known: Iterable[DeliveryKey] = ()) -> list[Page]:
         """Return what waits for sessions, but for what is known. Raises FAILURES."""
@@ -449,10 +470,16 @@ class SharedDatabase:
             [ask.session for ask in asks], [ask.low for ask in asks], [ask.room for ask in asks], list(known),
             seconds=self.timeout,
         )  # fmt: skip
-        return [
-            Page(session, epoch, final, more, [Waiting(*each) for each in found])
-            for session, epoch, final, more, found in rows
-        ]
+        found: dict[int, list[Waiting]] = {ask.session: [] for ask in asks}
+        heads: dict[int, tuple[int | None, int]] = {}
+        more = set()
+        for session, epoch, final, taken, *waiting in rows:
+            heads[session] = epoch, final
+            if taken:
+                found[session].append(Waiting(*waiting))
+            elif taken is not None:
+                more.add(session)
+        return [Page(session, *heads[session], session in more, waiting) for session, waiting in found.items()]
 
     async def pull(self, share_filter: int, members: Sequence[Member]) -> Pulled:
         """Move what waits for a share group to its members here. After an error it may be theirs. Raises FAILURES."""

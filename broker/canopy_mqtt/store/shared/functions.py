@@ -661,6 +661,31 @@ BEGIN
 END $$;
 """
 
+CLAIM_FREE: Final = """
+CREATE FUNCTION claim_free_1(
+    p_node smallint, p_incarnation integer, p_client_ids text[], p_clean boolean[], p_expiry bigint[],
+    p_principals text[], p_any_user boolean, p_accounts text[]
+) RETURNS TABLE (o_client_id text, o_claimed claimed)
+LANGUAGE plpgsql AS $$
+-- Claim many sessions at once, but for those that do not exist, and those that somebody has locked: these are left out,
+-- since it waits for nobody while it holds the others.
+DECLARE
+    free text[];
+BEGIN
+    PERFORM FROM node WHERE id = p_node AND incarnation = p_incarnation AND alive FOR KEY SHARE;
+    -- step: free
+    free := ARRAY(
+        SELECT client_id FROM session WHERE client_id = ANY (p_client_ids) ORDER BY id FOR UPDATE SKIP LOCKED
+    );
+    RETURN QUERY
+        SELECT client_id, claim_1(p_node, p_incarnation, client_id, clean, expiry, principal, p_any_user, account)
+            FROM unnest(free) WITH ORDINALITY f (client_id, place)
+            JOIN unnest(p_client_ids, p_clean, p_expiry, p_principals, p_accounts)
+                AS c (client_id, clean, expiry, principal, account) USING (client_id)
+            ORDER BY place;
+END $$;
+"""
+
 CONTENT: Final = f"""
 CREATE FUNCTION content_1(
     p_session bigint,
@@ -698,17 +723,22 @@ GONE: Final = 100_000
 
 READ: Final = f"""
 CREATE FUNCTION read_1(p_sessions bigint[], p_low bigint[], p_room integer[], p_known delivery_key[])
-RETURNS TABLE (o_session bigint, o_epoch bigint, o_final bigint, o_more boolean, o_waiting waiting[])
+RETURNS TABLE (
+    o_session bigint, o_epoch bigint, o_final bigint, o_taken boolean, o_slot smallint, o_source bigint, o_id bigint,
+    o_qos smallint, o_state smallint, o_packet_id integer, o_retain boolean, o_identifiers bigint[], o_topic text,
+    o_payload bytea, o_properties bytea, o_publisher text, o_expiry bigint
+)
 LANGUAGE plpgsql {PLANS} SET enable_sort = off AS $$
 -- What waits for sessions and is not known, without locks. First what came through share groups, however old; then what
--- is above p_low: p_room of each session, and of them {PAGE_BYTES} bytes and the message that passes these; and whether
--- there is more of that. No message up to o_final can appear any more.
+-- is above p_low: p_room of each session, and of them {PAGE_BYTES} bytes and the message that passes these. o_taken:
+-- false: there is more of that than this; NULL: nothing waits. No message up to o_final can appear any more.
 -- In plpgsql, and not STABLE: a statement has its snapshot once it has its locks. With that of the call it would miss
 -- what was moved before a slot was truncated.
 BEGIN
     RETURN QUERY
-        SELECT a.session, s.epoch, f.final, coalesce(w.count > coalesce(cardinality(w.found), 0), false),
-                coalesce(g.found, '{{}}') || coalesce(w.found, '{{}}')
+        SELECT a.session, s.epoch, f.final, w.taken, w.slot, w.source, w.id, w.qos, w.state, w.packet_id, w.retain,
+                w.identifiers, w.topic, CASE WHEN w.taken THEN w.payload END, w.properties, w.publisher,
+                ceil(extract(epoch FROM w.expires_at - clock_timestamp()))::bigint
             FROM unnest(p_sessions, p_low, p_room) a (session, low, room)
             LEFT JOIN session s ON s.id = a.session
             CROSS JOIN (
@@ -716,44 +746,26 @@ BEGIN
                     CROSS JOIN LATERAL (SELECT last_id FROM progress WHERE node = n.id ORDER BY grp DESC LIMIT 1) p
                     WHERE n.alive
             ) f
-            CROSS JOIN LATERAL (
-                SELECT array_agg(row_waiting(theirs.d, its.m) ORDER BY theirs.id, theirs.slot, theirs.source) AS found
+            LEFT JOIN LATERAL (
+                SELECT d.slot, d.source, d.id, d.qos, d.state, d.packet_id, d.retain, d.identifiers, m.topic,
+                        m.payload, m.properties, m.publisher, m.expires_at,
+                        d.source > 0 OR count(*) FILTER (WHERE d.source = 0) OVER in_order <= a.room AND coalesce(
+                            sum(octet_length(m.payload)) FILTER (WHERE d.source = 0) OVER (
+                                in_order ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                            ), 0
+                        ) < {PAGE_BYTES} AS taken
                     FROM (
-                        SELECT d, d.id, d.slot, d.source FROM delivery d WHERE d.session = a.session AND d.source > 0
-                            AND (d.session, d.source, d.id) NOT IN (SELECT session, source, id FROM unnest(p_known))
-                    ) theirs
-                    CROSS JOIN LATERAL (
-                        SELECT m FROM message m WHERE m.id = theirs.id AND m.slot = theirs.slot OFFSET 0
-                    ) its
-            ) g
-            CROSS JOIN LATERAL (
-                SELECT max(sized.count) AS count,
-                        array_agg(row_waiting(sized.d, each.m) ORDER BY sized.place) FILTER (WHERE place <= a.room)
-                            AS found
-                    FROM (
-                        SELECT page.d, row_number() OVER one_after_another AS place, count(*) OVER () AS count,
-                                coalesce(sum(its.size) OVER (
-                                    one_after_another ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-                                ), 0) AS before
-                            FROM (
-                                SELECT d, d.id FROM delivery d
-                                    WHERE d.session = a.session AND d.source = 0 AND d.id > a.low
-                                        AND (d.session, d.source, d.id) NOT IN (
-                                            SELECT session, source, id FROM unnest(p_known)
-                                        )
-                                    ORDER BY d.id LIMIT a.room + 1
-                            ) page
-                            CROSS JOIN LATERAL (
-                                SELECT octet_length(payload) AS size FROM message m
-                                    WHERE m.id = page.id AND m.slot = (page.d).slot OFFSET 0
-                            ) its
-                            WINDOW one_after_another AS (ORDER BY page.id)
-                    ) sized
-                    CROSS JOIN LATERAL (
-                        SELECT m FROM message m WHERE m.id = (sized.d).id AND m.slot = (sized.d).slot OFFSET 0
-                    ) each
-                    WHERE sized.place <= greatest(a.room, 1) AND sized.before < {PAGE_BYTES}
-            ) w;
+                        SELECT * FROM delivery WHERE session = a.session AND source > 0
+                                AND (session, source, id) NOT IN (SELECT session, source, id FROM unnest(p_known))
+                        UNION ALL (
+                            SELECT * FROM delivery WHERE session = a.session AND source = 0 AND id > a.low
+                                    AND (session, source, id) NOT IN (SELECT session, source, id FROM unnest(p_known))
+                                ORDER BY id LIMIT a.room + 1
+                        )
+                    ) d
+                    CROSS JOIN LATERAL (SELECT * FROM message WHERE id = d.id AND slot = d.slot OFFSET 0) m
+                    WINDOW in_order AS (ORDER BY d.source = 0, d.id, d.slot, d.source)
+            ) w ON true;
 END $$;
 """
 
@@ -1107,7 +1119,7 @@ CREATE TRIGGER went AFTER DELETE ON subscription REFERENCING OLD TABLE AS change
 """
 
 FUNCTIONS: Final = (
-    COUNT, JOIN, BEAT, DECLARE_DEAD, LOOK, WILLS, FEED, RETAINED, LET_GO, WRITE, CLAIM, ROW_WAITING, CONTENT, READ,
-    PULL, EXPIRE, COLLECT, BOUND, FORGET, FORGET_RETAINED, SWEEPERS,
+    COUNT, JOIN, BEAT, DECLARE_DEAD, LOOK, WILLS, FEED, RETAINED, LET_GO, WRITE, CLAIM, CLAIM_FREE, ROW_WAITING,
+    CONTENT, READ, PULL, EXPIRE, COLLECT, BOUND, FORGET, FORGET_RETAINED, SWEEPERS,
 )  # fmt: skip
 """In the order in which they are made."""

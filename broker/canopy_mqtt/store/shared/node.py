@@ -63,7 +63,7 @@ MOST: Final = 500
 BYTES: Final = 4 * 1024 * 1024
 """Bytes of its messages: with the message that passes them a group is complete. PostgreSQL takes up to 1 GB at once."""
 PAGE: Final = 1_000
-"""Sessions that are read at once, where it is not known which of them have got something."""
+"""Sessions that are read at once, at most."""
 AGAIN: Final = 10
 """Seconds after which the others are told again of the members of share groups that are here."""
 TOLD: Final = 4_096
@@ -164,6 +164,9 @@ class Calls(Protocol):
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None: ...
 
+    def read_due(self) -> None:
+        """Sessions are to be read, and no read is out: call `Node.read`, now or when more may have got something."""
+
     def read(
         self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
     ) -> None: ...
@@ -202,8 +205,8 @@ class Session:
         """No delivery of source 0 up to here is still to be read."""
         self.more = False
         """More waits than there was room for."""
-        self.reading = self.again = False
-        """A read is out; what was hinted since then may be missing from it."""
+        self.reading = False
+        """A read of it is out: what is hinted since then may be missing from its answer."""
         self.finished: set[tuple[int, int]] = set()
         """Of `known`, what came through share groups and is deleted: a read that is out may still bring it."""
         self.shares: set[str] = set()
@@ -291,10 +294,10 @@ class Node:
         """What no group has yet."""
         self.flight: list[Note] | None = None
         """The group that is being written."""
-        self._overdue: dict[int, None] = {}
-        """Sessions that are read a page after another, since a hint may be missing; in this order."""
-        self._paging = False
-        """Such a page is read."""
+        self.unread: dict[int, None] = {}
+        """Sessions that are to be read, in this order."""
+        self.is_reading = False
+        """A read is out."""
         self._suspects = 0
         """Of the first changes, how many were in a group that the database refused, and may be what it refuses."""
         self.joined: Joined | None = None
@@ -549,7 +552,7 @@ class Node:
             self._hinted(hints)
 
     def _hinted(self, hints: Sequence[DeliveryKey]) -> None:
-        self._read({hint.session for hint in hints if self._is_new(hint)})
+        self._want({hint.session for hint in hints if self._is_new(hint)})
         for number, node in {(hint.session, hint.source) for hint in hints if hint.session in self.groups}:
             if self.joined is None or node in (0, self.joined.node):
                 self._pull(self.groups[number].name)
@@ -568,63 +571,55 @@ class Node:
         self._calls.tell(General())
 
     def _general(self) -> None:
-        """Read what all sessions have, but for those that this is about to be done for anyway."""
-        self._overdue.update(dict.fromkeys(self.sessions))
-        if not self._paging:
-            self._read_page()
+        """Read what all sessions have."""
+        self._want(self.sessions)
         for name in [*self._members]:
             self._pull(name)
-
-    def _read_page(self) -> None:
-        self._paging = True
-        while self._overdue:
-            some = list(islice(self._overdue, PAGE))
-            for number in some:
-                del self._overdue[number]
-            if self._read(some, self._read_page):
-                return
-        self._paging = False
 
     def wants(self, session: Session) -> None:
         """Read on, if more waits: there is room again."""
         if session.more:
-            self._read([session.id])
+            self._want([session.id])
 
-    def _read(self, wanted: Iterable[int], then: Callable[[], None] | None = None) -> bool:
-        """Read all that sessions have and is not known: also what a publisher had written elsewhere before.
+    def _want(self, sessions: Iterable[int]) -> None:
+        """Have a read that begins from now on read what sessions have."""
+        self.unread.update(dict.fromkeys(sessions))
+        self._look_whether_to_read()
 
-        Return whether there is something to read; `then` is called when that is done.
-        """
+    def _look_whether_to_read(self) -> None:
+        if self.unread and not self.is_reading:
+            self._calls.read_due()
+
+    def read(self) -> None:
+        """Read all that sessions have and is not known: also what a publisher had written elsewhere before. One read
+        at a time."""
+        if self.is_reading:
+            return
         asked: list[Session] = []
-        for number in sorted(wanted):
+        for number in list(islice(self.unread, PAGE)):
+            del self.unread[number]
             session = self.sessions.get(number)
-            if session is None or not session.is_restored:
-                continue
-            if session.reading:
-                session.again = True
-                continue
-            session.reading = True
-            asked.append(session)
+            if session is not None and session.is_restored:
+                session.reading = True
+                asked.append(session)
 
         def back(pages: Sequence[Page] | None) -> None:
             for n, session in enumerate(asked):
                 session.reading = False
                 if pages is not None and self.sessions.get(session.id) is session:
                     self._saw(session, pages[n])
+            self.is_reading = False
             if pages is None:
-                self._calls.later(self._live(partial(self._read_again, [session.id for session in asked], then)))
-            elif then is not None:
-                then()
+                self._later(partial(self._want, [session.id for session in asked]))
+            self._look_whether_to_read()
 
         if asked:
+            self.is_reading = True
             asks = [Ask(session.id, session.low, session.client.room) for session in asked]
             known = [DeliveryKey(session.id, *each) for session in asked for each in session.known]
             self._calls.read(asks, known, self._live(back))
-        return bool(asked)
-
-    def _read_again(self, wanted: Iterable[int], then: Callable[[], None] | None) -> None:
-        if not self._read(wanted, then) and then is not None:
-            then()
+        else:
+            self._look_whether_to_read()
 
     def _saw(self, session: Session, page: Page) -> None:
         if page.epoch is None or page.epoch > session.epoch:
@@ -634,10 +629,7 @@ class Node:
             return
         session.more = page.more
         fresh = [each for each in page.waiting if (each.source, each.id) not in session.known]
-        # What it sends at once may want more: that read begins when these are known.
-        session.reading = True
         taken = session.client.take(fresh)
-        session.reading = False
         if taken < len(fresh):
             page = page._replace(more=True, waiting=fresh[:taken])
             session.more = True
@@ -648,9 +640,6 @@ class Node:
             session.known = {each for each in session.known if each[0] or each[1] > low}
         session.known -= session.finished
         session.finished.clear()
-        if session.again:
-            session.again = False
-            self._read([session.id])
         session.client.go_on()
         self.has_room(session)
 
@@ -750,7 +739,7 @@ class Node:
         asked = [
             Member(*session.owner, session.client.share_room)
             for session in members.values()
-            if not session.reading and not session.more and session.client.share_room > 0
+            if not (session.reading or session.id in self.unread or session.more) and session.client.share_room > 0
         ]
         group.more = True
         if not asked:
@@ -763,7 +752,7 @@ class Node:
             group.pulling = False
             if pulled is None:
                 # What a lost answer took is read by the members.
-                self._read([each.session for each in asked])
+                self._want([each.session for each in asked])
                 self._calls.later(self._live(partial(self._pull, name)))
             else:
                 self._pulled(group, pulled)
@@ -778,7 +767,7 @@ class Node:
             if session is not None:
                 self._part(session, group.name)
                 self._calls.later(self._live(partial(self._enter, session, group.name)))
-        self._read(pulled.taken | pulled.refused)
+        self._want(pulled.taken | pulled.refused)
         if pulled.left and not pulled.full:
             # What somebody else had locked may stay.
             self._calls.later(self._live(partial(self._pull, group.name)))
@@ -815,7 +804,7 @@ class Node:
         """Read whether a session is still this node's."""
         session = self.by_client.get(client_id)
         if session is not None:
-            self._read([session.id])
+            self._want([session.id])
 
     def _claimed(self, client_id: str, client: Client, claimed: Claimed) -> None:
         before = self.by_client.get(client_id)
@@ -864,7 +853,7 @@ class Node:
 
     def _restored(self, session: Session) -> None:
         # What commits later is hinted to a node that has the session.
-        self._read([session.id])
+        self._want([session.id])
 
     def leave(self, session: Session, expiry: int | None = None) -> None:
         """Release a session: its client is away. `expiry`: see `Release`."""

@@ -7,10 +7,11 @@ loop, and none of an incarnation that is over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from itertools import islice
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from canopy_mqtt.store.postgresql.database import FAILURES
 from canopy_mqtt.store.shared.bounding import Clients, QueueBounds
@@ -40,6 +41,10 @@ from canopy_mqtt.store.shared.sweeping import Sweeper
 from canopy_mqtt.store.shared.watching import SECOND, Watch
 
 T = TypeVar("T")
+K = TypeVar("K")
+
+TOGETHER: Final = 100
+"""Sessions that are claimed at once, or whose content is read, at most."""
 
 AGAIN: Final = 0.1
 """Seconds before what had no answer is asked again."""
@@ -94,6 +99,33 @@ class Side(Clients, Protocol):
         """A second has passed. `away`: seconds without an answer of the database; `blocked`: see `Sweeper`."""
 
 
+class Together(Generic[K, T]):
+    """One call at a time for what several wait for: it is about all that is asked for by then."""
+
+    def __init__(
+        self, ask: Callable[[Sequence[K]], Awaitable[Mapping[K, T]]], alone: Callable[[K], Awaitable[T]]
+    ) -> None:
+        """`ask` may leave out some, which are asked for by `alone`."""
+        self._ask, self._alone = ask, alone
+        self._lock = asyncio.Lock()
+        self._asked: dict[K, None] = {}
+        self._found: dict[K, T] = {}
+
+    async def get(self, key: K) -> T:
+        self._asked[key] = None
+        try:
+            async with self._lock:
+                if key in self._asked and len(self._asked) > 1:
+                    some = list(islice(self._asked, TOGETHER))
+                    for each in some:
+                        del self._asked[each]
+                    self._found.update(await self._ask(some))
+                return self._found[key] if key in self._found else await self._alone(key)
+        finally:
+            self._asked.pop(key, None)
+            self._found.pop(key, None)
+
+
 class RunningNode:
     """A node that runs. Used on one event loop."""
 
@@ -120,12 +152,14 @@ class RunningNode:
         self._times: list[asyncio.Task[None]] = []
         self._timers: set[asyncio.TimerHandle] = set()
         self._closing: asyncio.TimerHandle | None = None
+        self._begins_to_read: asyncio.TimerHandle | None = None
         self._several = 0.0
         self._current_at = 0.0
         """When the copy of the retained messages was the newest last."""
         self._found: set[str] | None = None
         """While all retained messages are read: the topics of those that were found."""
-        self._claiming = asyncio.Lock()
+        self._claims: Together[tuple[str, Client], Claimed | Foreign | None] = Together(self._claim_free, self._claim)
+        self._contents: Together[int, Content] = Together(database.content, self._content)
         self._others: list[str] = []
         """The names of the other nodes that are alive."""
         self.is_replaced = False
@@ -168,9 +202,10 @@ class RunningNode:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
-        if self._closing is not None:
-            self._closing.cancel()
-            self._closing = None
+        for each in (self._closing, self._begins_to_read):
+            if each is not None:
+                each.cancel()
+        self._closing = self._begins_to_read = None
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -210,18 +245,29 @@ class RunningNode:
                     await self._side.count()
 
     def due(self) -> None:
-        loop = asyncio.get_running_loop()
         if len(self.node.notes) >= MOST:
             self._close_group()
         elif self._closing is None:
-            # Also without a window: what is noted in one turn comes into one group.
-            self._closing = loop.call_later(self._window if self._several >= SEVERAL else 0.0, self._close_group)
+            self._closing = self._soon(self._close_group)
+
+    def _soon(self, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call when the window is over. Also without one, what comes in one turn comes together."""
+        window = self._window if self._several >= SEVERAL else 0.0
+        return asyncio.get_running_loop().call_later(window, call)
 
     def _close_group(self) -> None:
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None
         self.node.close_group()
+
+    def read_due(self) -> None:
+        if self._begins_to_read is None:
+            self._begins_to_read = self._soon(self._read)
+
+    def _read(self) -> None:
+        self._begins_to_read = None
+        self.node.read()
 
     def later(self, call: Callable[[], None]) -> None:
         def again() -> None:
@@ -343,30 +389,36 @@ class RunningNode:
         self._side.publish_will(will)
 
     def claim(self, client_id: str, client: Client, back: Callable[[Claimed | Foreign | None], None]) -> None:
-        clean, expiry, principal, account = client.terms
-
-        async def claim() -> Claimed | Foreign | None:
-            async with self._claiming:
-                if client.is_gone:
-                    # It waited for other claims, and may have its session elsewhere by now.
-                    return None
-                return await self.database.claim(
-                    client_id,
-                    clean=clean,
-                    expiry=expiry,
-                    principal=principal,
-                    any_user=self._any_user,
-                    account=account,
-                )
-
         def answered(claimed: Claimed | Foreign | None) -> None:
             if claimed is not None:
                 back(claimed)
 
-        self._ask(claim, answered, lambda: back(None))
+        self._ask(partial(self._claims.get, (client_id, client)), answered, lambda: back(None))
+
+    async def _claim(self, whose: tuple[str, Client]) -> Claimed | Foreign | None:
+        client_id, client = whose
+        if client.is_gone:
+            # It waited for other claims, and may have its session elsewhere by now.
+            return None
+        clean, expiry, principal, account = client.terms
+        return await self.database.claim(
+            client_id, clean=clean, expiry=expiry, principal=principal, any_user=self._any_user, account=account
+        )
+
+    async def _claim_free(
+        self, waiting: Sequence[tuple[str, Client]]
+    ) -> dict[tuple[str, Client], Claimed | Foreign | None]:
+        """Claim the sessions of those that have not gone; of several of a client the first one's."""
+        clients = {client_id: client for client_id, client in reversed(waiting) if not client.is_gone}
+        terms = [client.terms for client in clients.values()]
+        found = await self.database.claim_free([*clients], terms, any_user=self._any_user) if terms else {}
+        return {(client_id, clients[client_id]): claimed for client_id, claimed in found.items()}
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None:
-        self._ask(partial(self.database.content, session), back, lambda: back(None))
+        self._ask(partial(self._contents.get, session), back, lambda: back(None))
+
+    async def _content(self, session: int) -> Content:
+        return (await self.database.content([session]))[session]
 
     def read(
         self, asks: Sequence[Ask], known: Sequence[DeliveryKey], back: Callable[[Sequence[Page] | None], None]
