@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import mypyc_attr
 
 from canopy_mqtt.core.codec.packets import Connect
-from canopy_mqtt.core.principal import Principal, network
+from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 
 if TYPE_CHECKING:
@@ -99,10 +99,6 @@ class Origin:
         if self.text or not self.port:
             return self.text
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    def shares_address(self, host: str) -> bool:
-        """Return True if an IP address counts as the same: for IPv6 its /64."""
-        return network(self.host) == network(host)
 
 
 class Ticket:

@@ -38,9 +38,8 @@ from canopy_mqtt.core.queues.delivery import QUEUED, Delivery
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.broadcast import Interrupted
 from canopy_mqtt.core.routing.links import UPLINKS, announced
-from canopy_mqtt.core.routing.nodes import new_session
+from canopy_mqtt.core.routing.nodes import group_of, new_session
 from canopy_mqtt.core.routing.router import Router
-from canopy_mqtt.core.routing.share_homes import group_of
 from canopy_mqtt.core.routing.share_queues import ShareQueue
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import Subscription

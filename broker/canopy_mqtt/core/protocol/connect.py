@@ -37,7 +37,7 @@ from canopy_mqtt.core.ledger import ACCESS_CONTROL, MOUNT, WILL
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.persistence import restore
 from canopy_mqtt.core.persistence.journal import WAITING
-from canopy_mqtt.core.principal import Principal
+from canopy_mqtt.core.principal import Principal, network
 from canopy_mqtt.core.protocol import acknowledge, control_packets, identity, phases, publish, subscribe
 from canopy_mqtt.core.protocol.identity import Authentication
 from canopy_mqtt.core.protocol.phases import ADMITTING, AUTHENTICATING, CLOSED, CONNECTED
@@ -616,9 +616,10 @@ def _check(connect: Connect, refused: int, host: str, router: Router, now: float
     check_ban(connect.client_id, connect.user_name, host, router, now)
     if refused != 0:
         earlier = router.sessions.get(connect.client_id)
-        send_buffer = None if earlier is None else earlier.send_buffer
-        peer = None if send_buffer is None else send_buffer.peer
-        if refused != reason_codes.QUOTA_EXCEEDED or peer is None or not peer.comes_from(host):
+        its_own = (
+            earlier is not None and earlier.send_buffer is not None and network(earlier.principal.host) == network(host)
+        )
+        if refused != reason_codes.QUOTA_EXCEEDED or not its_own:
             raise Refused(_CROWDED.get(refused, ""), refused)
     _check_settings(connect, router)
 

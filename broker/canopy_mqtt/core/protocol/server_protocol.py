@@ -257,10 +257,6 @@ class ServerProtocol(Peer):
         """Acknowledge a request of which it is known now whether it reached a subscriber (`queues.requests`)."""
         acknowledge.settle(self, request)
 
-    def comes_from(self, host: str) -> bool:
-        """Return whether it is a client's connection from that IP address, or its /64 of IPv6."""
-        return self.origin.shares_address(host)
-
     def max_delay(self) -> float:
         session = self.session
         return 0.0 if session is None else max_delay(self.router.limits, session, self.origin.max_delay)

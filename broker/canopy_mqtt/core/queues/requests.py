@@ -28,11 +28,6 @@ class Peer:
         """End, since its queue ran over, and the policy says so."""
         raise NotImplementedError
 
-    def comes_from(self, host: str) -> bool:
-        """Return whether it is a client's connection from that IP address."""
-        del host
-        return False
-
     def max_delay(self) -> float:
         """Return the seconds for which its messages may wait for more, by settings and requests; 0.0: none."""
         return 0.0

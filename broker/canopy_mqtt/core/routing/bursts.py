@@ -138,11 +138,11 @@ def same_bytes(data: bytes, one: i64, other: i64, size: i64) -> bool:
 class RunFinder:
     """Finds the end of a run in the buffer of a connection's decoder. One for each broker."""
 
-    def __init__(self, fanout: Fanout, max_messages: int, max_bytes: int) -> None:
-        """`max_messages` and `max_bytes`: the bounds of the receivers' queues; 0: none."""
+    def __init__(self, fanout: Fanout) -> None:
+        """The bounds come by `keep_to`."""
         self._fanout = fanout
-        self.most: i64 = longest(max_messages, RUN_MESSAGES)
-        self.most_bytes: i64 = longest(max_bytes, RUN_BYTES)
+        self.most: i64 = RUN_MESSAGES
+        self.most_bytes: i64 = RUN_BYTES
         # Bytes of the longest payload of a run, where there is a bound on them.
         self.most_payload: i64 = ANY_PAYLOAD
         # Whether the topics of the one that is being looked for are recorded: all of them, or none.

@@ -148,17 +148,18 @@ class Fanout(Job):
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
         """Record a message if a recorder wants it, and deliver it to the receivers of the route: see `deliver`."""
-        tap = self.tap
-        if tap is None or not route.tapped:
-            return self.deliver(route, message, origin)
-        tap.message(message, self._load.now)
-        if not tap.deliveries:
-            return self.deliver(route, message, origin)
-        self._telling = tap
+        self._record(route, message)
         try:
             return self.deliver(route, message, origin)
         finally:
             self._telling = None
+
+    def _record(self, route: Route, message: Message) -> None:
+        """Record a message if a recorder wants it, and its deliveries from here on if it wants these."""
+        tap = self.tap
+        if tap is not None and route.tapped:
+            tap.message(message, self._load.now)
+            self._telling = tap if tap.deliveries else None
 
     def deliver(self, route: Route, message: Message, origin: Session | None) -> int:
         """Deliver a message to the sessions whose filters match its topic, and to no others [MQTT-3.3.2-3].
@@ -432,27 +433,18 @@ class Fanout(Job):
 
     def forward_to(self, group: SharedGroup, message: Message) -> int:
         """Record a message that is for one share group alone, if a recorder wants it, and deliver it: see `forward`."""
-        tap = self.tap
-        if tap is None:
-            return self._deliver_to(group, message)
-        route = self.route(message.topic)
-        if not (self.new_route(message.topic) if route is None else route).tapped:
-            return self._deliver_to(group, message)
-        tap.message(message, self._load.now)
-        self._telling = tap if tap.deliveries else None
+        if self.tap is not None:
+            self._record(self.route(message.topic) or self.new_route(message.topic), message)
         try:
-            return self._deliver_to(group, message)
+            verdicts = self.verdicts(message.topic)
+            member = self.choose(group, message, verdicts)
+            if member is None:
+                self._count_barred(group, message, verdicts)
+                return 0
+            self._give(member, group, message, verdicts)
+            return 1
         finally:
             self._telling = None
-
-    def _deliver_to(self, group: SharedGroup, message: Message) -> int:
-        verdicts = self.verdicts(message.topic)
-        member = self.choose(group, message, verdicts)
-        if member is None:
-            self._count_barred(group, message, verdicts)
-            return 0
-        self._give(member, group, message, verdicts)
-        return 1
 
     def _give(self, member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> int:
         """Deliver a message to the chosen member of a share group, or to the queue of the group. Return the answer.

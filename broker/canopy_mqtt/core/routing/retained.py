@@ -25,7 +25,7 @@ from canopy_mqtt.core.accounts import (
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.topic_names import is_system, is_within
 from canopy_mqtt.core.counters import Counters
-from canopy_mqtt.core.deadlines import Deadlines
+from canopy_mqtt.core.heap import Deadlines
 from canopy_mqtt.core.jobs import EXPIRY_WORK, LEVEL_WORK, RETAIN_WORK
 from canopy_mqtt.core.ledger import RETAIN
 from canopy_mqtt.core.limits import Limits
@@ -107,7 +107,7 @@ class RetainedStore:
         self._offers: dict[str, Offer] = {}
         self._offered = 0
         # What each client takes of them, and each account.
-        self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions, accounts)
+        self.shares = RetainedShares(sessions, accounts)
 
     def retain(self, message: Message, origin: Session | None = None, published: bool = False) -> bool:
         """Keep a retained message in place of the topic's last; an empty payload clears it. `origin`: the publisher's
@@ -614,11 +614,11 @@ def kept_bytes(message: Message, topic: str) -> i64:
 
 
 class RetainedShares:
-    """Counts what each client and each account has retained. `most`: the limit of bytes for one client, 0: no limit."""
+    """Counts what each client and each account has retained."""
 
-    def __init__(self, most: int, sessions: dict[str, Session], accounts: Accounts) -> None:
+    def __init__(self, sessions: dict[str, Session], accounts: Accounts) -> None:
         """`sessions` have what is retained in their own accounts, too."""
-        self.most: i64 = most
+        self.most: i64 = 0  # bytes for one client, 0: no limit
         self._sessions = sessions
         self._bytes: dict[str, int] = {}
         # The messages of each account that may give way to other accounts, and what each of its clients has cleared,

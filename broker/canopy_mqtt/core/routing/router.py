@@ -18,7 +18,7 @@ from canopy_mqtt.core.accounts import Accounts
 from canopy_mqtt.core.causes import CLIENT_DISCONNECT, TAKEN_OVER
 from canopy_mqtt.core.codec.packets import NEVER, SubscriptionRequest
 from canopy_mqtt.core.counters import Counters, bound
-from canopy_mqtt.core.deadlines import Deadlines
+from canopy_mqtt.core.heap import Deadlines
 from canopy_mqtt.core.hooks import (
     AccessControl,
     AuthMethod,
@@ -40,7 +40,7 @@ from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.bursts import RunFinder
 from canopy_mqtt.core.routing.fanout import Fanout
 from canopy_mqtt.core.routing.links import BridgeStates
-from canopy_mqtt.core.routing.nodes import NODE_LINKS
+from canopy_mqtt.core.routing.nodes import NODE_LINKS, new_session
 from canopy_mqtt.core.routing.peers import ConnectedPeers, PeerConnected, PeerDisconnected
 from canopy_mqtt.core.routing.queue_limits import QueueLimits
 from canopy_mqtt.core.routing.retained import RetainedStore
@@ -49,8 +49,7 @@ from canopy_mqtt.core.routing.share_queues import ShareQueue, ShareQueues
 from canopy_mqtt.core.routing.subscription_table import DROPS_AT_ONCE, SubscriptionTable
 from canopy_mqtt.core.routing.unfinished import Unfinished
 from canopy_mqtt.core.routing.wills import LoneWill, WillQueue
-from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.session.shared_session import SharedSession
+from canopy_mqtt.core.session.session import Session, SharedSession
 from canopy_mqtt.core.session.shedding import GlobalLimiter
 from canopy_mqtt.core.shared import RetainedWait, SharedSessions
 from canopy_mqtt.core.topics.subscription import Subscription
@@ -86,7 +85,7 @@ class Router:
         self.keeps: Callable[[str], bool] | None = None
         self.cache.guarded = limits.presence_topic
         self.cache.controls = limits.control_characters
-        self.runs = RunFinder(self.fanout, limits.live_messages, limits.live_bytes)
+        self.runs = RunFinder(self.fanout)
         load = self._load
         self.peers = ConnectedPeers(load, self.jobs, self.table)
         self.session_table = SessionTable(self.accounts)
@@ -369,7 +368,8 @@ class Router:
                 session.expires_at = 0.0
         self.wills.back(client_id, None if principal is None else principal.user_name, now)
         if session is None:
-            session = self.session_table.make(client_id, self.limits, self.counters, principal, shared)
+            session = new_session(client_id, self.limits, self.counters, principal, shared)
+            self.session_table.enter(session)
             session.account.retained = self.retained_store.shares.of(client_id)
         session.attach(version, window, plain)
         self.peers.events.append(PeerConnected(session, send_buffer))

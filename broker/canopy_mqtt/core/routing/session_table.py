@@ -13,11 +13,9 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.accounts import FILTERS, MAX_USER_BYTES, SESSION_SIZE, SESSIONS, SETTINGS, Account, Accounts, Room
 from canopy_mqtt.core.codec.packets import Will
-from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.jobs import END_SESSION_WORK, STEP_WORK
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.core.routing.nodes import new_session
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import text_bytes
 
@@ -51,20 +49,13 @@ class SessionTable:
         """Return how many sessions of clients that are away hold nothing."""
         return len(self._empty)
 
-    def make(
-        self, client_id: str, limits: Limits, counters: Counters, principal: Principal | None, shared: bool = False
-    ) -> Session:
-        """Make a session and take it in; `count` is still to be told of it. `shared`: see `new_session`."""
-        session = new_session(client_id, limits, counters, principal, shared)
-        self._enter(session)
-        return session
-
     def add(self, session: Session) -> None:
         """Take in a new session; it has its client identifier."""
-        self._enter(session)
+        self.enter(session)
         self.count(session)
 
-    def _enter(self, session: Session) -> None:
+    def enter(self, session: Session) -> None:
+        """Take in a new session; `count` is still to be told of it."""
         self.sessions[session.client_id] = session
         session.account.belong_to(self._account_of(session))
         self._number.change(session.account.owner, 1)
@@ -316,10 +307,7 @@ def lacking_session_room(
             ending = table.giver(room, account, need, bound)
         if ending is None or ending.client_id == client_id:
             break
-        if gives:
-            accounts.give_way(ending.account.owner, room)
-        router.budget.used += END_SESSION_WORK
-        router.end_session(ending, now)
+        _end_for_another(router, ending, room if gives else None, now)
     else:
         lacking = table.lacking(limits, account, client_id, grows, new)
     if lacking >= 0:
@@ -363,7 +351,13 @@ def lacking_filter_room(
         if ending is None:
             accounts.refuse(owner, accounts.filters, SETTINGS[FILTERS])
             return SETTINGS[FILTERS]
-        accounts.give_way(ending.account.owner, accounts.filters)
-        router.budget.used += END_SESSION_WORK
-        router.end_session(ending, now)
+        _end_for_another(router, ending, accounts.filters, now)
     return ""
+
+
+def _end_for_another(router: Router, session: Session, room: Room | None, now: float) -> None:
+    """End a session whose account gives way in a room; None: it is an empty one, which gives nothing."""
+    if room is not None:
+        router.accounts.give_way(session.account.owner, room)
+    router.budget.used += END_SESSION_WORK
+    router.end_session(session, now)

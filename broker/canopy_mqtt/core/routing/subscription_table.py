@@ -20,7 +20,7 @@ from canopy_mqtt.core.hooks import Recorder, SubscriptionListener
 from canopy_mqtt.core.jobs import DROP_WORK, NODE_SHIFT, OUTDATED_WORK, REMOVAL, Budget, Job, Scheduler
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import MessageTerms
-from canopy_mqtt.core.routing.share_homes import ShareHome, stand_for
+from canopy_mqtt.core.routing.nodes import ShareHome, stand_for
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.subscription import (
@@ -137,7 +137,10 @@ class SubscriptionTable(Job):
             stand_for(subscription)
         entry = cache.add(topic_filter, subscription, group_name)
         group = subscription.group
+        own: i64 = SUBSCRIPTION_BYTES
         if group is not None:
+            own += group_bytes(subscription.topic_filter, group_name)
+            self.shared_count += 1
             self._find_home(group)
         else:
             # The string that its filter has already: all subscriptions to it have one between them.
@@ -146,7 +149,8 @@ class SubscriptionTable(Job):
         nodes: i64 = self.trie.bytes - held >> NODE_SHIFT
         self._budget.used += walked + nodes + OUTDATED_WORK * (cache.outdated - outdated)
         session.subscriptions[subscription.topic_filter] = subscription
-        self._account(subscription, entry.cost, 1)
+        self.count += 1
+        self.charge(session, own, entry.cost)
         if self.listener is not None:
             self.listener.subscribed(subscription, topic_filter)
 
@@ -166,13 +170,16 @@ class SubscriptionTable(Job):
             self.charge(subscription.session, SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES)
         self.touch(subscription)
 
-    def charge(self, session: Session, change: int) -> None:
-        """Count bytes more, or less, that belong to subscriptions which a session has already."""
+    def charge(self, session: Session, change: i64, filter_bytes: i64 = 0) -> None:
+        """Count bytes more, or less, that belong to a session's subscriptions; `filter_bytes`: those of a filter, too,
+        which the trie counts for all."""
         self.own_bytes += change
         account = session.account
+        change += filter_bytes
         account.filters += change
-        account.fit()
-        self._room.change(account.owner, change)
+        if account.queue is not None or account.window is not None:
+            account.fit()
+        self._room.change(account.owner, int(change))
 
     def touch(self, subscription: Subscription) -> None:
         """The options of a subscription have changed in place."""
@@ -191,7 +198,14 @@ class SubscriptionTable(Job):
         entry = subscription.entry
         assert entry is not None
         group = subscription.group
-        self._account(subscription, entry.cost, -1)
+        own: i64 = SUBSCRIPTION_BYTES
+        if group is not None:
+            own += group_bytes(subscription.topic_filter, group.name)
+            self.shared_count -= 1
+        if subscription.message_terms is not None:
+            own += SUB_QUEUE_BYTES
+        self.count -= 1
+        self.charge(subscription.session, -own, -entry.cost)
         held: i64 = self.trie.bytes
         if self.listener is not None:
             self.listener.unsubscribed(subscription, entry.topic_filter)
@@ -257,21 +271,3 @@ class SubscriptionTable(Job):
                     # The last one is the next to go.
                     session.subscriptions[name] = subscription
                     self.end_some(session, 1)
-
-    def _account(self, subscription: Subscription, filter_bytes: i64, change: i64) -> None:
-        """Count a subscription that has come (`change` 1) or goes (-1), and its filter on its client's account."""
-        size: i64 = SUBSCRIPTION_BYTES
-        group = subscription.group
-        if group is not None:
-            size += group_bytes(subscription.topic_filter, group.name)
-            self.shared_count += change
-        if subscription.message_terms is not None:
-            size += SUB_QUEUE_BYTES
-        self.count += change
-        self.own_bytes += change * size
-        account = subscription.session.account
-        size += filter_bytes
-        account.filters += change * size
-        if account.queue is not None or account.window is not None:
-            account.fit()
-        self._room.change(account.owner, int(change * size))

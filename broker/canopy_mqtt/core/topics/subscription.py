@@ -15,7 +15,7 @@ from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.core.topics.route import Recipient
 
 if TYPE_CHECKING:
-    from canopy_mqtt.core.routing.share_homes import ShareHome
+    from canopy_mqtt.core.routing.nodes import ShareHome
     from canopy_mqtt.core.routing.share_queues import ShareQueue
     from canopy_mqtt.core.session.session import Session
 
@@ -95,7 +95,7 @@ class Subscription(Recipient):
         self.slot: i32 = 0  # its index in the list it stands in; `NOWHERE`: its session is over, it is in none
         self.retain_handling: u8 = retain_handling
         self.present = False  # whether `slot` is one among a group's connected members
-        # Turns in a row in its group, and how many of them it has had: one, but of a worker (`routing.share_homes`) as
+        # Turns in a row in its group, and how many of them it has had: one, but of a worker (`routing.nodes`) as
         # many as it has connected members, also none; and whether none of these has room.
         self.weight: i32 = 1
         self.served: i32 = 0

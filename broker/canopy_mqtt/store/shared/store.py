@@ -22,8 +22,7 @@ from canopy_mqtt.core.persistence.journal import Saved
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import queue_terms
-from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.session.shared_session import SharedSession
+from canopy_mqtt.core.session.session import Session, SharedSession
 from canopy_mqtt.core.shared import Attempt, Offer, RetainedWait, SharedSessions
 from canopy_mqtt.core.topics.numbered_filters import NumberedFilters
 from canopy_mqtt.store.base import Store, StoreError
