@@ -71,7 +71,7 @@ class Stage:
         touched = self.router.peers.touched
         written = 0
         for send_buffer in touched:
-            written += len(b"".join(send_buffer.take_batch(BATCH, NOW)))
+            written += len(send_buffer.take(BATCH, NOW))
             send_buffer.listed = False
         touched.clear()
         return written

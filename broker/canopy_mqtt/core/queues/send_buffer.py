@@ -449,47 +449,39 @@ class SendBuffer:
         return not self.items
 
     def take(self, max_bytes: int, now: float) -> bytes:
-        """Return the result of `take_batch` in one piece; empty if nothing waits."""
+        """Return what waits in one piece, in order: all of it, or about `max_bytes`. Empty only if nothing waits."""
         items = self.items
         ledger = self.ledger
-        # A single item that is a frame, or a delivery that is sent, is no gap.
-        if len(items) == 1 and (not self.tells or ledger is None or ledger.untold is None):
+        load = self._load
+        telling = self.tells and ledger is not None and ledger.untold is not None
+        item = items[0] if len(items) == 1 and not telling else None
+        if isinstance(item, bytes):
             # The commonest case where messages come one at a time: the list stays. `clear` gives its memory back to the
             # small-object allocator; `pop` would leave it with an empty block of `malloc`, which it grows each time.
-            item = items[0]
-            if isinstance(item, bytes):
-                items.clear()
-                self._took_all(now)
-                return item
-            if self.topics is None and isinstance(item, Delivery) and item.is_plain():
-                items.clear()
-                item.attempts = 1
-                alone = item.message.qos12_frame(self.v5, item.qos, item.packet_id)
-                self._took_one_in_flight(item.qos, len(alone), now)
-                return alone
-        batch = self.take_batch(max_bytes, now)
-        return batch[0] if len(batch) == 1 else b"".join(batch)
-
-    def take_batch(self, max_bytes: int, now: float) -> list[bytes]:
-        """Return frames to write, in order: all that wait, or about `max_bytes`. Empty only if nothing waits."""
-        if self.deferred == 0 and self.gaps == 0 and self.bytes + self.control_bytes <= max_bytes:
-            batch: list[bytes] = self.items  # type: ignore[assignment]
-            self.items = []
-            self._took_all(now)
+            items.clear()
+            data = item
+        elif self.topics is None and isinstance(item, Delivery) and item.is_plain():
+            items.clear()
+            item.attempts = 1
+            data = item.message.qos12_frame(self.v5, item.qos, item.packet_id)
+            self._count_sent(item.qos, 1)
+            self._counters.publish_bytes_sent += len(data) - self.bytes
+            self.deferred = 0
+            self.in_flight_messages = 0
+            self.in_flight_bytes = 0
+            # The broker's sum keeps it until it is acknowledged.
+            load.messages += 1
+            load.bytes += self.bytes
+            self.taken_bytes -= OVERHEAD
+        elif telling or self.deferred > 0 or self.gaps > 0 or self.bytes + self.control_bytes > max_bytes:
+            return b"".join(self.take_batch(max_bytes, now))
         else:
-            batch = self._take_some(max_bytes, now)
-        ledger = self.ledger
-        if self.tells and ledger is not None and ledger.untold is not None:
-            # The next message says what was lost before it.
-            tell(batch, ledger, self.max_packet)
-        return batch
-
-    def _took_all(self, now: float) -> None:
-        """Count everything that waited as taken: none of it was QoS 1 or 2, or a gap."""
+            data = b"".join(items)  # type: ignore[arg-type]
+            self.items = []
+        # All that waited is taken.
         if self._told:
             self._mark()
         self._taken_at = now
-        load = self._load
         messages: i64 = self.messages
         if messages > 0:
             if messages > self.high_water:
@@ -510,32 +502,20 @@ class SendBuffer:
             self.delay = now - self._since
             self._since = 0.0
         self._lags = False
+        return data
 
-    def _took_one_in_flight(self, qos: int, length: i64, now: float) -> None:
-        """Count the one message of QoS 1 or 2 that waited as taken, for the first time, as `length` bytes."""
-        self._count_sent(qos, 1)
-        self._counters.publish_bytes_sent += length - self.bytes
-        self.deferred = 0
-        self.in_flight_messages = 0
-        self.in_flight_bytes = 0
-        # The broker's sum keeps it until it is acknowledged.
-        load = self._load
-        load.messages += 1
-        load.bytes += self.bytes
-        self.taken_bytes -= OVERHEAD
-        self._took_all(now)
-
-    def _take_some(self, max_bytes: i64, now: float) -> list[bytes]:
-        """Take part of the queue, or frames that are made now: the slow way."""
+    def take_batch(self, max_bytes: int, now: float) -> list[bytes]:
+        """Return frames to write, as `take`: one by one, also part of the queue, and those that are made now."""
         self.begin_batch()
         batch: list[bytes] = []
+        most: i64 = max_bytes
         total: i64 = 0
         used: i64 = 0
         gaps: i64 = 0
         sent: i64 = 0
         length: i64 = 0
         for item in self.items:
-            if total >= max_bytes:
+            if total >= most:
                 break
             used += 1
             if isinstance(item, bytes):
@@ -580,6 +560,10 @@ class SendBuffer:
             batch.append(frame)
             total += len(frame)
         self.end_batch(used, gaps, sent, length, now)
+        ledger = self.ledger
+        if self.tells and ledger is not None and ledger.untold is not None:
+            # The next message says what was lost before it.
+            tell(batch, ledger, self.max_packet)
         return batch
 
     def _frame(self, delivery: Delivery, expiry: int) -> bytes:
