@@ -13,8 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from canopy_mqtt.core.codec import topic_names
 from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.subscription import FilterEntry, Subscription
-from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODES, UNCOMPACTED, NodeTrie, Trie, create
-from canopy_mqtt.core.topics.trie_compact import CompactTrie
+from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODES, UNCOMPACTED, CompactTrie, NodeTrie, Trie, create
 from tests.core import naive
 from tests.support.runs import examples, for_each
 from tests.support.sessions import any_session, members
