@@ -16,7 +16,7 @@ from canopy_mqtt.core.topics.match_cache import MatchCache
 from canopy_mqtt.core.topics.subscription import FilterEntry, Subscription
 from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODES, UNCOMPACTED, CompactTrie, NodeTrie, Trie, create
 from tests.core import naive
-from tests.support.runs import examples
+from tests.support.runs import examples, for_each
 from tests.support.sessions import any_session, members
 from tests.support.tries import filters_of
 
@@ -160,6 +160,21 @@ def test_cost_in_the_table_of_emqx() -> None:
 def test_node_layout_needs_no_node_for_a_filter_alone_under_its_level() -> None:
     """Root aside: "device", ten numbers and ten "+", and not one for the thousand filters."""
     assert devices(NodeTrie, 1_000).nodes == 1 + 2 * EMQX
+
+
+@for_each("alone", ["a/b/#", "+/b", "a/+/b"])
+def test_node_layout_folds_again_what_a_second_filter_made_a_node(alone: str) -> None:
+    trie = filled(NodeTrie, [alone])
+    records = trie.nodes
+    entry = trie.find(alone)
+    for tail in ("/+", "/x/#", "/+/x", "/x/y/+"):
+        second = alone.removesuffix("/#") + tail
+        trie.insert(second)
+        assert trie.nodes > records
+        assert trie.find(alone) is entry
+        remove(trie, second)
+        assert trie.nodes == records
+        assert trie.find(alone) is entry
 
 
 def test_a_topic_that_nothing_can_match_is_cheap(make: Make) -> None:
