@@ -15,12 +15,17 @@ from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.recipients import Verdicts
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.match_cache import MatchCache
-from canopy_mqtt.core.topics.route import MergedRecipient, Recipient, Route, subscription_identifiers
-from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
+from canopy_mqtt.core.topics.match_cache import MatchCache, Route
+from canopy_mqtt.core.topics.subscription import (
+    FilterEntry,
+    MergedRecipient,
+    Recipient,
+    SharedGroup,
+    Subscription,
+    subscription_identifiers,
+)
 from canopy_mqtt.core.topics.topic_tree import Children, RetainedTree, TopicNode
-from canopy_mqtt.core.topics.trie import Node, NodeTrie, Trie
-from canopy_mqtt.core.topics.trie_compact import CompactTrie
+from canopy_mqtt.core.topics.trie import CompactTrie, Node, NodeTrie, Trie
 from tests.core.harness import Client, Network
 from tests.core.recount import frames
 from tests.support.sessions import members

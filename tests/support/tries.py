@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from canopy_mqtt.core.topics.trie import Node, Trie
-from canopy_mqtt.core.topics.trie_compact import CompactTrie
+from canopy_mqtt.core.topics.trie import CompactTrie, Node, Trie
 
 
 def filters_of(trie: Trie) -> list[str]:

@@ -23,7 +23,7 @@ from canopy_mqtt.core.ledger import (
     with_properties,
 )
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, LATEST
-from tests.core.harness import Client, Network, limits
+from tests.core.harness import Network, limits
 from tests.core.judge import ANY_SIZE
 from tests.core.recount import LOST, Tally, ask, burst, frames, notes, numbers, told, user_wish
 from tests.support.losses import dropped_by_cause
@@ -70,17 +70,6 @@ def frame(
 
 class TestBytes:
     """A frame that is ready, with more properties in it."""
-
-    def _noted(self, payload: int, filling: bytes, qos: int) -> None:
-        before = publish(frame(b"x" * payload, filling, qos))
-        assert before.properties == filling
-        section = notes([3, 0, 0, 0, 0, 0, 12, 0, 0, 0])
-        noted = with_properties(frame(b"x" * payload, filling, qos), section)
-        after = publish(noted)
-        assert after.properties == before.properties + section
-        assert decode_forward(section).user == [(LOST, "3;full-messages"), (LOST, "12;age")]
-        after.properties = before.properties
-        assert after == before
 
     @given(
         properties=st.lists(st.tuples(texts, texts), max_size=4),
@@ -194,25 +183,8 @@ class TestTelling:
         assert lost.untold is not None
 
 
-def frozen(client: Client) -> Client:
-    client.wire.frozen = True
-    return client
-
-
-def thaw(client: Client) -> list[Publish]:
-    """It reads; what came."""
-    client.wire.frozen = False
-    client.network.settle()
-    return client.take()
-
-
 class TestClients:
     """Losses of a whole client, as it learns of them."""
-
-    def world(self, **changes: int) -> tuple[Network, Client, Client]:
-        """A publisher, and a client with a live queue of two."""
-        network = Network(limits(live_messages=2, session_messages=2, **changes))
-        return network, network.client("p"), network.client("c", clean=False, expiry=HOUR, receive_maximum=2)
 
     @given(
         steps=st.lists(

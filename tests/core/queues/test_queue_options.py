@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy_mqtt.core.codec.packets import Suback
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import (
     DISCONNECT,
@@ -146,10 +145,6 @@ class TestGrant:
         again = ask(client, "t", user=user_wish(max_age=told))
         assert again.reason_codes == [0]
         assert float(told) == float(text)
-
-
-def granted(answer: Suback) -> list[User]:
-    return answer.properties.user
 
 
 def message_terms(client: Client, topic_filter: str) -> MessageTerms | None:

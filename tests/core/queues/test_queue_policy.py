@@ -85,68 +85,6 @@ def arrived(client: Client) -> list[tuple[str, bytes]]:
     return [(packet.topic.decode(), packet.payload) for packet in client.take()]
 
 
-class TestLiveQueue:
-    """QoS 0 to a client that does not read."""
-
-    @given(
-        policy=policies,
-        max_messages=st.sampled_from((0, 1, 2, 3, 10, 100)),
-        max_bytes=st.sampled_from((0, 0, 60, 300, 2_000)),
-        steps=st.lists(
-            st.one_of(
-                # Messages in one read, all of the same size; the sizes of several; a partial take.
-                st.tuples(st.integers(1, 80), st.sampled_from((0, 9, 40))),
-                st.lists(st.integers(0, 90), min_size=1, max_size=12),
-                st.integers(1, 500),
-            ),
-            max_size=6,
-        ),
-        sender=versions,
-        receiver=versions,
-    )
-    @settings(max_examples=examples(150), deadline=None)
-    def test_against_the_model(
-        self,
-        policy: int,
-        max_messages: int,
-        max_bytes: int,
-        steps: list[tuple[int, int] | list[int] | int],
-        sender: int,
-        receiver: int,
-    ) -> None:
-        network = Network(limits(queue_policy=policy, live_messages=max_messages, live_bytes=max_bytes))
-        publisher, client = network.client("p", sender), network.client("c", receiver)
-        client.subscribe("t/#")
-        client.wire.frozen = True
-        # A frame: two bytes of fixed header, the topic with its length, in 5.0 the length of no properties.
-        model = Queue(policy, max_messages, max_bytes, 2 + 2 + 3 + (receiver == V5))
-        count = 0
-        for step in steps:
-            if isinstance(step, int):
-                client.wire.frozen, client.wire.batch = False, step
-                client.wire.flush(1)
-                client.wire.frozen = True
-                client.wire.to_client()
-                got = arrived(client)
-                assert got == model.waiting[: len(got)]
-                assert got or not model.waiting
-                del model.waiting[: len(got)]
-                continue
-            sizes = [step[1]] * step[0] if isinstance(step, tuple) else step
-            for size in sizes:
-                count += 1
-                payload = b"%04d" % count + b"x" * size
-                topic = TOPICS[count // 7 % 2]
-                publisher.post(topic, payload)
-                model.offer(topic, payload)
-            network.settle()
-            same_losses(losses(client.session), model.lost)
-            check(network, network.router.sessions.values())
-        client.wire.frozen, client.wire.batch = False, 1 << 30
-        network.settle()
-        assert arrived(client) == model.waiting
-
-
 class TestSessionQueue:
     """QoS 1 and 2 to a client that is away, or does not acknowledge."""
 
@@ -208,11 +146,6 @@ class TestSessionQueue:
 
 class TestLatest:
     """Of each topic only the newest waits, where its first one stood."""
-
-    def network(self, **changes: int) -> tuple[Network, Client]:
-        """Under `latest` for everybody, and a publisher."""
-        network = Network(limits(queue_policy=LATEST, **changes))
-        return network, network.client("p")
 
     @given(
         max_messages=st.sampled_from((0, 1, 2, 3)),

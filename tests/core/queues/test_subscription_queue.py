@@ -277,6 +277,19 @@ def _kept() -> Limits:
     return made
 
 
+def test_who_reads_and_does_not_acknowledge_has_messages_that_wait() -> None:
+    """For as long as the oldest has, until it is away."""
+    network = aged(max_age=0.0)
+    publisher = network.client("p")
+    client = full(network, V5)
+    publisher.publish("t/a", qos=1)
+    assert client.wire.send_buffer.messages == 0
+    network.now += 3.0
+    assert client.session.waited(network.now) == 3.0
+    client.cut()
+    assert client.session.waited(network.now) == 0.0
+
+
 class TestExpiry:
     """What has expired is no reason to drop what has not [MQTT-3.3.2-5]."""
 
@@ -307,6 +320,27 @@ class TestExpiry:
 
 class TestDepth:
     """The messages of one subscription that wait."""
+
+    def test_what_an_absent_client_costs_is_bounded(self) -> None:
+        """However much passes through its queue behind another message: gaps, and places in the order of age."""
+        network = aged(max_age=1_000.0)
+        network.router.limits.rules = (QueueRule(topic_filter="t/d", policy=DROP_OLDEST, depth=3),)
+        publisher = network.client("p")
+        client = network.client("c", clean=False, expiry=HOUR)
+        client.subscribe("t/d", "t/o", qos=1)
+        client.cut()
+        publisher.publish("t/o", qos=1)
+        for _ in range(1_000):
+            publisher.publish("t/d", qos=1)
+        session = client.session
+        message_terms = session.subscriptions["t/d"].message_terms
+        assert message_terms is not None
+        assert message_terms.waiting == 3
+        assert session.queue.messages == 4
+        assert session.queue.pending is not None
+        assert len(session.queue.pending) < 100
+        assert message_terms._by_age is not None
+        assert len(message_terms._by_age) < 100
 
     @for_each("bound", ["live_messages", "live_bytes"])
     def test_drop_oldest_in_a_full_queue(self, bound: str) -> None:

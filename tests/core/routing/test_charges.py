@@ -23,8 +23,7 @@ from canopy_mqtt.core.jobs import (
 )
 from canopy_mqtt.core.routing.bursts import RUN_MESSAGES, SLOW_DELIVERIES
 from canopy_mqtt.core.routing.subscription_table import DROP_NODES, DROPS, DROPS_AT_ONCE
-from canopy_mqtt.core.topics.match_cache import MatchCache
-from canopy_mqtt.core.topics.route import NAME_BYTES, SHORT_NAME_BYTES
+from canopy_mqtt.core.topics.match_cache import NAME_BYTES, SHORT_NAME_BYTES, MatchCache
 from canopy_mqtt.core.topics.trie import create
 from tests.core.harness import Client, Network, limits
 

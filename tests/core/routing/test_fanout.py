@@ -8,8 +8,7 @@ from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.routing.fanout import MAX_MEMBERS_TRIED
 from canopy_mqtt.core.routing.peers import PeerDisconnected
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.route import Recipient
-from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
+from canopy_mqtt.core.topics.subscription import Recipient, SharedGroup, Subscription
 from tests.core.harness import Client, Network, limits
 from tests.support.losses import dropped_by_cause
 from tests.support.sessions import any_session, members

@@ -16,8 +16,7 @@ from canopy_mqtt.core.topics.subscription import (
     group_bytes,
     text_bytes,
 )
-from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODE_BYTES, create
-from canopy_mqtt.core.topics.trie_compact import PREFIX_BYTES
+from canopy_mqtt.core.topics.trie import COMPACT, LAYOUTS, NODE_BYTES, PREFIX_BYTES, create
 from tests.core import naive
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import ask, check_accounts, user_wish

@@ -10,8 +10,8 @@ from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.recipients import MAX_MENDED_SESSIONS, NO_FILTERS, PLACE_WEIGHT, refresh
 from canopy_mqtt.core.routing.router import Router
-from canopy_mqtt.core.topics.match_cache import MatchCache
-from canopy_mqtt.core.topics.route import Recipient, Route, subscription_identifiers, without_own
+from canopy_mqtt.core.topics.match_cache import MatchCache, Route
+from canopy_mqtt.core.topics.subscription import Recipient, subscription_identifiers, without_own
 from canopy_mqtt.core.topics.trie import NodeTrie
 from tests.core.harness import Network
 from tests.core.recount import ask, user_wish

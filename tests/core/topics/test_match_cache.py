@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy_mqtt.core.topics.match_cache import (
+    MAX_CHANGES_KEPT,
     MAX_EXTENDED,
     MAX_WALKED,
     NODE_WEIGHT,
     MatchCache,
+    Route,
 )
-from canopy_mqtt.core.topics.route import MAX_CHANGES_KEPT, Route
 from canopy_mqtt.core.topics.subscription import FilterEntry, Subscription
 from canopy_mqtt.core.topics.trie import NodeTrie
 from tests.core import naive

@@ -93,13 +93,6 @@ def test_every_filter_and_topic_of_few_levels() -> None:
         assert found(tree, topic_filter) == sorted(naive.MATCHED[topic_filter]), topic_filter
 
 
-@given(st.lists(naive.topic_names, max_size=30), naive.topic_filters, st.integers(1, 5))
-def test_finds_what_the_oracle_finds(names: list[str], topic_filter: str, limit: int) -> None:
-    tree = filled(names)
-    assert sorted(rest(tree.walk(topic_filter), limit)) == naive.matched(topic_filter, set(names))
-    assert found(tree, topic_filter) == naive.matched(topic_filter, set(names))
-
-
 @given(st.lists(naive.topic_names, max_size=10), naive.topic_names)
 def test_missing_levels(names: list[str], new: str) -> None:
     """What it says that `set` would add is what `set` adds, and it changes nothing."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks.attack.forged_tls import CIPHERS, KEYS_CIPHER, NewKeys, asked_handshakes
+from benchmarks.attack.forged_tls import CIPHERS, NewKeys, asked_handshakes
 from canopy_mqtt import certificates
 from canopy_mqtt.net.listening import tls_transport
 from canopy_mqtt.net.listening.handshakes import Handshakes
@@ -372,30 +372,6 @@ class TestNewKeys:
             assert both.paused()
             await rounds(1)
         assert not both.paused()
-
-
-async def test_who_asks_for_new_keys_and_does_not_take_them_ends(
-    authority: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    both = Both(authority)
-    keys = tmp_path / "keys"
-    context = authority.client()
-    context.keylog_filename = str(keys)
-    both.client = context.wrap_bio(both.incoming, both.outgoing, server_hostname="localhost")
-    await both.shake_hands()
-    both.tls.write(b"and the ticket")
-    both.take()
-    written = both.socket.written
-    monkeypatch.setattr(both.socket, "get_write_buffer_size", lambda: sum(map(len, written)))
-    assert cast(tuple[str, str, int], both.client.cipher())[0] == KEYS_CIPHER
-    data = NewKeys(keys.read_text(), asking=True).records(1_000)
-    for at in range(0, len(data), 2_700):
-        assert both.socket.aborted is (at > tls_transport.OWN_BYTES)
-        if not both.socket.aborted:
-            both.tls.data_received(data[at : at + 2_700])
-            await rounds(1)
-    assert both.socket.aborted
-    assert sum(map(len, written)) <= tls_transport.OWN_BYTES
 
 
 @pytest.mark.parametrize("how", ["garbage", "closed by us", "closed by the client", "gone"])

@@ -201,13 +201,10 @@ def _session(
     router.session_table.add(session)
     yield from _fill(router, session, record, messages, now, steps)
     journal = router.journal
-    gone_for = record.disconnected_for
-    if gone_for is None:
-        gone_for = 0.0
-        if journal is not None:
-            journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
+    if record.disconnected_for is None and journal is not None:
+        journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
     if session.expiry_interval != NEVER:
-        session.expires_at = _time(session.expiry_interval - gone_for, now)
+        session.expires_at = _time(session.expiry_interval - _gone_for(record), now)
     if record.will is not None:
         _will(router, session, record.will, now)
     router.session_table.count(session)

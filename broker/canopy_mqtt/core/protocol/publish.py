@@ -39,7 +39,7 @@ from canopy_mqtt.core.routing.fanout import REFUSED_BY_ALL
 from canopy_mqtt.core.routing.links import has_looped, visited
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.route import Route
+from canopy_mqtt.core.topics.match_cache import Route
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.protocol.server_protocol import ServerProtocol

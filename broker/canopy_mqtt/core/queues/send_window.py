@@ -33,8 +33,7 @@ from canopy_mqtt.core.queues.held import HeldDeliveries, send_promise
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.message_queue import MessageQueue
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
-from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
-from canopy_mqtt.core.topics.subscription import SharedGroup
+from canopy_mqtt.core.topics.subscription import NO_IDENTIFIERS, SharedGroup
 
 ACK_RUN: Final = 1_024
 """Acknowledgements that are dealt with in one go."""

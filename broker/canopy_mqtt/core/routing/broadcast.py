@@ -17,9 +17,15 @@ from canopy_mqtt.core.persistence.journal import Journal
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.recipients import Verdicts, matching, merge
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.match_cache import MatchCache
-from canopy_mqtt.core.topics.route import Recipient, Route, subscription_identifiers, without_own
-from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
+from canopy_mqtt.core.topics.match_cache import MatchCache, Route
+from canopy_mqtt.core.topics.subscription import (
+    FilterEntry,
+    Recipient,
+    SharedGroup,
+    Subscription,
+    subscription_identifiers,
+    without_own,
+)
 
 MAX_DIRECT_SUBSCRIPTIONS: Final = 4_096
 """Subscriptions to which a message goes in one call; with more it goes in turns. Their deliveries, or the recipients

@@ -45,15 +45,16 @@ from canopy_mqtt.core.routing.broadcast import (
 from canopy_mqtt.core.routing.recipients import NO_FILTERS, BarredList, Verdicts, build, install, refresh
 from canopy_mqtt.core.routing.subscription_table import SubscriptionTable
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.route import (
+from canopy_mqtt.core.topics.match_cache import Route
+from canopy_mqtt.core.topics.subscription import (
     NO_IDENTIFIERS,
     MergedRecipient,
     Recipient,
-    Route,
+    SharedGroup,
+    Subscription,
     subscription_identifiers,
     without_own,
 )
-from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.routing.bursts import Run

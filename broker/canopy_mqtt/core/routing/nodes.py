@@ -21,8 +21,7 @@ from canopy_mqtt.core.queues.queue_terms import DROP_NEWEST, DROP_OLDEST, Messag
 from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.node_messages import TimedMessage, for_group, from_group, marked
 from canopy_mqtt.core.session.session import Session, SharedSession
-from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
-from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
+from canopy_mqtt.core.topics.subscription import NO_IDENTIFIERS, FilterEntry, SharedGroup, Subscription
 from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree
 
 if TYPE_CHECKING:

@@ -16,17 +16,16 @@ from canopy_mqtt.core.jobs import ASK_RECEIVER_WORK
 from canopy_mqtt.core.ledger import RECEIVE
 from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.match_cache import MatchCache
-from canopy_mqtt.core.topics.route import (
-    NO_GROUPS,
-    NO_RECIPIENTS,
-    Changes,
+from canopy_mqtt.core.topics.match_cache import NO_GROUPS, NO_RECIPIENTS, Changes, MatchCache, Route
+from canopy_mqtt.core.topics.subscription import (
+    FilterEntry,
     MergedRecipient,
     Recipient,
-    Route,
+    SharedGroup,
+    Subscription,
+    Turns,
     subscription_identifiers,
 )
-from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription, Turns
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

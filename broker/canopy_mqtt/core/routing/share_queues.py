@@ -35,8 +35,13 @@ from canopy_mqtt.core.routing.fanout import UNQUEUED, fits, share_qos
 from canopy_mqtt.core.routing.nodes import NodeSession
 from canopy_mqtt.core.session.retained_stream import RetainedStreams
 from canopy_mqtt.core.session.session import ClientAccount, Session
-from canopy_mqtt.core.topics.route import NO_IDENTIFIERS, Recipient, subscription_identifiers
-from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
+from canopy_mqtt.core.topics.subscription import (
+    NO_IDENTIFIERS,
+    Recipient,
+    SharedGroup,
+    Subscription,
+    subscription_identifiers,
+)
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.limits import Limits

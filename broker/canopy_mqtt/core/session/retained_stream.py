@@ -19,8 +19,7 @@ from canopy_mqtt.core.ledger import ACCEPTED, EXCLUDED, NO_ROOM
 from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
-from canopy_mqtt.core.topics.route import NO_IDENTIFIERS
-from canopy_mqtt.core.topics.subscription import Subscription
+from canopy_mqtt.core.topics.subscription import NO_IDENTIFIERS, Subscription
 from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree, TopicNode
 
 if TYPE_CHECKING:

@@ -1,7 +1,9 @@
-"""The subscriptions and share groups of a topic filter.
+"""The subscriptions and share groups of a topic filter, and the recipients that they make of sessions.
 
 Three records refer to each other: a `FilterEntry` (one topic filter of the trie), its `Subscription`s, and its
-`SharedGroup`s. The trie finds entries; sessions hold subscriptions; the router reads both.
+`SharedGroup`s. The trie finds entries; sessions hold subscriptions; the router reads both. A subscription is itself the
+`Recipient` of what it alone matches; a `MergedRecipient` stands for a session that several filters match, or that
+access control allows less than it was granted.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from mypy_extensions import i32, i64, u8
 
 from canopy_mqtt.core.codec.packets import SubscriptionRequest
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
-from canopy_mqtt.core.topics.route import Recipient
 
 if TYPE_CHECKING:
+    from canopy_mqtt.core.queues.queue_terms import MessageTerms
     from canopy_mqtt.core.routing.nodes import ShareHome
     from canopy_mqtt.core.routing.share_queues import ShareQueue
     from canopy_mqtt.core.session.session import Session
@@ -77,6 +79,65 @@ def entry_bytes(topic_filter: str) -> i64:
 def group_bytes(name: str, group_name: str) -> i64:
     """Return the bytes that a shared subscription counts for more than another. `name` is as the client wrote it."""
     return GROUP_BYTES + text_bytes(group_name) + text_bytes(name)
+
+
+class Recipient:
+    """Says how one session receives the messages of a topic. Only its maker changes it, and counts that."""
+
+    def __init__(self, session: Session, identifier: i32, qos: u8, no_local: bool, retain_as_published: bool) -> None:
+        self.session = session
+        self.message_terms: MessageTerms | None = None  # if its messages wait on terms of their own
+        self.identifier: i32 = identifier  # the Subscription Identifier, at most 268,435,455; 0: none
+        self.qos: u8 = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        # True without identifier and terms: a QoS 0 frame suits as it came.
+        self.plain = identifier == 0
+
+    def set_message_terms(self, message_terms: MessageTerms | None) -> None:
+        """Let messages wait on terms of their own; None: on those of the session."""
+        self.message_terms = message_terms
+        self.plain = message_terms is None and self.identifier == 0
+
+
+class MergedRecipient(Recipient):
+    """The recipient of a session that several filters match, or that access control allows less than was granted.
+
+    `identifier` is 0: `identifiers` has all of them [MQTT-3.3.4-4].
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        qos: u8,
+        no_local: bool,
+        retain_as_published: bool,
+        identifiers: tuple[int, ...],
+        message_terms: MessageTerms | None,
+    ) -> None:
+        super().__init__(session, 0, qos, no_local, retain_as_published)
+        self.identifiers = identifiers
+        self.message_terms = message_terms
+        self.plain = message_terms is None and len(identifiers) == 0
+        # What the session's own messages go by: its subscriptions without No Local. None: there is none.
+        self.others: Recipient | None = None
+
+
+NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
+
+
+def subscription_identifiers(recipient: Recipient) -> tuple[int, ...]:
+    """Return the Subscription Identifiers that a recipient's copies carry."""
+    if recipient.identifier > 0:
+        return (recipient.identifier,)
+    if isinstance(recipient, MergedRecipient):
+        return recipient.identifiers
+    return NO_IDENTIFIERS
+
+
+def without_own(recipient: Recipient) -> Recipient | None:
+    """Return the recipient of a session's own messages, if the given one has No Local; None: it gets none of them."""
+    return recipient.others if isinstance(recipient, MergedRecipient) else None
 
 
 class Subscription(Recipient):

@@ -189,7 +189,7 @@ class Admission:
             self.by_address[address] = self.by_address.get(address, 0) + 1
 
 
-@dataclass
+@dataclass(eq=False)
 class ListenerTerms:
     """The settings of a connection that come from its listener.
 

@@ -25,8 +25,7 @@ from canopy_mqtt.core.routing.recipients import Verdicts, matching, merge
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.core.routing.share_queues import ShareQueue
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.route import Recipient, without_own
-from canopy_mqtt.core.topics.subscription import FilterEntry, SharedGroup, Subscription
+from canopy_mqtt.core.topics.subscription import FilterEntry, Recipient, SharedGroup, Subscription, without_own
 from canopy_mqtt.observe.explain import sentences
 from canopy_mqtt.observe.explain.answer import (
     MAX_SHOWN,

@@ -16,7 +16,7 @@ from canopy_mqtt.core.queues.delivery import Delivery, OutgoingTopics
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.queues.queue_terms import DROP_OLDEST, POLICIES, MessageTerms
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
-from canopy_mqtt.core.topics.route import Recipient, subscription_identifiers
+from canopy_mqtt.core.topics.subscription import Recipient, subscription_identifiers
 from canopy_mqtt.observe.explain.answer import Queue
 
 
