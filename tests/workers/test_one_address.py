@@ -21,7 +21,7 @@ from canopy_mqtt.admin.events import SAMPLE
 from tests.e2e import wire
 from tests.support.daemon import canopy
 from tests.support.waiting import until
-from tests.workers.crew import Crew
+from tests.workers.crew import Crew, accepted
 
 HTTP = FLAGS = ("--set", "http.listen=http://127.0.0.1:0")
 
@@ -155,7 +155,13 @@ async def test_a_client_is_asked_for_and_kicked_where_it_is(crew: Crew, http: Ht
 
 async def test_a_ban_holds_at_all_workers_and_is_one(crew: Crew, http: Http) -> None:
     body = {"as": "username", "who": "mallory"}
+    there = [await crew.knock(next(crew.names(worker)), user="mallory", password=b"x") for worker in range(3)]
+    for peer in there:
+        await accepted(peer)
     await http.ask("POST", crew, "/banned", json=body)
+    for peer in there:
+        (told,) = await peer.closed()
+        assert (told.kind, told.code) == (wire.DISCONNECT, 0x98)
     for worker in range(3):
         await until_equal(partial(answer_to, crew, worker, "mallory"), 0x8A)
     assert [each["who"] for each in (await http.get(crew, "/banned"))["data"]] == ["mallory"]

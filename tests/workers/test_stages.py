@@ -26,6 +26,7 @@ from tests.support.waiting import until
 from tests.workers.crew import HOUR, Crew, accepted, three_workers
 
 WAYS: Final = ("mqtts", "ws", "wss", "proxied ws", "proxied mqtts")
+PROXIED: Final[Mapping[str, object]] = {"proxy_protocol": "v1", "proxy_from": ["127.0.0.1/32"]}
 HEADER: Final = b"PROXY TCP4 192.0.2.7 192.0.2.1 4000 1883\r\n"
 
 
@@ -36,25 +37,23 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def shared(authority: Authority) -> Iterator[Daemon]:
-    certificate, key = authority.issue("localhost")
-    tls = {
-        "certificate": certificate,
-        "key": key,
-        "client_certificates": "optional",
-        "client_ca": authority.file,
-    }
-    proxied = {"proxy_protocol": "v1", "proxy_from": ["127.0.0.1/32"]}
+    tls = {**keys(authority), "client_certificates": "optional", "client_ca": authority.file}
     tables: list[Mapping[str, object]] = [
         {"name": "mqtts", "url": "mqtts://127.0.0.1:0", "tls": tls},
         {"name": "ws", "url": "ws://127.0.0.1:0"},
         {"name": "wss", "url": "wss://127.0.0.1:0", "tls": tls},
-        {"name": "proxied ws", "url": "ws://127.0.0.1:0", **proxied},
-        {"name": "proxied mqtts", "url": "mqtts://127.0.0.1:0", "tls": tls, **proxied},
+        {"name": "proxied ws", "url": "ws://127.0.0.1:0", **PROXIED},
+        {"name": "proxied mqtts", "url": "mqtts://127.0.0.1:0", "tls": tls, **PROXIED},
     ]
     authenticators = [{"type": "certificate", "user": "cn"}, {"type": "anonymous"}]
     environ = {"CANOPY_LISTENER": toml(tables), "CANOPY_AUTHENTICATOR": toml(authenticators)}
     with three_workers(environ=environ) as daemon:
         yield daemon
+
+
+def keys(authority: Authority) -> dict[str, object]:
+    """What a listener with TLS has to show."""
+    return dict(zip(("certificate", "key"), authority.issue("localhost"), strict=True))
 
 
 def toml(tables: Sequence[Mapping[str, object]]) -> str:
@@ -71,9 +70,7 @@ def toml(tables: Sequence[Mapping[str, object]]) -> str:
 @pytest.fixture
 async def own(stack: AsyncExitStack, authority: Authority) -> Crew:
     """Two workers for a test that ends them, or counts what they have."""
-    certificate, key = authority.issue("localhost")
-    tls = {"certificate": certificate, "key": key}
-    tables = [{"url": f"{scheme}://127.0.0.1:0", "tls": tls} for scheme in ("mqtts", "wss")]
+    tables = [{"url": f"{scheme}://127.0.0.1:0", "tls": keys(authority)} for scheme in ("mqtts", "wss")]
     made = Crew(stack, 2)
     # Without $SYS, for which workers open sockets to each other.
     quiet = ("--set", "sys.interval=0")
@@ -230,12 +227,10 @@ async def test_connections_that_are_over_leave_nothing_behind(own: Crew, authori
 
 async def test_limits_hold_whoever_makes_the_handshake(stack: AsyncExitStack, authority: Authority) -> None:
     """Of an address that a proxy names, and of all; what has left makes room."""
-    certificate, key = authority.issue("localhost")
-    tls = {"certificate": certificate, "key": key}
-    proxied = {"proxy_protocol": "v1", "proxy_from": ["127.0.0.1/32"]}
+    tls = keys(authority)
     tables: list[Mapping[str, object]] = [
         {"url": "mqtts://127.0.0.1:0", "tls": tls, "name": "direct"},
-        {"url": "mqtts://127.0.0.1:0", "tls": tls, "name": "proxied", **proxied},
+        {"url": "mqtts://127.0.0.1:0", "tls": tls, "name": "proxied", **PROXIED},
     ]
     crew = Crew(stack, 3)
     limits = ("--set", "limits.max_connections=8", "--set", "limits.max_connections_per_address=6")

@@ -35,15 +35,12 @@ class SharedGuard(BruteForceGuard):
         self.tell("guessing", key, mark)
         return False
 
-    def lift(self, host: str) -> bool:
+    def lift(self, host: str, own: bool = True) -> bool:
+        """End the ban of an address. `own`: it is lifted here, and the others are to be told."""
         found = super().lift(host)
-        if found:
+        if found and own:
             self.tell("forgiven", host)
         return found
-
-    def forgive(self, host: str) -> None:
-        """Lift a ban that was lifted elsewhere."""
-        super().lift(host)
 
 
 class SharedBans(Bans):
@@ -53,25 +50,19 @@ class SharedBans(Bans):
         super().__init__()
         self._tell = tell
 
-    def add(self, ban: Ban, now: float) -> bool:
+    def add(self, ban: Ban, now: float, own: bool = True) -> bool:
+        """Add a ban. `own`: an operator has made it here, and the others are to be told."""
         added = super().add(ban, now)
-        if added:
+        if added and own:
             self._tell("ban", *as_told(ban))
         return added
 
-    def lift(self, kind: str, who: str) -> bool:
+    def lift(self, kind: str, who: str, own: bool = True) -> bool:
+        """End a ban, and return True if there was one. `own`: as for `add`."""
         found = super().lift(kind, who)
-        if found:
+        if found and own:
             self._tell("lift", kind, who)
         return found
-
-    def put(self, ban: Ban, now: float) -> None:
-        """Add a ban of elsewhere."""
-        super().add(ban, now)
-
-    def remove(self, kind: str, who: str) -> bool:
-        """Lift a ban that was lifted elsewhere. Return True if there was one."""
-        return super().lift(kind, who)
 
 
 class BansOfAll:
@@ -88,7 +79,7 @@ class BansOfAll:
             "ban": self._ban,
             "lift": self._lift,
             "guessed": self._guessed,
-            "forgiven": lambda host: self._guard.forgive(host),
+            "forgiven": lambda host: self._guard.lift(host, own=False),
         }
         """The functions to call with what the supervisor says, by its first word."""
         self._ending: set[asyncio.Task[None]] = set()
@@ -112,8 +103,8 @@ class BansOfAll:
     def _ban(self, kind: str, who: str, until: float, since: float, by: str, reason: str) -> None:
         made = Ban(kind, who, until, since, by, reason)
         self.bans.max_bans = self._broker.settings.security.max_bans
-        known = self.bans.remove(kind, who)
-        self.bans.put(made, time.monotonic())
+        known = self.bans.lift(kind, who, own=False)
+        self.bans.add(made, time.monotonic(), own=False)
         self._broker.router.ban_hook = self.bans
         if known:
             # The operator who made it asked each worker, and this one has ended its connections.
@@ -133,7 +124,7 @@ class BansOfAll:
                     connection.end(CLOSE, CAUSE, ADMINISTRATIVE_ACTION, "banned")
 
     def _lift(self, kind: str, who: str) -> None:
-        self.bans.remove(kind, who)
+        self.bans.lift(kind, who, own=False)
         if not self.bans:
             self._broker.router.ban_hook = None
 
