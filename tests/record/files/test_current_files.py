@@ -147,7 +147,7 @@ def test_each_event_is_in_one_of_them_where_a_merge_falls_into_the_listing(
         return found
 
     monkeypatch.setattr(current, "segments", listed)
-    assert numbers([str(file.path) for file in current.files(tmp_path)]) == before
+    assert numbers([f"{tmp_path}/{place}" for place in current.current_files(tmp_path)]) == before
 
 
 def test_a_folder_that_never_stands_still_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
