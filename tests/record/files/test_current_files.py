@@ -102,14 +102,17 @@ class TestFiles:
         assert result.exit_code == 0, result.stderr
         assert result.stdout.splitlines() == [str(path) for path in written[8:]]
 
-    def test_merged_ones_without_any_manifest_are_refused(self, tmp_path: Path) -> None:
+    @for_each("command", ["files", "stats", "ls"])
+    @for_each("newest", [False, True])
+    def test_merged_ones_without_any_manifest_are_refused(self, tmp_path: Path, command: str, newest: bool) -> None:
+        """Nobody knows which of them count, also where a segment stands beside them."""
         record(tmp_path)
         merge(tmp_path)
-        newest, *_ = tmp_path.glob("date=*/hour=18/seg-*")
-        newest.unlink()
+        if not newest:
+            next(tmp_path.glob("date=*/hour=18/seg-*")).unlink()
         for path in (tmp_path / "_manifests").rglob("*.json"):
             path.unlink()
-        result = files(tmp_path)
+        result = CliRunner().invoke(app, ["record", command, str(tmp_path)], catch_exceptions=False)
         assert result.exit_code == 1
         assert "no manifest says what they hold; copy _manifests too" in result.stderr
 

@@ -48,7 +48,8 @@ def current_files(root: Path) -> list[str]:
         raise RecorderError(f"{root}: its segments are merged faster than they can be listed")
     gone = _replaced(root, merges)
     found = [place for place in there if place not in gone and (place in merges or not is_merged(place))]
-    if not found and there and next(manifests(root), None) is None:
+    # One that is being made stands among others, which have manifests.
+    if any(map(is_merged, there)) and next(manifests(root), None) is None:
         raise RecorderError(f"{root}: merged segments, and no manifest says what they hold; copy {MANIFESTS} too")
     return found
 
