@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from canopy_mqtt.record.files.folder import describe
-from canopy_mqtt.record.files.segment import write_manifest
+from canopy_mqtt.record.files.segment import manifest_path, write_manifest
 from canopy_mqtt.record.schema import SCHEMA
 
 BEGIN: Final = datetime(2026, 11, 21, 16, 0, tzinfo=UTC)
@@ -92,3 +93,21 @@ def write_segment(folder: Path, events: list[dict[str, Any]], manifest: bool = T
     if manifest:
         write_manifest(folder, place, describe(folder, place))
     return path
+
+
+def beside(folder: Path, segment: Path) -> Path:
+    """A segment's manifest."""
+    return manifest_path(folder, segment.relative_to(folder).as_posix())
+
+
+def taken_away(folder: Path, segment: Path, to: Path, manifest_too: bool) -> Callable[[], None]:
+    """Move a segment elsewhere, and its manifest if that is wanted; call what is returned to bring them back."""
+    paths = [segment, beside(folder, segment)] if manifest_too else [segment]
+    for path in paths:
+        path.rename(to / path.name)
+
+    def back() -> None:
+        for path in paths:
+            (to / path.name).rename(path)
+
+    return back

@@ -23,7 +23,7 @@ from canopy_mqtt.command.record_verify import check_part as verify
 from canopy_mqtt.record import reader
 from canopy_mqtt.record.files import folder
 from canopy_mqtt.record.files.folder import Folder, RecorderError, describe
-from tests.pipeline.recorded import Story, write_segment
+from tests.pipeline.recorded import Story, beside, write_segment
 from tests.record.files.test_folder import merge
 from tests.record.scenes import STATE, Tape, manifest_of, messages
 from tests.support.runs import for_each
@@ -31,11 +31,6 @@ from tests.support.runs import for_each
 
 def record(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["record", *map(str, arguments)], catch_exceptions=False)
-
-
-def beside(root: Path, path: Path) -> Path:
-    """A segment's manifest."""
-    return (root / "_manifests" / path.relative_to(root)).with_suffix(".json")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The command ``canopy record files``: lists a folder of this machine, or a record on an object store.
 
-Owns the choice of the reader: the recorder's own for a folder, which needs no Spark and no network; the pipeline's file
-layer for a URL such as s3://. Both keep the same promise: each event is in one of the files.
+It lists both by the pipeline's file layer, which needs no Spark: each event is in one of the files.
 
 Promises: as the other commands of `canopy record`; exit code 1 if a segment is missing, or has another size than its
 manifest.
@@ -12,19 +11,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from canopy_mqtt.command.record import app, failures_in_one_line
-from canopy_mqtt.terminal import FAILED, MISUSED, fail
-from canopy_pipeline.runtime.storage import local_path
+from canopy_mqtt.terminal import fail
+
+if TYPE_CHECKING:
+    from canopy_pipeline.record.chosen_files import ChosenFiles
+    from canopy_pipeline.runtime.storage import Storage
 
 LOOKS: Final = 3
-"""Times that an object store is listed if a segment with a manifest is missing: it may have been merged in between."""
+"""Times that a folder is listed if a segment with a manifest is missing: it may have been merged in between."""
 
 
 @app.command()
@@ -51,15 +50,8 @@ def files(
     The exit code is 1 where a segment is missing that a manifest tells of, or is not as large as that says; its name
     goes to standard error, and the others are printed all the same.
     """
-    begin, end = _moment(since, "--since"), _moment(until, "--until")
-    local = local_path(directory)
     lacking: list[str] = []
-    found = (
-        _list_folder(local, begin, end, lacking)
-        if local is not None
-        else _list_object_store(directory, since, until, as_json, lacking)
-    )
-    for path, about in found:
+    for path, about in _list(directory, since, until, lacking):
         sys.stdout.write((json.dumps({"path": path, **about}, ensure_ascii=False) if as_json else path) + "\n")
     sys.stdout.flush()
     if lacking:
@@ -73,63 +65,57 @@ GONE: Final = "its manifest is there, and it is not"
 CUT: Final = "not as large as its manifest says"
 
 
-def _list_folder(directory: Path, since: datetime | None, until: datetime | None, lacking: list[str]) -> Found:
-    """List a folder of this machine. `lacking` gets a line for each segment that is missing or cut off."""
-    from canopy_mqtt.record.files import current_files
-    from canopy_mqtt.record.files.parts import parts
+def _list(directory: str, since: str | None, until: str | None, lacking: list[str]) -> Found:
+    """List a record. `lacking` gets a line for each segment that is missing or cut off."""
+    from canopy_mqtt.record.files.current_files import is_merged
+    from canopy_mqtt.record.files.folder import RecorderError, by_number
     from canopy_mqtt.record.reader import check_folder
-
-    check_folder(directory)
-    for folder in parts(directory):
-        for file in current_files.files(folder, since, until):
-            yield str(file.path), file.about
-            # Files that vanish meanwhile are reported as missing, unless a job removed them.
-            with suppress(FileNotFoundError):
-                if file.about.get("bytes", size := file.path.stat().st_size) != size:
-                    lacking.append(f"{file.path}: {CUT}")
-        lacking += [f"{folder / place}: {GONE}" for place in current_files.missing(folder)]
-
-
-def _list_object_store(path: str, since: str | None, until: str | None, tell: bool, lacking: list[str]) -> Found:
-    """List a record through pyarrow. `tell`: with the manifests, which are then read once more."""
     from canopy_pipeline.errors import PipelineError, in_a_line
-    from canopy_pipeline.record.manifests import manifests
-    from canopy_pipeline.record.parts import parts
-    from canopy_pipeline.record.segments import Choice, covering, find
-    from canopy_pipeline.runtime.storage import storage
+    from canopy_pipeline.record.segments import Choice, covering, folders
+    from canopy_pipeline.runtime.storage import local_path, storage
 
-    choice = Choice(since=since, until=until)
+    listed = False
     try:
-        for _ in range(LOOKS):
-            coverage = covering(choice)
-            listed = find(None, [path], coverage=coverage, choice=choice)
-            if not coverage.kinds["missing"]:
-                break
-        said: dict[str, dict[str, Any]] = {}
-        for root in (storage(None, folder) for folder in parts(None, path) if tell):
-            said |= {root.at(place): about for place, about in manifests(root).said.items()}
+        wanted = covering(Choice(since=since, until=until))
+        if (local := local_path(directory)) is not None:
+            check_folder(local)
+        for folder in folders(None, [directory]):
+            chosen, missing = _look(storage(None, folder))
+            if chosen.said.vouched is None and any(map(is_merged, chosen.there)):
+                raise RecorderError(
+                    f"{folder}: merged segments, and no manifest says what they hold; copy _manifests too"
+                )
+            root = folder.rstrip("/") if local is None else str(local_path(folder))
+            for place in sorted(chosen.read, key=by_number):
+                listed, about = True, chosen.about(place) or {}
+                if wanted.asks(about):
+                    yield f"{root}/{place}", about
+                    if about.get("bytes", chosen.there[place]) != chosen.there[place]:
+                        lacking.append(f"{root}/{place}: {CUT}")
+            lacking += [f"{root}/{place}: {GONE}" for place in missing if wanted.asks(chosen.said.said[place])]
     except PipelineError as error:
-        fail(str(error), error.exit_code if error.exit_code == MISUSED else FAILED)
+        fail(str(error), error.exit_code)
     except OSError as error:
-        fail(f"{path}: {in_a_line(error)}")
-    for file in listed:
-        yield file.path, said.get(file.path, {})
-    why = {"missing": GONE, "damaged": CUT}
-    for each in coverage.findings:
-        if each.segment and each.kind in why:
-            # Below the folder of its part.
-            folder = each.said.partition(each.segment)[0]
-            lacking.append(f"{folder}{each.segment}: {why[each.kind]}")
+        fail(f"{directory}: {in_a_line(error)}")
+    if not listed and not lacking:
+        fail(f"{directory}: no segment in it (the recorder finishes one every minute, or when it stops)")
 
 
-def _moment(text: str | None, option: str) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        fail(f"{option} {text}: must be a time, such as 2026-11-21T16:00 or 2026-11-21", MISUSED)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+def _look(place: Storage) -> tuple[ChosenFiles, list[str]]:
+    """Return the segments of a folder that count, and those that have manifests and are missing."""
+    from canopy_pipeline.record.chosen_files import choose
+    from canopy_pipeline.record.manifests import manifests
+    from canopy_pipeline.record.parts import own
+
+    for _ in range(LOOKS):
+        said = manifests(place)
+        chosen = choose(said, own(place.listed(".parquet")), place)
+        # A job removes a manifest first; the recorder writes it last.
+        gone = said.gone | {str(entry.get("segment")) for entry in said.removed}
+        missing = sorted(said.said.keys() - chosen.there.keys() - chosen.found.keys() - gone)
+        if not missing:
+            break
+    return chosen, missing
 
 
 __all__ = ["app", "files"]

@@ -15,7 +15,7 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -40,8 +40,7 @@ from canopy_pipeline.record.record_folder import (
     manifest_of,
     record_folders,
 )
-
-Say = Callable[[str], None]
+from canopy_pipeline.record.segments import Say, unsaid
 
 
 @dataclass
@@ -76,7 +75,7 @@ def run(
     target: int,
     remove_after: timedelta,
     dry_run: bool = False,
-    say: Say = lambda _: None,
+    say: Say = unsaid,
     now: datetime | None = None,
 ) -> CompactOutcome:
     """Merge small segments of each folder of a record, and remove those that were replaced long enough ago: readers

@@ -22,6 +22,7 @@ from canopy_mqtt.record.files.folder import GAVE_UP, NAME, RUNNING, at_work, not
 from canopy_pipeline.record.chosen_files import ChosenFiles
 from canopy_pipeline.record.coverage import Coverage, Finding, Kind
 from canopy_pipeline.record.manifests import numbers, times
+from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.storage import MANIFESTS
 
 SPANS: Final = "spans"
@@ -211,23 +212,18 @@ class _Account:
         return mixed
 
     def _outer(self, held: Iterable[_Stretch], run: str = "") -> int:
-        """Numbers between all that is accounted for; the last one that is. `run`: of that run alone, and only what is
-        in another run's segments."""
+        """Find numbers between all that is accounted for; return the last one that is. `run`: of that run alone, and
+        only what is in another run's segments."""
         others = [each for each in (*self.named, *self.dropped) if not run or run in each.runs]
-        known = [(each.first, each.last) for each in self.held] if run else []
-        end, before = 0, ""
-        for each in sorted((*held, *others), key=lambda each: each.first):
-            lost = each.first - end - 1
-            if lost > 0 and (not run or before):
-                hidden = not run or any(first <= end + 1 and last >= each.first - 1 for first, last in known)
-                if hidden and self._between(end + 1, each.first - 1):
-                    which = _numbers(end + 1, each.first - 1)
-                    of = f" of the run {run}" if run else ""
-                    why = f"{_are(which, of)} missing, and no gap names them"
-                    self._find("hole", None, end + 1, each.first - 1, lost, why)
-            if each.last > end:
-                end, before = each.last, each.place
-        return end
+        known = Numbers((each.first, each.last) for each in (*held, *others))
+        if not known:
+            return 0
+        for first, last in Numbers([(known.first if run else 1, known.last)]).without(known):
+            hidden = not run or any(each.first <= first and each.last >= last for each in self.held)
+            if hidden and self._between(first, last):
+                which = _are(_numbers(first, last), f" of the run {run}" if run else "")
+                self._find("hole", None, first, last, last - first + 1, f"{which} missing, and no gap names them")
+        return known.last
 
     def _tail(self, end: int, last: int, ended: int | None, running: bool) -> None:
         """Find numbers that the recorder gave and that are in no finished segment."""

@@ -90,7 +90,7 @@ def find(
     whole = 0
     wanted = covering(choice)
     held = _InputCheck()
-    for path in _folders(spark, inputs):
+    for path in folders(spark, inputs):
         place = storage(spark, path)
         said = manifests(place)
         there = own({file.place: file for file in place.files(".parquet")})
@@ -124,7 +124,7 @@ def find(
     return [*found.values()]
 
 
-def _folders(spark: SparkSession | None, inputs: Sequence[str]) -> list[str]:
+def folders(spark: SparkSession | None, inputs: Sequence[str]) -> list[str]:
     """Return the folders of all inputs: see `parts`. Raises MisuseError: there is none, or an hour's."""
     for path in inputs:
         if not storage(spark, path).exists():
@@ -176,7 +176,7 @@ def told_before(spark: SparkSession | None, inputs: Sequence[str], since: str) -
     last snapshot that ended before it. None: from the beginning."""
     limit = moment(since, "--since")
     begins: list[str] = []
-    for path in _folders(spark, inputs):
+    for path in folders(spark, inputs):
         said = manifests(storage(spark, path))
         told = [
             (str(about.get("first_ts")), int(kinds.get(SNAPSHOT) or 0))

@@ -72,13 +72,13 @@ class Unread:
             span = numbers(about)
             if span is None or place in self._barren:
                 continue
-            among = [(max(first, span[0]), min(last, span[1])) for first, last in unread]
-            if not any(first <= last for first, last in among):
+            among = Numbers(unread).within(*span)
+            if not among:
                 continue
             if fault(self.recorded, there[place], about):
                 # Still, or again, not what was written: that is for who reads it to say.
                 continue
-            held = [each for first, last in among if first <= last for each in _held(self.recorded, place, first, last)]
+            held = [each for first, last in among for each in _held(self.recorded, place, first, last)]
             found += [(there[place], first, last) for first, last in held]
             if not held:
                 self._barren.add(place)

@@ -26,7 +26,7 @@ from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.runtime.locks import alone_with
 from canopy_pipeline.runtime.storage import Storage
 from canopy_pipeline.tables.evolution import evolved, newest, schema
-from canopy_pipeline.tables.plans import Plan
+from canopy_pipeline.tables.plans import DATE, Plan
 from canopy_pipeline.tables.staged import Batch, Remade, Staged
 from canopy_pipeline.tables.views import RECORD, Versions, views
 
@@ -63,6 +63,8 @@ class Sink(ABC):
     """True if the folders are tables of Delta Lake."""
     kinds: Mapping[str, str] = MappingProxyType({})
     """Arrow's types in the words of the format, by which `check` and `lacking` compare columns."""
+    date = "string"
+    """The type of the column that tables are partitioned by, in the words of the format."""
     remedy = "change it back, or give another --output"
 
     def __init__(self, out: Output) -> None:
@@ -103,7 +105,7 @@ class Sink(ABC):
 
     def kind(self, column: Any) -> str:
         """Return the type of a column in the words of the format."""
-        return self.kinds[str(column.type)]
+        return self.date if column.name == DATE else self.kinds[str(column.type)]
 
     def named(self, table: str, column: str) -> str:
         """Return the words for a column of a table."""

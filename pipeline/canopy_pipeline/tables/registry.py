@@ -6,16 +6,12 @@ in a line; it makes no dead letters.
 
 from __future__ import annotations
 
+import asyncio
 import json
-import socket
 import time
 from base64 import b64encode
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from threading import Timer
 from typing import Final
-from urllib.parse import urlsplit
 
 from canopy_pipeline.errors import PipelineError
 
@@ -44,7 +40,7 @@ class Registry:
     user: str = ""
     password: str = field(default="", repr=False)
     timeout: float = 10.0
-    """Seconds to connect, and then for the whole answer."""
+    """Seconds for a whole answer."""
 
     def schema(self, number: int) -> Registered | None:
         """Return the schema of a number; None if the registry has none.
@@ -52,10 +48,13 @@ class Registry:
         Raises:
             PipelineError: the registry does not answer, or refuses to.
         """
+        # It takes time, and most mappings have no registry.
+        import aiohttp
+
         for pause in _PAUSES:
             try:
-                status, body = self._get(f"/schemas/ids/{number}")
-            except (OSError, HTTPException) as error:
+                status, body = asyncio.run(self._get(f"/schemas/ids/{number}"))
+            except (OSError, aiohttp.ClientError) as error:
                 said = str(error) or type(error).__name__
             else:
                 if status == 404 and _is_unknown(body):
@@ -72,29 +71,24 @@ class Registry:
                 time.sleep(pause)
         raise PipelineError(f"the registry {self.url} does not answer ({said}): nothing was written of this batch")
 
-    def _get(self, path: str) -> tuple[int, bytes]:
-        """Answers are not followed elsewhere, where the password would go, too."""
-        place = urlsplit(self.url)
-        kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
-        connection = kind(place.hostname or "", place.port, timeout=self.timeout)
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        import aiohttp
+
         headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
         if self.user:
             headers["Authorization"] = "Basic " + b64encode(f"{self.user}:{self.password}".encode()).decode()
-        connection.connect()
-        # By the clock: the time-out of a socket begins anew with each byte.
-        limit = Timer(self.timeout, _shut, (connection.sock,))
-        limit.daemon = True
-        limit.start()
-        try:
-            connection.request("GET", place.path.rstrip("/") + path, headers=headers)
-            answer = connection.getresponse()
-            found = answer.status, answer.read(_BYTES + 1)
-            if limit.finished.is_set():
-                raise TimeoutError("timed out")
-            return found
-        finally:
-            limit.cancel()
-            connection.close()
+        limit = aiohttp.ClientTimeout(total=self.timeout)
+        # Answers are not followed elsewhere, where the password would go, too.
+        async with (
+            aiohttp.ClientSession(timeout=limit, headers=headers, auto_decompress=False) as session,
+            session.get(self.url.rstrip("/") + path, allow_redirects=False) as answer,
+        ):
+            body = b""
+            async for part in answer.content.iter_any():
+                body += part
+                if len(body) > _BYTES:
+                    break
+            return answer.status, body
 
     def _read(self, number: int, body: bytes) -> Registered:
         try:
@@ -106,11 +100,6 @@ class Registry:
             raise PipelineError(
                 f"the registry {self.url} does not say what schema {number} is: is this a schema registry?"
             ) from error
-
-
-def _shut(connected: socket.socket) -> None:
-    with suppress(OSError):
-        connected.shutdown(socket.SHUT_RDWR)
 
 
 def _is_unknown(body: bytes) -> bool:

@@ -318,12 +318,7 @@ class _Job:
             now = self._added(staged)
             now.births = newest(done.births, births.state())
             now.lost = done.lost.without(first, last)
-            now.unread = [
-                part
-                for begin, end in done.unread
-                for part in ((begin, min(end, first - 1)), (max(begin, last + 1), end))
-                if part[0] <= part[1]
-            ]
+            now.unread = Numbers(done.unread).without(Numbers([(first, last)])).stretches
             self._commit(staged, now, first, last, say)
             read = counted(staged.read, "publish", "publishes")
             say(f"batch {now.version}: {read}, numbers {first:,} to {last:,} that were missing")

@@ -22,6 +22,7 @@ from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.record_folder import RecordFolder, Segment, size
 from canopy_pipeline.record.segments import events
 from tests.pipeline.folder import NOW, manifests, record, seen
+from tests.pipeline.recorded import beside
 from tests.support.runs import for_each
 
 HOUR = timedelta(hours=1)
@@ -92,7 +93,7 @@ def test_what_is_young_large_or_not_vouched_for_stays(tmp_path: Path) -> None:
     assert [number for _, number in young.merged] == [4]
     assert young.merged[0][0].startswith("date=2026-11-21/hour=16/")
     for path in written[4:6]:
-        (tmp_path / "_manifests" / path.relative_to(tmp_path).with_suffix(".json")).unlink()
+        beside(tmp_path, path).unlink()
     assert compact(tmp_path).merged == []
     assert len(seen(tmp_path)) == 41
 
@@ -103,7 +104,7 @@ def test_a_segment_that_is_not_what_it_was_is_named_and_its_group_left(tmp_path:
     written[1].write_bytes(written[1].read_bytes()[:-8])
     older = pq.ParquetFile(written[5]).read().drop_columns(["properties"])
     pq.write_table(older, written[5])
-    manifest = tmp_path / "_manifests" / written[5].relative_to(tmp_path).with_suffix(".json")
+    manifest = beside(tmp_path, written[5])
     digest = hashlib.sha256(written[5].read_bytes()).hexdigest()
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"sha256": digest}))
     outcome = compact_job.run(str(tmp_path), HOUR, 1 << 20, NONE, say=said.append, now=NOW)
@@ -113,7 +114,7 @@ def test_a_segment_that_is_not_what_it_was_is_named_and_its_group_left(tmp_path:
     assert [number for _, number in outcome.merged] == [4, 3]
     assert pq.read_schema(tmp_path / outcome.merged[0][0]).equals(SCHEMA)
     assert outcome.removed == 7
-    manifest = tmp_path / "_manifests" / written[0].relative_to(tmp_path).with_suffix(".json")
+    manifest = beside(tmp_path, written[0])
     manifest.write_text("{")
     with pytest.raises(PipelineError, match=rf"{manifest.name}: not a manifest"):
         compact(tmp_path)

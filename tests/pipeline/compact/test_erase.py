@@ -32,7 +32,7 @@ from canopy_pipeline.tables.tables_job import TablesOptions
 from canopy_pipeline.tables.tables_job import run as tables
 from tests.pipeline.folder import NOW, manifests, record, seen
 from tests.pipeline.record.test_killed import held, killed
-from tests.pipeline.recorded import Story
+from tests.pipeline.recorded import Story, beside
 from tests.pipeline.tables.fleet import mapping
 from tests.pipeline.tables.sinks.test_iceberg import closed, configured  # noqa: F401
 from tests.pipeline.tables.test_backfill import FORMATS, moved, place, read
@@ -175,7 +175,7 @@ def test_what_is_not_reached_is_named(tmp_path: Path) -> None:
     two_clients(tmp_path)
     paths = sorted(tmp_path.rglob("seg-*.parquet"))
     paths[0].write_bytes(paths[0].read_bytes()[:-9])
-    (tmp_path / "_manifests" / paths[1].relative_to(tmp_path).with_suffix(".json")).unlink()
+    beside(tmp_path, paths[1]).unlink()
     (paths[0].parent / ".seg-0a1b2c3d-000000000000099.arrows").touch()
     done = command(tmp_path, "--erase-client", "q")
     assert done.exit_code == 3

@@ -18,7 +18,7 @@ from canopy_pipeline.record.coverage import LISTED, SHOWN, Coverage, Finding
 from canopy_pipeline.record.segments import Choice, covering, find
 from canopy_pipeline.retention import retention_job as retention
 from tests.pipeline.folder import NOW, record
-from tests.pipeline.recorded import Story, write_segment
+from tests.pipeline.recorded import Story, beside, write_segment
 
 HOURS = timedelta(hours=1)
 
@@ -31,17 +31,13 @@ def covered(folder: Path, choice: Choice | None = None) -> Coverage:
     return made
 
 
-def manifest(folder: Path, segment: Path) -> Path:
-    return folder / "_manifests" / segment.relative_to(folder).with_suffix(".json")
-
-
 def state(folder: Path, last: int, ended: int) -> None:
     (folder / ".recorder").write_bytes(struct.pack("<qq", last, ended))
 
 
 def test_a_hole_that_was_merged_over_is_still_one(tmp_path: Path) -> None:
     gone = record(tmp_path)[2]
-    manifest(tmp_path, gone).unlink()
+    beside(tmp_path, gone).unlink()
     gone.unlink()
     outcome = compact.run(str(tmp_path), HOURS, 1 << 20, timedelta(0), now=NOW)
     assert dict(outcome.coverage.kinds) == {"hole": 1}
@@ -85,7 +81,7 @@ def test_a_draft_is_open_while_its_recorder_is_at_work_and_abandoned_after(tmp_p
 
 def test_the_newest_segment_of_a_recorder_at_work_may_wait_for_its_manifest(tmp_path: Path) -> None:
     newest = record(tmp_path, hours=1)[-1]
-    manifest(tmp_path, newest).unlink()
+    beside(tmp_path, newest).unlink()
     state(tmp_path, 20, 0)
     with open(tmp_path / ".recorder", "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -144,10 +140,10 @@ def test_a_spoilt_manifest_of_a_merged_segment_stops_everything(tmp_path: Path) 
 def test_what_was_lost_when_segments_were_merged_may_come_back(tmp_path: Path) -> None:
     """Its numbers lie in the midst of those of the merged one, which does not hold them; other numbers do."""
     gone = record(tmp_path, hours=1, segments=6)[2]
-    beside = manifest(tmp_path, gone)
-    kept, about = gone.read_bytes(), beside.read_text()
+    manifest = beside(tmp_path, gone)
+    kept, about = gone.read_bytes(), manifest.read_text()
     gone.unlink()
-    beside.unlink()
+    manifest.unlink()
     later = Story(first_seq=31)
     later.pause(5_400)
     later.publish("p", "a")
@@ -155,7 +151,7 @@ def test_what_was_lost_when_segments_were_merged_may_come_back(tmp_path: Path) -
     compact.run(str(tmp_path), HOURS, 1 << 20, timedelta(0), now=NOW)
     assert dict(covered(tmp_path).kinds) == {"hole": 1}
     gone.write_bytes(kept)
-    beside.write_text(about)
+    manifest.write_text(about)
     assert covered(tmp_path).complete
     # Once more: now they are there twice.
     other = Story(first_seq=11, run_id="eeeeeeee")

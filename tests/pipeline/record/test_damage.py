@@ -24,7 +24,7 @@ from canopy_mqtt.command.cli import app
 from canopy_pipeline.compact import compact_job as compact
 from canopy_pipeline.retention import retention_job as retention
 from tests.pipeline.folder import NOW
-from tests.pipeline.recorded import BEGIN, Story
+from tests.pipeline.recorded import BEGIN, Story, beside
 from tests.support.runs import for_each
 
 HOUR = timedelta(hours=1)
@@ -63,10 +63,6 @@ def record(folder: Path, gap: bool = False, runs: int = 1) -> list[Path]:
     return written
 
 
-def manifest(folder: Path, segment: Path) -> Path:
-    return folder / "_manifests" / segment.relative_to(folder).with_suffix(".json")
-
-
 def flip(segment: Path, column: str) -> None:
     """A bit of the last page of a column."""
     about = pq.ParquetFile(segment).metadata.row_group(0)
@@ -92,7 +88,7 @@ def noted(folder: Path) -> list[Path]:
 
 
 def forget(folder: Path, segment: Path) -> None:
-    manifest(folder, segment).unlink()
+    beside(folder, segment).unlink()
     segment.unlink()
 
 
@@ -180,20 +176,20 @@ def linked(folder: Path) -> None:
 
 def copied_with_manifest(folder: Path) -> None:
     copy = copied(folder)
-    shutil.copy(manifest(folder, copy.with_name("seg-0a1b2c3d-000000000000062.parquet")), manifest(folder, copy))
+    shutil.copy(beside(folder, copy.with_name("seg-0a1b2c3d-000000000000062.parquet")), beside(folder, copy))
 
 
 def without_manifest(folder: Path) -> None:
-    manifest(folder, noted(folder)[2]).unlink()
+    beside(folder, noted(folder)[2]).unlink()
 
 
 def cut_manifest(folder: Path) -> None:
-    path = manifest(folder, noted(folder)[2])
+    path = beside(folder, noted(folder)[2])
     path.write_text(path.read_text()[:40])
 
 
 def wrong_rows(folder: Path) -> None:
-    path = manifest(folder, noted(folder)[2])
+    path = beside(folder, noted(folder)[2])
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": 20}))
 
 
@@ -212,7 +208,7 @@ def swapped(folder: Path) -> None:
 def rewritten_with_fewer_rows(folder: Path) -> None:
     """Whole, as large as before, and not what the recorder wrote."""
     segment = noted(folder)[2]
-    path = manifest(folder, segment)
+    path = beside(folder, segment)
     pq.write_table(pq.ParquetFile(segment).read().slice(0, 20), segment, write_page_checksum=True)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"bytes": segment.stat().st_size}))
 

@@ -21,7 +21,7 @@ from canopy_pipeline.record.events_schema import EVENTS
 from canopy_pipeline.record.segments import Choice, events, find, reading
 from canopy_pipeline.runtime.storage import MANIFESTS, Local, Storage, parquet
 from tests.pipeline.folder import elsewhere, record
-from tests.pipeline.recorded import BEGIN, Story
+from tests.pipeline.recorded import BEGIN, Story, beside
 
 
 def told() -> Story:
@@ -85,8 +85,9 @@ def merge(folder: Path) -> None:
     merged = first.with_name("merged-1-12.parquet")
     tables = [pq.read_table(path, partitioning=None) for path in (first, second)]
     pq.write_table(pa.concat_tables(tables), merged)
-    beside = folder / "_manifests" / merged.relative_to(folder).with_suffix(".json")
-    beside.write_text(json.dumps({"replaces": [str(path.relative_to(folder)) for path in (first, second)]}))
+    beside(folder, merged).write_text(
+        json.dumps({"replaces": [str(path.relative_to(folder)) for path in (first, second)]})
+    )
 
 
 def test_a_day_or_an_hour_of_a_record_is_no_record(tmp_path: Path) -> None:

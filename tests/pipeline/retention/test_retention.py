@@ -14,6 +14,7 @@ from canopy_pipeline.cli import app
 from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.retention import retention_job
 from tests.pipeline.folder import NOW, manifests, record, seen
+from tests.pipeline.recorded import beside
 
 HOUR = timedelta(hours=1)
 
@@ -27,7 +28,7 @@ def test_what_is_old_goes_and_is_written_down(tmp_path: Path) -> None:
     before = seen(tmp_path)
     # What nobody vouches for is left, however old.
     orphan = written[0]
-    (tmp_path / "_manifests" / orphan.relative_to(tmp_path).with_suffix(".json")).unlink()
+    beside(tmp_path, orphan).unlink()
     unfinished = orphan.with_name(".seg-0a1b2c3d-000000000099999.parquet.inprogress")
     unfinished.write_bytes(b"half")
     # 22:00: the first hour is 16:00 to 16:30, the second 17:00 to 17:30.

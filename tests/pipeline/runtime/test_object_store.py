@@ -209,20 +209,6 @@ class TestRecordFiles:
         assert len(storage(None, path).files(".parquet")) > len(merged := self.files(path).stdout.splitlines())
         assert "/merged-" in merged[0]
 
-    def test_a_time_alone(self, server: Server) -> None:
-        path = put(server, "narrowed", hours(3))
-        told = self.files(path, "--since", "2026-10-01T01:10", "--until", "2026-10-01T01:20")
-        assert len(told.stdout.splitlines()) == 10
-
-    def test_a_segment_that_is_not_there_is_named(self, server: Server) -> None:
-        whole = hours(1)
-        lost = sorted(name for name in whole if name.endswith(".parquet"))[7]
-        del whole[lost]
-        path = put(server, "lacking", whole)
-        told = self.files(path)
-        assert (told.exit_code, len(told.stdout.splitlines())) == (1, MINUTES - 1)
-        assert told.stderr == f"canopy: {path}/{lost}: its manifest is there, and it is not\n"
-
     def test_a_merge_between_its_two_looks_is_seen(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -239,7 +225,7 @@ class TestRecordFiles:
                 compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
             return said
 
-        monkeypatch.setattr("canopy_pipeline.record.segments.manifests", reading)
+        monkeypatch.setattr("canopy_pipeline.record.manifests.manifests", reading)
         told = self.files(path)
         assert told.exit_code == 0, told.stderr
         place = storage(None, path)

@@ -27,7 +27,7 @@ from canopy_pipeline.tables.sinks.sink_of import DELTA, ICEBERG, PARQUET, POSTGR
 from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
 from tests.pipeline.folder import NOW
 from tests.pipeline.record.test_killed import killed
-from tests.pipeline.recorded import Story
+from tests.pipeline.recorded import Story, taken_away
 from tests.pipeline.tables.fleet import mapping, sparkplug, story
 from tests.pipeline.tables.sinks.postgresql_place import ask, terms
 from tests.pipeline.tables.sinks.test_iceberg import closed, configured, stopped  # noqa: F401
@@ -177,19 +177,15 @@ def test_dead_letters_are_decoded_again(tmp_path: Path, format_: str) -> None:
 def test_a_segment_that_came_back_is_in_the_range(tmp_path: Path, format_: str, manifest_too: bool) -> None:
     """It was missing when the range was made first, and comes back between two runs."""
     record(tmp_path)
-    gone = sorted((tmp_path / "record").rglob("seg-*.parquet"))[1]
-    beside = tmp_path / "record/_manifests" / gone.relative_to(tmp_path / "record").with_suffix(".json")
-    taken = [gone, beside] if manifest_too else [gone]
-    for path in taken:
-        path.rename(tmp_path / path.name)
+    folder = tmp_path / "record"
+    back = taken_away(folder, sorted(folder.rglob("seg-*.parquet"))[1], tmp_path, manifest_too)
     mapping(tmp_path / "maps", BEFORE)
     assert tables(tmp_path, format_).coverage.missing == 3
     mapping(tmp_path / "maps", AFTER)
     lacking = again(tmp_path, format_)
     assert (lacking.coverage.complete, lacking.coverage.missing, lacking.done.read) == (False, 3, 9)
     assert read(tmp_path / "out", format_) == [each for each in MENDED if each[0] not in (4, 5, 6)]
-    for path in taken:
-        (tmp_path / path.name).rename(path)
+    back()
     outcome = again(tmp_path, format_)
     assert (outcome.coverage.complete, outcome.done.read, outcome.done.unread) == (False, 11, [(4, 4)])
     assert read(tmp_path / "out", format_) == [each for each in MENDED if each[0] != 4]

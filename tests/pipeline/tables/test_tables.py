@@ -24,7 +24,7 @@ from canopy_pipeline.tables.sinks import delta
 from canopy_pipeline.tables.sinks.sink_of import DELTA
 from canopy_pipeline.tables.tables_job import TablesOptions, TablesOutcome, run
 from tests.pipeline.folder import NOW
-from tests.pipeline.recorded import Story
+from tests.pipeline.recorded import Story, taken_away
 from tests.pipeline.tables.fleet import mapping, power, story
 
 NONE = timedelta(0)
@@ -274,17 +274,12 @@ def test_a_segment_that_comes_back_is_read_once(plant: Path, manifest_too: bool)
     """Whatever was missing when the tables went past it: a file, a file with its manifest."""
     whole = tables(plant, "whole")
     record, away = plant / "record", plant / "away"
-    gone = sorted(record.rglob("seg-*.parquet"))[1]
-    beside = record / "_manifests" / gone.relative_to(record).with_suffix(".json")
     away.mkdir()
-    taken = [gone, beside] if manifest_too else [gone]
-    for path in taken:
-        path.rename(away / path.name)
+    back = taken_away(record, sorted(record.rglob("seg-*.parquet"))[1], away, manifest_too)
     lacking = tables(plant)
     assert (lacking.coverage.complete, lacking.coverage.missing) == (False, 7)
     assert lacking.done.read < whole.done.read
-    for path in taken:
-        (away / path.name).rename(path)
+    back()
     for _ in range(2):
         found = tables(plant)
         assert found.coverage.complete, found.coverage.lines()

@@ -102,14 +102,17 @@ class TestFiles:
         assert result.exit_code == 0, result.stderr
         assert result.stdout.splitlines() == [str(path) for path in written[8:]]
 
-    def test_merged_ones_without_any_manifest_are_refused(self, tmp_path: Path) -> None:
+    @for_each("command", ["files", "stats", "ls"])
+    @for_each("newest", [False, True])
+    def test_merged_ones_without_any_manifest_are_refused(self, tmp_path: Path, command: str, newest: bool) -> None:
+        """Nobody knows which of them count, also where a segment stands beside them."""
         record(tmp_path)
         merge(tmp_path)
-        newest, *_ = tmp_path.glob("date=*/hour=18/seg-*")
-        newest.unlink()
+        if not newest:
+            next(tmp_path.glob("date=*/hour=18/seg-*")).unlink()
         for path in (tmp_path / "_manifests").rglob("*.json"):
             path.unlink()
-        result = files(tmp_path)
+        result = CliRunner().invoke(app, ["record", command, str(tmp_path)], catch_exceptions=False)
         assert result.exit_code == 1
         assert "no manifest says what they hold; copy _manifests too" in result.stderr
 
@@ -147,7 +150,7 @@ def test_each_event_is_in_one_of_them_where_a_merge_falls_into_the_listing(
         return found
 
     monkeypatch.setattr(current, "segments", listed)
-    assert numbers([str(file.path) for file in current.files(tmp_path)]) == before
+    assert numbers([f"{tmp_path}/{place}" for place in current.current_files(tmp_path)]) == before
 
 
 def test_a_folder_that_never_stands_still_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

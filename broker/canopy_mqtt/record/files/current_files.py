@@ -1,31 +1,21 @@
 """Selects the current files of a record: neither segments that a merged one replaces, nor an uncommitted merged one.
 
 Owns that choice while `canopy pipeline compact` and `retention` change the folder: the listed files exist and contain
-each event once. Blocks; reads the manifests of merged segments, and all manifests if a time is given.
+each event once. Blocks; reads the manifests of merged segments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from canopy_mqtt.record.files.folder import RecorderError, manifests, read_manifest, reason, removed, segments
-from canopy_mqtt.record.files.segment import MANIFESTS, manifest_path, read_moment
+from canopy_mqtt.record.files.segment import MANIFESTS, manifest_path
 
 LOOKS: Final = 20
 """Attempts to list a folder that keeps changing; a change takes a merge of a whole hour."""
-
-
-@dataclass(frozen=True)
-class File:
-    """A current segment. `about`: its manifest; empty if there is none yet."""
-
-    path: Path
-    about: dict[str, Any]
 
 
 def is_merged(place: str) -> bool:
@@ -58,7 +48,8 @@ def current_files(root: Path) -> list[str]:
         raise RecorderError(f"{root}: its segments are merged faster than they can be listed")
     gone = _replaced(root, merges)
     found = [place for place in there if place not in gone and (place in merges or not is_merged(place))]
-    if not found and there and next(manifests(root), None) is None:
+    # One that is being made stands among others, which have manifests.
+    if any(map(is_merged, there)) and next(manifests(root), None) is None:
         raise RecorderError(f"{root}: merged segments, and no manifest says what they hold; copy {MANIFESTS} too")
     return found
 
@@ -67,22 +58,6 @@ def _replaced(root: Path, merges: Mapping[str, Collection[str]]) -> set[str]:
     """Return what these merged segments replace, and what others did that retention has removed."""
     of_removed = (entry.get("replaces") or () for entry in removed(root))
     return {str(name) for names in (*merges.values(), *of_removed) for name in names}
-
-
-def files(root: Path, since: datetime | None = None, until: datetime | None = None) -> Iterator[File]:
-    """Yield the current segments with their manifests; with a time, those that may contain events from `since` to
-    before `until`.
-
-    Raises:
-        RecorderError: a manifest cannot be read.
-    """
-    for place in current_files(root):
-        about: dict[str, Any] = {}
-        # The recorder writes it last.
-        with suppress(FileNotFoundError):
-            about = _read(manifest_path(root, place))
-        if not about or _within(about, since, until):
-            yield File(root / place, about)
 
 
 def missing(root: Path) -> list[str]:
@@ -131,12 +106,3 @@ def _read(path: Path) -> dict[str, Any]:
         raise
     except (OSError, ValueError) as error:
         raise RecorderError(f"{path}: cannot be read ({reason(error)})") from error
-
-
-def _within(about: dict[str, Any], since: datetime | None, until: datetime | None) -> bool:
-    try:
-        first, last = (read_moment(about[name]) for name in ("first_ts", "last_ts"))
-    except ValueError:
-        # Unknown: it may.
-        return True
-    return (since is None or last >= since) and (until is None or first < until)

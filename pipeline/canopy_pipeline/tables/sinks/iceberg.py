@@ -37,6 +37,7 @@ class IcebergSink(Sink):
             "binary": "binary", "timestamp[us, tz=UTC]": "timestamptz",
         }
     )  # fmt: skip
+    date = "date"
     remedy = "change it back, or give another --output and --namespace"
 
     def __init__(self, out: Output, stream: str, catalog: str, namespace: str) -> None:
@@ -76,10 +77,6 @@ class IcebergSink(Sink):
                 raise self._told(f"table {self._identifier(name)}", error) from None
             if table is not None:
                 self._check(name, table)
-
-    def kind(self, column: Any) -> str:
-        """The day is a date there."""
-        return "date" if column.name == DATE else super().kind(column)
 
     def named(self, table: str, column: str) -> str:
         return f"--namespace {self._namespace}: the column {column} of its table {table}"

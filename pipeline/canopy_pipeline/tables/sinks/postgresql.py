@@ -57,6 +57,7 @@ class PostgresSink(Sink):
         }
     )  # fmt: skip
     """As information_schema has them."""
+    date = "date"
     remedy = "change it back, or give another --output and --namespace"
 
     def __init__(self, out: Output, stream: str, url: str, schema: str) -> None:
@@ -137,10 +138,6 @@ class PostgresSink(Sink):
 
     def versions(self) -> Versions:
         return {name: {self._quoted(name): newest(said)[1]} for name, said in self.out.kept.items()}
-
-    def kind(self, column: Any) -> str:
-        """The day is a date there."""
-        return "date" if column.name == DATE else super().kind(column)
 
     def named(self, table: str, column: str) -> str:
         return f"--namespace {self.schema}: the column {column} of its table {table}"
