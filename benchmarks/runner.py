@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from canopy_load.brokers.listeners import Listener
 from canopy_load.brokers.process import HOST, START_TIMEOUT, BrokerFailed, BrokerProcess, Cores, at_work, free_port
 from canopy_load.brokers.registry import PEERS
 from canopy_load.brokers.stats import median, ratio
+from canopy_load.checks.broker_usage import environment
 
 QUICK: Final = 10
 """The divisor of counts and sizes in a quick run."""
@@ -251,16 +251,6 @@ def line_of(step: str, sample: Sample, more: Figures | None = None, beside: str 
     return Line(step, figures, tuple(notes))
 
 
-def host() -> dict[str, object]:
-    """What the figures are measured on."""
-    model = "unknown"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
-
-
 def names(text: str) -> list[str]:
     """The names in a list with commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
@@ -428,7 +418,7 @@ def main(bench: Bench, arguments: Sequence[str] | None = None) -> int:
         data = {
             "bench": bench.name,
             "started": started,
-            "host": host(),
+            "host": environment(),
             "brokers": brokers,
             "settings": flags.set,
             "divided_by": divide,

@@ -21,10 +21,9 @@ from typing import Final
 
 from benchmarks.clients import opened
 from benchmarks.network import links
-from benchmarks.network.links import Link, Loop
-from benchmarks.network.loads import ClosedLoop, QuietPair, Shape, Source
+from benchmarks.network.links import Loop
+from benchmarks.network.loads import QuietPairs, Shape
 from benchmarks.network.measure import Clocks, Meter, Sample, measure, settled
-from benchmarks.network.streams import Rounds, StreamCheck
 from benchmarks.runner import Case, Line, NotRun, line_of
 from benchmarks.scale.pulse import Pulse
 from canopy_load.brokers import frames
@@ -69,7 +68,7 @@ class _Stage:
         rounds = [frames_of(client, plan.each, topics) for client in range(plan.pairs)]
         with Loop() as loop:
             links.prepare([*hearing, *self.publishers])
-            load = SpreadPairs(loop, self.publishers, hearing, rounds)
+            load = QuietPairs(loop, self.publishers, hearing, SHAPE, rounds)
             sample = measure(Meter(self.process, plan.seconds / 4, plan.seconds), loop, load)
         for sock in hearing:
             sock.settimeout(links.ANSWER_TIMEOUT)
@@ -163,27 +162,3 @@ def frames_of(client: int, filters: int, topics: int, shape: Shape = SHAPE) -> l
         name = topic_of(client, variant, numbers[variant % len(numbers)])
         built.append(frames.publish(name, frames.payload(client, sequence, shape.payload)))
     return built
-
-
-class SpreadPairs(ClosedLoop):
-    """Publisher ``n`` sends round ``n`` to subscriber ``n`` at QoS 0; all rounds have one number of frames.
-
-    The messages of a burst are all for one subscriber: what differs from topic to topic is the look-up, not the
-    writing. All pairs go round their topics in turn, so a broker that remembers far fewer looks up nearly every one.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        publishers: Sequence[socket],
-        subscribers: Sequence[socket],
-        rounds: Sequence[Sequence[bytes]],
-        shape: Shape = SHAPE,
-    ) -> None:
-        super().__init__()
-        templates = Rounds(rounds, shape.level)
-        for publisher, subscriber, built in zip(publishers, subscribers, rounds, strict=True):
-            source = Source(Link(loop, publisher), built, shape)
-            self.sources.append(source)
-            pair = QuietPair(loop, subscriber, source, StreamCheck(templates, self.ledger))
-            loop.add(subscriber, pair.read)

@@ -10,11 +10,12 @@ import pytest
 
 from benchmarks import runner, store
 from benchmarks.network.links import LoadError
+from benchmarks.network.loads import QuietPairs
 from benchmarks.network.streams import Ledger
 from benchmarks.runner import Bench
 from benchmarks.scale import clients
 from benchmarks.scale.clients import Crowd, source_address, why_not
-from benchmarks.scale.filters import SpreadPairs, frames_of
+from benchmarks.scale.filters import frames_of
 from canopy_load.brokers import frames
 from canopy_load.brokers.database import database_missing
 from canopy_load.brokers.frames import FrameError, PublishShape
@@ -38,7 +39,7 @@ def test_deliveries_on_many_topics_are_all_accounted_for(wires: Wires) -> None:
     publisher, heard = wires.pair()
     subscriber, hearing = wires.pair()
     built = frames_of(0, 10, 64, SHAPE)
-    load = SpreadPairs(wires.loop, [publisher], [subscriber], [built], SHAPE)
+    load = QuietPairs(wires.loop, [publisher], [subscriber], SHAPE, [built])
     load.start()
     assert waiting(heard) == b"".join(built[:8])
     hearing.send(b"".join(built[:3]) + built[3][:50])

@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 from canopy_load.brokers.process import BrokerProcess, free_port
-from canopy_load.brokers.registry import mosquitto as program
+from canopy_load.brokers.registry import program
 
-MOSQUITTO: Final = program()
+MOSQUITTO: Final = program("mosquitto")
 """The program; None where there is none (Debian: apt-get install mosquitto)."""
 
 needed: Final = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")

@@ -140,8 +140,17 @@ def _recorder_missing() -> str | None:
     return _module_missing("canopy_mqtt") or _module_missing("pyarrow")
 
 
-def mosquitto() -> str | None:
-    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+def program(name: str) -> str | None:
+    """Return the path of a broker that may be installed where only root looks for commands; None if there is none."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+
+
+def _known(name: str) -> str:
+    return program(name) or name
+
+
+def _package_missing(name: str) -> str | None:
+    return None if program(name) else f"{name} is not installed (Debian: apt-get install {name})"
 
 
 def _mosquitto_listener(listener: Listener | None) -> str:
@@ -169,7 +178,7 @@ def _mosquitto(order: StartOrder) -> list[str]:
         "max_inflight_messages 1000\n"
         f"max_queued_messages {order.waiting or 1_000_000}\n" + _mosquitto_listener(order.listener)
     )
-    return [mosquitto() or "mosquitto", "-c", str(config)]
+    return [_known("mosquitto"), "-c", str(config)]
 
 
 def _amqtt(order: StartOrder) -> list[str]:
@@ -215,10 +224,6 @@ def _aedes(order: StartOrder) -> list[str]:
     return ["node", str(script)]
 
 
-def _nats_path() -> str | None:
-    return shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
-
-
 def _nats(order: StartOrder) -> list[str]:
     config = order.directory / "nats.conf"
     # MQTT needs JetStream, and JetStream a folder. The port for NATS's own protocol is any that is free.
@@ -227,7 +232,7 @@ def _nats(order: StartOrder) -> list[str]:
         f"jetstream {{ store_dir: {json.dumps(str(order.directory))} }}\n"
         f"mqtt {{ host: 127.0.0.1, port: {order.port} }}\n"
     )
-    return [_nats_path() or "nats-server", "-c", str(config)]
+    return [_known("nats-server"), "-c", str(config)]
 
 
 def _flashmq(order: StartOrder) -> list[str]:
@@ -266,8 +271,8 @@ PEERS: Final[dict[str, Peer]] = {
         Peer(
             "mosquitto",
             _mosquitto,
-            lambda: None if mosquitto() else "mosquitto is not installed (Debian: apt-get install mosquitto)",
-            lambda: _first_line([mosquitto() or "mosquitto", "-h"]),
+            lambda: _package_missing("mosquitto"),
+            lambda: _first_line([_known("mosquitto"), "-h"]),
             frozenset({POLICIES}),
         ),
         Peer(
@@ -287,8 +292,8 @@ PEERS: Final[dict[str, Peer]] = {
         Peer(
             "nats",
             _nats,
-            lambda: None if _nats_path() else "nats-server is not installed (Debian: apt-get install nats-server)",
-            lambda: _first_line([_nats_path() or "nats-server", "--version"]),
+            lambda: _package_missing("nats-server"),
+            lambda: _first_line([_known("nats-server"), "--version"]),
             frozenset({V5, QOS2, POLICIES, SHARED}) | LISTENERS,
         ),
         Peer(

@@ -18,7 +18,6 @@ from canopy_load.compare.comparison import FIGURES, Comparison, Entrant, Figure
 from canopy_load.report.report_files import put
 from canopy_mqtt.pages import Markup, document, element, folded_text, joined, table, text
 
-MARK: Final = "*"
 FOOTNOTE: Final = "* The generator was the limit in at least one run: the figure is not the broker's, and has no ratio."
 
 
@@ -43,15 +42,11 @@ def page(comparison: Comparison) -> str:
 
 
 def _head(comparison: Comparison, title: str) -> Markup:
-    rounds = "round" if comparison.rounds == 1 else "rounds"
     lines = [element("p", "canopy load compare", class_="kicker"), element("h1", title)]
     if comparison.description:
         lines.append(element("p", comparison.description))
     lines.append(
-        _quiet(
-            f"{comparison.rounds} {rounds}, brokers in turn, each run on a fresh broker process · {comparison.cores} · "
-            f"{comparison.begun}"
-        )
+        _quiet(f"{comparison.played}, each run on a fresh broker process · {comparison.cores} · {comparison.begun}")
     )
     return joined([*lines, *map(_warning, comparison.notes())])
 
@@ -66,19 +61,17 @@ def _table(comparison: Comparison) -> Markup:
     ]
     shown = table(("figure", *(entrant.label for entrant in comparison.entrants)), rows, left=("figure",))
     about = f"Median of the runs, × the median of {first.label}; below it the least and the greatest."
-    marked = any(entrant.limited for entrant in comparison.entrants)
-    return joined([element("h2", "Figures"), _quiet(about), shown, _quiet(FOOTNOTE) if marked else Markup()])
+    footnote = _quiet(FOOTNOTE) if comparison.marked else Markup()
+    return joined([element("h2", "Figures"), _quiet(about), shown, footnote])
 
 
 def _cell(comparison: Comparison, entrant: Entrant, figure: Figure) -> str:
-    spread = entrant.spread(figure)
-    if spread is None:
-        return "–"
-    parts = [text(figure.show(spread.median) + (MARK if entrant.is_not_its(figure) else ""))]
-    relative = comparison.ratio(entrant, figure)
-    if relative is not None and entrant is not comparison.first:
-        parts += [Markup(" "), element("b", f"{relative:.2f}×")]
-    parts.append(element("small", f"{figure.show(spread.low)} – {figure.show(spread.high)}"))
+    middle, low, high, relative = comparison.cell(entrant, figure)
+    parts = [text(middle)]
+    if relative and entrant is not comparison.first:
+        parts += [Markup(" "), element("b", f"{relative}×")]
+    if low:
+        parts.append(element("small", f"{low} – {high}"))
     return joined(parts)
 
 

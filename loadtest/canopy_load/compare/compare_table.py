@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from canopy_load.compare.comparison import FIGURES, Comparison, Entrant, Figure
+from canopy_load.compare.comparison import FIGURES, Comparison
 
 
 def table(comparison: Comparison) -> RenderableType:
@@ -30,28 +30,10 @@ def table(comparison: Comparison) -> RenderableType:
             shown.add_column(heading, justify="right")
         for figure in FIGURES:
             for number, entrant in enumerate(each for each in comparison.entrants if each.results):
-                shown.add_row(figure.title if number == 0 else "", entrant.label, *_cells(comparison, entrant, figure))
+                title = figure.title if number == 0 else ""
+                shown.add_row(title, entrant.label, *comparison.cell(entrant, figure))
         parts.append(shown)
-    parts += [Text(line) for line in _words(comparison)]
-    return Group(*parts)
-
-
-def _cells(comparison: Comparison, entrant: Entrant, figure: Figure) -> tuple[str, str, str, str]:
-    spread = entrant.spread(figure)
-    if spread is None:
-        return "–", "", "", ""
-    relative = comparison.ratio(entrant, figure)
-    return (
-        figure.show(spread.median) + ("*" if entrant.is_not_its(figure) else ""),
-        figure.show(spread.low),
-        figure.show(spread.high),
-        "" if relative is None else f"{relative:.2f}",
-    )
-
-
-def _words(comparison: Comparison) -> list[str]:
-    rounds = "round" if comparison.rounds == 1 else "rounds"
-    words = [f"{comparison.rounds} {rounds}, brokers in turn; {comparison.cores}."]
-    if any(entrant.limited for entrant in comparison.entrants):
+    words = [f"{comparison.played}; {comparison.cores}."]
+    if comparison.marked:
         words.append("* The generator was the limit in at least one run: not the broker's figure.")
-    return words + comparison.notes()
+    return Group(*parts, *map(Text, words + comparison.notes()))

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from canopy_load.brokers.registry import Peer
 from canopy_load.brokers.stats import median, ratio
 from canopy_load.report.result import PARTLY, Result
-from canopy_load.report.wording import micros, micros_exact, number, percent
+from canopy_load.report.wording import DASH, micros, micros_exact, number, percent, things
 from canopy_mqtt.pages import plain
 
 FORMAT: Final = 1
@@ -187,6 +187,26 @@ class Comparison:
             return None
         ours, theirs = entrant.spread(figure), first.spread(figure)
         return ratio(ours.median if ours else None, theirs.median if theirs else None)
+
+    def cell(self, entrant: Entrant, figure: Figure) -> tuple[str, str, str, str]:
+        """Return a broker's figure in words: the median (marked if it may be the generator's), the least, the greatest,
+        and the ratio; a dash if there is none."""
+        spread, relative = entrant.spread(figure), self.ratio(entrant, figure)
+        if spread is None:
+            return DASH, "", "", ""
+        middle, low, high = map(figure.show, (spread.median, spread.low, spread.high))
+        mark = "*" if entrant.is_not_its(figure) else ""
+        return middle + mark, low, high, "" if relative is None else f"{relative:.2f}"
+
+    @property
+    def marked(self) -> bool:
+        """True if there are marked figures."""
+        return any(entrant.limited for entrant in self.entrants)
+
+    @property
+    def played(self) -> str:
+        """How it was played, in words."""
+        return f"{things(self.rounds, 'round')}, brokers in turn"
 
     def as_json(self) -> dict[str, Any]:
         """Everything, each run with its own summary (see ``result``)."""

@@ -51,12 +51,8 @@ def plots(result: Result) -> list[Chart]:
     return made
 
 
-def _line(name: str, points: Points, value: Figure, colour: str, dashed: bool = False, right: bool = False) -> Series:
-    return Series(name, _values(points, value), colour, dashed=dashed, right=right)
-
-
-def _values(points: Points, value: Figure) -> list[float | None]:
-    return [value(each) for each in points]
+def _line(name: str, points: Points, value: Figure, colour: str, **style: bool) -> Series:
+    return Series(name, [value(each) for each in points], colour, **style)
 
 
 def _has(points: Points, value: Figure) -> bool:
@@ -73,15 +69,11 @@ def _extent(seconds: Sequence[Second], result: Result) -> tuple[float, float]:
 
 def _stages(result: Result) -> list[Stage]:
     """Measured stages are shaded."""
-    return [
-        Stage(
-            str(each["name"]),
-            float(each["start"]),
-            float(each["start"]) + float(each["seconds"]),
-            bool(each.get("measured")),
-        )
-        for each in result.stages
-    ]
+    found = []
+    for each in result.stages:
+        start = float(each["start"])
+        found.append(Stage(str(each["name"]), start, start + float(each["seconds"]), bool(each.get("measured"))))
+    return found
 
 
 def _rates(points: Points) -> Chart:
@@ -140,7 +132,7 @@ def _faults(points: Points, found: Deliveries) -> Chart:
         ("gaps of slow readers", lambda each: each.slow_gaps, GREY),
     ]
     chart.series = [
-        Series(name, _values(points, value), colour, bars=True) for name, value, colour in kinds if _has(points, value)
+        _line(name, points, value, colour, bars=True) for name, value, colour in kinds if _has(points, value)
     ]
     chart.unit = "messages"
     if not chart.series:

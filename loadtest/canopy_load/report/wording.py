@@ -208,41 +208,29 @@ def _whose(result: Result) -> list[Finding]:
 
 
 def _faults(of: Deliveries) -> list[Finding]:
-    found: list[Finding] = []
-    if of.lost:
-        told = f", of which the broker told the subscribers {of.told_lost:,}" if of.told_lost else ""
-        found.append(Finding("bad", f"Lost: {of.lost:,} of {of.expected:,} ({percent(of.lost, of.expected)}){told}."))
-    if of.duplicates:
-        found.append(Finding("bad", f"Doubled: {things(of.duplicates, 'copy', 'copies')} too many."))
-    if of.reordered:
-        found.append(Finding("bad", f"Reordered: {things(of.reordered, 'message')} after a later one of its stream."))
-    if of.altered:
-        found.append(Finding("bad", f"Altered: {things(of.altered, 'message')} with another topic or payload."))
-    if of.unconfirmed:
-        found.append(
-            Finding(
-                "warn", f"Unconfirmed: {of.unconfirmed:,} did not come, and the broker never said that it took them."
-            )
-        )
-    return found
+    told = f", of which the broker told the subscribers {of.told_lost:,}" if of.told_lost else ""
+    unconfirmed = f"Unconfirmed: {of.unconfirmed:,} did not come, and the broker never said that it took them."
+    known: tuple[tuple[int, Tone, str], ...] = (
+        (of.lost, "bad", f"Lost: {of.lost:,} of {of.expected:,} ({percent(of.lost, of.expected)}){told}."),
+        (of.duplicates, "bad", f"Doubled: {things(of.duplicates, 'copy', 'copies')} too many."),
+        (of.reordered, "bad", f"Reordered: {things(of.reordered, 'message')} after a later one of its stream."),
+        (of.altered, "bad", f"Altered: {things(of.altered, 'message')} with another topic or payload."),
+        (of.unconfirmed, "warn", unconfirmed),
+    )
+    return [Finding(tone, text) for count, tone, text in known if count]
 
 
 def _ledger(result: Result) -> list[Finding]:
     if result.reconciled is None or result.reconciled.agrees is not False:
         return []
-    return [
-        Finding(
-            "bad", f"The broker's own ledger says something else than what was seen. {result.reconciled.why}".strip()
-        )
-    ]
+    text = f"The broker's own ledger says something else than what was seen. {result.reconciled.why}"
+    return [Finding("bad", text.strip())]
 
 
 def _unanswered(result: Result) -> list[Finding]:
-    missing = result.unanswered
-    if not missing:
-        return []
-    share = percent(missing, result.requests)
-    return [Finding("bad", f"Unanswered: {missing:,} of {things(result.requests, 'request')} ({share}).")]
+    missing, of = result.unanswered, things(result.requests, "request")
+    text = f"Unanswered: {missing:,} of {of} ({percent(missing, result.requests)})."
+    return [Finding("bad", text)] if missing else []
 
 
 def _troubles(groups: list[GroupResult]) -> list[Finding]:
@@ -313,18 +301,15 @@ def _connected(result: Result) -> list[Figure]:
 def _usage(result: Result) -> list[Figure]:
     """Return the CPU time and memory that broker and generator used."""
     generator = f"{cores(result.generator_cpu)}, busiest process {100 * result.generator_busiest:.0f} %"
-    bound = result.limit == "generator"
-    if not (_publishes(result) and _subscribes(result)):
-        return [
-            Figure("broker CPU", cores(result.broker_cpu)),
-            Figure("generator CPU", generator, "", "bad" if bound else "plain"),
-            Figure("broker memory", memory(result.broker_memory), "resident, at the most"),
+    tone: Tone = "bad" if result.limit == "generator" else "plain"
+    if _publishes(result) and _subscribes(result):
+        found = [
+            Figure("broker CPU a delivery", micros_exact(result.broker_us), cores(result.broker_cpu)),
+            Figure("generator CPU a delivery", micros_exact(result.generator_us), generator, tone),
         ]
-    return [
-        Figure("broker CPU a delivery", micros_exact(result.broker_us), cores(result.broker_cpu)),
-        Figure("generator CPU a delivery", micros_exact(result.generator_us), generator, "bad" if bound else "plain"),
-        Figure("broker memory", memory(result.broker_memory), "resident, at the most"),
-    ]
+    else:
+        found = [Figure("broker CPU", cores(result.broker_cpu)), Figure("generator CPU", generator, "", tone)]
+    return [*found, Figure("broker memory", memory(result.broker_memory), "resident, at the most")]
 
 
 def _asked(result: Result) -> list[Figure]:

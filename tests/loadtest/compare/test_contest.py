@@ -89,16 +89,17 @@ def end(pid: int) -> None:
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-async def played(contest: Contest, stage: Stage, **given: Any) -> None:
-    """Run a contest on a stage."""
+async def played(stage: Stage, *names: str, rounds: int = 2, **given: Any) -> Contest:
+    """Return a contest of these brokers that was run on a stage."""
+    contest = Contest(SCENARIO, "text", names, rounds)
     await contest.run(stage.means(), **given)
+    return contest
 
 
 async def test_brokers_take_turns_on_fresh_processes() -> None:
     stage = Stage()
-    contest = Contest(SCENARIO, "text", ["canopy", "mosquitto"], rounds=2)
     before = os.sched_getaffinity(0)
-    await played(contest, stage)
+    contest = await played(stage, "canopy", "mosquitto")
     assert stage.turns == ["canopy", "mosquitto"] * 2
     assert stage.told == [f"round {number} of 2: {name}" for number in (1, 2) for name in ("canopy", "mosquitto")]
     assert len({job.broker_pid for job in stage.jobs}) == 4
@@ -113,20 +114,18 @@ async def test_the_generator_keeps_to_other_cores_than_the_broker(monkeypatch: p
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     asked: list[Any] = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: asked.append((pid, set(cores))))
-    contest = Contest(SCENARIO, "", ["canopy"], rounds=1)
-    assert contest.cores.broker == 0
     stage = Stage()
-    await played(contest, stage)
+    contest = await played(stage, "canopy", rounds=1)
+    assert contest.cores.broker == 0
     assert (stage.jobs[0].cores, stage.jobs[0].processes) == ((1, 2), 2)
     assert asked == [(0, {1, 2}), (0, {0, 1, 2})]
-    await played(Contest(SCENARIO, "", ["canopy"], rounds=1), stage, processes=5)
+    await played(stage, "canopy", rounds=1, processes=5)
     assert stage.jobs[1].processes == 5
 
 
 async def test_the_same_broker_twice_shows_the_noise() -> None:
     stage = Stage()
-    contest = Contest(SCENARIO, "", ["canopy", "canopy", "mosquitto"], rounds=1)
-    await played(contest, stage)
+    contest = await played(stage, "canopy", "canopy", "mosquitto", rounds=1)
     assert [entrant.label for entrant in contest.comparison.entrants] == ["canopy", "canopy (2)", "mosquitto"]
     assert stage.turns == ["canopy", "canopy", "mosquitto"]
 
@@ -135,8 +134,7 @@ async def test_who_is_not_installed_is_told_and_the_others_play(monkeypatch: pyt
     why = "mosquitto is not installed (Debian: apt-get install mosquitto)"
     monkeypatch.setitem(PEERS, "mosquitto", replace(PEERS["mosquitto"], missing=lambda: why))
     stage = Stage()
-    contest = Contest(SCENARIO, "", ["mosquitto", "canopy"], rounds=2)
-    await played(contest, stage)
+    contest = await played(stage, "mosquitto", "canopy")
     assert stage.told[0] == f"mosquitto: {why}"
     assert stage.turns == ["canopy", "canopy"]
     assert not contest.comparison.whole
@@ -145,8 +143,7 @@ async def test_who_is_not_installed_is_told_and_the_others_play(monkeypatch: pyt
 
 async def test_who_fails_is_not_asked_again_and_the_others_go_on() -> None:
     stage = Stage({"mosquitto": "no CONNACK after 20 s"})
-    contest = Contest(SCENARIO, "", ["mosquitto", "canopy"], rounds=2)
-    await played(contest, stage)
+    contest = await played(stage, "mosquitto", "canopy")
     assert stage.turns == ["canopy", "canopy"]
     assert contest.comparison.entrants[0].failure == "failed in round 1: no CONNACK after 20 s"
     assert stage.told.count("mosquitto: failed in round 1: no CONNACK after 20 s") == 1
@@ -172,8 +169,7 @@ async def test_a_run_in_which_the_broker_died_is_no_run() -> None:
 async def test_an_interrupted_run_is_the_last() -> None:
     stage = Stage()
     stage.results = [result(), result(interrupted=True)]
-    contest = Contest(SCENARIO, "", ["canopy", "mosquitto"], rounds=2)
-    await played(contest, stage)
+    contest = await played(stage, "canopy", "mosquitto")
     assert stage.turns == ["canopy", "mosquitto"]
     assert contest.comparison.interrupted
     assert [len(entrant.results) for entrant in contest.comparison.entrants] == [1, 1]
@@ -186,7 +182,7 @@ async def test_an_interruption_ends_the_broker_and_keeps_what_there_is(kind: typ
     contest = Contest(SCENARIO, "", ["canopy", "mosquitto"], rounds=2)
     before = os.sched_getaffinity(0)
     with pytest.raises(kind):
-        await played(contest, stage)
+        await contest.run(stage.means())
     assert stage.running == 0
     for job in stage.jobs:
         assert job.broker_pid is not None

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine, Iterable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 from canopy_load.prove.faults import CLIENT_FAULTS, Fault
 from canopy_load.prove.judge import Durability, Judgement, judge
@@ -15,6 +16,7 @@ from canopy_load.prove.play import Proof, play
 from canopy_load.prove.summary import SEED, UNTIL, Settings, Summary, summed
 from tests.loadtest.prove.fake import FakeBroker, Planted
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 EVERYTHING: Final = (*CLIENT_FAULTS, Fault.KILL, Fault.STOP, Fault.RESTART)
@@ -52,6 +54,16 @@ def jump(main: Coroutine[Any, Any, T]) -> T:
     """Run it in a loop whose clock jumps."""
     with asyncio.Runner(loop_factory=_JumpingLoop) as runner:
         return runner.run(main)
+
+
+def jumping(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a test of a coroutine, which runs in such a loop."""
+
+    @wraps(test)
+    def run(*parameters: P.args, **named: P.kwargs) -> None:
+        jump(test(*parameters, **named))
+
+    return run
 
 
 def proof(

@@ -12,9 +12,9 @@ from canopy_load.prove.brokers.started import started
 from canopy_load.prove.faults import CLIENT_FAULTS, Fault
 from canopy_load.prove.judge import judge
 from canopy_load.prove.plan import make
-from canopy_load.prove.play import Proof, play
+from canopy_load.prove.play import play
 from canopy_mqtt import Broker, Settings
-from tests.loadtest.prove.proving import RATE, broken, jump, reported
+from tests.loadtest.prove.proving import RATE, broken, jumping, reported
 from tests.support.runs import LONG
 
 KNOWN = {"mosquitto": {"will too early", "lost", "lost to a group"}}
@@ -22,12 +22,11 @@ KNOWN = {"mosquitto": {"will too early", "lost", "lost to a group"}}
 
 
 @pytest.mark.parametrize("seed", range(40 if LONG else 2))
-def test_nothing_is_broken_by_faults_of_clients(seed: int) -> None:
-    async def main() -> Proof:
-        async with Broker(Settings(listen=["mqtt://127.0.0.1:0"])) as broker:
-            return await play(make(seed, 2, CLIENT_FAULTS, RATE), [Target("127.0.0.1", broker.ports[0])])
-
-    judgement = judge(jump(main()))
+@jumping
+async def test_nothing_is_broken_by_faults_of_clients(seed: int) -> None:
+    async with Broker(Settings(listen=["mqtt://127.0.0.1:0"])) as broker:
+        proof = await play(make(seed, 2, CLIENT_FAULTS, RATE), [Target("127.0.0.1", broker.ports[0])])
+    judgement = judge(proof)
 
     assert broken(judgement) == set()
     assert reported(judgement).code == 0

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from random import Random
-
-from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, Fault, choose, rounds_for
+from canopy_load.prove.faults import BROKER_FAULTS, CLIENT_FAULTS, Fault
 from canopy_load.prove.plan import last_of_round, make, up_to
 from canopy_load.prove.steps import Act
 
@@ -13,7 +10,9 @@ from canopy_load.prove.steps import Act
 def test_the_same_seed_makes_the_same_plan() -> None:
     faults = CLIENT_FAULTS + BROKER_FAULTS
     assert make(7, 3, faults, nodes=4) == make(7, 3, faults, nodes=4)
-    assert make(7, 3, faults, nodes=4) != make(8, 3, faults, nodes=4)
+    (one, other) = (make(seed, 3, faults, nodes=4).rounds for seed in (7, 8))
+    assert [each.steps for each in one] != [each.steps for each in other]
+    assert [each.faults for each in one] != [each.faults for each in other]
 
 
 def test_members_of_a_share_group_are_at_one_node_where_sessions_stay() -> None:
@@ -31,13 +30,6 @@ def test_only_what_is_asked_for_goes_wrong() -> None:
     assert Act.TAKEOVER in acts
     assert not acts & {Act.CUT, Act.FREEZE, Act.ROAM}
     assert {fault.fault for each in plan.rounds for fault in each.faults} == {Fault.KILL}
-
-
-def test_every_fault_of_a_broker_has_its_turn_and_so_has_peace() -> None:
-    assert rounds_for(CLIENT_FAULTS) == 1
-    plan = make(1, rounds_for(CLIENT_FAULTS + BROKER_FAULTS), BROKER_FAULTS, nodes=4)
-    assert {fault.fault for each in plan.rounds for fault in each.faults} == set(BROKER_FAULTS)
-    assert any(not each.faults for each in plan.rounds)
 
 
 def test_steps_are_in_order_and_of_clients_that_there_are() -> None:
@@ -110,15 +102,3 @@ def test_a_plan_ends_at_a_step_with_the_faults_that_had_begun() -> None:
     assert up_to(plan, 10**6) == plan
     assert last_of_round(plan, before) == before + len(plan.rounds[number].steps) - 1
     assert last_of_round(plan, -1) == len(plan.rounds[0].steps) - 1
-
-
-def test_no_process_starts_on_a_disk_that_refuses_writes() -> None:
-    """A broker may refuse to; other faults happen at the same time."""
-    pairs = set()
-    for seed in range(200):
-        for each in choose(Random(seed), 20, BROKER_FAULTS, 3.0, nodes=3):
-            pairs |= {frozenset((one.fault, other.fault)) for one, other in pairwise(each)}
-    assert frozenset((Fault.KILL, Fault.STORE_PAUSED)) in pairs
-    assert frozenset((Fault.STOP, Fault.STORE_READ_ONLY)) in pairs
-    starts, refuses = {Fault.KILL, Fault.RESTART, Fault.SCALE}, {Fault.STORE_FULL, Fault.STORE_READ_ONLY}
-    assert [pair for pair in pairs if pair & starts and pair & refuses] == []

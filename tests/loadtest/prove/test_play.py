@@ -15,14 +15,14 @@ from canopy_load.prove import report
 from canopy_load.prove.faults import CLIENT_FAULTS, BrokerFault, Fault
 from canopy_load.prove.judge import judge
 from canopy_load.prove.plan import make
-from canopy_load.prove.play import Proof, play
+from canopy_load.prove.play import play
 from canopy_load.prove.steps import Act, Step
 from canopy_mqtt.core.codec import packets
 from canopy_mqtt.core.codec import properties as names
 from canopy_mqtt.core.codec.packets import V5
 from canopy_mqtt.core.codec.reason_codes import QOS_NOT_SUPPORTED
 from tests.loadtest.prove.fake import FakeBroker, Peer, Session, Waiting
-from tests.loadtest.prove.proving import RATE, broken, jump, now, proof, reported
+from tests.loadtest.prove.proving import RATE, broken, jumping, now, proof, reported
 
 
 def test_a_stop_ends_the_rounds_and_there_is_a_judgement() -> None:
@@ -112,18 +112,16 @@ class Stuck(FakeBroker):
         await asyncio.Event().wait()
 
 
-def test_a_proof_that_is_cancelled_does_not_wait_for_a_fault() -> None:
-    async def main() -> None:
-        broker = Stuck()
-        async with broker.serving() as targets:
-            task = asyncio.create_task(play(make(1, 1, [Fault.RESTART], RATE), targets, broker=broker))
-            await broker.asked.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    jump(main())
+@jumping
+async def test_a_proof_that_is_cancelled_does_not_wait_for_a_fault() -> None:
+    broker = Stuck()
+    async with broker.serving() as targets:
+        task = asyncio.create_task(play(make(1, 1, [Fault.RESTART], RATE), targets, broker=broker))
+        await broker.asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.parametrize("later", [0.0, 0.005, 0.015])
@@ -243,16 +241,13 @@ def test_a_broker_that_takes_no_higher_qos_is_judged_by_what_it_takes(most: int)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_node_that_nobody_reaches_is_no_breach(seed: int) -> None:
+@jumping
+async def test_a_node_that_nobody_reaches_is_no_breach(seed: int) -> None:
     """Clients that give up a connection for one to a node that is not there are not connected."""
-
-    async def main() -> Proof:
-        async with FakeBroker().serving() as targets:
-            async with FakeBroker().serving() as gone:
-                pass
-            return await play(make(seed, 1, rate=RATE), [*targets, *gone])
-
-    judgement = judge(jump(main()))
+    async with FakeBroker().serving() as targets:
+        async with FakeBroker().serving() as gone:
+            pass
+        judgement = judge(await play(make(seed, 1, rate=RATE), [*targets, *gone]))
     assert broken(judgement) == set()
     assert reported(judgement).code == 2
 

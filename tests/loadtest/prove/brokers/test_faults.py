@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
 
-from canopy_load.prove.faults import BROKER_FAULTS, LEAST_NODES, PARTITIONS, TOUCHES, BrokerFault, Fault, choose
+from canopy_load.prove.faults import (
+    BROKER_FAULTS,
+    CLIENT_FAULTS,
+    LEAST_NODES,
+    PARTITIONS,
+    TOUCHES,
+    BrokerFault,
+    Fault,
+    choose,
+    rounds_for,
+)
 
 LOAD = 3.0
 TIMEOUT = 10.0
@@ -16,13 +27,9 @@ def chosen(seed: int, rounds: int = 60, nodes: int = 4) -> list[tuple[BrokerFaul
     return choose(Random(seed), rounds, BROKER_FAULTS, LOAD, nodes, TIMEOUT)
 
 
-def test_the_same_random_numbers_make_the_same_faults() -> None:
-    assert chosen(1) == chosen(1)
-    assert chosen(1) != chosen(2)
-
-
 def test_every_fault_has_its_turn_and_so_has_peace() -> None:
-    made = chosen(1, rounds=len(BROKER_FAULTS) + 1)
+    assert rounds_for(CLIENT_FAULTS) == 1
+    made = chosen(1, rounds=rounds_for(CLIENT_FAULTS + BROKER_FAULTS))
     first = [each[0].fault if each else None for each in made]
     assert sorted(first, key=str) == sorted([*BROKER_FAULTS, None], key=str)
 
@@ -65,3 +72,15 @@ def test_some_kills_outlast_the_time_out_where_others_may_take_over() -> None:
 
     assert longest(3) > TIMEOUT
     assert longest(1) < TIMEOUT
+
+
+def test_no_process_starts_on_a_disk_that_refuses_writes() -> None:
+    """A broker may refuse to; other faults happen at the same time."""
+    pairs = set()
+    for seed in range(200):
+        for each in choose(Random(seed), 20, BROKER_FAULTS, 3.0, nodes=3):
+            pairs |= {frozenset((one.fault, other.fault)) for one, other in pairwise(each)}
+    assert frozenset((Fault.KILL, Fault.STORE_PAUSED)) in pairs
+    assert frozenset((Fault.STOP, Fault.STORE_READ_ONLY)) in pairs
+    starts, refuses = {Fault.KILL, Fault.RESTART, Fault.SCALE}, {Fault.STORE_FULL, Fault.STORE_READ_ONLY}
+    assert [pair for pair in pairs if pair & starts and pair & refuses] == []
