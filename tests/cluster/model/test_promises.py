@@ -43,7 +43,7 @@ NEEDED: Final = (
     ("look_unread", 76, RETAINED),
     ("retained_unfenced", 469, RETAINED),
     ("vector_now", 30_098, NO_PARTS),
-    ("will_unlocked", 1, PARTS),
+    ("will_unlocked", 56, PARTS),
     ("source_lost", 1, PARTS),
 )
 """Rules, and the first history that breaks a promise without each. No history of a few hundred does so without others:
