@@ -31,6 +31,7 @@ from canopy_mqtt.store.shared.calls import (
     Foreign,
     General,
     Hello,
+    Hint,
     Hints,
     Joined,
     Look,
@@ -429,7 +430,7 @@ class Node:
         for owner in written.lost:
             self._drop(owner)
         for what, then in group:
-            if what.owner not in written.lost:
+            if not written.lost or what.owner not in written.lost:
                 self._keep_pace(what)
                 if then is not None:
                     then(written)
@@ -473,22 +474,21 @@ class Node:
 
     def _keep_pace(self, what: Noted) -> None:
         """Follow a change that is written."""
-        match what:
-            case Subscribe(number, _, topic_filter, qos) if topic_filter.startswith(SHARE_PREFIX):
-                session = self.sessions.get(number)
-                if session is not None and qos is None:
-                    session.shares.discard(topic_filter)
-                    self._part(session, topic_filter)
-                elif session is not None:
-                    session.shares.add(topic_filter)
-                    # The group may be new, and is known once the feed has been read.
-                    self._feed(partial(self._enter, session, topic_filter))
-            case Change(number, _, source, key, _, state) if source and state == ACKNOWLEDGED:
-                session = self.sessions.get(number)
-                if session is not None and session.reading:
-                    session.finished.add((source, key))
-                elif session is not None:
-                    session.known.discard((source, key))
+        if isinstance(what, Subscribe) and what.filter.startswith(SHARE_PREFIX):
+            session = self.sessions.get(what.session)
+            if session is not None and what.qos is None:
+                session.shares.discard(what.filter)
+                self._part(session, what.filter)
+            elif session is not None:
+                session.shares.add(what.filter)
+                # The group may be new, and is known once the feed has been read.
+                self._feed(partial(self._enter, session, what.filter))
+        elif isinstance(what, Change) and what.source and what.state == ACKNOWLEDGED:
+            session = self.sessions.get(what.session)
+            if session is not None and session.reading:
+                session.finished.add((what.source, what.id))
+            elif session is not None:
+                session.known.discard((what.source, what.id))
 
     def _forget(self, session: Session) -> None:
         del self.sessions[session.id]
@@ -520,16 +520,16 @@ class Node:
             case General():
                 self._general()
 
-    def _spread(self, hints: Sequence[DeliveryKey]) -> None:
-        if hints:
-            hints = [
-                hint._replace(source=self._whose_turn(self.groups[hint.session]))
-                if hint.session in self.groups
-                else hint
-                for hint in hints
-            ]
-            self._calls.tell(Hints(hints))
-            self._hinted(hints)
+    def _spread(self, hints: Sequence[Hint]) -> None:
+        if not hints:
+            return
+        told: list[DeliveryKey] = []
+        for session, messages, number in hints:
+            group = self.groups.get(session)
+            turns = {0} if group is None else {self._whose_turn(group) for _ in range(messages)}
+            told += [DeliveryKey(session, turn, number) for turn in turns]
+        self._calls.tell(Hints(told))
+        self._hinted(told)
 
     def _hinted(self, hints: Sequence[DeliveryKey]) -> None:
         self._want({hint.session for hint in hints if self._is_new(hint)})

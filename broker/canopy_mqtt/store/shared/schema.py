@@ -174,13 +174,18 @@ CREATE TYPE release AS (
     session bigint, epoch bigint,
     expiry bigint                      -- seconds; NULL: as it was claimed
 );
+CREATE TYPE hint AS (
+    session bigint,
+    messages integer,                  -- how many are new in it
+    id bigint                          -- the last one
+);
 CREATE TYPE written AS (
     result text,                       -- over, again, rematch, written
     news boolean,                      -- filters have changed that the node does not know
     retained boolean,                  -- and retained messages
     lost owner[],                      -- sessions that are others'; nothing of theirs was written
     failed delivery_key[],             -- what is not to be sent
-    hints delivery_key[]               -- deliveries that are new in sessions
+    hints hint[]                       -- sessions that have got something
 );
 CREATE TYPE claimed AS (
     session bigint, epoch bigint, present boolean,
