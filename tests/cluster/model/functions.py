@@ -10,6 +10,7 @@ is queued, as an acknowledgement does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from tests.cluster.model.database import Lock, Row, Steps, Transaction
@@ -165,7 +166,8 @@ def write(
     lost: set[tuple[int, int]] = set()
     failed: set[tuple[int, int, int]] = set()
     hints: list[tuple[int, int]] = []
-    out: dict[str, Any] = {"result": "written", "lost": lost, "failed": failed, "hints": hints}
+    given: list[tuple[int, int]] = []
+    out: dict[str, Any] = {"result": "written", "lost": lost, "failed": failed, "hints": []}
     yield Lock(("node", node), "n")
     if not is_alive(tx, node, incarnation):
         return None
@@ -235,7 +237,7 @@ def write(
     releases = sorted(i["sid"] for i in items if i["kind"] == "release" and counts(i))
     if releases:
         yield "release"
-        yield from _let_go(tx, releases, hints)
+        yield from _let_go(tx, releases, given)
     if any(i["kind"] == "reap" for i in items):
         yield "reap"
         reaped: list[int] = []
@@ -247,7 +249,7 @@ def write(
                 reaped.append(sid)
         if reaped:
             yield "reaped"
-            yield from _let_go(tx, reaped, hints)
+            yield from _let_go(tx, reaped, given)
         yield "orphans"
         # Their wills are the node's: they are due after their delay, which begins now.
         rows = sorted(tx.scan("will"), key=lambda each: (each[1]["node"], each[1]["incarnation"], each[0]))
@@ -272,6 +274,7 @@ def write(
                 yield Lock(("retained", topic), "x")
                 if not msg["clear"] or _has_message(tx, topic):
                     tx.put("retained", topic, {"msg": msg, "node": node, "grp": grp})
+    out["hints"] = _by_session(hints) + _by_session(given)
     yield "progress"
     # The number is written last, with what a lost answer would have said.
     tx.put("progress", (node, grp), {"last": last, "outcome": (frozenset(lost), frozenset(failed))})
@@ -310,6 +313,15 @@ def _change_wills(
         elif row is not None and row["due"] is None:
             tx.put("will", key, {**row, "due": tx.db.clock() + min(i["delay"], row["delay"])})
     return left_out
+
+
+def _by_session(rows: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Return of each session how many messages it has got, and the last one."""
+    found: dict[int, tuple[int, int]] = {}
+    for sid, number in rows:
+        count, last = found.get(sid, (0, 0))
+        found[sid] = count + 1, max(last, number)
+    return [(sid, *each) for sid, each in found.items()]
 
 
 def _has_message(tx: Transaction, topic: str) -> bool:
@@ -396,17 +408,23 @@ def _change(tx: Transaction, changes: list[Item], failed: set[tuple[int, int, in
             here = changes
         if not here:
             continue
-        yield "long" if slots == (LONG,) else "rows"
 
         def key_of(item: Item, long: bool = slots == (LONG,)) -> Any:
             return (LONG, *item["row"][1:]) if long else item["row"]
 
-        keys = sorted({key_of(i) for i in here}, key=lambda key: (*key[1:], key[0]))
-        for slot in sorted({key[0] for key in keys}):
-            yield Lock(("delivery", slot), "s")
-        for key in [key for key in keys if tx.get("delivery", key) is not None]:
-            yield Lock(("row", key), "x")
+        def locks(items: list[Item], key_of: Callable[[Item], Any] = key_of) -> Steps[None]:
+            keys = sorted({key_of(i) for i in items}, key=lambda key: (*key[1:], key[0]))
+            for slot in sorted({key[0] for key in keys}):
+                yield Lock(("delivery", slot), "s")
+            for key in [key for key in keys if tx.get("delivery", key) is not None]:
+                yield Lock(("row", key), "x")
+
+        if any(i["kind"] != "done" for i in here):
+            yield "long" if slots == (LONG,) else "rows"
+            yield from locks(here)
         yield "long changed" if slots == (LONG,) else "changed"
+        # Where all are acknowledged, the statement that deletes them locks them in the same order.
+        yield from locks([i for i in here if i["kind"] == "done"])
         for i in here:
             key = key_of(i)
             row = tx.get("delivery", key)

@@ -29,6 +29,7 @@ from canopy_mqtt.store.shared.calls import (
     EndedWill,
     Foreign,
     Hello,
+    Hint,
     Joined,
     Look,
     Member,
@@ -506,7 +507,7 @@ class Node:
             result = out["result"]
             if result != "rematch":
                 self.grp += 1
-            hints = [DeliveryKey(sid, 0, number) for sid, number in out["hints"]]
+            hints = [Hint(*each) for each in out["hints"]]
             lost = frozenset(Owner(*each) for each in out["lost"])
             failed = frozenset(DeliveryKey(*each) for each in out["failed"])
             again, news = result == "again", out.get("news", False)
@@ -559,7 +560,7 @@ class Node:
         elif got is None:
             self.logic.over()
         else:
-            hints = [DeliveryKey(sid, 0, number) for sid, number in got["hints"]]
+            hints = [Hint(sid, 1, number) for sid, number in got["hints"]]
             back(Claimed(got["sid"], got["epoch"], got["present"], hints))
 
     def content(self, session: int, back: Callable[[Content | None], None]) -> None:

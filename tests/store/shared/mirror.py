@@ -552,7 +552,7 @@ async def _written(db: Mirror, tx: Transaction, rows: Any) -> Any:
     if result == "over":
         return None
     told = result, set(map(tuple, lost)), set(map(tuple, failed))
-    return told if result == "again" else (*told, news, retained, {(session, number) for session, _, number in hints})
+    return told if result == "again" else (*told, news, retained, set(map(tuple, hints)))
 
 
 async def _claimed(db: Mirror, tx: Transaction, rows: Any) -> Any:

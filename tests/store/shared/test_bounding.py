@@ -10,7 +10,7 @@ from canopy_mqtt.core.ledger import FULL_BYTES, FULL_MESSAGES
 from canopy_mqtt.core.queues.queue_terms import QueueRule
 from canopy_mqtt.store.shared import bounding
 from canopy_mqtt.store.shared.bounding import QueueBounds
-from canopy_mqtt.store.shared.calls import SENT, Change, Claimed, DeliveryKey, Group, Written
+from canopy_mqtt.store.shared.calls import SENT, Change, Claimed, Group, Hint, Written
 from canopy_mqtt.store.shared.database import SharedDatabase
 from tests.store.shared.brokers import Broker, client_of, connect, publish, subscribe
 from tests.store.shared.nodes import Nodes
@@ -133,7 +133,7 @@ async def test_a_queue_is_looked_at_once_it_has_grown(nodes: Nodes, monkeypatch:
     clock = Clock()
 
     async def wrote(size: int, *sessions: int) -> list[list[int]]:
-        hints = [DeliveryKey(each, 0, 1) for each in sessions]
+        hints = [Hint(each, 1, 1) for each in sessions]
         bounds.wrote([message(b"x" * size, [1])], Written(False, False, False, False, frozenset(), frozenset(), hints))
         looked.clear()
         clock.now += bounding.SECONDS

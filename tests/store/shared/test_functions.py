@@ -18,6 +18,7 @@ from canopy_mqtt.store.shared.calls import (
     EndedWill,
     Foreign,
     Group,
+    Hint,
     NewWill,
     Owner,
     Page,
@@ -36,7 +37,7 @@ async def test_a_message_comes_as_it_was_published(nodes: Nodes) -> None:
     owner = await subscribe(node, "s", "a", qos=1, identifier=7)
     written = await publish(node, b"\x00payload", "a", qos=2, properties=b"\x01\x01", expiry=60, retain=True)
     [row] = await waiting(node, owner.session)
-    assert written.hints == [DeliveryKey(owner.session, 0, row.id)]
+    assert written.hints == [Hint(owner.session, 1, row.id)]
     left = row.expiry
     assert left is not None
     assert 50 < left <= 60
@@ -327,7 +328,7 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
             node.incarnation,
         ),
         lambda: ("SELECT * FROM content_1($1)", owner.session),
-        lambda: ("SELECT * FROM read_1($1, $2, $3, $4)", [owner.session], [0], [10], [key]),
+        lambda: ("SELECT * FROM read_1($1, $2, $3, $4)", [owner.session], [0], [10], [(owner.session, 0, key.id)]),
         lambda: ("SELECT * FROM feed_1($1, $2)", [node.node], [node.grp]),
         lambda: ("SELECT * FROM retained_1($1, $2, 10)", [node.node], [node.grp]),
         lambda: ("SELECT forget_retained_1(10)",),

@@ -36,7 +36,7 @@ def a_slot_is_emptied_beside_a_writer(script: Script) -> None:
     """The writer goes on where the sweeper waits for it, also with what needs a lock of the slot again."""
     owner = script.n1.subscriber("s")
     writer = script.n2.begin(script.n2.publish(1), change("done", owner, (0, owner["sid"], 0, 99)))
-    script.go(writer, "rows")
+    script.go(writer, "changed")
     script.change_slot(2)
     sweeper = script.begin(functions.empty_deliveries, 0)
     script.go(sweeper)

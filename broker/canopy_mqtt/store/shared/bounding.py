@@ -52,12 +52,13 @@ class QueueBounds:
         if not written.hints:
             return
         size = max((each.size for each in noted if isinstance(each, Publish)), default=0)
-        for key in written.hints:
-            messages, total = self._grown.get(key.session, (0, 0))
-            self._grown[key.session] = messages + 1, total + size
-            if messages + 1 >= MESSAGES or total + size >= BYTES:
-                del self._grown[key.session]
-                self._due.add(key.session)
+        for session, count, _ in written.hints:
+            messages, total = self._grown.get(session, (0, 0))
+            messages, total = messages + count, total + count * size
+            self._grown[session] = messages, total
+            if messages >= MESSAGES or total >= BYTES:
+                del self._grown[session]
+                self._due.add(session)
         if len(self._grown) > MANY:
             self._due.update(self._grown)
             self._grown.clear()

@@ -36,6 +36,14 @@ WILL: Final = -1
 """
 
 
+class Hint(NamedTuple):
+    """A session that has got something: how many messages, and the last one."""
+
+    session: int
+    messages: int
+    id: int
+
+
 class Noted(Protocol):
     """What a node notes for a group."""
 
@@ -349,7 +357,7 @@ class Written(NamedTuple):
     lost: frozenset[Owner]
     failed: frozenset[DeliveryKey]
     """What is not to be sent; also wills (`WILL`)."""
-    hints: Sequence[DeliveryKey]
+    hints: Sequence[Hint]
     refused: str = ""
     """Nothing was written, since the database refuses what is in the group: why, for people."""
 
@@ -360,7 +368,7 @@ class Claimed(NamedTuple):
     session: int
     epoch: int
     present: bool
-    hints: Sequence[DeliveryKey] = ()
+    hints: Sequence[Hint] = ()
 
 
 class Foreign(NamedTuple):
@@ -472,8 +480,8 @@ class Hello(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """Deliveries that are new in sessions: who has one reads it. In the queue of a share group, `source` is the node
-    that takes first, 0: all at once."""
+    """The last of the deliveries that a group has brought to each session: who has it reads them all. In the queue of a
+    share group, `source` is a node that takes first, 0: all at once."""
 
     deliveries: Sequence[DeliveryKey]
 

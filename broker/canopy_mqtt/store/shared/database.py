@@ -27,6 +27,7 @@ from canopy_mqtt.store.shared.calls import (
     DueWill,
     Foreign,
     Group,
+    Hint,
     Member,
     Over,
     Owner,
@@ -157,7 +158,7 @@ def _claimed(session: int | None, epoch: int | None, present: bool, hints: Seque
         raise Over
     if session is None:
         return Foreign()
-    return Claimed(session, epoch, present, [DeliveryKey(*each) for each in hints])
+    return Claimed(session, epoch, present, [Hint(each, 1, last) for each, _, last in hints])
 
 
 class Line:
@@ -397,7 +398,7 @@ class SharedDatabase:
                 result == "again" or row["retained"],
                 frozenset(Owner(*each) for each in row["lost"]),
                 frozenset(DeliveryKey(*each) for each in row["failed"]),
-                [DeliveryKey(*each) for each in row["hints"]],
+                [Hint(*each) for each in row["hints"]],
             )
 
     async def feed(self) -> list[ChangedFilter]:

@@ -215,8 +215,10 @@ DECLARE
     kept publish;
     numbers bigint[];
     reaped bigint[];
+    given delivery_key[] := '{{}}';        -- what share groups have got back
     todo change[];
     here change[];
+    moves boolean;                         -- some of `here` are not acknowledged
     hit delivery_key[];
 BEGIN
     PERFORM FROM node WHERE id = p_node AND incarnation = p_incarnation AND alive FOR NO KEY UPDATE;
@@ -417,7 +419,8 @@ BEGIN
                 SELECT chosen, session, 0, id, qos, 0, 0, retain, identifiers FROM target
                 RETURNING session, source, id
         )
-        SELECT coalesce(array_agg((session, source, id)::delivery_key), '{{}}') INTO said.hints FROM fresh;
+        SELECT coalesce(array_agg((session, messages, last)::hint), '{{}}') INTO said.hints
+            FROM (SELECT session, count(*) AS messages, max(id) AS last FROM fresh GROUP BY session) each;
     END IF;
 
     todo := p_changes;
@@ -430,32 +433,44 @@ BEGIN
             here := ARRAY(
                 SELECT (session, epoch, source, id, {LONG}, state, packet_id)::change FROM unnest(todo)
             );
-            -- step: long
-        ELSE
-            -- step: rows
         END IF;
-        PERFORM FROM delivery d JOIN unnest(here) c USING (session, source, id, slot)
-            ORDER BY d.session, d.source, d.id, d.slot FOR UPDATE OF d;
+        -- Where all are acknowledged, the statement that deletes them locks them in the same order.
+        moves := EXISTS (SELECT FROM unnest(here) WHERE state < 3);
+        IF moves THEN
+            IF chosen = {LONG} THEN
+                -- step: long
+            ELSE
+                -- step: rows
+            END IF;
+            PERFORM FROM delivery d JOIN unnest(here) c USING (session, source, id, slot)
+                ORDER BY d.session, d.source, d.id, d.slot FOR UPDATE OF d;
+        END IF;
         IF chosen = {LONG} THEN
             -- step: long changed
         ELSE
             -- step: changed
         END IF;
         WITH acknowledged AS (
-            DELETE FROM delivery d USING unnest(here) c
-                WHERE d.session = c.session AND d.source = c.source AND d.id = c.id AND d.slot = c.slot AND c.state = 3
-                RETURNING d.session, d.source, d.id
-        ), moved_on AS (
-            UPDATE delivery d
-                SET state = c.state, packet_id = CASE c.state WHEN 1 THEN c.packet_id ELSE d.packet_id END
-                FROM unnest(here) c
+            DELETE FROM delivery d
+                USING (SELECT * FROM unnest(here) WHERE state = 3 ORDER BY session, source, id, slot) c
                 WHERE d.session = c.session AND d.source = c.source AND d.id = c.id AND d.slot = c.slot
-                    AND c.state IN (1, 2) AND d.state = c.state - 1
                 RETURNING d.session, d.source, d.id
         )
-        SELECT array_agg((session, source, id)::delivery_key) INTO hit
-            FROM (SELECT * FROM acknowledged UNION ALL SELECT * FROM moved_on) each;
-        IF hit IS NOT NULL THEN
+        SELECT array_agg((session, source, id)::delivery_key) INTO hit FROM acknowledged;
+        IF moves THEN
+            WITH moved_on AS (
+                UPDATE delivery d
+                    SET state = c.state, packet_id = CASE c.state WHEN 1 THEN c.packet_id ELSE d.packet_id END
+                    FROM unnest(here) c
+                    WHERE d.session = c.session AND d.source = c.source AND d.id = c.id AND d.slot = c.slot
+                        AND c.state IN (1, 2) AND d.state = c.state - 1
+                    RETURNING d.session, d.source, d.id
+            )
+            SELECT hit || array_agg((session, source, id)::delivery_key) INTO hit FROM moved_on;
+        END IF;
+        IF cardinality(hit) = cardinality(todo) THEN
+            todo := '{{}}';
+        ELSIF hit IS NOT NULL THEN
             todo := ARRAY(
                 SELECT c::change FROM unnest(todo) c
                     WHERE (session, source, id) NOT IN (SELECT session, source, id FROM unnest(hit))
@@ -468,7 +483,7 @@ BEGIN
         -- step: release
         UPDATE session s SET expiry = r.expiry
             FROM unnest(p_releases) r WHERE s.id = r.session AND r.expiry IS NOT NULL;
-        said.hints := said.hints || let_go(ARRAY(SELECT session FROM unnest(p_releases)));
+        given := let_go(ARRAY(SELECT session FROM unnest(p_releases)));
     END IF;
     IF p_reap > 0 THEN
         -- step: reap
@@ -482,7 +497,7 @@ BEGIN
         );
         IF reaped <> '{{}}' THEN
             -- step: reaped
-            said.hints := said.hints || let_go(reaped);
+            given := given || let_go(reaped);
         END IF;
         -- step: orphans
         -- Their delay begins now: nobody knows better when their connections ended.
@@ -497,6 +512,11 @@ BEGIN
         UPDATE will w SET due = coalesce(w.due, clock_timestamp() + w.delay * interval '1 second'), node = p_node,
                 incarnation = p_incarnation
             FROM unnest(wills) o WHERE w.session = o.session AND w.epoch = o.epoch;
+    END IF;
+
+    IF given <> '{{}}' THEN
+        said.hints := said.hints
+            || ARRAY(SELECT (session, count(*), max(id))::hint FROM unnest(given) GROUP BY session);
     END IF;
 
     IF EXISTS (

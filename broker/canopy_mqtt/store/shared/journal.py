@@ -43,6 +43,8 @@ from canopy_mqtt.store.shared.records import subscribe
 
 FULL: Final = 64 * 1024 * 1024
 """Bytes that may wait to be written while the database is away; then publishes of QoS 1 and 2 are refused."""
+OF_THE_NODE: Final = (End, Release, Reap, Empty, Look, NewWill, EndedWill)
+"""Changes that the node notes by itself."""
 NOTED: Final = 256
 """Bytes that a change takes in memory, about, without those of a message."""
 
@@ -120,7 +122,7 @@ class SharedJournal(Journal):
     @staticmethod
     def has_position(what: Noted) -> bool:
         """Return whether a change was noted here, and not by the node itself."""
-        return not isinstance(what, End | Release | Reap | Empty | Look | NewWill | EndedWill)
+        return not isinstance(what, OF_THE_NODE)
 
     def written(self, count: int) -> None:
         """The first `count` changes that were noted are written, or count no more."""

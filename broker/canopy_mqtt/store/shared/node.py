@@ -33,6 +33,7 @@ from canopy_mqtt.store.shared.calls import (
     Foreign,
     General,
     Hello,
+    Hint,
     Hints,
     Joined,
     Look,
@@ -444,7 +445,7 @@ class Node:
         for owner in written.lost:
             self._drop(owner)
         for what, then in group:
-            if what.owner not in written.lost:
+            if not written.lost or what.owner not in written.lost:
                 self._keep_pace(what)
                 if then is not None:
                     then(written)
@@ -540,16 +541,16 @@ class Node:
             case General():
                 self._general()
 
-    def _spread(self, hints: Sequence[DeliveryKey]) -> None:
-        if hints:
-            hints = [
-                hint._replace(source=self._whose_turn(self.groups[hint.session]))
-                if hint.session in self.groups
-                else hint
-                for hint in hints
-            ]
-            self._calls.tell(Hints(hints))
-            self._hinted(hints)
+    def _spread(self, hints: Sequence[Hint]) -> None:
+        if not hints:
+            return
+        told: list[DeliveryKey] = []
+        for session, messages, number in hints:
+            group = self.groups.get(session)
+            turns = {0} if group is None else {self._whose_turn(group) for _ in range(messages)}
+            told += [DeliveryKey(session, turn, number) for turn in turns]
+        self._calls.tell(Hints(told))
+        self._hinted(told)
 
     def _hinted(self, hints: Sequence[DeliveryKey]) -> None:
         self._want({hint.session for hint in hints if self._is_new(hint)})

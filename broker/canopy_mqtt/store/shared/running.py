@@ -360,8 +360,10 @@ class RunningNode:
         group = Group.of(noted)
         # What is for nobody is only looked at: there may be a filter that is not known here.
         group.publishes = [
-            each._replace(filters=each.filters or ())
-            if each.filters or each.retained
+            each
+            if each.filters
+            else each._replace(filters=())
+            if each.retained
             else each._replace(payload=b"", properties=None, filters=())
             for each in group.publishes
         ]

@@ -202,13 +202,18 @@ CREATE TYPE ended_will AS (
     session bigint, epoch bigint,
     delay bigint                       -- seconds until it is due; NULL: it goes, as a publish of the group or not
 );
+CREATE TYPE hint AS (
+    session bigint,
+    messages integer,                  -- how many are new in it
+    id bigint                          -- the last one
+);
 CREATE TYPE written AS (
     result text,                       -- over, again, rematch, written
     news boolean,                      -- filters have changed that the node does not know
     retained boolean,                  -- and retained messages
     lost owner[],                      -- sessions that are others'; nothing of theirs was written
     failed delivery_key[],             -- what is not to be sent; (session, -1, epoch): a will
-    hints delivery_key[]               -- deliveries that are new in sessions
+    hints hint[]                       -- sessions that have got something
 );
 CREATE TYPE claimed AS (
     session bigint, epoch bigint, present boolean,
