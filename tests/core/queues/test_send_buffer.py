@@ -268,6 +268,17 @@ TestLine = Line.TestCase
 TestLine.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 
 
+@pytest.mark.parametrize("policy", [DROP_NEWEST, DROP_OLDEST])
+def test_one_larger_than_the_bound_fits_an_empty_queue_alone(policy: int) -> None:
+    """And no other goes for it."""
+    box = SendBuffer([], Counters(), 0, 0)
+    box.limit(policy, 10, 50)
+    assert box.offer(frame(1, 100)) == ACCEPTED
+    assert box.offer(frame(2)) == (FULL_BYTES if policy == DROP_NEWEST else ACCEPTED)
+    assert box.offer(frame(3, 100)) == FULL_BYTES
+    assert box.take_batch(ALL, 1.0) == [frame(1, 100) if policy == DROP_NEWEST else frame(2)]
+
+
 class TestTime:
     """How long things wait, without a clock for each."""
 
