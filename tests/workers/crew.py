@@ -90,6 +90,19 @@ class Crew:
         self.stack.push_async_callback(back)
         await self.line("worker ended", pid=pid)
 
+    async def restarted(self, worker: int) -> None:
+        """Kill a worker, and wait until the next one serves."""
+        name = f"w{worker}"
+        before = self.pids[name]
+        await self.kill(worker)
+        await until(lambda: self.pids[name] != before, f"{name} serves again")
+
+    async def reload(self) -> None:
+        """Have all workers take up what the settings are now, and wait until they have."""
+        told = len(self.told("settings reloaded"))
+        self.daemon.process.send_signal(signal.SIGHUP)
+        await until(lambda: len(self.told("settings reloaded")) == told + self.workers, "all have reloaded")
+
     def names(self, worker: int, prefix: str = "client") -> Iterator[str]:
         """Client identifiers of a worker."""
         all_of_them = (f"{prefix}-{number}" for number in count())

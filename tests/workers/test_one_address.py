@@ -94,8 +94,7 @@ async def test_connections_and_sessions_are_those_of_clients(stack: AsyncExitSta
     assert samples(text, "canopy_room_held")['room="sessions"'] == 1.0
     assert samples(text, "canopy_room_bound")['room="sessions"'] <= 20.0
     await peer.disconnect()
-    await crew.kill(1)
-    await crew.line("worker serves again", worker="w1")
+    await crew.restarted(1)
     assert samples(await http.text(crew, "/metrics"), "canopy_connections") == {"": 0.0}
 
 
@@ -229,8 +228,7 @@ async def test_who_is_away_is_said(stack: AsyncExitStack, http: Http) -> None:
     url = crew.daemon.started["http"][0]
     listed = await asyncio.to_thread(canopy, "ctl", "clients", "--url", url)
     assert "w2 does not answer" in listed.stderr
-    os.kill(crew.pids["w2"], signal.SIGKILL)
-    await crew.line("worker serves again", worker="w2")
+    await crew.restarted(2)
     await until_equal(lambda: http.text(crew, "/readyz"), "ok\n")
     text = await http.text(crew, "/metrics")
     assert samples(text, "canopy_worker_restarts_total")['worker="w2"'] == 1.0
@@ -288,11 +286,9 @@ async def test_other_tokens_hold_at_all_workers_or_none_and_at_those_that_start_
     await http.ask("GET", crew, "/clients", headers=old)
 
     new = write("other", "1" * 32)
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 2, "both have reloaded")
+    await crew.reload()
     for worker in (0, 1):
-        os.kill(crew.pids[f"w{worker}"], signal.SIGKILL)
-        await crew.line("worker serves again", worker=f"w{worker}")
+        await crew.restarted(worker)
         await http.ask("GET", crew, "/clients", headers=new)
         await http.ask("GET", crew, "/clients", 401, headers=old)
 
@@ -336,7 +332,6 @@ async def test_the_page_hears_of_all_workers_and_of_who_is_missing(stack: AsyncE
     while not snapshot["not_ready"]:
         _, snapshot = await event()
     assert snapshot["not_ready"] == ["w2 does not answer"]
-    os.kill(crew.pids["w2"], signal.SIGKILL)
-    await crew.line("worker serves again", worker="w2")
+    await crew.restarted(2)
     while snapshot["not_ready"]:
         _, snapshot = await event()

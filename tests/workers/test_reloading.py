@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.e2e import wire
-from tests.support.waiting import until
 from tests.workers.crew import Crew
 
 
@@ -34,8 +33,7 @@ async def test_all_or_none(stack: AsyncExitStack, tmp_path: Path) -> None:
     assert await most(crew) == [100, 100]
 
     write(50)
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 2)
+    await crew.reload()
     assert await most(crew) == [50, 50]
     await crew.kill(1)
     assert await most(crew) == [50, 50]
@@ -50,6 +48,5 @@ async def test_all_or_none(stack: AsyncExitStack, tmp_path: Path) -> None:
 
     rules.write_text("topic readwrite #\n")
     config.write_text(f'[access]\nacl_file = "{rules}"\n')
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 4)
+    await crew.reload()
     assert await most(crew) == [None, None]

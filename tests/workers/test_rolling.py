@@ -9,7 +9,6 @@ from pathlib import Path
 import aiohttp
 
 from tests.e2e import wire
-from tests.support.waiting import until
 from tests.workers.crew import Crew, runs
 
 
@@ -62,8 +61,7 @@ async def test_an_address_of_http_is_guarded_whatever_address_a_reload_has_writt
     await crew.start("--config", str(config))
     # Who may open a Unix socket need not say who they are.
     listen(f"http+unix://{tmp_path / 'socket'}", "http://127.0.0.1:0")
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 2)
+    await crew.reload()
     assert any("http.listen" in line["detail"] for line in crew.told("setting takes a restart"))
     roll(crew)
     await crew.line("workers are restarted")
@@ -105,11 +103,9 @@ async def test_a_worker_that_does_not_start_ends_it_and_keeps_what_reloads_have_
     members_only = "[mqtt]\nallow_anonymous = false\n"
     recorder = f'[recorder]\ndirectory = "{tmp_path / "file"}"\nrequired = true\n'
     config.write_text(members_only)
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 2)
+    await crew.reload()
     config.write_text(members_only + recorder)
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 4)
+    await crew.reload()
     other = crew.pids["w1"]
     roll(crew)
     line = await crew.line("rolling restart stopped", worker="w0")

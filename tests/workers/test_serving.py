@@ -182,9 +182,7 @@ async def test_a_worker_can_have_as_many_descriptors_as_the_system_allows(crew: 
     (forks,) = crew.children
     _, hard = resource.prlimit(forks, resource.RLIMIT_NOFILE)
     resource.prlimit(forks, resource.RLIMIT_NOFILE, (hard - 1, hard))
-    before = crew.pids["w0"]
-    await crew.kill(0)
-    await until(lambda: crew.pids["w0"] != before, "w0 serves again")
+    await crew.restarted(0)
     assert resource.prlimit(crew.pids["w0"], resource.RLIMIT_NOFILE) == (hard, hard)
 
 

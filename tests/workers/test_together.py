@@ -42,8 +42,7 @@ async def test_as_many_clients_get_in_as_may(stack: AsyncExitStack) -> None:
         assert refused == [BUSY] * 20
         await leave(crew, inside, prefix)
     inside, _ = await come(crew, 30, "c")
-    await crew.kill(1)
-    await crew.line("worker serves again", worker="w1")
+    await crew.restarted(1)
     others, _ = await come(crew, 50, "d")
     lost = [peer for peer in inside if peer.reader.at_eof()]
     assert lost

@@ -74,7 +74,7 @@ class BansOfAll:
         self._worker = worker
         self._tell = tell
         self.bans = broker.bans = SharedBans(tell)
-        self.says: dict[str, Callable[..., None]] = {
+        self.says: dict[str, Callable[..., object]] = {
             "bans": self._begin,
             "ban": self._ban,
             "lift": self._lift,
