@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from canopy_mqtt.workers.placing import worker_of
 from tests.e2e import wire
@@ -35,6 +35,13 @@ class Crew:
         self._all: set[int] = set()
         if shared is not None:
             self.daemon = shared
+
+    @classmethod
+    async def started(cls, stack: AsyncExitStack, workers: int, *arguments: str) -> Self:
+        """One of a test's own."""
+        made = cls(stack, workers)
+        await made.start(*arguments)
+        return made
 
     async def start(self, *arguments: str) -> None:
         """Start it, with `self.workers` workers; 1: a broker of one process."""

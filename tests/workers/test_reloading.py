@@ -28,8 +28,7 @@ async def test_all_or_none(stack: AsyncExitStack, tmp_path: Path) -> None:
         config.write_text(f'[mqtt]\nmax_keep_alive = {keep_alive}\n[access]\nacl_file = "{rules}"\n')
 
     write(100)
-    crew = Crew(stack, 2)
-    await crew.start("--config", str(config))
+    crew = await Crew.started(stack, 2, "--config", str(config))
     assert await most(crew) == [100, 100]
 
     write(50)
