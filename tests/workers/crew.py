@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from canopy_mqtt.workers.placing import worker_of
 from tests.e2e import wire
@@ -35,6 +35,13 @@ class Crew:
         self._all: set[int] = set()
         if shared is not None:
             self.daemon = shared
+
+    @classmethod
+    async def started(cls, stack: AsyncExitStack, workers: int, *arguments: str) -> Self:
+        """One of a test's own."""
+        made = cls(stack, workers)
+        await made.start(*arguments)
+        return made
 
     async def start(self, *arguments: str) -> None:
         """Start it, with `self.workers` workers; 1: a broker of one process."""
@@ -89,6 +96,19 @@ class Crew:
 
         self.stack.push_async_callback(back)
         await self.line("worker ended", pid=pid)
+
+    async def restarted(self, worker: int) -> None:
+        """Kill a worker, and wait until the next one serves."""
+        name = f"w{worker}"
+        before = self.pids[name]
+        await self.kill(worker)
+        await until(lambda: self.pids[name] != before, f"{name} serves again")
+
+    async def reload(self) -> None:
+        """Have all workers take up what the settings are now, and wait until they have."""
+        told = len(self.told("settings reloaded"))
+        self.daemon.process.send_signal(signal.SIGHUP)
+        await until(lambda: len(self.told("settings reloaded")) == told + self.workers, "all have reloaded")
 
     def names(self, worker: int, prefix: str = "client") -> Iterator[str]:
         """Client identifiers of a worker."""

@@ -260,7 +260,7 @@ async def test_nothing_is_lost_with_a_worker_that_has_a_store(kept: Crew, killed
     live = [worker for worker in range(WORKERS) if worker != killed]
     publishing = asyncio.ensure_future(group.publish(0, 100, qos, range(live[0], live[-1] + 1, live[-1] - live[0])))
     await until(lambda: len(group.received()) > 10, "the first messages")
-    await restarted(kept, killed)
+    await kept.restarted(killed)
     await publishing
     group.take(names[killed], await group.member(names[killed], qos, present=True))
     await group.has(100)
@@ -273,7 +273,7 @@ async def test_what_waits_is_there_after_a_kill_of_its_home(kept: Crew) -> None:
     name = group.name(1)
     await (await group.member(name, 1)).disconnect()
     await group.publish(0, 20, 1, range(1, 3))
-    await restarted(kept, 0)
+    await kept.restarted(0)
     group.take(name, await group.member(name, 1, present=True))
     await group.has(20)
     assert sorted(group.takers[name].received) == list(range(20))
@@ -308,10 +308,3 @@ async def test_a_slow_member_leaves_the_rest_to_members_of_other_workers(crew: C
     # When it leaves, the others get what it had as well.
     idle.abort()
     await group.has(300)
-
-
-async def restarted(crew: Crew, worker: int) -> None:
-    """Kill a worker, and wait until the next one serves."""
-    pid = crew.pids[f"w{worker}"]
-    await crew.kill(worker)
-    await until(lambda: crew.pids[f"w{worker}"] != pid, "it serves again")

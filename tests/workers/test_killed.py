@@ -25,8 +25,7 @@ WORKERS = 3
 async def test_killed_again_and_again(stack: AsyncExitStack, tmp_path: Path, seed: int) -> None:
     """[MQTT-4.3.2-1] [MQTT-4.3.3-1] [MQTT-4.4.0-1]"""
     chance = random.Random(seed)
-    crew = Crew(stack, WORKERS)
-    await crew.start("--store", str(tmp_path / "store"))
+    crew = await Crew.started(stack, WORKERS, "--store", str(tmp_path / "store"))
     pairs = [(origin, (origin + 1) % WORKERS) for origin in range(WORKERS)]
     ways = [Way(origin, to, qos) for origin, to in pairs for qos in (1, 2)]
     senders = {way: next(crew.names(way.origin, f"from-{way.name}")) for way in ways}

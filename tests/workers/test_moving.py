@@ -66,8 +66,7 @@ async def waiting(crew: Crew, expected: list[bytes]) -> None:
 
 async def test_one_three_two_one(stack: AsyncExitStack, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    crew = Crew(stack, 1)
-    await crew.start("--store", store)
+    crew = await Crew.started(stack, 1, "--store", store)
     for number, name in enumerate(NAMES):
         await (await crew.stay(name, ("q/#", 1 + number % 2))).disconnect()
     for name in WATCHERS:
@@ -84,8 +83,7 @@ async def test_one_three_two_one(stack: AsyncExitStack, tmp_path: Path) -> None:
             await crew.gone()
         else:
             assert await crew.stop() == 0
-        crew = Crew(stack, workers)
-        await crew.start("--store", store)
+        crew = await Crew.started(stack, workers, "--store", store)
         assert {line["after"] for line in crew.told("sessions are moved")} == {workers}
         await waiting(crew, payloads)
     # Nor is what forked workers left.

@@ -40,15 +40,13 @@ async def test_one_three_two_one(stack: AsyncExitStack, tmp_path: Path, qos: int
     group, store = placed("$share/g/jobs/{}", 0, 0), ("--store", str(tmp_path / "store"))
     topic = group.removeprefix("$share/g/")
     members = [placed("m-{}", 1, 1), placed("m-{}", 2, 1)]
-    crew = Crew(stack, 1)
-    await crew.start(*store)
+    crew = await Crew.started(stack, 1, *store)
     for name in members:
         await (await crew.stay(name, (group, qos))).disconnect()
     await publish(crew, topic, range(10), qos)
     assert await crew.stop() == 0
 
-    crew = Crew(stack, 3)
-    await crew.start(*store)
+    crew = await Crew.started(stack, 3, *store)
     await publish(crew, topic, range(10, 30), qos)
     slow = ((wire.SESSION_EXPIRY, HOUR), (wire.RECEIVE_MAXIMUM, 3))
     peer = await crew.join(members[0], clean=False, props=slow)
@@ -59,13 +57,11 @@ async def test_one_three_two_one(stack: AsyncExitStack, tmp_path: Path, qos: int
     crew.daemon.process.kill()
     await crew.gone()
 
-    crew = Crew(stack, 2)
-    await crew.start(*store)
+    crew = await Crew.started(stack, 2, *store)
     await publish(crew, topic, range(30, 40), qos)
     assert await crew.stop() == 0
 
-    crew = Crew(stack, 1)
-    await crew.start(*store)
+    crew = await Crew.started(stack, 1, *store)
     takers = [Receiver() for _ in members]
     tasks = []
     for name, taker in zip(members, takers, strict=True):

@@ -85,8 +85,7 @@ async def test_metrics_are_those_of_all_workers(crew: Crew, http: Http) -> None:
 
 
 async def test_connections_and_sessions_are_those_of_clients(stack: AsyncExitStack, http: Http) -> None:
-    crew = Crew(stack, 2)
-    await crew.start(*HTTP, "--set", "session.max_sessions=20")
+    crew = await Crew.started(stack, 2, *HTTP, "--set", "session.max_sessions=20")
     peer = await crew.join("device")
     text = await http.text(crew, "/metrics")
     assert samples(text, "canopy_connections") == {"": 1.0}
@@ -94,8 +93,7 @@ async def test_connections_and_sessions_are_those_of_clients(stack: AsyncExitSta
     assert samples(text, "canopy_room_held")['room="sessions"'] == 1.0
     assert samples(text, "canopy_room_bound")['room="sessions"'] <= 20.0
     await peer.disconnect()
-    await crew.kill(1)
-    await crew.line("worker serves again", worker="w1")
+    await crew.restarted(1)
     assert samples(await http.text(crew, "/metrics"), "canopy_connections") == {"": 0.0}
 
 
@@ -200,8 +198,7 @@ async def test_ctl_has_one_broker(crew: Crew) -> None:
 async def test_a_reload_is_one_of_all_workers(stack: AsyncExitStack, http: Http, tmp_path: Path) -> None:
     config = tmp_path / "canopy.toml"
     config.write_text("[mqtt]\nmax_keep_alive = 100\n")
-    crew = Crew(stack, 2)
-    await crew.start("--config", str(config), *HTTP)
+    crew = await Crew.started(stack, 2, "--config", str(config), *HTTP)
     config.write_text("[mqtt]\nmax_keep_alive = 50\n")
     assert await http.ask("POST", crew, "/reload") == {"restart": []}
     await until(lambda: len(crew.told("settings reloaded")) == 2, "both have reloaded")
@@ -211,8 +208,7 @@ async def test_a_reload_is_one_of_all_workers(stack: AsyncExitStack, http: Http,
 
 async def test_who_is_away_is_said(stack: AsyncExitStack, http: Http) -> None:
     """A worker that hangs, and then that it is killed: the answers of the others come, and say so."""
-    crew = Crew(stack, 3)
-    await crew.start(*HTTP)
+    crew = await Crew.started(stack, 3, *HTTP)
     name = next(crew.names(2))
     await crew.join(name)
     os.kill(crew.pids["w2"], signal.SIGSTOP)
@@ -229,8 +225,7 @@ async def test_who_is_away_is_said(stack: AsyncExitStack, http: Http) -> None:
     url = crew.daemon.started["http"][0]
     listed = await asyncio.to_thread(canopy, "ctl", "clients", "--url", url)
     assert "w2 does not answer" in listed.stderr
-    os.kill(crew.pids["w2"], signal.SIGKILL)
-    await crew.line("worker serves again", worker="w2")
+    await crew.restarted(2)
     await until_equal(lambda: http.text(crew, "/readyz"), "ok\n")
     text = await http.text(crew, "/metrics")
     assert samples(text, "canopy_worker_restarts_total")['worker="w2"'] == 1.0
@@ -242,8 +237,7 @@ def _go_on(pid: int) -> None:
 
 
 async def test_another_worker_answers_once_the_one_that_did_is_gone(stack: AsyncExitStack, http: Http) -> None:
-    crew = Crew(stack, 2)
-    await crew.start(*HTTP)
+    crew = await Crew.started(stack, 2, *HTTP)
     assert await http.text(crew, "/healthz") == "ok\n"
     os.kill(crew.pids["w0"], signal.SIGKILL)
     await crew.line("worker ended", worker="w0")
@@ -257,8 +251,7 @@ async def test_wrong_tokens_and_foreign_headers_are_refused_as_in_one_process(
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
-    crew = Crew(stack, 2)
-    await crew.start(*HTTP, "--set", f"http.viewer_token_file={token}")
+    crew = await Crew.started(stack, 2, *HTTP, "--set", f"http.viewer_token_file={token}")
     await http.get(crew, "/clients", 401)
     right = {"Authorization": "Bearer 0123456789abcdef0123456789abcdef"}
     await http.ask("GET", crew, "/clients", headers=right)
@@ -278,8 +271,7 @@ async def test_other_tokens_hold_at_all_workers_or_none_and_at_those_that_start_
         return {"Authorization": f"Bearer {text}"}
 
     old = write(token.name, "0" * 32)
-    crew = Crew(stack, 2)
-    await crew.start("--config", str(config), *HTTP)
+    crew = await Crew.started(stack, 2, "--config", str(config), *HTTP)
     await http.ask("GET", crew, "/clients", headers=old)
     write("short", "too short")
     crew.daemon.process.send_signal(signal.SIGHUP)
@@ -288,19 +280,16 @@ async def test_other_tokens_hold_at_all_workers_or_none_and_at_those_that_start_
     await http.ask("GET", crew, "/clients", headers=old)
 
     new = write("other", "1" * 32)
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 2, "both have reloaded")
+    await crew.reload()
     for worker in (0, 1):
-        os.kill(crew.pids[f"w{worker}"], signal.SIGKILL)
-        await crew.line("worker serves again", worker=f"w{worker}")
+        await crew.restarted(worker)
         await http.ask("GET", crew, "/clients", headers=new)
         await http.ask("GET", crew, "/clients", 401, headers=old)
 
 
 async def test_a_unix_socket_is_an_address_too(stack: AsyncExitStack, tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    crew = Crew(stack, 2)
-    await crew.start("--set", f"http.listen=http+unix://{path}")
+    crew = await Crew.started(stack, 2, "--set", f"http.listen=http+unix://{path}")
     listed = await asyncio.to_thread(canopy, "ctl", "status", "--url", f"http+unix://{path}")
     assert listed.returncode == 0, listed.stderr
     assert await crew.stop() == 0
@@ -308,8 +297,7 @@ async def test_a_unix_socket_is_an_address_too(stack: AsyncExitStack, tmp_path: 
 
 
 async def test_the_page_hears_of_all_workers_and_of_who_is_missing(stack: AsyncExitStack) -> None:
-    crew = Crew(stack, 3)
-    await crew.start(*HTTP)
+    crew = await Crew.started(stack, 3, *HTTP)
     for worker in range(3):
         await crew.join(next(crew.names(worker)))
     session = await stack.enter_async_context(aiohttp.ClientSession())
@@ -336,7 +324,6 @@ async def test_the_page_hears_of_all_workers_and_of_who_is_missing(stack: AsyncE
     while not snapshot["not_ready"]:
         _, snapshot = await event()
     assert snapshot["not_ready"] == ["w2 does not answer"]
-    os.kill(crew.pids["w2"], signal.SIGKILL)
-    await crew.line("worker serves again", worker="w2")
+    await crew.restarted(2)
     while snapshot["not_ready"]:
         _, snapshot = await event()

@@ -93,8 +93,7 @@ async def test_sessions_are_kept(stack: AsyncExitStack, tmp_path: Path) -> None:
 
 
 async def test_a_store_has_one_supervisor(stack: AsyncExitStack, tmp_path: Path) -> None:
-    crew = Crew(stack, 2)
-    await crew.start("--store", str(tmp_path / "store"))
+    await Crew.started(stack, 2, "--store", str(tmp_path / "store"))
     result = await asyncio.to_thread(
         canopy, "serve", "--port", "0", "--store", str(tmp_path / "store"), "--workers", "2"
     )

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.e2e import wire
-from tests.support.waiting import until
 from tests.workers.crew import Crew
 
 
@@ -29,13 +28,11 @@ async def test_all_or_none(stack: AsyncExitStack, tmp_path: Path) -> None:
         config.write_text(f'[mqtt]\nmax_keep_alive = {keep_alive}\n[access]\nacl_file = "{rules}"\n')
 
     write(100)
-    crew = Crew(stack, 2)
-    await crew.start("--config", str(config))
+    crew = await Crew.started(stack, 2, "--config", str(config))
     assert await most(crew) == [100, 100]
 
     write(50)
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 2)
+    await crew.reload()
     assert await most(crew) == [50, 50]
     await crew.kill(1)
     assert await most(crew) == [50, 50]
@@ -50,6 +47,5 @@ async def test_all_or_none(stack: AsyncExitStack, tmp_path: Path) -> None:
 
     rules.write_text("topic readwrite #\n")
     config.write_text(f'[access]\nacl_file = "{rules}"\n')
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 4)
+    await crew.reload()
     assert await most(crew) == [None, None]

@@ -9,7 +9,6 @@ from pathlib import Path
 import aiohttp
 
 from tests.e2e import wire
-from tests.support.waiting import until
 from tests.workers.crew import Crew, runs
 
 
@@ -18,8 +17,7 @@ def roll(crew: Crew) -> None:
 
 
 async def test_one_after_the_other_ends_and_serves_again(stack: AsyncExitStack, tmp_path: Path) -> None:
-    crew = Crew(stack, 3)
-    await crew.start("--set", f"store.path={tmp_path / 'store'}", "--set", "log.level=info")
+    crew = await Crew.started(stack, 3, "--set", f"store.path={tmp_path / 'store'}", "--set", "log.level=info")
     names = [next(crew.names(worker)) for worker in range(3)]
     peers = [await crew.stay(name) for name in names]
     for peer in peers:
@@ -58,12 +56,10 @@ async def test_an_address_of_http_is_guarded_whatever_address_a_reload_has_writt
         config.write_text(f'[http]\nlisten = {list(urls)}\noperator_token_file = "{token}"\n')
 
     listen("http://127.0.0.1:0")
-    crew = Crew(stack, 2)
-    await crew.start("--config", str(config))
+    crew = await Crew.started(stack, 2, "--config", str(config))
     # Who may open a Unix socket need not say who they are.
     listen(f"http+unix://{tmp_path / 'socket'}", "http://127.0.0.1:0")
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 2)
+    await crew.reload()
     assert any("http.listen" in line["detail"] for line in crew.told("setting takes a restart"))
     roll(crew)
     await crew.line("workers are restarted")
@@ -79,8 +75,7 @@ async def test_a_listener_with_a_name_stays_what_it_is(stack: AsyncExitStack, tm
         config.write_text(f'{http}[[listener]]\nname = "main"\nurl = "{scheme}://127.0.0.1:0"\n')
 
     listen("mqtt")
-    crew = Crew(stack, 2)
-    await crew.start("--config", str(config))
+    crew = await Crew.started(stack, 2, "--config", str(config))
     listen("ws")
     async with aiohttp.request("POST", crew.daemon.started["http"][0] + "/api/v5/reload") as answer:
         assert any('listener "main"' in line for line in (await answer.json())["restart"])
@@ -99,17 +94,14 @@ async def test_a_worker_that_does_not_start_ends_it_and_keeps_what_reloads_have_
     """It starts with what takes a restart as it was before."""
     config = tmp_path / "canopy.toml"
     config.write_text("")
-    crew = Crew(stack, 2)
-    await crew.start("--config", str(config))
+    crew = await Crew.started(stack, 2, "--config", str(config))
     (tmp_path / "file").write_text("")
     members_only = "[mqtt]\nallow_anonymous = false\n"
     recorder = f'[recorder]\ndirectory = "{tmp_path / "file"}"\nrequired = true\n'
     config.write_text(members_only)
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 2)
+    await crew.reload()
     config.write_text(members_only + recorder)
-    crew.daemon.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(crew.told("settings reloaded")) == 4)
+    await crew.reload()
     other = crew.pids["w1"]
     roll(crew)
     line = await crew.line("rolling restart stopped", worker="w0")
@@ -124,8 +116,7 @@ async def test_a_worker_that_does_not_start_ends_it_and_keeps_what_reloads_have_
 async def test_behind_a_reload_it_has_what_that_has_read(stack: AsyncExitStack, tmp_path: Path) -> None:
     config = tmp_path / "canopy.toml"
     config.write_text("")
-    crew = Crew(stack, 2)
-    await crew.start("--config", str(config))
+    crew = await Crew.started(stack, 2, "--config", str(config))
     config.write_text(f'[recorder]\ndirectory = "{tmp_path / "record"}"\n')
     crew.daemon.process.send_signal(signal.SIGHUP)
     roll(crew)

@@ -26,9 +26,7 @@ from tests.workers.crew import HOUR, Crew, accepted, runs
 @pytest.fixture
 async def own(stack: AsyncExitStack) -> Crew:
     """Three workers for a test that ends them."""
-    made = Crew(stack, 3)
-    await made.start()
-    return made
+    return await Crew.started(stack, 3)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -62,8 +60,7 @@ async def test_a_killed_worker_gets_what_its_clients_had_retained_from_the_other
 
 async def test_who_is_connected_at_any_worker_is_said_at_all(stack: AsyncExitStack) -> None:
     """What a killed worker has said of clients that do not come back is cleared by the next one."""
-    crew = Crew(stack, 3)
-    await crew.start("--set", "presence.topic=here")
+    crew = await Crew.started(stack, 3, "--set", "presence.topic=here")
     names = [next(crew.names(worker)) for worker in range(3)]
     watcher = await crew.join(names[0], ("here/#", 1))
 
@@ -182,9 +179,7 @@ async def test_a_worker_can_have_as_many_descriptors_as_the_system_allows(crew: 
     (forks,) = crew.children
     _, hard = resource.prlimit(forks, resource.RLIMIT_NOFILE)
     resource.prlimit(forks, resource.RLIMIT_NOFILE, (hard - 1, hard))
-    before = crew.pids["w0"]
-    await crew.kill(0)
-    await until(lambda: crew.pids["w0"] != before, "w0 serves again")
+    await crew.restarted(0)
     assert resource.prlimit(crew.pids["w0"], resource.RLIMIT_NOFILE) == (hard, hard)
 
 
@@ -267,8 +262,7 @@ async def test_clients_that_leave_before_their_worker_is_back_hurt_nobody(crew: 
 
 @pytest.mark.long
 async def test_a_worker_that_hangs_is_killed_and_its_clients_are_served(stack: AsyncExitStack) -> None:
-    crew = Crew(stack, 2)
-    await crew.start()
+    crew = await Crew.started(stack, 2)
     os.kill(crew.pids["w1"], signal.SIGSTOP)
     waiting = await crew.knock(next(crew.names(1)))
     line = await crew.line("worker does not answer", worker="w1")
@@ -278,8 +272,7 @@ async def test_a_worker_that_hangs_is_killed_and_its_clients_are_served(stack: A
 
 @pytest.mark.crowd
 async def test_five_thousand_clients_of_a_killed_worker_are_served(stack: AsyncExitStack) -> None:
-    crew = Crew(stack, 2)
-    await crew.start()
+    crew = await Crew.started(stack, 2)
     names = list(islice(crew.names(1), 5_000))
     await crew.kill(1)
     refused = await asyncio.to_thread(all_connect, crew.daemon.port, names)

@@ -34,16 +34,14 @@ async def leave(crew: Crew, peers: list[Peer], prefix: str) -> None:
 
 async def test_as_many_clients_get_in_as_may(stack: AsyncExitStack) -> None:
     """And as many others when they have left; what a killed worker had is free."""
-    crew = Crew(stack, 3)
-    await crew.start("--set", "limits.max_connections=30", "--set", "log.level=info")
+    crew = await Crew.started(stack, 3, "--set", "limits.max_connections=30", "--set", "log.level=info")
     for prefix in ("a", "b"):
         inside, refused = await come(crew, 50, prefix)
         assert len(inside) == 30
         assert refused == [BUSY] * 20
         await leave(crew, inside, prefix)
     inside, _ = await come(crew, 30, "c")
-    await crew.kill(1)
-    await crew.line("worker serves again", worker="w1")
+    await crew.restarted(1)
     others, _ = await come(crew, 50, "d")
     lost = [peer for peer in inside if peer.reader.at_eof()]
     assert lost
@@ -52,8 +50,7 @@ async def test_as_many_clients_get_in_as_may(stack: AsyncExitStack) -> None:
 
 async def test_an_address_has_its_limit_at_all_workers(stack: AsyncExitStack) -> None:
     """A client that replaces its own connection is let in."""
-    crew = Crew(stack, 3)
-    await crew.start("--set", "limits.max_connections_per_address=4", "--set", "log.level=info")
+    crew = await Crew.started(stack, 3, "--set", "limits.max_connections_per_address=4", "--set", "log.level=info")
     inside, refused = await come(crew, 6, "a")
     assert len(inside) == 4
     assert refused == [QUOTA] * 2
@@ -68,8 +65,7 @@ async def test_an_address_has_its_limit_at_all_workers(stack: AsyncExitStack) ->
 
 async def test_all_workers_keep_as_many_sessions_as_may_be(stack: AsyncExitStack) -> None:
     """One worker may have them all, since the others need none; then none of them begins another one."""
-    crew = Crew(stack, 3)
-    await crew.start("--set", "session.max_sessions=6")
+    crew = await Crew.started(stack, 3, "--set", "session.max_sessions=6")
 
     async def begin(client_id: str) -> int:
         peer = await crew.knock(client_id, clean=False, props=((SESSION_EXPIRY, 100),))
@@ -91,14 +87,12 @@ async def test_all_workers_keep_as_many_sessions_as_may_be(stack: AsyncExitStack
 async def test_a_user_keeps_as_much_at_all_workers_as_at_one_process(stack: AsyncExitStack) -> None:
     """Nearly all of it at one worker, and nothing more at the others then."""
     limit = ("--set", "limits.max_user_bytes=100_000")
-    alone = Crew(stack, 1)
-    await alone.start(*limit)
+    alone = await Crew.started(stack, 1, *limit)
     peer = await alone.join("client")
     most = 0
     while await peer.subscribe(f"filter/{most}") == (0,):
         most += 1
-    crew = Crew(stack, 3)
-    await crew.start(*limit)
+    crew = await Crew.started(stack, 3, *limit)
     others = [await crew.join(next(crew.names(worker))) for worker in (0, 2)]
     peer = await crew.join(next(crew.names(1)))
     kept = 0

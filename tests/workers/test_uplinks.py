@@ -141,8 +141,7 @@ async def test_what_waits_for_an_upstream_goes_along_to_another_number_of_worker
     sent: list[bytes] = []
     for workers in (3, 2, 1, 3):
         if workers != linked.below.workers or sent:
-            linked.below = Crew(stack, workers)
-            await linked.below.start("--config", str(linked.config), *store)
+            linked.below = await Crew.started(stack, workers, "--config", str(linked.config), *store)
         for name in ("x", "y", "z"):
             peer = await linked.below.join(name)
             sent.append(f"{workers} {name}".encode())
@@ -152,7 +151,6 @@ async def test_what_waits_for_an_upstream_goes_along_to_another_number_of_worker
     above = linked.above = Crew(stack, 1)
     await above.start("--port", str(port))
     watcher = await above.join("above", ("a", 1))
-    linked.below = Crew(stack, 2)
-    await linked.below.start("--config", str(linked.config), *store)
+    linked.below = await Crew.started(stack, 2, "--config", str(linked.config), *store)
     assert sorted([(await watcher.message()).payload for _ in sent]) == sorted(sent)
     assert await heard(watcher) == []

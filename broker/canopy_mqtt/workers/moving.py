@@ -212,11 +212,7 @@ def _former(settings: Settings, workers: int) -> Settings:
     for section, name in (*TOTALS, ("limits", "max_user_bytes")):
         # What one has for another one finds room there, though it counts at both for a moment.
         update[section] = update.get(section, getattr(settings, section)).model_copy(update={name: 0})
-    made = settings.model_copy(update=update)
-    if "listen" not in settings.model_fields_set:
-        # Beside tables the default does not apply.
-        made.model_fields_set.discard("listen")
-    return made
+    return settings.model_copy(update=update)
 
 
 def _nobody(arrival: Arrival, sock: socket.socket) -> None:

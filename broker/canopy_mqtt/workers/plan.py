@@ -111,11 +111,7 @@ def settings_of(worker: int, settings: Settings, folder: Path, people: bool) -> 
     if settings.recorder.directory:
         own = str(part(Path(settings.recorder.directory), worker))
         update["recorder"] = settings.recorder.model_copy(update={"directory": own})
-    made = settings.model_copy(update=update)
-    if "listen" not in settings.model_fields_set:
-        # Beside tables the default does not apply.
-        made.model_fields_set.discard("listen")
-    return made
+    return settings.model_copy(update=update)
 
 
 def _share(settings: Settings) -> int:
