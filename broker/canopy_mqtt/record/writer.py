@@ -132,7 +132,7 @@ class Writer:
                 self._draft = None
             self._follow(segment)
             self.segments += 1
-            self.events += segment.rows
+            self.events += segment.contents.rows
             self.bytes += segment.path.stat().st_size
 
     def abandon(self) -> None:

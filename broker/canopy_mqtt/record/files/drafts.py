@@ -114,7 +114,8 @@ def _finished(root: Path, path: Path) -> Recovered | None:
         if made is not None:
             made.abandon()
         raise
-    return Recovered(made.place, made.rows, made.from_seq, made.to_seq)
+    found = made.contents
+    return Recovered(made.place, found.rows, found.from_seq, found.to_seq)
 
 
 def _whole(path: Path) -> Iterator[Any]:

@@ -15,7 +15,6 @@ import json
 import mmap
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ import pyarrow.parquet as pq
 
 from canopy_mqtt.record.files.drafts import Recovered, recover
 from canopy_mqtt.record.files.private import make_folder, opener
-from canopy_mqtt.record.files.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
+from canopy_mqtt.record.files.segment import COUNTED, MANIFESTS, UNFINISHED, Contents, manifest_path, write_manifest
 from canopy_mqtt.record.schema import SCHEMA
 
 STATE: Final = ".recorder"
@@ -319,26 +318,11 @@ def check_columns(file: Any) -> None:
 
 def describe(root: Path, place: str) -> dict[str, Any]:
     """Make the manifest of a segment from its rows. Raises OSError, ArrowException."""
-    path = root / place
-    kinds: Counter[str] = Counter()
-    gaps: list[list[int]] = []
-    rows = 0
-    seqs: list[int] = []
-    times: list[int] = []
-    runs: list[str] = []
+    path, found = root / place, Contents()
     with pq.ParquetFile(path) as file:
         check_columns(file)
-        names = ["seq", "kind", "ts", "run_id", "from_seq", "to_seq", "n"]
-        for batch in file.iter_batches(65_536, columns=names):
-            rows += batch.num_rows
-            kinds.update(batch.column("kind").to_pylist())
-            seqs += [batch.column("seq")[0].as_py(), batch.column("seq")[-1].as_py()]
-            stamps = batch.column("ts").cast(pa.int64()).to_pylist()
-            times += [min(stamps), max(stamps)]
-            runs = runs or [batch.column("run_id")[0].as_py()]
-            for row in batch.select(["kind", "from_seq", "to_seq", "n"]).to_pylist():
-                if row["kind"] == "gap":
-                    gaps.append([row["from_seq"], row["to_seq"], row["n"]])
-    if not rows:
+        for batch in file.iter_batches(65_536, columns=COUNTED):
+            found.add(batch)
+    if not found.rows:
         raise ValueError(f"{path}: a segment without events")
-    return manifest(place, path, runs[0], rows, (min(seqs), max(seqs)), (min(times), max(times)), kinds, gaps)
+    return found.manifest(place, path)

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +30,53 @@ from canopy_mqtt.record.schema import FORMAT, SCHEMA
 MANIFESTS: Final = "_manifests"
 UNFINISHED: Final = ".inprogress"
 CHUNK: Final = 1 << 20
+COUNTED: Final = ["seq", "kind", "ts", "run_id", "from_seq", "to_seq", "n"]
+"""The columns that a manifest is made of."""
+
+
+class Contents:
+    """What a manifest says of the rows of a segment."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.from_seq = self.to_seq = 0
+        self._run_id = ""
+        self._first_ts = self._last_ts = 0
+        self._kinds: Counter[str] = Counter()
+        self._gaps: list[list[int]] = []
+
+    def add(self, batch: Any) -> None:
+        """Count rows, which have at least the columns `COUNTED`."""
+        seq, ts = (pc.min_max(batch.column(name).cast(pa.int64())).as_py() for name in ("seq", "ts"))
+        if not self.rows:
+            self._run_id = batch.column("run_id")[0].as_py()
+            self.from_seq, self._first_ts = seq["min"], ts["min"]
+        self.rows += batch.num_rows
+        self.from_seq, self.to_seq = min(self.from_seq, seq["min"]), max(self.to_seq, seq["max"])
+        self._first_ts, self._last_ts = min(self._first_ts, ts["min"]), max(self._last_ts, ts["max"])
+        self._kinds.update(
+            {each["values"]: each["counts"] for each in pc.value_counts(batch.column("kind")).to_pylist()}
+        )
+        if batch.column("from_seq").null_count < batch.num_rows:
+            gaps = batch.filter(pc.is_valid(batch.column("from_seq")))
+            self._gaps += [[row["from_seq"], row["to_seq"], row["n"]] for row in gaps.to_pylist()]
+
+    def manifest(self, place: str, path: Path) -> dict[str, Any]:
+        """Return the manifest of the file `path`, which has these rows. Raises OSError."""
+        return {
+            "format": FORMAT,
+            "segment": place,
+            "run_id": self._run_id,
+            "rows": self.rows,
+            "from_seq": self.from_seq,
+            "to_seq": self.to_seq,
+            "first_ts": moment(self._first_ts),
+            "last_ts": moment(self._last_ts),
+            "kinds": dict(sorted(self._kinds.items())),
+            "bytes": path.stat().st_size,
+            "sha256": checksum(path),
+            "gaps": self._gaps,
+        }
 
 
 class Segment:
@@ -38,7 +86,6 @@ class Segment:
         self.place = f"date={begun:%Y-%m-%d}/hour={begun:%H}/seg-{run_id}-{first_seq:015d}.parquet"
         self.path = root / self.place
         self._root = root
-        self._run_id = run_id
         self._draft = self.path.with_name(f".{self.path.stem}{UNFINISHED}")
         make_folder(self._draft.parent)
         self._file = open(self._draft, "wb", opener=opener)  # noqa: SIM115  it outlives this function
@@ -48,13 +95,7 @@ class Segment:
             self._discard()
             raise
         self.opened_at = time.monotonic()
-        self.rows = 0
-        self.from_seq = first_seq
-        self.to_seq = first_seq
-        self._first_ts = first_ts_us
-        self._last_ts = first_ts_us
-        self._kinds: dict[str, int] = {}
-        self._gaps: list[list[int]] = []
+        self.contents = Contents()
         self.manifest: dict[str, Any] = {}
         """Its manifest, when it is finished."""
 
@@ -69,16 +110,7 @@ class Segment:
 
     def add(self, batch: Any) -> None:
         """Add rows, in order. Raises OSError."""
-        self.rows += batch.num_rows
-        self.to_seq = batch.column("seq")[-1].as_py()
-        span = pc.min_max(batch.column("ts").cast(pa.int64()))
-        self._first_ts = min(self._first_ts, span["min"].as_py())
-        self._last_ts = max(self._last_ts, span["max"].as_py())
-        for count in pc.value_counts(batch.column("kind")).to_pylist():
-            self._kinds[count["values"]] = self._kinds.get(count["values"], 0) + count["counts"]
-        if batch.column("from_seq").null_count < batch.num_rows:
-            gaps = batch.filter(pc.is_valid(batch.column("from_seq")))
-            self._gaps += [[row["from_seq"], row["to_seq"], row["n"]] for row in gaps.to_pylist()]
+        self.contents.add(batch)
         self._rows.add(batch)
 
     def finish(self) -> None:
@@ -89,16 +121,7 @@ class Segment:
         self._file.close()
         self._draft.rename(self.path)
         sync_folders(self._root, self.path)
-        self.manifest = manifest(
-            self.place,
-            self.path,
-            self._run_id,
-            self.rows,
-            (self.from_seq, self.to_seq),
-            (self._first_ts, self._last_ts),
-            self._kinds,
-            self._gaps,
-        )
+        self.manifest = self.contents.manifest(self.place, self.path)
         write_manifest(self._root, self.place, self.manifest)
 
     def abandon(self) -> None:
@@ -111,32 +134,6 @@ class Segment:
             self._file.close()
         with contextlib.suppress(OSError):
             self._draft.unlink(missing_ok=True)
-
-
-def manifest(
-    place: str,
-    path: Path,
-    run_id: str,
-    rows: int,
-    seqs: tuple[int, int],
-    times_us: tuple[int, int],
-    kinds: Mapping[str, int],
-    gaps: list[list[int]],
-) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "segment": place,
-        "run_id": run_id,
-        "rows": rows,
-        "from_seq": seqs[0],
-        "to_seq": seqs[1],
-        "first_ts": moment(times_us[0]),
-        "last_ts": moment(times_us[1]),
-        "kinds": dict(sorted(kinds.items())),
-        "bytes": path.stat().st_size,
-        "sha256": checksum(path),
-        "gaps": gaps,
-    }
 
 
 def moment(us: int) -> str:
