@@ -52,7 +52,7 @@ MAX_CALLS = {
     "QoS 0 PUBLISH to one subscriber": 19,
     "QoS 1 PUBLISH to an absent session": 29,
     "SUBSCRIBE that two retained messages match": 64,
-    "lost connection with a will": 42,
+    "lost connection with a will": 44,
 }
 """Calls of the broker's functions for one packet of each way (`tests.support.called.counted`)."""
 
