@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 
@@ -27,10 +28,9 @@ def ratio(ours: float | None, theirs: float | None) -> float | None:
 
 def merged(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
     """Add up counts by value."""
-    total: dict[int, int] = {}
+    total: Counter[int] = Counter()
     for part in parts:
-        for value, count in part.items():
-            total[value] = total.get(value, 0) + count
+        total.update(part)
     return total
 
 

@@ -11,6 +11,7 @@ It runs nothing (``contest`` does), and averages no runs: a median of few noisy 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -18,8 +19,9 @@ from typing import Any, Final, Literal
 from canopy_load.brokers.registry import Peer
 from canopy_load.brokers.stats import median, ratio
 from canopy_load.report.result import PARTLY, Result
-from canopy_load.report.wording import DASH, micros, micros_exact, number, percent, things
+from canopy_load.report.wording import DASH, micros, micros_exact, number, percent
 from canopy_mqtt.pages import plain
+from canopy_mqtt.words import counted
 
 FORMAT: Final = 1
 """Version of `compare.json`; it grows when a key changes its meaning or goes away."""
@@ -132,10 +134,9 @@ class Entrant:
             count = sum(getattr(result.deliveries, word) for result in runs)
             if count:
                 found.append(f"{count:,} {word}")
-        errors: dict[str, int] = {}
+        errors: Counter[str] = Counter()
         for result in runs:
-            for text, count in result.errors.items():
-                errors[text] = errors.get(text, 0) + count
+            errors.update(result.errors)
         found += [f"{plain(text)} ({count:,} times)" if count > 1 else plain(text) for text, count in errors.items()]
         if any(result.reconciled is not None and result.reconciled.agrees is False for result in runs):
             found.append("what it says it dropped is not what was seen missing")
@@ -206,7 +207,7 @@ class Comparison:
     @property
     def played(self) -> str:
         """How it was played, in words."""
-        return f"{things(self.rounds, 'round')}, brokers in turn"
+        return f"{counted(self.rounds, 'round')}, brokers in turn"
 
     def as_json(self) -> dict[str, Any]:
         """Everything, each run with its own summary (see ``result``)."""

@@ -47,6 +47,7 @@ from canopy_load.errors import LoadError
 from canopy_load.report import assemble
 from canopy_load.report.result import Result
 from canopy_load.scenario.plan import SECOND, Plan
+from canopy_mqtt.words import counted
 
 NO_PROGRESS: Final = 10.0
 """Seconds without a client coming up, after which the stages begin without the missing ones."""
@@ -124,7 +125,7 @@ class Conductor:
         if pid is None:
             pid = await asyncio.to_thread(broker_usage.find, target.host, target.port)
         self._watch = broker_usage.ProcessUsage(pid) if pid is not None else None
-        self._phase(f"starting {job.processes} process{'es' if job.processes > 1 else ''}")
+        self._phase(f"starting {counted(job.processes, 'process', 'processes')}")
         listener = Listener(f"load-{self._run}-listener", *self._plan.any_credentials())
         opening = asyncio.create_task(listener.open(target))
         try:

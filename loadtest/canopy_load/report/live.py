@@ -40,11 +40,11 @@ from canopy_load.report.wording import (
     memory,
     micros,
     number,
-    things,
     threshold_rows,
 )
 from canopy_load.scenario.scenario_schema import Scenario
 from canopy_mqtt.pages import plain
+from canopy_mqtt.words import counted
 
 REDRAW: Final = 0.1
 """Seconds between two drawings at the least, where clients come by the thousand."""
@@ -301,7 +301,7 @@ class _Groups:
             if rest or cells["notes"]:
                 notes.append(f"{cells['group']}: {'; '.join([*rest, *filter(None, [cells['notes']])])}")
         if self._more:
-            notes.append(f"and {things(self._more, 'further group')}, see the report")
+            notes.append(f"and {counted(self._more, 'further group')}, see the report")
         return notes
 
 
@@ -313,7 +313,7 @@ def _errors_table(result: Result) -> Table:
     for what, times in found[:ERRORS]:
         table.add_row(f"{times:,} ×", Text(plain(what)))
     if len(found) > ERRORS:
-        table.add_row("", Text(f"and {things(len(found) - ERRORS, 'further kind')} of errors, see the report", "dim"))
+        table.add_row("", Text(f"and {counted(len(found) - ERRORS, 'further kind')} of errors, see the report", "dim"))
     return table
 
 

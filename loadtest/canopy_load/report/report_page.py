@@ -22,10 +22,10 @@ from canopy_load.report.wording import (
     group_cells,
     latency_rows,
     number,
-    things,
     threshold_rows,
 )
 from canopy_mqtt.pages import Markup, document, element, facts, folded_text, joined, plotted, table, text
+from canopy_mqtt.words import counted
 
 WORST: Final = 50
 """Pairs on the page; the worst 1,000 are in `summary.json`."""
@@ -71,7 +71,7 @@ def _header(result: Result) -> Markup:
         ("broker", result.broker or "unknown"),
         ("begun", f"{begun} UTC"),
         ("measured", f"{number(result.measured_seconds)} s"),
-        ("generator", things(result.processes, "process", "processes")),
+        ("generator", counted(result.processes, "process", "processes")),
     ]
     notes = joined(element("li", finding.text, class_=finding.tone) for finding in findings(result))
     return element(
@@ -124,7 +124,7 @@ def _groups(result: Result) -> Markup:
         rows.append([joined([text(name), element("small", notes)]) if notes else name, *figures_of])
     shown = table(GROUP_HEADINGS[:-1], rows, left=("group", "role")) if rows else _line("There were no groups.")
     more = len(result.groups) - GROUPS
-    rest = _line(f"{things(more, 'further group')}: see summary.json.") if more > 0 else Markup()
+    rest = _line(f"{counted(more, 'further group')}: see summary.json.") if more > 0 else Markup()
     about = element(
         "p", "The whole run; received, lost and latency are those of deliveries to the group.", class_="about"
     )
@@ -137,7 +137,7 @@ def _pairs(result: Result) -> Markup:
     if not result.pairs:
         return joined([heading, _line("No pair of a publisher and a subscriber was judged.")])
     if not worst:
-        checked = things(len(result.pairs), "pair")
+        checked = counted(len(result.pairs), "pair")
         return joined(
             [heading, _line(f"None: nothing was missed or doubled between {checked} of publisher and subscriber.")]
         )
@@ -159,7 +159,7 @@ def _pairs(result: Result) -> Markup:
     ]
     left = ("publisher", "subscriber", "group")
     shown = table((*left, "due", "received", "lost", "doubled", "reordered", "altered"), rows, left=left)
-    about = f"{len(worst):,} of {things(len(result.pairs), 'pair')} missed, doubled, reordered or altered something"
+    about = f"{len(worst):,} of {counted(len(result.pairs), 'pair')} missed, doubled, reordered or altered something"
     about += f"; the worst {WORST} are shown, up to 1,000 are in summary.json." if len(worst) > WORST else "."
     return joined([heading, shown, element("p", about, class_="about")])
 
@@ -170,7 +170,7 @@ def _errors(result: Result) -> Markup:
         return joined([element("h2", "Errors"), _line("None.")])
     shown = table(("error", "times"), [[what, number(times)] for what, times in found[:ERRORS]], left=("error",))
     more = len(found) - ERRORS
-    rest = _line(f"{things(more, 'further kind')}: see summary.json.") if more > 0 else Markup()
+    rest = _line(f"{counted(more, 'further kind')}: see summary.json.") if more > 0 else Markup()
     return joined([element("h2", "Errors"), shown, rest])
 
 

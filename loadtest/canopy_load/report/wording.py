@@ -18,6 +18,7 @@ from typing import Final, Literal
 from canopy_load.report.result import PARTLY, Deliveries, GroupResult, Result, ThresholdResult
 from canopy_load.scenario.thresholds import SHARES, TIMES
 from canopy_mqtt.pages import plain
+from canopy_mqtt.words import counted
 
 DASH: Final = "–"
 
@@ -81,11 +82,6 @@ def percent(part: float, whole: float) -> str:
     return f"{share:.0f} %" if share == int(share) else f"{share:.2g} %" if share < 1 else f"{share:.1f} %"
 
 
-def things(amount: int, one: str, many: str = "") -> str:
-    """`1 message`, `2 messages`."""
-    return f"{amount:,} {one if amount == 1 else many or one + 's'}"
-
-
 def findings(result: Result) -> list[Finding]:
     """Return the findings that a reader needs before any figure, the worst first; at least one."""
     found = [
@@ -133,7 +129,7 @@ def threshold_value(of: ThresholdResult) -> str:
 def _all_is_well(result: Result) -> list[Finding]:
     """That no fault was seen, and of how much that can be said."""
     of = result.deliveries
-    checked = things(of.expected, "delivery", "deliveries")
+    checked = counted(of.expected, "delivery", "deliveries")
     if result.too_little_judged:
         rest = f" Nothing else was lost, doubled, reordered or altered: {checked} checked."
         return [Finding("warn", _unjudged(result) + (rest if of.expected else ""))]
@@ -162,11 +158,11 @@ def _met(result: Result) -> list[Finding]:
     publishes, subscribes = _publishes(result), _subscribes(result)
     if (publishes and subscribes) or result.broken or result.unsent or not result.connect.count:
         return []
-    text = f"{things(result.connect.count, 'client')} connected"
+    text = f"{counted(result.connect.count, 'client')} connected"
     if publishes:
-        text += f" and sent {things(sum(group.sent for group in result.groups), 'message')}"
+        text += f" and sent {counted(sum(group.sent for group in result.groups), 'message')}"
     if subscribes:
-        text += f" and received {things(sum(each.foreign for each in result.seconds), 'message')} of others"
+        text += f" and received {counted(sum(each.foreign for each in result.seconds), 'message')} of others"
     return [Finding("good", f"{text}; no connection broke.")]
 
 
@@ -174,9 +170,9 @@ def _broken(result: Result) -> str:
     """Name the broken connections and the unsent messages, if there are any."""
     parts = []
     if result.broken:
-        parts.append(f"connections broke or failed {things(result.broken, 'time')}")
+        parts.append(f"connections broke or failed {counted(result.broken, 'time')}")
     if result.unsent:
-        parts.append(f"{things(result.unsent, 'message')} that were due could not be sent")
+        parts.append(f"{counted(result.unsent, 'message')} that were due could not be sent")
     return ", and ".join(parts)
 
 
@@ -212,9 +208,9 @@ def _faults(of: Deliveries) -> list[Finding]:
     unconfirmed = f"Unconfirmed: {of.unconfirmed:,} did not come, and the broker never said that it took them."
     known: tuple[tuple[int, Tone, str], ...] = (
         (of.lost, "bad", f"Lost: {of.lost:,} of {of.expected:,} ({percent(of.lost, of.expected)}){told}."),
-        (of.duplicates, "bad", f"Doubled: {things(of.duplicates, 'copy', 'copies')} too many."),
-        (of.reordered, "bad", f"Reordered: {things(of.reordered, 'message')} after a later one of its stream."),
-        (of.altered, "bad", f"Altered: {things(of.altered, 'message')} with another topic or payload."),
+        (of.duplicates, "bad", f"Doubled: {counted(of.duplicates, 'copy', 'copies')} too many."),
+        (of.reordered, "bad", f"Reordered: {counted(of.reordered, 'message')} after a later one of its stream."),
+        (of.altered, "bad", f"Altered: {counted(of.altered, 'message')} with another topic or payload."),
         (of.unconfirmed, "warn", unconfirmed),
     )
     return [Finding(tone, text) for count, tone, text in known if count]
@@ -228,7 +224,7 @@ def _ledger(result: Result) -> list[Finding]:
 
 
 def _unanswered(result: Result) -> list[Finding]:
-    missing, of = result.unanswered, things(result.requests, "request")
+    missing, of = result.unanswered, counted(result.requests, "request")
     text = f"Unanswered: {missing:,} of {of} ({percent(missing, result.requests)})."
     return [Finding("bad", text)] if missing else []
 
@@ -243,7 +239,7 @@ def _troubles(groups: list[GroupResult]) -> list[Finding]:
     }
     counts = {name: sum(getattr(group, name) for group in groups) for name in texts}
     return [
-        Finding("warn", text.format(things(counts[name], one))) for name, (one, text) in texts.items() if counts[name]
+        Finding("warn", text.format(counted(counts[name], one))) for name, (one, text) in texts.items() if counts[name]
     ]
 
 

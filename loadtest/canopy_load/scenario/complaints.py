@@ -94,11 +94,6 @@ def cut(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
-def one_line(text: str) -> str:
-    """The text with line ends and control characters spelt out: a name or value may hold any."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
-
-
 def _line(fault: ErrorDetails, data: Any, origin: Origin) -> str:
     place = fault["loc"]
     kind = fault["type"]

@@ -24,12 +24,13 @@ from pydantic import ValidationError
 
 from canopy_load.errors import Misuse
 from canopy_load.scenario import overrides as flags
-from canopy_load.scenario.complaints import Place, complaints, one_line, suggest
+from canopy_load.scenario.complaints import Place, complaints, suggest
 from canopy_load.scenario.overrides import Override, OverrideError
 from canopy_load.scenario.patterns import Pattern
 from canopy_load.scenario.plan import Plan, PlanError
 from canopy_load.scenario.scenario_schema import Scenario
 from canopy_load.scenario.toml_text import dumps
+from canopy_mqtt.pages import plain
 
 SUFFIX: Final = ".toml"
 HIDDEN: Final = "********"
@@ -41,7 +42,7 @@ class ScenarioError(Misuse):
     """A scenario that cannot be found, read or played. Its text is one line for each problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(one_line(problem) for problem in problems)
+        self.problems = tuple(plain(problem) for problem in problems)
         super().__init__("\n".join(self.problems))
 
 
@@ -66,7 +67,7 @@ def load(name_or_path: str, overrides: Sequence[str] = (), scale: float | None =
     moved = _anchor(data, Path()) or moved
     scenario = _playable(source, data, changes)
     if changes or moved:
-        text = f"# {one_line(_with(source, changes))}\n\n{dumps(data)}"
+        text = f"# {plain(_with(source, changes))}\n\n{dumps(data)}"
     return scenario, text
 
 
