@@ -113,12 +113,13 @@ def test_the_command_meters_an_attack(tmp_path: Path, capsys: pytest.CaptureFixt
     file = tmp_path / "out.json"
     code = runner.main(BENCH, ["share-groups-of", "--quick", "--json", str(file)])
     [result] = json.loads(file.read_text())["results"]
-    # What a PING waited for, and how much of the attack came through in the time, is the machine's to say.
+    # What a PING waited for, how much of the attack came through in the time, and whether the process had to ask the
+    # system for memory, is the machine's to say.
     assert code == (1 if result["failure"] else 0), capsys.readouterr().out
     assert "lost" not in result["failure"]
     assert result["row"] == "share-groups-of-everything"
     figures = result["steps"][""]
-    assert min(figures[name] for name in ("sent MB", "grew MB", "messages", "PING ms")) > 0
+    assert min(figures[name] for name in ("sent MB", "messages", "PING ms")) > 0 <= figures["grew MB"]
     [[line]] = result["runs"]
     assert "SUBACK 0x97 ×900" in line["notes"]
 

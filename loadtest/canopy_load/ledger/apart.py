@@ -2,12 +2,8 @@
 limits that ``docs/cluster.md`` names for Canopy.
 
 Owns: `Apart`, and what is said of a session (`of_session`), which nodes may have in a database. `Apart` promises to
-excuse the order of messages that their publisher sent by different nodes, and an older retained message, also for
-Retain Handling 2, at a node that a newer one can hardly have reached; to a session at one node, or another member, a
-second copy of what its publisher sent by two, and one with QoS 0 to a client that has changed nodes; from a database,
-DUP 0 in a second copy with QoS 1, RETAIN 1 in what another node was sent a moment after a SUBACK, and the loss of what
-was on its way from or to a node that stood still, to a session that ends with its connection; a connection that can
-hardly know of a later one at another node; nothing else.
+excuse what the list at the end of "What is judged" in ``docs/prove.md`` names, each for the clients, the nodes and the
+time that stand there, and nothing else.
 """
 
 from __future__ import annotations
