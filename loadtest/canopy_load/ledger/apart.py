@@ -97,8 +97,8 @@ class Apart:
                 if self._database is None or asked.as_published or not publish.retain:
                     return False
                 # A will may come from any node.
-                elsewhere = publish.will or self._node(came.client, came.at) not in self._sent_by(publish, came.at)
-                return elsewhere and self._database.at_once(asked.ended, publish.since)
+                others = self._sent_by(publish, came.at) - {self._node(came.client, came.at)}
+                return (publish.will or bool(others)) and self._database.at_once(asked.ended, publish.since)
             case "DUP", [Publish(), Delivery(), Delivery() as again] if everywhere:
                 # A database does not keep that it was sent.
                 return again.qos == 1

@@ -43,7 +43,7 @@ NEEDED: Final = (
     ("look_unread", 133, RETAINED),
     ("retained_unfenced", 160, RETAINED),
     ("vector_now", 30_073, NO_PARTS),
-    ("will_unlocked", 2, PARTS),
+    ("will_stays", 38, PARTS),
     ("source_lost", 1, PARTS),
 )
 """Rules, and the first history that breaks a promise without each. No history of a few hundred does so without others:
