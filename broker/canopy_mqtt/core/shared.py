@@ -127,7 +127,7 @@ class Attempt:
             self._told(reason_code)
 
     def take_will(self) -> object | None:
-        """Return by what the store knows the will: whoever takes it says what becomes of it."""
+        """Return by what the store knows the will. The caller tells the store what becomes of it."""
         kept, self.kept_will = self.kept_will, None
         return kept
 

@@ -1,9 +1,8 @@
 """What several nodes do not promise where each session stays at its node, and nodes send each other messages: the
 limits that ``docs/cluster.md`` names for Canopy.
 
-Owns: `Apart`, and what is said of a session (`of_session`), which nodes may have in a database. `Apart` promises to
-excuse what the list at the end of "What is judged" in ``docs/prove.md`` names, each for the clients, the nodes and the
-time that stand there, and nothing else.
+Owns: `Apart`, and what is said of a session (`of_session`), which nodes may have in a database. Promises to excuse what
+``docs/prove.md`` lists for such nodes, and nothing else.
 """
 
 from __future__ import annotations
@@ -65,7 +64,15 @@ class Apart:
     def excuse(self, promise: str, events: list[Event], everywhere: bool = False, once: bool = False) -> bool:
         """Return True if the nodes do not promise what a finding says. `everywhere`: it is about a session that all
         nodes have in a database, in the order in which messages were written there; `once`: about a message of such a
-        session."""
+        session.
+
+        Excused are the order of messages that their publisher sent by different nodes, and an older retained message,
+        also for Retain Handling 2, at a node that a newer one can hardly have reached; to a session at one node, or
+        another member, a second copy of what its publisher sent by two, and one with QoS 0 to a client that has changed
+        nodes; a connection that can hardly know of a later one at another node. With a database: DUP 0 in a second copy
+        with QoS 1, RETAIN 1 in what another node was sent a moment after a SUBACK, and the loss of what was on its way
+        from or to a node that stood still, to a session that ends with its connection.
+        """
         match promise, events:
             case "order", [*_, Delivery(qos=0) as one, Delivery() as other] if self._moved(one, other):
                 return True
@@ -93,8 +100,8 @@ class Apart:
                 if self._database is None or asked.as_published or not publish.retain:
                     return False
                 # A will may come from any node.
-                elsewhere = publish.will or self._node(came.client, came.at) not in self._sent_by(publish, came.at)
-                return elsewhere and self._database.at_once(asked.ended, publish.since)
+                others = self._sent_by(publish, came.at) - {self._node(came.client, came.at)}
+                return (publish.will or bool(others)) and self._database.at_once(asked.ended, publish.since)
             case "DUP", [Publish(), Delivery(), Delivery() as again] if everywhere:
                 # A database does not keep that it was sent.
                 return again.qos == 1

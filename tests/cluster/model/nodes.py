@@ -640,11 +640,13 @@ class Node:
             self.world.close(connection)
         self._forget()
         # Of wills the database decides, whoever says that they have ended.
-        return [
-            shipped.Note(what, None)
+        carried: list[Noted] = [EndedWill(*what.owner, None) for what, _ in notes if isinstance(what, NewWill)]
+        carried += [
+            what
             for what, _ in notes
             if isinstance(what, EndedWill) or (isinstance(what, Publish) and what.will is not None)
         ]
+        return [shipped.Note(what, None) for what in carried]
 
     # -- what happens to the node --------------------------------------------------------------------------------------
 

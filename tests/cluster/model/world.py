@@ -144,7 +144,7 @@ class World(Network):
         client.asked_at = self.now
         if client.with_will:
             number = len(self.wills) + 1
-            connection.delay = self.rng.choice((0, 30))
+            connection.delay = self.rng.choice((0, 100))
             self.wills[number] = Will(connection.delay)
             connection.will = {"topic": "w", "pub": "w1", "n": number, "qos": 1}
         self.nodes[name].connections.append(connection)

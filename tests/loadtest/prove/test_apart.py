@@ -259,6 +259,7 @@ def test_a_node_that_stood_still_may_lose_what_is_live(
     [
         (B, 1.2, SHARED, {}, set()),
         (A, 1.2, SHARED, {}, {"RETAIN"}),  # its own node tells it first
+        (A, 1.2, SHARED, {"again": True}, set()),  # unless another one was sent it, too
         (B, 3.0, SHARED, {}, {"RETAIN"}),  # the look is over
         (B, 1.2, STAY, {}, {"RETAIN"}),  # there is none
         (B, 1.2, SHARED, {"retain": False}, {"RETAIN"}),
@@ -273,6 +274,8 @@ def test_what_is_retained_just_behind_a_suback_may_be_found(
     story.connect("p", 0.5, node)
     story.subscribe("connected-0", 1.0, "r/#", as_published=more.get("as_published", False))
     publish = story.publish(at, 0, "r/0", retain=more.get("retain", True))
+    if "again" in more:
+        story.connect("p", at + 0.05, B)
     story.comes(publish, at + 0.1, client="connected-0", retain=True)
     assert story.broken(durability) == found
 

@@ -502,8 +502,10 @@ class Node:
                     # The group may be new, and is known once the feed has been read.
                     self._feed(partial(self._enter, session, topic_filter))
             case Publish(will=Owner() as will) | EndedWill(will=will):
-                if self._wills is not None:
-                    self._wills.discard(will)
+                if self._wills is not None and will in self._wills:
+                    self._wills.remove(will)
+                    if not self._wills:
+                        self._read_wills()
             case Change(number, _, source, key, _, state) if source and state == ACKNOWLEDGED:
                 session = self.sessions.get(number)
                 if session is not None and session.reading:
@@ -890,8 +892,7 @@ class Node:
                     self.over()
                     return
                 if peer.wills and self._wills is not None and not self._wills:
-                    self._wills = None
-                    self._calls.wills(self._live(self._publish_wills))
+                    self._read_wills()
             elif self._deaths.get(peer.id, 0) < ended:
                 self._deaths[peer.id] = ended
                 self._elsewhere.pop(peer.id, None)
@@ -899,6 +900,10 @@ class Node:
         if not self._reaping and any(peer.orphans for peer in peers):
             self._reaping = True
             self.note(Reap(REAPED), self._reaped)
+
+    def _read_wills(self) -> None:
+        self._wills = None
+        self._calls.wills(self._live(self._publish_wills))
 
     def _publish_wills(self, wills: Sequence[DueWill] | None) -> None:
         self._wills = {each.will for each in wills or ()}

@@ -317,6 +317,9 @@ class SharedStore(Store):
         for what, then in notes:
             if isinstance(what, EndedWill):
                 yield Note(what, None)
+            elif isinstance(what, NewWill):
+                # It may be written, and its client was not accepted.
+                yield Note(EndedWill(*what.owner, None), None)
             elif self.journal.has_position(what):
                 carried = isinstance(what, Publish) and what.session is None
                 if isinstance(what, Publish) and what.retained is not None:
