@@ -178,6 +178,20 @@ class TestSettings:
         assert dict(made.figures())["path"] == "postgresql://db1/canopy, schema plant"
         assert "durable sessions of all nodes, with their queues; all else in memory" in storing.kept(settings)
 
+    def test_nodes_that_share_one_wait_longer_where_nothing_is_set(self) -> None:
+        pytest.importorskip("asyncpg")
+        cluster = {"name": "port", "node": "a", "listen": "mqtt+unix:///a"}
+
+        def window(**terms: float) -> float:
+            store = {"url": "postgresql://me:secret@db1/canopy", **terms}
+            made = storing.make(Settings.model_validate({"store": store, "cluster": cluster}))
+            assert isinstance(made, SharedStore)
+            return made.running._window
+
+        from canopy_mqtt.store.shared.store import SharedStore
+
+        assert (window(), window(commit_window=0.002)) == (0.01, 0.002)
+
     def test_the_start_says_which_database_and_no_password(self) -> None:
         settings = Settings.model_validate({"store": {"url": "postgresql://me:secret@db1/canopy?sslmode=require"}})
         assert storing.place(settings) == "postgresql://db1/canopy, schema canopy"

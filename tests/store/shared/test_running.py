@@ -315,6 +315,42 @@ async def test_a_node_gets_over_lost_connections(nodes: Nodes, proxy: Proxy) -> 
     await place.running.close()
 
 
+async def test_sessions_are_claimed_and_read_together(places: list[Place], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is new takes a call of its own. Of two connections of a client the later one has the session."""
+    here, there = places
+    names = ["s1", "s2", "s3"]
+    for name in names:
+        client = await there.connect(name)
+        assert client.session is not None
+        await there.write(Subscribe(*client.session.owner, "a", 1))
+    database = here.running.database
+    calls: list[tuple[str, list[Any]]] = []
+
+    def spy(name: str) -> None:
+        shipped = getattr(database, name)
+
+        async def call(asked: Sequence[Any], *values: Any, **named: Any) -> Any:
+            calls.append((name, [getattr(each, "session", each) for each in asked]))
+            return await shipped(asked, *values, **named)
+
+        monkeypatch.setattr(database, name, call)
+
+    spy("claim_free")
+    spy("read")
+    connecting = [Client(here, name) for name in ("new", *names, "s2")]
+    here.clients += connecting
+    for client in connecting:
+        here.node.claim(client.name, client)
+    await until(lambda: all(client.session for client in (connecting[1], connecting[3], connecting[4])))
+    assert (calls[0][0], sorted(calls[0][1])) == ("claim_free", names)
+    assert (connecting[2].ends, here.node.by_client["s2"].client) == (1, connecting[4])
+    await until(lambda: not (here.node.unread or here.node.is_reading))
+    calls.clear()
+    await there.publish(b"1")
+    await until(lambda: all(client.got == [b"1"] for client in (connecting[1], connecting[3], connecting[4])))
+    assert sorted(calls[0][1]) == sorted(here.node.by_client[name].id for name in names)
+
+
 async def test_a_group_has_few_large_messages(nodes: Nodes) -> None:
     """PostgreSQL would refuse what is too much at once, again and again."""
     place = Place([], await nodes.open("a"))
