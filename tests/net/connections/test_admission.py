@@ -21,6 +21,7 @@ from canopy_mqtt.net.connections.admission import (
     DoorPlaces,
     admission,
 )
+from canopy_mqtt.net.timers import WheelItem
 from canopy_mqtt.settings import Limits
 from tests.support.runs import examples, for_each
 
@@ -168,7 +169,7 @@ def test_any_limit_asks_for_it(changes: dict[str, Any]) -> None:
     assert asked(Limits(**changes)) is not None
 
 
-class Came:
+class Came(WheelItem):
     """Stands for a connection."""
 
 

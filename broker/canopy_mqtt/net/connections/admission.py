@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.hooks import NodeDoor, Origin
 from canopy_mqtt.core.principal import network
 from canopy_mqtt.core.protocol.backpressure import TokenBucket
-
-if TYPE_CHECKING:
-    from canopy_mqtt.net.connections.connection import Connection
+from canopy_mqtt.net.timers import WheelItem
 
 UNACCEPTED_ROOM: Final = 128
 """Connections above the limit that may wait for their CONNECT, and connections that exist only to be refused; any more
@@ -227,10 +225,10 @@ class DoorPlaces:
     def __init__(self) -> None:
         # The addresses of each node, by where they are known from.
         self._known: dict[str, frozenset[str]] = {}
-        self._address: dict[Connection, str] = {}
+        self._address: dict[WheelItem, str] = {}
         # The oldest first: those of each address, and those of strangers.
-        self._of_address: dict[str, dict[Connection, None]] = {}
-        self._strangers: dict[Connection, None] = {}
+        self._of_address: dict[str, dict[WheelItem, None]] = {}
+        self._strangers: dict[WheelItem, None] = {}
 
     def __len__(self) -> int:
         return len(self._address)
@@ -239,7 +237,7 @@ class DoorPlaces:
         """Set the IP addresses of a node, in place of those from the same source."""
         self._known[source] = frozenset(network(host) for host in hosts if host)
 
-    def take(self, connection: Connection, host: str) -> Connection | None:
+    def take(self, connection: WheelItem, host: str) -> WheelItem | None:
         """Give a place to a connection from an IP address ("": a Unix socket, which is the user's own).
 
         Return the connection that has lost its place for it; None: there was room.
@@ -247,7 +245,7 @@ class DoorPlaces:
         address = network(host) if host else ""
         of_node = not address or any(address in each for each in self._known.values())
         own = self._of_address.get(address, {})
-        giving: Connection | None = None
+        giving: WheelItem | None = None
         if len(own) >= (MAX_OF_NODE if of_node else MAX_OF_STRANGER):
             giving = next(iter(own))
         elif not of_node and len(self._strangers) >= MAX_STRANGERS:
@@ -260,7 +258,7 @@ class DoorPlaces:
             self._strangers[connection] = None
         return giving
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: WheelItem) -> None:
         """Take the place back, if the connection has one."""
         address = self._address.pop(connection, None)
         if address is None:

@@ -178,7 +178,7 @@ class ConnectionTable:
                 # None takes the place of a client: where there are too many of these, one of them is closed.
                 giving = self.at_door.take(connection, connection.origin.host)
                 if giving is not None:
-                    giving.end(ABORT, causes.CONNECTION_LOST)
+                    cast("Connection", giving).end(ABORT, causes.CONNECTION_LOST)
             self.of_nodes += 1
         else:
             admitted = not self.closed and (admission is None or self._admit(connection, admission))
