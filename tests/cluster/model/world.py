@@ -25,6 +25,8 @@ FAULTS: Final = (
     "crash", "restart", "stop", "wake", "cut", "down", "db cut", "db heal", "db restart", "dead", "restart", "wake",
     "db heal",
 )  # fmt: skip
+REST: Final = 600
+"""Events for which nothing may be left to do: each node hears of all that is retained meanwhile."""
 EXPIRY: Final = 150
 """Session Expiry of the clients whose sessions expire, in events."""
 
@@ -368,7 +370,7 @@ class World(Network):
             if state == "cut":
                 self.link_down(*sorted(pair))
         calm = 0
-        while calm < 400:
+        while calm < REST:
             self.now += 1
             if self.now > limit:
                 raise Violation("it does not come to rest: " + self.unrest())
