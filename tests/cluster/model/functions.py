@@ -557,13 +557,13 @@ def claim(
 
 
 def claim_free(
-    tx: Transaction, node: str, incarnation: int, claims: list[tuple[str, bool, int]]
+    tx: Transaction, node: str, incarnation: int, claims: list[tuple[str, int]]
 ) -> Steps[dict[str, dict[str, Any] | None]]:
     """Claim many sessions at once, but for those that do not exist, and those that somebody has locked: client
-    identifier, clean and expiry of each. It waits for nobody while it holds the others."""
+    identifier and expiry of each, none with a clean start. It waits for nobody while it holds the others."""
     yield Lock(("node", node), "k")
     yield "free"
-    asked = {claim[0]: claim for claim in claims}
+    asked = dict(claims)
     free = []
     for _, row in sorted(tx.scan("session"), key=lambda each: each[0]):
         number = ("session", row["row"])
@@ -574,7 +574,7 @@ def claim_free(
             free.append(row["client"])
     out = {}
     for client in free:
-        out[client] = yield from claim(tx, node, incarnation, *asked[client])
+        out[client] = yield from claim(tx, node, incarnation, client, False, asked[client])
     return out
 
 

@@ -535,7 +535,7 @@ class Node:
             return
         waiting, self.unclaimed = self.unclaimed, []
         first = {client_id: client for client_id, client, _ in reversed(waiting)}
-        asked = [(name, *client.terms[:2]) for name, client in first.items()]
+        asked = [(name, client.terms.expiry) for name, client in first.items() if not client.terms.clean]
 
         def claimed(got: Any, error: bool) -> None:
             if not error and None in got.values():
@@ -547,7 +547,10 @@ class Node:
                 else:
                     self.claim_alone(client_id, client, back)
 
-        self.call(functions.claim_free, (self.name, self.incarnation, asked), claimed)
+        if asked:
+            self.call(functions.claim_free, (self.name, self.incarnation, asked), claimed)
+        else:
+            claimed({}, error=False)
 
     def claim_alone(self, client_id: str, client: Holder, back: Callable[[Claimed | Foreign | None], None]) -> None:
         clean, expiry, *_ = client.terms

@@ -442,13 +442,13 @@ async def _due_wills(db: Mirror, node: str, incarnation: int) -> tuple[Any, ...]
     return "SELECT * FROM wills_1($1, $2, 100)", db.nodes[node], incarnation
 
 
-async def _claim_free(db: Mirror, node: str, incarnation: int, claims: list[tuple[str, bool, int]]) -> tuple[Any, ...]:
-    names, clean, expiry = map(list, zip(*claims, strict=True))
+async def _claim_free(db: Mirror, node: str, incarnation: int, claims: list[tuple[str, int]]) -> tuple[Any, ...]:
+    names, expiry = map(list, zip(*claims, strict=True))
     lasting = [NEVER if each >= FOR_EVER else each for each in expiry]
     empty = ["{}"] * len(names)
     return (
-        "SELECT o_client_id, (o_claimed).* FROM claim_free_1($1, $2, $3, $4, $5, $6, true, $6)",
-        db.nodes[node], incarnation, names, clean, lasting, empty,
+        "SELECT o_client_id, (o_claimed).* FROM claim_free_1($1, $2, $3, $4, $5, true, $5)",
+        db.nodes[node], incarnation, names, lasting, empty,
     )  # fmt: skip
 
 

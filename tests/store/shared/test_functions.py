@@ -324,7 +324,7 @@ async def test_a_call_reads_what_it_is_about_however_much_else_is_there(nodes: N
         ),
         lambda: ("SELECT claim_1($1, $2, 's', true, 300, '{}', true)", node.node, node.incarnation),
         lambda: (
-            "SELECT claim_free_1($1, $2, '{s}', '{f}', '{300}', '{\"{}\"}', true, '{\"\"}')", node.node,
+            "SELECT claim_free_1($1, $2, '{s}', '{300}', '{\"{}\"}', true, '{\"\"}')", node.node,
             node.incarnation,
         ),
         lambda: ("SELECT * FROM content_1($1)", owner.session),

@@ -116,7 +116,7 @@ def claims_leave_out_whom_a_group_has_locked(script: Script) -> None:
     locked, free = script.n1.subscriber("s"), script.n1.subscriber("t", "b")
     writer = script.n1.begin(subscribe(locked, "b"))
     script.go(writer, "commit")
-    asked = [(client, False, FOR_EVER) for client in ("new", "s", "t")]
+    asked = [(client, FOR_EVER) for client in ("new", "s", "t")]
     claims = script.begin(functions.claim_free, "n2", script.n2.incarnation, asked)
     got = script.go(claims)
     assert not script.waits(claims)
@@ -124,18 +124,6 @@ def claims_leave_out_whom_a_group_has_locked(script: Script) -> None:
     script.go(writer)
     sessions = script.rows("session")
     assert (sessions[locked["sid"]]["node"], sessions[free["sid"]]["node"]) == ("n1", "n2")
-
-
-def claims_of_a_clean_start_begin_anew(script: Script) -> None:
-    """As one alone does: what came through a share group goes back to it."""
-    owner, other = script.n1.subscriber("m", GROUP), script.n1.subscriber("t", "b")
-    script.n2.write(script.n2.publish(1))
-    script.go(pull(script, "n1", owner))
-    asked = [("m", True, FOR_EVER), ("t", False, FOR_EVER)]
-    got = script.run(functions.claim_free, "n2", script.n2.incarnation, asked)
-    assert (got["m"]["present"], got["t"]["present"]) == (False, True)
-    assert (got["m"]["sid"] != owner["sid"], got["t"]["sid"]) == (True, other["sid"])
-    assert [hint[0] for hint in got["m"]["hints"]] == [script.rows("filter")[GROUP]["share"]]
 
 
 def a_group_is_fenced_by_a_claim(script: Script) -> None:
@@ -551,7 +539,6 @@ HISTORIES: Final[dict[History, tuple[str, str]]] = {
         "(p_client_ids) ORDER BY id FOR UPDATE SKIP LOCKED",
         "(p_client_ids) ORDER BY id FOR UPDATE",
     ),
-    claims_of_a_clean_start_begin_anew: ("clean, expiry, principal, p_any", "false, expiry, principal, p_any"),
     a_group_is_fenced_by_a_clean_start: (
         "        said.session := nextval('session_id');\n    END IF;\n    UPDATE",
         "    END IF;\n    UPDATE",

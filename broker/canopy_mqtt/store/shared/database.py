@@ -445,11 +445,11 @@ class SharedDatabase:
         self, client_ids: Sequence[str], terms: Sequence[Terms], *, any_user: bool = True
     ) -> dict[str, Claimed | Foreign]:
         """Do so with many sessions, but for those that do not exist, and those that somebody has locked; `terms`: of
-        each. Raises Over, FAILURES."""
-        clean, expiry, principals, accounts = map(list, zip(*terms, strict=True))
+        each, without a clean start. Raises Over, FAILURES."""
+        _, expiry, principals, accounts = map(list, zip(*terms, strict=True))
         rows = await self._claims.fetch(
-            "SELECT o_client_id, (o_claimed).* FROM claim_free_1($1, $2, $3, $4, $5, $6, $7, $8)",
-            self.node, self.incarnation, client_ids, clean, expiry, principals, any_user, accounts,
+            "SELECT o_client_id, (o_claimed).* FROM claim_free_1($1, $2, $3, $4, $5, $6, $7)",
+            self.node, self.incarnation, client_ids, expiry, principals, any_user, accounts,
             seconds=self.timeout,
         )  # fmt: skip
         return {client_id: _claimed(*row) for client_id, *row in rows}

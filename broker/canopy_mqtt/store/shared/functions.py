@@ -683,12 +683,13 @@ END $$;
 
 CLAIM_FREE: Final = """
 CREATE FUNCTION claim_free_1(
-    p_node smallint, p_incarnation integer, p_client_ids text[], p_clean boolean[], p_expiry bigint[],
-    p_principals text[], p_any_user boolean, p_accounts text[]
+    p_node smallint, p_incarnation integer, p_client_ids text[], p_expiry bigint[], p_principals text[],
+    p_any_user boolean, p_accounts text[]
 ) RETURNS TABLE (o_client_id text, o_claimed claimed)
 LANGUAGE plpgsql AS $$
 -- Claim many sessions at once, but for those that do not exist, and those that somebody has locked: these are left out,
--- since it waits for nobody while it holds the others.
+-- since it waits for nobody while it holds the others. None with a clean start: that locks deliveries,
+-- which others lock after the wills that the next claim locks.
 DECLARE
     free text[];
 BEGIN
@@ -698,10 +699,10 @@ BEGIN
         SELECT client_id FROM session WHERE client_id = ANY (p_client_ids) ORDER BY id FOR UPDATE SKIP LOCKED
     );
     RETURN QUERY
-        SELECT client_id, claim_1(p_node, p_incarnation, client_id, clean, expiry, principal, p_any_user, account)
+        SELECT client_id, claim_1(p_node, p_incarnation, client_id, false, expiry, principal, p_any_user, account)
             FROM unnest(free) WITH ORDINALITY f (client_id, place)
-            JOIN unnest(p_client_ids, p_clean, p_expiry, p_principals, p_accounts)
-                AS c (client_id, clean, expiry, principal, account) USING (client_id)
+            JOIN unnest(p_client_ids, p_expiry, p_principals, p_accounts)
+                AS c (client_id, expiry, principal, account) USING (client_id)
             ORDER BY place;
 END $$;
 """

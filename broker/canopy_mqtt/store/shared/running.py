@@ -410,8 +410,10 @@ class RunningNode:
     async def _claim_free(
         self, waiting: Sequence[tuple[str, Client]]
     ) -> dict[tuple[str, Client], Claimed | Foreign | None]:
-        """Claim the sessions of those that have not gone; of several of a client the first one's."""
-        clients = {client_id: client for client_id, client in reversed(waiting) if not client.is_gone}
+        """Claim the sessions of those that have not gone, and do not start clean; of several of a client the first
+        one's."""
+        first = {client_id: client for client_id, client in reversed(waiting) if not client.is_gone}
+        clients = {client_id: client for client_id, client in first.items() if not client.terms.clean}
         terms = [client.terms for client in clients.values()]
         found = await self.database.claim_free([*clients], terms, any_user=self._any_user) if terms else {}
         return {(client_id, clients[client_id]): claimed for client_id, claimed in found.items()}
