@@ -352,3 +352,37 @@ def retention(
     job_metrics.note("removed_segments", 0 if dry_run else len(outcome.removed))
     for line in outcome.lines(dry_run):
         typer.echo(line)
+
+
+@app.command()
+@told
+def upload(
+    folder: FolderOption,
+    output: Annotated[
+        str, typer.Option("--output", metavar="URL", help="Where the copy is: s3://BUCKET/PREFIX, or another folder.")
+    ],
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Remove segments here that are there, and whose last event is older."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what the recorder finishes, until Ctrl-C.")
+    ] = False,
+    every: Annotated[str, typer.Option(metavar="TIME", help="With --follow: the time between two looks.")] = "10s",
+) -> None:
+    """Copy finished segments to an object store. Safe while the broker records; needs no Java.
+
+    What is there already is not sent again. The exit code is 3 if a segment is damaged, which is not sent.
+    """
+    age = None if keep is None else timedelta(seconds=seconds(keep, "--keep"))
+    pause = seconds(every, "--every")
+    if pause < 0.1:
+        raise MisuseError(f"--every {every}: at least 100ms")
+    from canopy_pipeline.upload import upload_job
+
+    outcome = upload_job.run(folder, output, age, say, pause if follow else None)
+    typer.echo(outcome.line())
+    for place in outcome.damaged:
+        tell(upload_job.damaged(place))
+    if outcome.damaged:
+        raise typer.Exit(INCOMPLETE)

@@ -32,6 +32,9 @@ HELP: Final = {
     "canopy_job_erased_events": "Events that the last run erased.",
     "canopy_job_merged_segments": "Segments that the last run merged.",
     "canopy_job_removed_segments": "Segments that the last run removed.",
+    "canopy_job_uploaded_segments": "Segments that the last run, or the last look of one that goes on, uploaded.",
+    "canopy_job_upload_waiting_segments": "Segments that are not uploaded yet.",
+    "canopy_job_upload_waiting_bytes": "Their bytes.",
 }
 
 _job: ContextVar[JobMetrics | None] = ContextVar("job metrics", default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,13 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem
 
 from canopy_pipeline.record.segments import find
-from canopy_pipeline.runtime.storage import Local, Storage
+from canopy_pipeline.runtime.storage import Local, Storage, storage
 from tests.pipeline.recorded import BEGIN, Story, write_segment
 
 NOW = BEGIN + timedelta(hours=6)
@@ -39,11 +39,14 @@ def record(folder: Path, hours: int = 3, segments: int = 4, rows: int = 5) -> li
     return written
 
 
-def seen(folder: Path) -> list[int]:
-    """The sequence numbers that a job would read, as often as it would."""
-    files = [file.path.removeprefix("file:") for file in find(None, [str(folder)])]
-    read = pa.concat_tables([pq.ParquetFile(file).read(["seq"]) for file in files])
-    return sorted(read.column("seq").to_pylist())
+def seen(folder: Path | str) -> list[int]:
+    """The sequence numbers that a job would read, as often as it would. `folder`: here, or at an object store."""
+    place = storage(None, str(folder))
+    read = [
+        pq.read_table(io.BytesIO(place.read(file.path.removeprefix(f"{place.path}/"))), columns=["seq"])
+        for file in find(None, [str(folder)])
+    ]
+    return sorted(seq for table in read for seq in table["seq"].to_pylist())
 
 
 def manifests(folder: Path, pattern: str = "*.json") -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ def run(
             locks.enter_context(record.locked())
             if not dry_run:
                 record.settle("retention")
-                _finish(record)
+                finish(record)
         there = {record.name: record.segments() for record in records}
         going = chosen(there, moment, keep, keep_bytes)
         outcome = RetentionOutcome(
@@ -109,11 +109,11 @@ def run(
         if not dry_run:
             for record in records:
                 if going[record.name]:
-                    _remove(record, going[record.name], moment)
+                    remove(record, going[record.name], moment)
     return outcome
 
 
-def _remove(record: RecordFolder, going: Sequence[tuple[Segment, str]], now: datetime) -> None:
+def remove(record: RecordFolder, going: Sequence[tuple[Segment, str]], now: datetime) -> None:
     """Remove segments of a folder, after they were written down."""
     together = 1 if record.local is not None and not record.is_table else TOGETHER
     for at in range(0, len(going), together):
@@ -158,7 +158,7 @@ def _line(segment: Segment, why: str, now: datetime) -> str:
     return json.dumps({"removed_at": now.isoformat(timespec="microseconds"), "why": why, **told, **more})
 
 
-def _finish(record: RecordFolder) -> None:
+def finish(record: RecordFolder) -> None:
     """Remove segments that an interrupted run listed and did not remove."""
     there = record.files()
     try:

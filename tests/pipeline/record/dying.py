@@ -33,6 +33,7 @@ from canopy_pipeline.retention import retention_job as retention
 from canopy_pipeline.tables import tables_job
 from canopy_pipeline.tables.backfill import Range
 from canopy_pipeline.tables.sinks.sink_of import DELTA, PARQUET, POSTGRESQL
+from canopy_pipeline.upload import upload_job as upload
 from tests.pipeline.folder import NOW
 from tests.pipeline.tables.sinks.postgresql_place import terms
 
@@ -54,12 +55,18 @@ def erased(folder: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
+def uploaded(folder: Path) -> None:
+    """`canopy pipeline upload` of a record to another folder, which removes here what is old."""
+    upload.run(str(folder / "record"), str(folder / "copy"), HOUR * 5, [""].append, now=lambda: NOW)
+
+
 JOBS: Final[dict[str, Callable[[Path], object]]] = {
     "compact": lambda folder: compact.run(str(folder), HOUR, 1 << 20, timedelta(0), now=NOW),
     "erase": lambda folder: erase.run(str(folder), erase.Chosen(("a/1",), ("q",)), now=NOW),
     "erase-tables": erased,
     "retention": lambda folder: retention.run(str(folder), HOUR * 5, now=NOW),
     "follow": lambda folder: DeltaFollower(folder).follow(None),
+    "upload": uploaded,
     "tables": lambda folder: payload_tables(folder, PARQUET),
     "tables-delta": lambda folder: payload_tables(folder, DELTA),
     "tables-postgresql": lambda folder: (

@@ -23,7 +23,7 @@ from canopy_pipeline.record.record_folder import RecordFolder
 from canopy_pipeline.record.segments import Choice, find
 from canopy_pipeline.retention import retention_job as retention
 from canopy_pipeline.runtime.storage import CALLS, storage
-from tests.pipeline.folder import NOW, Broken, down_after, record
+from tests.pipeline.folder import NOW, Broken, down_after, record, seen
 from tests.support.s3 import BUCKET, Server, serving
 
 HOUR: Final = timedelta(hours=1)
@@ -68,13 +68,6 @@ def put(server: Server, name: str, objects: dict[str, bytes]) -> str:
 def of(folder: Path) -> dict[str, bytes]:
     """The files of a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def seen(path: str) -> list[int]:
-    """The numbers that a job would read there, as often as it would."""
-    place = storage(None, path)
-    read = [pq.read_table(io.BytesIO(place.read(file.place)), columns=["seq"]) for file in find(None, [path])]
-    return sorted(seq for table in read for seq in table["seq"].to_pylist())
 
 
 def plan(server: Server, path: str, choice: Choice = EVERYTHING) -> tuple[int, Coverage, int]:
