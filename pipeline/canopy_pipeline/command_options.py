@@ -78,8 +78,8 @@ EngineOption = Annotated[
     typer.Option(
         "--engine",
         metavar="ENGINE",
-        help="spark, duckdb (folders of this machine only), or auto: duckdb if it is installed and the segments are "
-        "at most 1 GiB.",
+        help="spark, duckdb (writes to this machine only), or auto: duckdb if it is installed, and all is on this "
+        "machine, with at most 1 GiB of segments.",
     ),
 ]
 MasterOption = Annotated[

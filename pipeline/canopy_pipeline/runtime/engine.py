@@ -1,4 +1,4 @@
-"""The engine that computes the numbers: Spark, or DuckDB for a record of one machine.
+"""The engine that computes the numbers: Spark, or DuckDB on one machine.
 
 Owns: `f` and `Window`, by which the jobs write down what each number is, once; they are those of the engine that is at
 work. And the choice: `--engine auto` takes DuckDB where it is installed and the record is small.
@@ -75,8 +75,8 @@ def chosen(engine: str, inputs: Sequence[str], output: str, options: SparkOption
     if engine == DUCKDB:
         if clustered:
             raise MisuseError("--engine duckdb: --master, --conf, --packages are for Spark; leave them out")
-        if remote:
-            raise MisuseError(f"--engine duckdb: {remote[0]} is not a folder of this machine; --engine spark reads it")
+        if local_path(output) is None:
+            raise MisuseError(f"--engine duckdb: {output} is not a folder of this machine; --engine spark writes there")
         if not there:
             raise PipelineError("--engine duckdb needs DuckDB: in a clone of Canopy, pip install '.[duckdb]'")
         return DUCKDB

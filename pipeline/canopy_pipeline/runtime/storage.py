@@ -35,6 +35,8 @@ PATIENCE: Final = 30.0
 
 CALLS: Final = 32
 """Calls that are under way at once where each costs a way over the network."""
+CHUNK: Final = 8 * 1024 * 1024
+"""Bytes of a file that are copied at once; object stores take parts of at least 5 MiB."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def _s3_settings(spark: SparkSession | None) -> tuple[tuple[str, str], ...]:
     """Return Spark's settings of S3 in pyarrow's words: both read the same place. AWS's own chain fills in the rest."""
 
     def told(name: str) -> str | None:
-        return None if spark is None else spark.conf.get(f"spark.hadoop.fs.s3a.{name}", None)
+        conf = getattr(spark, "conf", None)  # DuckDB has none
+        return None if conf is None else conf.get(f"spark.hadoop.fs.s3a.{name}", None)
 
     settings = {
         "endpoint_override": told("endpoint")
@@ -211,6 +214,15 @@ class Storage:
             head = bytes(opened.read(4))
             opened.seek(max(0, file.size - 4))
             return head + bytes(opened.read(4))
+
+    def fetch(self, file: File, to: str) -> None:
+        """Copy a file to one of this machine. Raises OSError."""
+        with (
+            self._system.open_input_stream(self._root + file.path.removeprefix(self.path)) as source,
+            open(to, "wb") as target,
+        ):
+            while chunk := source.read(CHUNK):
+                target.write(chunk)
 
     # -- writing: each is one step that happens or does not ------------------------------------------------------------
 

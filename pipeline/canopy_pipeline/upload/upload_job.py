@@ -30,14 +30,12 @@ from canopy_pipeline.record.manifests import REMOVED
 from canopy_pipeline.record.record_folder import RecordFolder, Segment, manifest_of, record_folders
 from canopy_pipeline.retention import retention_job
 from canopy_pipeline.runtime.locks import alone_with
-from canopy_pipeline.runtime.storage import MANIFESTS, Storage, local_path, storage
+from canopy_pipeline.runtime.storage import CHUNK, MANIFESTS, Storage, local_path, storage
 
 OWNER: Final = ".upload"
 """Beside a record: its number. Beside a copy: the number of the record that it is of."""
 UPLOADED: Final = "uploaded"
 """Why a segment was removed here."""
-CHUNK: Final = 8 * 1024 * 1024
-"""Bytes that are read at once; object stores take parts of at least 5 MiB."""
 TOGETHER: Final = 4
 """Segments that are sent at the same time."""
 MAX_PAUSE: Final = 60.0

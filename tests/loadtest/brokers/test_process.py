@@ -56,7 +56,7 @@ def test_no_two_processes_are_given_one_port() -> None:
     """Whoever else asks, also before a broker listens."""
     asks = (
         "import sys; from canopy_load.brokers.process import free_port; "
-        "print(*(free_port() for _ in range(60))); sys.stdin.read()"
+        "print(*(free_port() for _ in range(60)), flush=True); sys.stdin.read()"
     )
     with ExitStack() as stack:
         others = [

@@ -202,8 +202,8 @@ def test_auto_takes_duckdb_for_small_records_of_this_machine(tmp_path: Path, mon
         (["--engine", "polars"], "--engine polars: must be one of auto, spark, duckdb"),
         (["--engine", "duckdb", "--master", "local[2]"], "are for Spark; leave them out"),
         (
-            ["--engine", "duckdb", "--input", "s3a://bucket/record"],
-            "s3a://bucket/record is not a folder of this machine",
+            ["--engine", "duckdb", "--output", "s3a://bucket/out"],
+            "s3a://bucket/out is not a folder of this machine",
         ),
         (["--engine", "duckdb", "--driver-memory", "much"], "--driver-memory much: must be a size"),
     ],

@@ -183,6 +183,28 @@ def test_what_is_not_there_is_one_line(server: Server) -> None:
     assert "nothing here reaches such a place" in told.stderr
 
 
+def test_duckdb_reads_there_what_it_reads_here(server: Server, tmp_path: Path) -> None:
+    """Each segment is fetched once, however often the job scans it; a damaged one is named as it is there."""
+    here = tmp_path / "record"
+    written = record(here)
+    path = put(server, "duckdb", of(here))
+    server.counts()
+    tables: list[dict[str, Any]] = []
+    for name in (str(here), path):
+        out = tmp_path / f"out-{len(tables)}"
+        told = CliRunner().invoke(app, ["rollup", "--engine", "duckdb", "--input", name, "--output", str(out)])
+        assert told.exit_code == 3, told.output
+        tables.append({kind: pq.read_table(out / kind).to_pydict() for kind in ("minutes", "hours")})
+    assert tables[0] == tables[1]
+    assert tables[0]["minutes"]
+    place = f"duckdb/{written[2].relative_to(here)}"
+    server.fill({place: written[2].read_bytes()[:-40] + b"x" * 40})
+    out = ["--output", str(tmp_path / "damaged")]
+    told = CliRunner().invoke(app, ["rollup", "--engine", "duckdb", "--input", path, *out])
+    assert told.exit_code == 1
+    assert f"s3a://{BUCKET}/{place}: is damaged" in told.stderr
+
+
 class TestRecordFiles:
     """`canopy record files s3://…`."""
 

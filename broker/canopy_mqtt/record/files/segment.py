@@ -35,7 +35,7 @@ COUNTED: Final = ["seq", "kind", "ts", "run_id", "from_seq", "to_seq", "n"]
 
 
 class Contents:
-    """What a manifest says of the rows of a segment."""
+    """The facts about the rows of a segment that its manifest has."""
 
     def __init__(self) -> None:
         self.rows = 0

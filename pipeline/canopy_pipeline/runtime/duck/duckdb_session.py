@@ -1,9 +1,10 @@
 """A connection to DuckDB that stands where a job takes a Spark session, and its frames: queries that are computed when
 their rows are asked for.
 
-Promises: it reads and writes this machine's folders alone, loads no extension, and leaves no file behind. A file that
-it cannot read becomes one line with its name. What is kept (`persist`, `localCheckpoint`) is a temporary table. A table
-is written as one file, or as one for each partition, in place of what was there.
+Promises: it writes this machine's folders alone, loads no extension, and leaves no file behind. Files of an object
+store are fetched once, into a temporary folder. A file that it cannot read becomes one line with its name. What is kept
+(`persist`, `localCheckpoint`) is a temporary table. A table is written as one file, or as one for each partition, in
+place of what was there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -21,7 +23,7 @@ import duckdb
 
 from canopy_pipeline.errors import AWAY, DamagedError, GoneError, MisuseError, PipelineError
 from canopy_pipeline.runtime.duck.columns import Column, column, columns_of, listed, literal, order, quoted_whole
-from canopy_pipeline.runtime.storage import Local, local_path
+from canopy_pipeline.runtime.storage import CALLS, File, Storage, local_path, storage
 
 JOINS: Final = {
     "inner": "JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "left_semi": "SEMI JOIN", "left_anti": "ANTI JOIN",
@@ -36,9 +38,13 @@ _MEMORY: Final = re.compile(r"(\d+)([kmgt])b?", re.IGNORECASE)
 class Session:
     """One connection, and the temporary tables of one job."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+        """`folder`: for files that are fetched; the caller removes it."""
         self._connection = connection
+        self._folder = folder
         self._tables = count(1)
+        self._fetched: dict[str, str] = {}
+        """By the names of files elsewhere, those of their copies here."""
 
     @property
     def read(self) -> Reader:
@@ -53,7 +59,39 @@ class Session:
         try:
             return self._connection.execute(text).fetchall()
         except duckdb.Error as error:
-            raise _told(error) from error
+            raise _told(error, {copy: name for name, copy in self._fetched.items()}) from error
+
+    def files(self, paths: Sequence[str]) -> list[str]:
+        """Return the files, and all Parquet files below the folders, that these paths name, by their names here.
+
+        Raises:
+            PipelineError: one of them has gone.
+            OSError: a place cannot be reached.
+        """
+        with ThreadPoolExecutor(CALLS) as pool:
+            return [file for found in pool.map(self._files, paths) for file in found]
+
+    def _files(self, path: str) -> list[str]:
+        place = storage(None, path)
+        files = place.files(".parquet")
+        if place.local is not None:
+            return [file.path.removeprefix("file:") for file in files]
+        return [self._fetch(place, file) for file in files]
+
+    def _fetch(self, place: Storage, file: File) -> str:
+        known = self._fetched.get(file.path)
+        if known is None:
+            known = str(self._folder / f"fetched-{next(self._tables)}.parquet")
+            try:
+                place.fetch(file, known)
+            except FileNotFoundError as error:
+                raise GoneError(f"{file.path}: was removed while it was to be read") from error
+            self._fetched[file.path] = known
+        return known
+
+    def name_of(self, file: str) -> str:
+        """Return the name of a file that may have been fetched, for people."""
+        return next((name for name, copy in self._fetched.items() if copy == file), file)
 
     def kept(self, frame: Frame) -> Frame:
         name = f"kept_{next(self._tables)}"
@@ -95,10 +133,9 @@ class Reader:
         """The rows of files, and of all files below folders, whose names are given as Spark takes them.
 
         Raises:
-            MisuseError: one of them is not of this machine.
             PipelineError: one cannot be read.
         """
-        files = [file for path in paths for file in _files(_ESCAPED.sub(r"\1", path))]
+        files = self._session.files([_ESCAPED.sub(r"\1", path) for path in paths])
         try:
             if files:
                 return self._rows(files)
@@ -118,7 +155,7 @@ class Reader:
         except (DamagedError, GoneError):
             raise
         except PipelineError as error:
-            raise DamagedError(f"{file}: is damaged ({error}); {AWAY}") from error
+            raise DamagedError(f"{self._session.name_of(file)}: is damaged ({error}); {AWAY}") from error
 
     def _whole(self, files: Sequence[str]) -> Frame:
         names = ", ".join(literal(_PATTERN.sub(r"[\1]", file)) for file in files)
@@ -141,23 +178,18 @@ class Reader:
         return Frame(self._session, f"SELECT {', '.join(columns)} FROM ({whole.sql})", [*wanted])
 
 
-def _files(path: str) -> list[str]:
-    place = local_path(path)
-    if place is None:
-        raise MisuseError(f"{path}: --engine duckdb reads folders of this machine; --engine spark reads this")
-    return [file.path.removeprefix("file:") for file in Local(place).files(".parquet")]
-
-
-def _told(error: duckdb.Error) -> PipelineError:
+def _told(error: duckdb.Error, names: Mapping[str, str]) -> PipelineError:
+    """Return an error of DuckDB as one line. `names`: of fetched files, by those of their copies."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     found = _FILE.search(str(error))
     if isinstance(error, duckdb.OutOfMemoryException):
         return PipelineError(f"DuckDB has too little memory: {text}; --driver-memory gives it more")
     if found is None:
         return PipelineError(f"DuckDB: {text}")
+    name = names.get(found[1], found[1])
     if not Path(found[1]).exists():
-        return GoneError(f"{found[1]}: was removed while it was to be read")
-    return DamagedError(f"{found[1]}: is damaged ({text}); {AWAY}")
+        return GoneError(f"{name}: was removed while it was to be read")
+    return DamagedError(f"{name}: is damaged ({text.replace(found[1], name)}); {AWAY}")
 
 
 class Row(tuple[Any, ...]):
@@ -412,6 +444,6 @@ def connected(memory: str = "2g") -> Iterator[Session]:
             # As Spark's SQL calls them.
             connection.execute("CREATE TEMP MACRO shiftleft(number, bits) AS number << bits")
             connection.execute("CREATE TEMP MACRO shiftright(number, bits) AS number >> bits")
-            yield Session(connection)
+            yield Session(connection, Path(spill))
         finally:
             connection.close()
