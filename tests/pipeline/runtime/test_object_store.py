@@ -199,8 +199,8 @@ def test_duckdb_reads_there_what_it_reads_here(server: Server, tmp_path: Path) -
     assert tables[0]["minutes"]
     place = f"duckdb/{written[2].relative_to(here)}"
     server.fill({place: written[2].read_bytes()[:-40] + b"x" * 40})
-    out = ["--output", str(tmp_path / "damaged")]
-    told = CliRunner().invoke(app, ["rollup", "--engine", "duckdb", "--input", path, *out])
+    damaged = ["--output", str(tmp_path / "damaged")]
+    told = CliRunner().invoke(app, ["rollup", "--engine", "duckdb", "--input", path, *damaged])
     assert told.exit_code == 1
     assert f"s3a://{BUCKET}/{place}: is damaged" in told.stderr
 

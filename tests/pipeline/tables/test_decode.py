@@ -13,7 +13,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from canopy_pipeline.tables import decode as decoding
@@ -139,6 +139,7 @@ def _read(payload: bytes) -> Any:
 
 
 @settings(max_examples=examples(200))
+@example([[-(10**1000)]], (",", ":"), "[NaN]")
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

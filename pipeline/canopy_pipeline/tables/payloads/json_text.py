@@ -34,7 +34,7 @@ class JsonReader:
         self._decoder = json.JSONDecoder(
             object_pairs_hook=self._object, parse_constant=_constant, parse_float=_float, parse_int=_int
         )
-        usual: Any = json.JSONDecoder(parse_constant=_constant)
+        usual: Any = json.JSONDecoder(parse_constant=_unusual)
         self._scan = usual.scan_once
 
     def read(self, payload: bytes) -> Any:
@@ -103,6 +103,10 @@ def _keys(found: Any) -> int:
         elif (kind is float and not isfinite(each)) or (kind is int and each.bit_length() > _BITS):
             return -1
     return count
+
+
+def _unusual(text: str) -> float:
+    raise ValueError(text)
 
 
 def _constant(text: str) -> float:
