@@ -137,6 +137,8 @@ class Storage:
         self.fs: Any = fs.SubTreeFileSystem(root, system)
         self._system = system
         self._root = root
+        self.s3 = f"s3://{root}" if found is not None and found[1].lower() in _S3 else None
+        """The address of a place in S3, by the scheme that all but Hadoop know."""
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

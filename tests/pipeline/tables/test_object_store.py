@@ -5,15 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from canopy_pipeline.runtime.storage import storage
+from canopy_pipeline.tables.backfill import Range
+from canopy_pipeline.tables.sinks.sink_of import DELTA, PARQUET
 from canopy_pipeline.tables.tables_job import TablesOptions, run
 from tests.pipeline.tables.fleet import mapping, story
 from tests.support.s3 import BUCKET, serving
 
 
+@pytest.mark.parametrize("format_", [PARQUET, DELTA])
 @pytest.mark.long
-def test_tables_are_made_from_one_object_store_in_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_made_from_one_object_store_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
     story().write(tmp_path / "record", segments=2)
     file = str(mapping(tmp_path / "maps"))
     with serving() as server:
@@ -27,11 +33,19 @@ def test_tables_are_made_from_one_object_store_in_another(tmp_path: Path, monkey
             }
         )
         out = f"s3://{BUCKET}/out"
-        outcome = run(f"s3://{BUCKET}/record", out, file, TablesOptions(batch=13))
+        outcome = run(f"s3a://{BUCKET}/record", out, file, TablesOptions(format_, batch=13))
         assert outcome.rows == dict.fromkeys(outcome.rows, 3) | {"metrics": 4}
-        assert run(f"s3://{BUCKET}/record", out, file).done == outcome.done
+        assert run(f"s3a://{BUCKET}/record", out, file, TablesOptions(format_)).done == outcome.done
         place = storage(None, out)
         assert "power" in place.names("")
         assert not [name for name in place.names("") if name.startswith("_staging")]
         found = [path for path in place.listed(".parquet") if path.startswith("power/")]
         assert len(found) == 2
+        if format_ == DELTA:
+            table = DeltaTable(f"{out}/power", storage_options={"AWS_ALLOW_HTTP": "true"})
+            assert table.to_pyarrow_table().num_rows == 3
+            assert {path.removeprefix("power/") for path in found} == {*table.to_pyarrow_dataset().files}
+            before = table.to_pyarrow_table().sort_by("seq").to_pylist()
+            run(f"s3a://{BUCKET}/record", out, file, TablesOptions(format_, replace=Range(3, 20)))
+            table.update_incremental()
+            assert table.to_pyarrow_table().sort_by("seq").to_pylist() == before

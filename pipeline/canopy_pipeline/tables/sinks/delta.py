@@ -9,9 +9,9 @@ then, by a commit that changes no row; those of before stay for a week, for read
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ MERGE_AFTER: Final = 100
 
 
 class DeltaSink(Sink):
-    """Tables of Delta Lake in a folder of this machine."""
+    """Tables of Delta Lake in a folder of this machine, or in S3."""
 
     delta = True
     kinds = MappingProxyType(
@@ -40,8 +40,8 @@ class DeltaSink(Sink):
         }
     )  # fmt: skip
 
-    def __init__(self, out: Output, stream: str, folder: Path) -> None:
-        """Raises MisuseError: deltalake is not there; a table has another layout."""
+    def __init__(self, out: Output, stream: str) -> None:
+        """Raises MisuseError: deltalake is not there; a table has another layout, or would be elsewhere."""
         super().__init__(out)
         try:
             import deltalake
@@ -50,7 +50,7 @@ class DeltaSink(Sink):
                 f"--format delta needs {error.name}: in a clone of Canopy run `make setup` or pip install '.[delta]'"
             ) from error
         self._lake = deltalake
-        self._folder = folder
+        self._root, self._options = _root(out)
         self._stream = f"canopy-tables-{stream}"
         # Before anything is written or committed.
         for name in self.schemas:
@@ -59,8 +59,11 @@ class DeltaSink(Sink):
 
     def _table(self, name: str) -> Any:
         """Return a table; None if it is not there."""
-        there = self._lake.DeltaTable.is_deltatable(str(self._folder / name))
-        return self._lake.DeltaTable(self._folder / name) if there else None
+        there = self._lake.DeltaTable.is_deltatable(self._at(name), self._options)
+        return self._lake.DeltaTable(self._at(name), storage_options=self._options) if there else None
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}"
 
     def rows(self, table: str, numbers: Numbers) -> Iterator[Any]:
         """Yield the rows from the first to the last of these numbers."""
@@ -75,7 +78,7 @@ class DeltaSink(Sink):
 
     def forget(self, table: str) -> list[str]:
         """Vacuum a table, so that no earlier version can be read any more."""
-        place = self._folder / table
+        place = self._at(table)
         if (found := self._table(table)) is None:
             return []
         try:
@@ -117,7 +120,7 @@ class DeltaSink(Sink):
                 # Its other lines may be the rows.
                 why = str(error).partition("\n")[0]
                 raise PipelineError(
-                    f"{self._folder / name}: {why}; what is not in the table yet comes with the next run"
+                    f"{self._at(name)}: {why}; what is not in the table yet comes with the next run"
                 ) from error
         if batch.version % MERGE_AFTER == 0:
             for table in filter(None, map(self._table, self.schemas)):
@@ -128,7 +131,9 @@ class DeltaSink(Sink):
 
     def _commit(self, name: str, files: list[tuple[str, str]], batch: Batch) -> None:
         lake, remade = self._lake, batch.remade
-        table = lake.DeltaTable.create(self._folder / name, self.schemas[name], mode="ignore", partition_by=[DATE])
+        table = lake.DeltaTable.create(
+            self._at(name), self.schemas[name], mode="ignore", partition_by=[DATE], storage_options=self._options
+        )
         if (table.transaction_version(self._stream) or 0) >= batch.version:
             return
         self._widen(name, table)
@@ -144,6 +149,21 @@ class DeltaSink(Sink):
                 app_transactions=[lake.Transaction(self._stream, batch.version)],
             ),
         )
+
+
+def _root(out: Output) -> tuple[str, dict[str, str] | None]:
+    """Return where the tables are, and the options of deltalake for that. It takes AWS's environment variables itself.
+
+    Raises:
+        MisuseError: Delta's writer cannot be trusted there.
+    """
+    if out.place.local is not None:
+        return str(out.place.local), None
+    if out.place.s3 is None:
+        raise MisuseError("--format delta: --output must be a folder of this machine, or s3://BUCKET/PREFIX")
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    plain = {"AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else {}
+    return out.place.s3, ({"AWS_ENDPOINT_URL": endpoint} if endpoint else {}) | plain
 
 
 def _kinds(table: Any) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.tables.output import Output, Sink
 from canopy_pipeline.tables.sinks.delta import DeltaSink
 from canopy_pipeline.tables.sinks.iceberg import IcebergSink
@@ -29,6 +28,4 @@ def sink_of(out: Output, about: dict[str, Any], stream: str) -> Sink:
         return IcebergSink(out, stream, about["catalog"], about["namespace"])
     if about["table_format"] == POSTGRESQL:
         return PostgresSink(out, stream, about["database"], about["namespace"])
-    if out.place.local is None:
-        raise MisuseError("--format delta: --output must be a folder of this machine")
-    return DeltaSink(out, stream, out.place.local)
+    return DeltaSink(out, stream)
