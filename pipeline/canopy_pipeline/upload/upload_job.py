@@ -57,8 +57,9 @@ class UploadOutcome:
     def line(self) -> str:
         """Return a line for people."""
         size = sum(each.bytes for each in self.sent)
-        removed = f"; removed {counted(len(self.removed), 'segment')} here" if self.removed else ""
-        return f"uploaded {counted(len(self.sent), 'segment')} ({size:,} bytes){removed}"
+        uploaded = f"uploaded {counted(len(self.sent), 'segment')} ({size:,} bytes)"
+        removed = f"removed {counted(len(self.removed), 'segment')} here"
+        return "; ".join([uploaded] * bool(self.sent or not self.removed) + [removed] * bool(self.removed))
 
 
 class Copy:
