@@ -34,6 +34,7 @@ NOT_RUN: Final = {
     ("prove", "canopy prove"): LOADS,
     ("pipeline", "pip wheel"): NO_CLUSTER,
     ("pipeline", "canopy pipeline rollup --input s3a"): NO_CLUSTER,
+    ("pipeline-jobs", "canopy pipeline upload --input recorded --output s3:"): NO_CLUSTER,
     ("recorder", "pip install"): NO_INDEX,
     ("recorder", "canopy record files s3:"): NO_CLUSTER,
     ("security", "make attack"): BUILDS,
