@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -38,8 +39,10 @@ def unpacked(archive: Path, into: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built once: two builds in one tree would write to the same files."""
-    return build("build_sdist", ROOT, tmp_path_factory.mktemp("dist"))
+    """Built once by each process of the tests, one after the other: two builds in one tree write to the same files."""
+    with (tmp_path_factory.getbasetemp().parent / "source-distribution.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return build("build_sdist", ROOT, tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="session")
