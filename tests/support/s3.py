@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final
 
+import pytest
+
 BUCKET: Final = "plant"
 
 
@@ -46,6 +48,14 @@ class Server:
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+
+
+def server() -> Iterator[Server]:
+    """A server, for a fixture: AWS's clients find it in the environment."""
+    with serving() as started, pytest.MonkeyPatch.context() as patch:
+        for name, value in started.environment().items():
+            patch.setenv(name, value)
+        yield started
 
 
 @contextmanager

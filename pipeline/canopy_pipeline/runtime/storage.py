@@ -190,6 +190,11 @@ class Storage:
 
         return sorted(each.base_name for each in self.fs.get_file_info(fs.FileSelector(place, allow_not_found=True)))
 
+    def size(self, place: str) -> int | None:
+        """Return the size of a file in bytes; None if it is not there."""
+        size: int | None = self.fs.get_file_info(place).size
+        return size
+
     def at(self, place: str) -> str:
         """A place as Spark takes it."""
         return f"{self.path}/{place}"
@@ -223,8 +228,7 @@ class Storage:
             self._system.open_input_stream(self._root + file.path.removeprefix(self.path)) as source,
             open(to, "wb") as target,
         ):
-            while chunk := source.read(CHUNK):
-                target.write(chunk)
+            shutil.copyfileobj(source, target, CHUNK)
 
     # -- writing: each is one step that happens or does not ------------------------------------------------------------
 

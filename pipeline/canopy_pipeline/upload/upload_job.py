@@ -10,7 +10,7 @@ there, and two records never share a copy. What `retention` removed before it wa
 from __future__ import annotations
 
 import json
-import re
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +23,7 @@ from typing import Final
 
 from canopy_mqtt.record.files.current_files import is_merged
 from canopy_mqtt.record.files.folder import json_lines
+from canopy_mqtt.record.files.parts import has_own, part_names
 from canopy_mqtt.words import counted
 from canopy_pipeline import job_metrics
 from canopy_pipeline.errors import AWAY, MisuseError, PipelineError, in_a_line
@@ -40,8 +41,6 @@ TOGETHER: Final = 4
 """Segments that are sent at the same time."""
 MAX_PAUSE: Final = 60.0
 """Seconds between two attempts while the other place cannot be reached, at most."""
-FOLDER: Final = re.compile(r"w\d+")
-"""A worker's folder of a record."""
 REMEDY: Final = "give each record a place of its own (--output)"
 
 
@@ -124,8 +123,7 @@ class Copy:
                 return None
             draft = self._to.draft(place, ".part")
             with here.fs.open_input_stream(place) as source, self._to.open(draft) as target:
-                while chunk := source.read(CHUNK):
-                    target.write(chunk)
+                shutil.copyfileobj(source, target, CHUNK)
             self._to.publish(draft, place)
             manifest = here.read(manifest_of(place))
         except FileNotFoundError:
@@ -133,7 +131,7 @@ class Copy:
             if place in self.record.files():
                 raise
             return False
-        arrived = self._to.listed(".parquet", segment.folder).get(place)
+        arrived = self._to.size(place)
         if arrived != segment.bytes:
             raise OSError(f"{self._to.at(place)}: {arrived} bytes arrived, and {segment.bytes} were sent")
         self._to.write(manifest_of(place), manifest)
@@ -249,7 +247,8 @@ def _own(copy: Storage, number: str, to: str) -> None:
     try:
         owner = copy.text(OWNER).strip()
     except FileNotFoundError:
-        if any(name == MANIFESTS or FOLDER.fullmatch(name) for name in copy.names("")):
+        names = copy.names("")
+        if has_own(names) or part_names(names):
             raise MisuseError(f"--output {to}: a record is there that was not uploaded: {REMEDY}") from None
         copy.write(OWNER, f"{number}\n".encode())
         # Of two that begin at the same moment, the first finds the number of the second now, or in its next turn.

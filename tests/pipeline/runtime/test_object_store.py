@@ -24,7 +24,8 @@ from canopy_pipeline.record.segments import Choice, find
 from canopy_pipeline.retention import retention_job as retention
 from canopy_pipeline.runtime.storage import CALLS, storage
 from tests.pipeline.folder import NOW, Broken, down_after, record, seen
-from tests.support.s3 import BUCKET, Server, serving
+from tests.support import s3
+from tests.support.s3 import BUCKET, Server
 
 HOUR: Final = timedelta(hours=1)
 BEGIN: Final = datetime(2026, 10, 1, tzinfo=UTC)
@@ -35,10 +36,7 @@ MINUTES: Final = 20
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving() as started, pytest.MonkeyPatch.context() as patch:
-        for name, value in started.environment().items():
-            patch.setenv(name, value)
-        yield started
+    yield from s3.server()
 
 
 def hours(count: int) -> dict[str, bytes]:

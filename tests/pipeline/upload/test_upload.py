@@ -22,7 +22,8 @@ from canopy_pipeline.upload import upload_job
 from canopy_pipeline.upload.upload_job import UploadOutcome
 from tests.pipeline.folder import NOW, Broken, down_after, record, seen
 from tests.pipeline.record.test_killed import killed
-from tests.support.s3 import BUCKET, Server, serving
+from tests.support import s3
+from tests.support.s3 import BUCKET, Server
 
 HOUR = timedelta(hours=1)
 OLD = timedelta(hours=4, minutes=45)
@@ -31,10 +32,7 @@ OLD = timedelta(hours=4, minutes=45)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving() as started, pytest.MonkeyPatch.context() as patch:
-        for name, value in started.environment().items():
-            patch.setenv(name, value)
-        yield started
+    yield from s3.server()
 
 
 @pytest.fixture
