@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
@@ -59,7 +59,7 @@ class Session:
         try:
             return self._connection.execute(text).fetchall()
         except duckdb.Error as error:
-            raise _told(error, {copy: name for name, copy in self._fetched.items()}) from error
+            raise _told(error, self.name_of) from error
 
     def files(self, paths: Sequence[str]) -> list[str]:
         """Return the files, and all Parquet files below the folders, that these paths name, by their names here.
@@ -178,15 +178,15 @@ class Reader:
         return Frame(self._session, f"SELECT {', '.join(columns)} FROM ({whole.sql})", [*wanted])
 
 
-def _told(error: duckdb.Error, names: Mapping[str, str]) -> PipelineError:
-    """Return an error of DuckDB as one line. `names`: of fetched files, by those of their copies."""
+def _told(error: duckdb.Error, name_of: Callable[[str], str]) -> PipelineError:
+    """Return an error of DuckDB as one line. `name_of`: see `Session`."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     found = _FILE.search(str(error))
     if isinstance(error, duckdb.OutOfMemoryException):
         return PipelineError(f"DuckDB has too little memory: {text}; --driver-memory gives it more")
     if found is None:
         return PipelineError(f"DuckDB: {text}")
-    name = names.get(found[1], found[1])
+    name = name_of(found[1])
     if not Path(found[1]).exists():
         return GoneError(f"{name}: was removed while it was to be read")
     return DamagedError(f"{name}: is damaged ({text.replace(found[1], name)}); {AWAY}")
