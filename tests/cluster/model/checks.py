@@ -63,7 +63,7 @@ def _check_order(world: Network, client: Subscriber) -> None:
         if source or key in first:
             continue
         first.add(key)
-        at = (msg["pub"], msg["topic"])
+        at = (msg["pub"], msg.get("session"), msg["topic"])
         begun = world.begun[key][0]
         spans = [span for each in client.wanted if matches(each, msg["topic"]) for span in client.subscribed(each)]
         if not any(a < begun < b for a, b in spans):

@@ -53,9 +53,10 @@ class Client:
 class Publisher(Client):
     """Publishes with one QoS and a window of unacknowledged messages, and sends them again after a reconnect."""
 
-    def __init__(self, world: Network, name: str, qos: int, count: int) -> None:
+    def __init__(self, world: Network, name: str, qos: int, count: int, *, lasts: bool = True) -> None:
+        """`lasts`: its session is longer than a connection; without it, it sends nothing again."""
         super().__init__(world, name)
-        self.qos, self.left = qos, count
+        self.qos, self.left, self.lasts = qos, count, lasts
         self.flight: dict[int, list[Any]] = {}
         """By packet identifier: message, state, whether it is retained."""
         self.number = self.last = 0
@@ -67,10 +68,12 @@ class Publisher(Client):
         self.left -= 1
         self.number += 1
         topic = rng.choice(self.world.topics)
-        if "retained" in self.world.parts and rng.random() < self.world.retained_share:
+        if "retained" in self.world.parts and self.lasts and rng.random() < self.world.retained_share:
             topic = rng.choice(RETAINED)
         retain = topic in RETAINED
         msg = {"topic": topic, "pub": self.name, "n": self.number, "qos": self.qos}
+        if not self.lasts:
+            msg["session"] = self.born
         if retain:
             msg["clear"] = rng.random() < 0.3
         while True:
@@ -85,6 +88,8 @@ class Publisher(Client):
         kind = packet[0]
         if kind == "connack":
             self.connected(packet[1])
+            if not self.lasts:
+                self.flight.clear()
             for pid, (msg, state, retain) in self.flight.items():
                 self.send(("publish", self.qos, pid, msg, retain) if state == "pub" else ("pubrel", pid))
         elif kind == "puback":

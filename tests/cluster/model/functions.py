@@ -79,18 +79,26 @@ def rows_of(tx: Transaction, session: int) -> list[tuple[Any, Row]]:
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-def join(tx: Transaction, node: str) -> Steps[tuple[int, int]]:
-    """Begin another incarnation of a node, and return its number and the next group's. Numbers of groups go on."""
+def join(
+    tx: Transaction, node: str, before: int, grp: int
+) -> Steps[tuple[int, int, tuple[frozenset[Any], frozenset[Any]] | None]]:
+    """Begin another incarnation of a node, and return its number and the next group's. Numbers of groups go on.
+
+    `before`, `grp`: the group that the process asked for last. Return what its answer was; None: it is not written.
+    """
     yield Lock(("node", node), "x")
     row = tx.get("node", node)
     incarnation = 1 if row is None else row["incarnation"] + 1
     yield "join"
+    asked = tx.get("progress", (node, grp))
+    written = asked is not None and asked["incarnation"] == before and "join_unasked" not in tx.db.without
     grp = newest(tx, node)[0] + 1
     tx.put("node", node, {"incarnation": incarnation, "alive": True})
     tx.put("beat", node, tx.db.clock())
-    tx.put("progress", (node, grp), {"last": tx.db.draw("message"), "outcome": (frozenset(), frozenset())})
+    outcome: tuple[frozenset[Any], frozenset[Any]] = frozenset(), frozenset()
+    tx.put("progress", (node, grp), {"incarnation": None, "last": tx.db.draw("message"), "outcome": outcome})
     yield "commit"
-    return incarnation, grp
+    return incarnation, grp, asked["outcome"] if asked is not None and written else None
 
 
 def beat(tx: Transaction, node: str, incarnation: int) -> Steps[bool]:
@@ -183,7 +191,9 @@ def write(
     yield "feed"
     last = tx.db.draw("message")
     if "number_first" in without:
-        tx.put("progress", (node, grp), {"last": last, "outcome": (frozenset(), frozenset())})
+        tx.put(
+            "progress", (node, grp), {"incarnation": incarnation, "last": last, "outcome": (frozenset(), frozenset())}
+        )
     rows, _ = fresh(tx, "filter", vectors[0])
     out["news"] = bool(rows)
     out["retained"] = bool(fresh(tx, "retained", vectors[1])[0])
@@ -211,7 +221,7 @@ def write(
 
     left_out = yield from _change_wills(tx, node, incarnation, [i for i in items if counts(i)], failed)
     # A message of QoS 2 counts where its row of `received` is new.
-    twice = [i for i in publishes if i["qos"] == 2]
+    twice = [i for i in publishes if i["qos"] == 2 and i["sid"] is not None]
     completed = [i for i in items if i["kind"] == "complete" and counts(i)]
     if twice or completed:
         yield "received"
@@ -277,7 +287,8 @@ def write(
     out["hints"] = _by_session(hints) + _by_session(given)
     yield "progress"
     # The number is written last, with what a lost answer would have said.
-    tx.put("progress", (node, grp), {"last": last, "outcome": (frozenset(lost), frozenset(failed))})
+    outcome = frozenset(lost), frozenset(failed)
+    tx.put("progress", (node, grp), {"incarnation": incarnation, "last": last, "outcome": outcome})
     yield "commit"
     return out
 
@@ -716,12 +727,13 @@ def _is_sweeper(tx: Transaction) -> bool:
 
 
 def trim(tx: Transaction) -> Steps[None]:
-    """Forget the numbers of all groups but each node's last."""
+    """Forget the numbers of all groups but each node's last, and those of its joins before that one."""
     if not _is_sweeper(tx):
         return
     yield "trim"
     for (node, grp), _ in tx.scan("progress"):
-        if grp < newest(tx, node)[0] or "trim_all" in tx.db.without:
+        written = [n for (name, n), row in tx.scan("progress") if name == node and row["incarnation"] is not None]
+        if grp < max(written, default=0) or "trim_all" in tx.db.without:
             tx.delete("progress", (node, grp))
     yield "commit"
 

@@ -10,7 +10,7 @@ from canopy_mqtt.store.shared.calls import Hello
 from tests.cluster.model.database import Database
 
 FOR_EVER: Final = 1 << 60
-PARTS: Final = frozenset({"retained", "wills", "shares"})
+PARTS: Final = frozenset({"clean", "retained", "wills", "shares"})
 """The parts of the design beyond sessions, subscriptions and messages."""
 
 
@@ -30,6 +30,8 @@ class Connection:
         self.known_lost = False
         """At the node."""
         self.clean = False
+        self.lasts = True
+        """Longer than its connection: its session is claimed."""
         self.expiry = 0
         self.will: Any = None
         self.delay = 0

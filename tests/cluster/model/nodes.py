@@ -423,6 +423,8 @@ class Node:
     def clear(self) -> None:
         """Forget everything: the process ends."""
         self._forget()
+        self.asked = 0, 0
+        """The incarnation and the number of the group that was asked for last."""
         self.logic = Logic(self)
         self.connections: list[Connection] = []
 
@@ -458,11 +460,14 @@ class Node:
 
     def join(self, back: Callable[[Joined | None], None]) -> None:
         def joined(got: Any, error: bool) -> None:
-            if not error:
-                incarnation, self.grp = got
-            back(None if error else Joined(self.number, incarnation))
+            if error:
+                back(None)
+                return
+            incarnation, self.grp, outcome = got
+            failed = None if outcome is None else frozenset(DeliveryKey(*each) for each in outcome[1])
+            back(Joined(self.number, incarnation, failed))
 
-        self.call(functions.join, (self.name,), joined)
+        self.call(functions.join, (self.name, *self.asked), joined)
 
     def feed(self, back: Callable[[Sequence[ChangedFilter] | None], None]) -> None:
         def fed(got: Any, error: bool) -> None:
@@ -493,6 +498,7 @@ class Node:
         known = self.vectors[0]
 
         def submit() -> None:
+            self.asked = self.incarnation or 0, self.grp + 1
             vector = self.vectors[0] if "vector_now" in self.without else known
             args = (self.name, self.incarnation, self.grp + 1, items, (vector, self.vectors[1]))
             self.call(functions.write, args, written)
@@ -637,19 +643,19 @@ class Node:
             if name != self.name and self.world.link(self.name, name) in ("up", "cut"):
                 self.world.links[(self.name, name)].append(piece)
 
-    def over(self, notes: Sequence[shipped.Note]) -> Iterable[shipped.Note]:
-        connections, self.connections = self.connections, []
-        for connection in connections:
+    def over(self) -> Iterable[Callable[[], None]]:
+        for connection in [each for each in self.connections if each.lasts]:
             self.world.close(connection)
         self._forget()
+        return ()
+
+    def carry(self, notes: Sequence[shipped.Note]) -> Iterable[shipped.Note]:
         # Of wills the database decides, whoever says that they have ended.
-        carried: list[Noted] = [EndedWill(*what.owner, None) for what, _ in notes if isinstance(what, NewWill)]
-        carried += [
-            what
-            for what, _ in notes
-            if isinstance(what, EndedWill) or (isinstance(what, Publish) and what.will is not None)
-        ]
-        return [shipped.Note(what, None) for what in carried]
+        for what, then in notes:
+            if isinstance(what, NewWill):
+                yield shipped.Note(EndedWill(*what.owner, None), None)
+            elif isinstance(what, EndedWill) or (isinstance(what, Publish) and what.session is None):
+                yield shipped.Note(what, then)
 
     # -- what happens to the node --------------------------------------------------------------------------------------
 
@@ -658,6 +664,9 @@ class Node:
         self.logic.close_group(waiting if rng.random() < 0.7 else rng.randint(1, waiting))
 
     def packet(self, connection: Connection, packet: Any) -> None:
+        if not connection.lasts:
+            self.packet_of_clean(connection, packet)
+            return
         if packet[0] == "connect":
             if self.incarnation is None:
                 self.world.close(connection)
@@ -670,6 +679,23 @@ class Node:
         elif session is not None and session.is_restored:
             assert isinstance(session.client, Holder)
             session.client.packet(packet)
+
+    def packet_of_clean(self, connection: Connection, packet: Any) -> None:
+        """Serve a publisher whose session ends with its connection."""
+
+        def answer(*what: Any) -> None:
+            if connection in self.connections and connection.open:
+                connection.down.append(what)
+
+        kind = packet[0]
+        if kind == "connect":
+            answer("connack", False)
+        elif kind == "publish":
+            _, qos, pid, msg, _ = packet
+            then = ("puback" if qos == 1 else "pubrec", pid)
+            self.logic.note(publish(msg, qos, (None, None), 0, retain=False), lambda _: answer(*then))
+        elif kind == "pubrel":
+            answer("pubcomp", packet[1])
 
     def session_of(self, connection: Connection) -> Session | None:
         """The session of a connection that counts."""

@@ -25,6 +25,8 @@ FAULTS: Final = (
     "crash", "restart", "stop", "wake", "cut", "down", "db cut", "db heal", "db restart", "dead", "restart", "wake",
     "db heal",
 )  # fmt: skip
+DEATHS: Final = ("dead", "dead", "dead", "stop", "wake", "wake", "db cut", "db heal")
+"""Faults of nodes that live on after they were declared dead."""
 REST: Final = 600
 """Events for which nothing may be left to do: each node hears of all that is retained meanwhile."""
 EXPIRY: Final = 150
@@ -61,6 +63,8 @@ class World(Network):
                 if a != b:
                     self.links[(a, b)] = deque()
                     self.link_state[frozenset((a, b))] = "down"
+        self.which_faults: tuple[str, ...] = FAULTS
+        self.fault_speed, self.lost_answers = 0.25, 0.03
         self.keepers: dict[int, str] = {}
         """By number of a will, the node that has it."""
         self.stray: list[Connection] = []
@@ -76,6 +80,10 @@ class World(Network):
             "s3": Subscriber(self, "s3", [], 2, "s"),
             "c1": Subscriber(self, "c1", ["+"], 2, clean=True),
         }
+        if "clean" in parts:
+            if rng.random() < 0.5:
+                self.which_faults, self.fault_speed, self.lost_answers = DEATHS, 1.0, 0.2
+            self.clients["p3"] = Publisher(self, "p3", 2, count, lasts=False)
         if "shares" in parts:
             self.clients["g1"] = Subscriber(self, "g1", [*GROUPS, *rng.choice(([], ["a"]))], 2)
             self.clients["g2"] = Subscriber(self, "g2", [*GROUPS], 2, clean=rng.random() < 0.3)
@@ -141,7 +149,9 @@ class World(Network):
 
     def connect(self, client: Publisher | Subscriber, name: str) -> None:
         client.connection = connection = Connection(client.name, name)
+        connection.lasts = not isinstance(client, Publisher) or client.lasts
         connection.clean = client.clean and (not client.known or self.rng.random() < 0.4) and not self.ending
+        connection.clean |= not connection.lasts
         connection.expiry = EXPIRY if client.clean and not client.with_will else FOR_EVER
         client.asked_at = self.now
         if client.with_will:
@@ -208,7 +218,7 @@ class World(Network):
         if rng.random() < 0.1:
             out += self.sweeps()
         if self.faults and not self.ending:
-            out.append((0.25, self.fault))
+            out.append((self.fault_speed, self.fault))
         return out
 
     def client_events(self, client: Publisher | Subscriber) -> list[tuple[Any, ...]]:
@@ -323,7 +333,7 @@ class World(Network):
 
     def fault(self) -> None:
         rng = self.rng
-        which = rng.choice(FAULTS)
+        which = rng.choice(self.which_faults)
         node = self.nodes[rng.choice(sorted(self.nodes))]
         other = rng.choice([name for name in self.nodes if name != node.name])
         if which == "crash" and node.state != "down":
@@ -388,7 +398,7 @@ class World(Network):
         call(*args)
         over, self.db.over = self.db.over, []
         for tx in over:
-            lost = self.faults and not self.ending and self.rng.random() < 0.03
+            lost = self.faults and not self.ending and self.rng.random() < self.lost_answers
             self.reply(tx, tx.result, lost)
 
     def _waiting(self) -> list[Any]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from canopy_mqtt.store.shared.database import CONTENT, WRITE
+from canopy_mqtt.store.shared.database import CONTENT, JOIN, WRITE
 from canopy_mqtt.store.shared.functions import FUNCTIONS
 from canopy_mqtt.store.shared.schema import NEVER, PARTITIONS, TABLES, TYPES
 from tests.cluster.model import functions as model
@@ -58,7 +58,7 @@ SELECT l.pid, CASE WHEN l.locktype = 'advisory' AND l.objsubid = 2 THEN l.objid:
 STATE: Final = {
     "node": "SELECT name, incarnation, alive FROM node",
     "beat": "SELECT n.name, extract(epoch FROM at)::bigint FROM beat JOIN node n ON n.id = node",
-    "progress": "SELECT n.name, grp, last_id, lost, failed FROM progress JOIN node n ON n.id = node",
+    "progress": "SELECT n.name, grp, p.incarnation, last_id, lost, failed FROM progress p JOIN node n ON n.id = node",
     "session": (
         "SELECT s.id, client_id, n.name, s.incarnation, epoch, CASE WHEN expires_at = 'infinity' THEN -1"
         " ELSE extract(epoch FROM expires_at)::bigint END FROM session s LEFT JOIN node n ON n.id = s.node"
@@ -314,7 +314,10 @@ def _rows(db: Mirror, table: str) -> list[tuple[Any, ...]]:
     if table == "node":
         return [(name, row["incarnation"], row["alive"]) for name, row in rows.items()]
     if table == "progress":
-        return [(*key, row["last"], *(tuple(sorted(each)) for each in row["outcome"])) for key, row in rows.items()]
+        return [
+            (*key, row["incarnation"], row["last"], *(tuple(sorted(each)) for each in row["outcome"]))
+            for key, row in rows.items()
+        ]
     if table == "session":
         return [
             (
@@ -351,9 +354,9 @@ def _retained(msg: Any) -> tuple[bool, str | None]:
 # -- the calls: how a function of the model is called in PostgreSQL ----------------------------------------------------
 
 
-async def _join(db: Mirror, node: str) -> tuple[Any, ...]:
+async def _join(db: Mirror, node: str, before: int, grp: int) -> tuple[Any, ...]:
     del db
-    return "SELECT * FROM join_1($1)", node
+    return JOIN, node, "", "", before, grp
 
 
 async def _beat(db: Mirror, node: str, incarnation: int) -> tuple[Any, ...]:
@@ -513,9 +516,10 @@ async def _nothing(db: Mirror, tx: Transaction, rows: Any) -> Any:
 
 
 async def _joined(db: Mirror, tx: Transaction, rows: Any) -> Any:
-    [[node, incarnation, grp]] = rows
+    [[node, incarnation, grp, failed]] = rows
     db.nodes[tx.args[0]] = node
-    return incarnation, grp
+    lost = frozenset() if tx.result[2] is None else tx.result[2][0]  # nobody asks for it any more
+    return incarnation, grp, None if failed is None else (lost, set(map(tuple, failed)))
 
 
 async def _single(db: Mirror, tx: Transaction, rows: Any) -> Any:

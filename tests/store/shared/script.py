@@ -73,7 +73,7 @@ class Caller:
 
     def __init__(self, script: Script, name: str) -> None:
         self.script, self.name = script, name
-        self.incarnation, self.grp = script.run(functions.join, name)
+        self.incarnation, self.grp, _ = script.run(functions.join, name, 0, 0)
         self.vector: Vector = {}
         self.filters: set[str] = set()
 

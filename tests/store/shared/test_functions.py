@@ -283,7 +283,7 @@ INSERT INTO retained SELECT 'other/' || i, 'x', 1, NULL, NULL, NULL, 'infinity',
     FROM generate_series(1, {MANY}) i;
 INSERT INTO will SELECT -i, 1, 1, 1, 'other ' || i, '{{}}', 'a', 'x', 1, false, NULL, NULL, 0, NULL
     FROM generate_series(1, {MANY}) i;
-INSERT INTO progress SELECT 1, -i, 0, '{{}}', '{{}}' FROM generate_series(1, {MANY}) i;
+INSERT INTO progress SELECT 1, -i, 1, 0, '{{}}', '{{}}' FROM generate_series(1, {MANY}) i;
 """
 
 ROWS_READ: Final = "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables"

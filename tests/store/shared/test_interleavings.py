@@ -285,7 +285,7 @@ def a_node_that_has_beaten_since_is_not_dead(script: Script) -> None:
 
 def sessions_of_a_dead_node_are_released(script: Script) -> None:
     owner = script.n1.subscriber("s")
-    again, _ = script.run(functions.join, "n1")
+    again, *_ = script.run(functions.join, "n1", 0, 0)
     claim = script.n2.start_claim("locked")
     script.go(claim, "commit")
     script.n2.write({"kind": "reap"})
@@ -309,6 +309,19 @@ def only_numbers_that_are_asked_again_are_kept(script: Script) -> None:
     script.run(functions.trim)
     assert [key for key in script.rows("progress") if key[0] == "n1"] == [("n1", script.n1.grp)]
     assert script.n1.write(again=True)["result"] == "again"
+
+
+def a_join_says_whether_the_group_before_it_was_written(script: Script) -> None:
+    """Also where its own answer was lost, and what is not asked for any more has been forgotten; but a number that a
+    join has written is nobody's group."""
+    script.n1.write(script.n1.publish(1))
+    asked = script.n1.incarnation, script.n1.grp
+    script.run(functions.join, "n1", *asked)
+    script.run(functions.trim)
+    incarnation, grp, outcome = script.run(functions.join, "n1", *asked)
+    assert outcome == (frozenset(), frozenset())
+    for before in (asked[0], incarnation):
+        assert script.run(functions.join, "n1", before, grp)[2] is None
 
 
 def a_retained_message_of_an_earlier_owner_does_not_count(script: Script) -> None:
@@ -576,6 +589,7 @@ HISTORIES: Final[dict[History, tuple[str, str]]] = {
         "r.topic = kept.topic",
     ),
     only_numbers_that_are_asked_again_are_kept: ("p.grp < (SELECT max(grp)", "p.grp <= (SELECT max(grp)"),
+    a_join_says_whether_the_group_before_it_was_written: (" AND incarnation = p_incarnation;", ";"),
 }
 """Histories, and for each a rule of the SQL, without which it fails: the text, and what takes its place."""
 

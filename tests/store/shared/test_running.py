@@ -141,10 +141,13 @@ class Place:
     def answered(self) -> None:
         """Nothing is written to a client."""
 
-    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
-        del notes
+    def over(self) -> Iterable[Callable[[], None]]:
         for client in self.clients:
             client.end()
+        return ()
+
+    def carry(self, notes: Sequence[Note]) -> Iterable[Note]:
+        del notes
         return ()
 
     async def count(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import asyncpg
 import pytest
 
@@ -151,6 +154,37 @@ async def test_a_publish_of_qos_2_that_comes_again_is_live_once(nodes: Nodes, br
     await publish(publisher, b"last", 2)
     await until(lambda: watcher.inbox and watcher.inbox[-1].payload == b"last")
     assert watcher.payloads() == [b"x", b"last"]
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_group_that_a_dead_node_was_writing_is_written_once(
+    brokers: list[Broker], monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    """With what a client without a durable session has published, whether or not it was written before the death."""
+    here, there = brokers
+    database = here.store.running.database
+    live = await client_of(here, "live", clean=True, expiry=0)
+    client = await client_of(there, "s")
+    await subscribe(client, "a")
+    await publish(live, b"0", 2)
+    write, unanswered, first = database._groups.fetch, asyncio.Event(), here.store.node.joined
+
+    async def hangs(*values: Any) -> Any:
+        if is_written:
+            await write(*values)
+        unanswered.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database._groups, "fetch", hangs)
+        live.post("a", b"1", 2)
+        await unanswered.wait()
+        await declare_dead(there.store.running.database, "a")
+        await until(lambda: here.store.node.joined is not first)
+    await publish(live, b"2", 2)
+    await until(lambda: len(client.inbox) == 3)
+    assert len(live.acks(PUBREC)) == 3
+    assert client.payloads() == [b"0", b"1", b"2"]
 
 
 async def test_a_killed_node_loses_nothing(nodes: Nodes, brokers: list[Broker]) -> None:

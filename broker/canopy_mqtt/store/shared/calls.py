@@ -473,6 +473,8 @@ class Joined(NamedTuple):
 
     node: int
     incarnation: int
+    failed: frozenset[DeliveryKey] | None = None
+    """Of the group that was asked for last: see `Written.failed`. None: it is not written, and never will be."""
 
 
 class Hello(NamedTuple):

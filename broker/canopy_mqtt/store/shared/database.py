@@ -47,6 +47,7 @@ from canopy_mqtt.version import __version__
 
 FIRST_PAUSE: Final = 0.05
 """Seconds before a group is asked again; twice as many each time."""
+JOIN: Final = "SELECT * FROM join_1($1, $2, $3, $4, $5)"
 WRITE: Final = f"SELECT (w).* FROM write_1({', '.join(f'${n}' for n in range(1, 17))}) w"
 MAX_PAUSE: Final = 1.0
 """Seconds between two attempts at most."""
@@ -212,6 +213,8 @@ class SharedDatabase:
         """Of the schema, once it is open: nodes that have the same one share their sessions."""
         self.timeout = timeout
         self.node = self.incarnation = self.grp = 0
+        self._asked = 0, 0
+        """The incarnation, and the number, of the group that was asked for last."""
         self.vector: dict[int, int] = {}
         """By node, the group up to which its filters are known."""
         self.seen: dict[int, int] = {}
@@ -318,14 +321,18 @@ class SharedDatabase:
         text = " ".join(str(error).split())
         return f"{self.place}: {remedy(error)} ({type(error).__name__}{': ' if text else ''}{text})"
 
-    async def join(self) -> None:
-        """Begin another incarnation: what an earlier one noted counts no more. Its group is not asked again."""
+    async def join(self) -> frozenset[DeliveryKey] | None:
+        """Begin another incarnation: what an earlier one noted counts no more. Its group is not asked again.
+
+        Return `Written.failed` of the group that was asked for last; None: it is not written, and never will be.
+        """
         await self._stop_writing()
         holder = await asyncio.to_thread(lease_holder.this_process)
-        [[self.node, self.incarnation, self.grp]] = await self._claims.fetch(
-            "SELECT * FROM join_1($1, $2, $3)", self.node_name, holder, __version__, seconds=self.timeout
+        [[self.node, self.incarnation, self.grp, failed]] = await self._claims.fetch(
+            JOIN, self.node_name, holder, __version__, *self._asked, seconds=self.timeout
         )
         self.vector, self.seen = {}, {}
+        return None if failed is None else frozenset(DeliveryKey(*each) for each in failed)
 
     async def is_replaced(self) -> bool:
         """Return whether another process has begun an incarnation of this node. Raises FAILURES."""
@@ -364,6 +371,7 @@ class SharedDatabase:
 
     async def _write(self, group: Group, vector: dict[int, int]) -> Written:
         grp, pause, refusals = self.grp + 1, FIRST_PAUSE, 0
+        self._asked = self.incarnation, grp
         while True:
             values = (
                 self.node, self.incarnation, grp, list(vector), list(vector.values()), list(self.seen),

@@ -34,12 +34,13 @@ answers with up to 1 GB."""
 
 JOIN: Final = """
 CREATE FUNCTION join_1(
-    p_name text, p_holder text DEFAULT '', p_version text DEFAULT '',
-    OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint
+    p_name text, p_holder text, p_version text, p_incarnation integer, p_grp bigint,
+    OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint, OUT o_failed delivery_key[]
 )
 LANGUAGE plpgsql AS $$
 -- A node begins another incarnation: what an earlier one notes counts no more. o_grp: the number of its next group but
--- one; the first one is written here. p_holder: the process that it is; p_version: of its Canopy.
+-- one; the first one is written here. p_holder: the process that it is; p_version: of its Canopy. p_incarnation, p_grp:
+-- the group that the process asked for last; o_failed: what its answer said; NULL: it is not written.
 BEGIN
     SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     IF NOT FOUND THEN
@@ -47,12 +48,14 @@ BEGIN
         SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     END IF;
     -- step: join
+    SELECT failed INTO o_failed FROM progress WHERE node = o_node AND grp = p_grp AND incarnation = p_incarnation;
     UPDATE node SET incarnation = incarnation + 1, alive = true, holder = p_holder, version = p_version
         WHERE id = o_node
         RETURNING incarnation INTO o_incarnation;
     INSERT INTO beat VALUES (o_node, clock_timestamp()) ON CONFLICT (node) DO UPDATE SET at = clock_timestamp();
     INSERT INTO progress
-        SELECT o_node, coalesce(max(grp), 0) + 1, nextval('message_id'), '{}', '{}' FROM progress WHERE node = o_node
+        SELECT o_node, coalesce(max(grp), 0) + 1, NULL, nextval('message_id'), '{}', '{}'
+            FROM progress WHERE node = o_node
         RETURNING grp INTO o_grp;
     -- step: commit
 END $$;
@@ -551,7 +554,7 @@ BEGIN
     END IF;
 
     -- step: progress
-    INSERT INTO progress VALUES (p_node, p_grp, last, said.lost, said.failed);
+    INSERT INTO progress VALUES (p_node, p_grp, p_incarnation, last, said.lost, said.failed);
     -- step: commit
     RETURN said;
 END $$;
@@ -999,7 +1002,7 @@ BEGIN
     END IF;
     -- step: trim
     DELETE FROM progress p USING node n
-        WHERE p.node = n.id AND p.grp < (SELECT max(grp) FROM progress WHERE node = n.id);
+        WHERE p.node = n.id AND p.grp < (SELECT max(grp) FROM progress WHERE node = n.id AND incarnation IS NOT NULL);
     -- step: commit
 END $$;
 

@@ -188,9 +188,12 @@ class Calls(Protocol):
     def tell(self, piece: Piece) -> None:
         """Tell all nodes that there is a link to."""
 
-    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
+    def over(self) -> Iterable[Callable[[], None]]:
         """End what waits for this incarnation: calls, the connections of durable sessions, and their CONNECTs. Return
-        what of the notes that are not confirmed is to be written in the next one."""
+        what looks at the retained messages, and is to look again."""
+
+    def carry(self, notes: Sequence[Note]) -> Iterable[Note]:
+        """Return what of notes that are not confirmed is to be written in the next incarnation, after `over`."""
 
 
 class Session:
@@ -295,6 +298,8 @@ class Node:
         """What no group has yet."""
         self.flight: list[Note] | None = None
         """The group that is being written."""
+        self.unsure: list[Note] = []
+        """What is carried over of the group that an earlier incarnation was writing: it may be written."""
         self.unread: dict[int, None] = {}
         """Sessions that are to be read, in this order."""
         self.is_reading = False
@@ -348,15 +353,36 @@ class Node:
             self._joining = False
             self.joined = joined
             self._calls.tell(Hello())
+            self._settle(joined.failed)
             self._look_whether_due()
 
         self._feed(fed)
 
+    def _settle(self, failed: frozenset[DeliveryKey] | None) -> None:
+        """Confirm what is carried over of a group that is written, and write it where it is not."""
+        unsure, self.unsure = self.unsure, []
+        # What ends a will is written in any case: it may be the group that set the will.
+        again = [note for note in unsure if failed is None or isinstance(note.what, EndedWill)]
+        self.notes.extendleft(reversed(again))
+        if failed is None or len(again) == len(unsure):
+            return
+        group = [note for note in unsure if not isinstance(note.what, EndedWill)]
+        written = UNWRITTEN._replace(again=True, retained=True, failed=failed)
+        for _, then in group:
+            if then is not None:
+                then(written)
+        self._wrote(group, written)
+
     def over(self) -> None:
         """Begin another incarnation: of what this one noted nothing counts but what is carried over."""
-        carried = [*self._calls.over([*(self.flight or ()), *self.notes])]
+        looks = [*self._calls.over()]
+        unsure = [*self._calls.carry([*self.unsure, *(self.flight or ())])]
+        notes = [*self._calls.carry(self.notes)]
         self._clear()
-        self.notes.extend(carried)
+        self.unsure += unsure
+        self.notes.extend(notes)
+        for each in looks:
+            self.look(each)
         self.join()
 
     def _live_ask(self, ask: Callable[[Callable[P, None]], None]) -> Callable[[Callable[P, None]], None]:

@@ -89,8 +89,11 @@ class Side(Clients, Protocol):
     def answered(self) -> None:
         """The database has answered, and clients may have got something."""
 
-    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
+    def over(self) -> Iterable[Callable[[], None]]:
         """See `Calls.over`."""
+
+    def carry(self, notes: Sequence[Note]) -> Iterable[Note]:
+        """See `Calls.carry`."""
 
     async def count(self) -> None:
         """Count what is in the database for the limits of this broker. Called each second. Raises FAILURES."""
@@ -304,18 +307,21 @@ class RunningNode:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
+    def over(self) -> Iterable[Callable[[], None]]:
         self._stop()
-        return self._side.over(notes)
+        return self._side.over()
+
+    def carry(self, notes: Sequence[Note]) -> Iterable[Note]:
+        return self._side.carry(notes)
 
     def join(self, back: Callable[[Joined | None], None]) -> None:
         async def join() -> Joined:
             await self.database.follow()
             await self._let_another_be()
-            await self.database.join()
+            failed = await self.database.join()
             self._found = set()
             self._joined_at = asyncio.get_running_loop().time()
-            return Joined(self.database.node, self.database.incarnation)
+            return Joined(self.database.node, self.database.incarnation, failed)
 
         self._ask(join, back, lambda: back(None))
 

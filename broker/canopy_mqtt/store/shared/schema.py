@@ -48,6 +48,7 @@ CREATE TABLE beat (
 CREATE TABLE progress (                -- each node's last group, and earlier ones that are not trimmed yet
     node smallint NOT NULL,
     grp bigint NOT NULL,               -- goes on over incarnations
+    incarnation integer,               -- NULL: not a group, but the number that an incarnation began with
     last_id bigint NOT NULL,           -- no message of this node with an id up to this can appear any more
     lost owner[] NOT NULL,             -- what the answer said
     failed delivery_key[] NOT NULL,

@@ -36,7 +36,6 @@ from canopy_mqtt.store.shared.calls import (
     Empty,
     EndedWill,
     Hello,
-    Look,
     NewWill,
     Noted,
     Owner,
@@ -303,10 +302,7 @@ class SharedStore(Store):
     def answered(self) -> None:
         self._after_batch()
 
-    def over(self, notes: Sequence[Note]) -> Iterable[Note]:
-        """End the durable connections; what is noted of sessions counts no more. What clients without one have
-        published is written in the next incarnation, and acknowledged then: it may be in the store twice. So is what is
-        known of wills: the database has each once."""
+    def over(self) -> Iterable[Callable[[], None]]:
         self._notice(FAILED_OVER if self.running.database.has_moved else OVER)
         for attempt in list(self.sessions.waiting.values()):
             unclaimed(attempt)
@@ -314,6 +310,13 @@ class SharedStore(Store):
             holder.lost()
         self.journal.kept.clear()
         self._after_batch()
+        for offer in list(self._settling):
+            self._settle(offer)
+        return [partial(self._looked, each) for each in self._looks]
+
+    def carry(self, notes: Sequence[Note]) -> Iterable[Note]:
+        """What is noted of sessions counts no more. What clients without one have published is written in the next
+        incarnation, and acknowledged then. So is what is known of wills: the database has each once."""
         for what, then in notes:
             if isinstance(what, EndedWill):
                 yield Note(what, None)
@@ -330,10 +333,6 @@ class SharedStore(Store):
                         self.router.retained_store.written(offer)
                 is_will = isinstance(what, Publish) and what.will is not None
                 yield Note(what if carried else Skipped(), then if is_will else None)
-        for offer in list(self._settling):
-            self._settle(offer)
-        if self._looks:
-            yield Note(Look([partial(self._looked, each) for each in self._looks]), None)
 
     def publish_will(self, will: DueWill) -> None:
         principal = self._principal(will.client_id, will.principal)
