@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ import pytest
 from canopy_mqtt.store import StoreError
 from canopy_mqtt.store.shared import opening
 from canopy_mqtt.store.shared.calls import Group, Over
-from canopy_mqtt.store.shared.database import Line, SharedDatabase
+from canopy_mqtt.store.shared.database import Line, SharedDatabase, Unreachable
 from canopy_mqtt.store.shared.schema import VERSION
 from tests.store.postgresql.place import Proxy
 from tests.store.postgresql.place import opened as opened_alone
@@ -23,6 +24,8 @@ from tests.support import postgresql
 from tests.support.postgresql import Server
 from tests.support.runs import for_each
 from tests.support.waiting import until
+
+SSL_REQUEST = (80877103).to_bytes(4)
 
 
 async def refused(nodes: Nodes, said: str, node: SharedDatabase | None = None) -> None:
@@ -92,6 +95,27 @@ async def test_a_newer_schema_is_refused(nodes: Nodes) -> None:
 async def test_a_pooler_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncpg.Connection, "get_server_pid", lambda _: 1)
     await refused(nodes, "is reached through a pooler, which keeps no session: name the database itself in store.url")
+
+
+async def test_a_pooler_that_does_not_take_what_is_asked_for_is_refused(nodes: Nodes) -> None:
+    """As PgBouncer answers, unless `ignore_startup_parameters` has all of it. It is not waited for."""
+    fields = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: search_path\0\0"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while size := int.from_bytes(await reader.readexactly(4)):
+                if await reader.readexactly(size - 4) != SSL_REQUEST:
+                    writer.write(b"E" + (4 + len(fields)).to_bytes(4) + fields)
+                    break
+                writer.write(b"N")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"postgresql://u@127.0.0.1:{server.sockets[0].getsockname()[1]}/d"
+        said = "a pooler in between does not take what a broker asks for: name the database itself in store.url"
+        with pytest.raises(StoreError, match=said) as raised:
+            await nodes.make("a", url=url).open()
+    assert not isinstance(raised.value, Unreachable)
 
 
 async def test_an_old_server_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

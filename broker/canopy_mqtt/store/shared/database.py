@@ -290,7 +290,7 @@ class SharedDatabase:
             await self.join()
         except FAILURES as error:
             fails = isinstance(error, UNREACHABLE) and not isinstance(
-                error, ssl.SSLError | asyncpg.ClientConfigurationError
+                error, ssl.SSLError | asyncpg.ClientConfigurationError | asyncpg.ProtocolViolationError
             )
             raise (Unreachable if fails else StoreError)(self._told(error)) from error
 
