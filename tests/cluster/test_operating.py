@@ -63,8 +63,24 @@ async def test_the_nodes_of_a_cluster(shared: Nodes, ctl: Ctl) -> None:
     for each in answer["data"]:
         assert each.pop("seen") < 60.0
     assert answer["data"] == [
-        {"name": "a", "state": "alive", "version": __version__, "clients": 0, "durable": 0, "link": "here"},
-        {"name": "b", "state": "alive", "version": __version__, "clients": 2, "durable": 1, "link": "connected"},
+        {
+            "name": "a",
+            "state": "alive",
+            "version": __version__,
+            "clients": 0,
+            "durable": 0,
+            "link": "here",
+            "differs": "",
+        },
+        {
+            "name": "b",
+            "state": "alive",
+            "version": __version__,
+            "clients": 2,
+            "durable": 1,
+            "link": "connected",
+            "differs": "",
+        },
     ]
     await shared.stop("b")
     await until(lambda: not shared.link("a", "b").connected, "the link is down")

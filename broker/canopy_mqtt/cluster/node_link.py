@@ -41,8 +41,8 @@ FIRST_TRY: Final = 0.05
 
 DISTRUST: Final = {
     "certificate is not trusted": "the authority of cluster.ca_file here has not issued it",
-    "_ALERT_": "it does not accept the certificate of this node: the authority of its cluster.ca_file has not issued it, "
-    "or it has expired",
+    "_ALERT_": "it does not accept the certificate of this node: "
+    "the authority of its cluster.ca_file has not issued it, or it has expired",
 }
 """What is in the reason why a TLS connection has failed, and what that says of two nodes."""
 

@@ -41,6 +41,14 @@ class Telling:
             self._send(name, messages)
         self._server.after_batch()
 
+    def say(self, topic: bytes, payload: bytes) -> None:
+        """Say something to all nodes that have a link to this one. Where it has no room, nobody hears of that."""
+        for name in self._links.nodes:
+            session = self._links.node_session(name)
+            if session is not None and session.send_buffer is not None:
+                session.send(Message(topic, payload, 0, False, b"", 0.0, self._publisher))
+        self._server.after_batch()
+
     def close(self) -> None:
         """Tell nothing more."""
         for timer in self._owed.values():

@@ -11,6 +11,7 @@ from canopy_mqtt.ctl.api_client import named
 from canopy_mqtt.ctl.lists import Columns, facts, table
 from canopy_mqtt.ctl.operations import SOME
 from canopy_mqtt.ctl.options import failures_in_one_line, options
+from canopy_mqtt.ctl.top import printable
 
 NODES: Final[Columns] = {
     "node": lambda of: of["name"],
@@ -30,13 +31,17 @@ def cluster(context: typer.Context) -> None:
     """Show the nodes of the broker's cluster. The exit code is 3 if a node or the link to it is down.
 
     seen: seconds since its last sign of life in the database that the nodes share; clients: connected there; durable:
-    those of them whose sessions outlive their connections; link: from this broker.
+    those of them whose sessions outlive their connections; link: from this broker. Below the table: nodes with other
+    users, rules or settings than this one, or another time.
     """
     answer = options(context).api().call("GET", "/cluster")
     if options(context).as_json:
         typer.echo(json.dumps(answer))
     else:
         table(NODES, answer["data"])
+        for node in answer["data"]:
+            if node["differs"]:
+                typer.echo(printable(f"{node['name']} differs from this node: {node['differs']}"))
     if any(node["state"] == "down" or node["link"] in ("down", "none") for node in answer["data"]):
         raise typer.Exit(SOME)
 

@@ -30,6 +30,9 @@ class Node(BaseModel):
     """Those of them whose sessions outlive their connections."""
     link: str
     """From here: `connected` or `down`; `here`: this node; `none`: `cluster.nodes` does not name it here."""
+    differs: str
+    """What it has otherwise than the node that is asked: users, rules, settings, or the clock; empty: nothing that is
+    known."""
 
 
 class Nodes(BaseModel):
@@ -85,7 +88,7 @@ async def cluster(call: Call) -> Nodes:
     settings = broker.settings.cluster
     if not settings.name or broker.links is None:
         raise ApiError(404, "NOT_FOUND", "this broker is no node of a cluster")
-    links = {each.name: each.up for each in broker.links.other_nodes()}
+    others = {each.name: each for each in broker.links.other_nodes()}
     found: dict[str, NodeReport] = {}
     if broker.store is not None and broker.store.reports is not None:
         try:
@@ -93,10 +96,10 @@ async def cluster(call: Call) -> Nodes:
         except StoreError as error:
             raise away(error) from error
     nodes = []
-    for name in sorted({settings.node, *links, *(each.name for each in found.values() if each.alive)}):
-        report = found.get(name)
+    for name in sorted({settings.node, *others, *(each.name for each in found.values() if each.alive)}):
+        report, other = found.get(name), others.get(name)
         own = name == settings.node
-        link = "here" if own else "none" if name not in links else "connected" if links[name] else "down"
+        link = "here" if own else "none" if other is None else "connected" if other.up else "down"
         state = "alive" if own else "down" if found else "unknown"
         if report is not None:
             state = "alive" if report.alive else "down"
@@ -109,6 +112,7 @@ async def cluster(call: Call) -> Nodes:
                 clients=None if report is None else report.clients,
                 durable=None if report is None else report.durable,
                 link=link,
+                differs="" if other is None else other.differs,
             )
         )
     return Nodes(data=nodes)
