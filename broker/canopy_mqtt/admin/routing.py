@@ -27,7 +27,7 @@ from canopy_mqtt.admin.authentication import (
     is_json,
 )
 from canopy_mqtt.admin.errors import ApiError
-from canopy_mqtt.admin.host import Host
+from canopy_mqtt.admin.host import Host, node_of
 from canopy_mqtt.admin.http_connections import HttpConnections
 from canopy_mqtt.admin.paging import Page, as_json
 
@@ -230,6 +230,8 @@ class RequestHandler:
         made = await self._handle(route, call)
         if made is None:
             return with_security_headers(web.Response(status=204))
+        if isinstance(made, Page) and not made.of_all_nodes:
+            made.meta.node = node_of(self._broker)
         if isinstance(made, BaseModel):
             body = await as_json(made) if isinstance(made, Page) else made.model_dump_json(by_alias=True).encode()
             return with_security_headers(web.Response(body=body, content_type="application/json", status=route.status))

@@ -28,7 +28,8 @@ CODES = {
     "57014": "it refuses the request",
     "40001": "it refuses the request",
 }
-"""Disk full, a file that cannot be written, out of memory, a standby that only reads, a lock time-out, `statement_timeout`, serialization failure."""
+"""Disk full, a file that cannot be written, out of memory, a standby that only reads, a lock time-out,
+`statement_timeout`, serialization failure."""
 
 REFUSING = """
 CREATE TABLE refusing (code text);

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from canopy_mqtt.admin.api.clients import NOT_FOUND
 from canopy_mqtt.admin.errors import ApiError
+from canopy_mqtt.admin.paging import PageOfAll, PageQuery, cut, name_of
 from canopy_mqtt.admin.routing import BASE, Call, Routes
 from canopy_mqtt.store.base import NodeReport, SharedReports, StoreError
 from canopy_mqtt.version import __version__
@@ -77,7 +78,7 @@ def reports_of(call: Call) -> SharedReports:
     return store.reports
 
 
-def away(error: StoreError) -> ApiError:
+def unreached(error: StoreError) -> ApiError:
     return ApiError(503, "SERVICE_UNAVAILABLE", str(error))
 
 
@@ -94,7 +95,7 @@ async def cluster(call: Call) -> Nodes:
         try:
             found = {each.name: each for each in await broker.store.reports.nodes()}
         except StoreError as error:
-            raise away(error) from error
+            raise unreached(error) from error
     nodes = []
     for name in sorted({settings.node, *others, *(each.name for each in found.values() if each.alive)}):
         report, other = found.get(name), others.get(name)
@@ -118,6 +119,59 @@ async def cluster(call: Call) -> Nodes:
     return Nodes(data=nodes)
 
 
+class SessionLine(BaseModel):
+    """A session in the database that nodes share, in a list."""
+
+    clientid: str
+    account: str
+    """For whose limits it counts: `user NAME` or `address ADDRESS`."""
+    node: str
+    """Where its client is connected; empty: nowhere."""
+    expiry_interval: int | None
+    """Seconds; null: it never expires."""
+    expires_in: float | None
+    """Seconds; null: its client is connected, or it never expires."""
+    mqueue_len: int
+    """Messages that wait; 10,000: so many, or more."""
+    subscriptions_cnt: int
+
+
+class SessionQuery(PageQuery):
+    """Selects sessions."""
+
+    like_clientid: Annotated[str, Field(max_length=65_535)] = ""
+    """A part of the client identifier; case does not matter."""
+    conn_state: Literal["connected", "disconnected"] | None = None
+
+
+@ROUTES.add("GET", f"{BASE}/sessions", query=SessionQuery)
+async def sessions(call: Call) -> PageOfAll[SessionLine]:
+    """The sessions in the database that nodes share, by client identifier, wherever their clients are."""
+    query = call.query
+    after = name_of(query.cursor) if query.cursor else ""
+    if "\0" in after + query.like_clientid:
+        raise ApiError(400, "BAD_REQUEST", "no client identifier has the character U+0000")
+    away = None if query.conn_state is None else query.conn_state == "disconnected"
+    try:
+        found = await reports_of(call).sessions(after, query.like_clientid, away, query.limit + 1)
+    except StoreError as error:
+        raise unreached(error) from error
+    lines, meta = cut(list(found), query.limit, lambda each: each.client_id)
+    data = [
+        SessionLine(
+            clientid=each.client_id,
+            account=each.account,
+            node=each.node,
+            expiry_interval=each.expiry,
+            expires_in=None if each.expires_in is None else round(each.expires_in, 1),
+            mqueue_len=each.waiting,
+            subscriptions_cnt=each.subscriptions,
+        )
+        for each in lines
+    ]
+    return PageOfAll(data=data, meta=meta)
+
+
 @ROUTES.add("GET", f"{BASE}/sessions/{{client_id}}")
 async def session(call: Call) -> Session:
     """A session in the database that nodes share, wherever its client is."""
@@ -125,7 +179,7 @@ async def session(call: Call) -> Session:
     try:
         found = await reports_of(call).session(client_id)
     except StoreError as error:
-        raise away(error) from error
+        raise unreached(error) from error
     if found is None:
         raise ApiError(404, "CLIENTID_NOT_FOUND", NOT_FOUND)
     return Session(

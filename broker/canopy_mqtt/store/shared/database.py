@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from canopy_mqtt.store.base import NodeReport, SessionReport, StoreError
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
+from canopy_mqtt.store.base import MOST_COUNTED, NodeReport, SessionLine, SessionReport, StoreError
 from canopy_mqtt.store.postgresql import lease_holder
 from canopy_mqtt.store.postgresql.database import FAILURES, SYNCHRONOUS, place, remedy
 from canopy_mqtt.store.shared.calls import (
@@ -111,6 +112,20 @@ SELECT s.id, s.principal, s.account, coalesce(n.name, ''), s.epoch, CASE WHEN s.
         (SELECT count(*) FROM delivery d WHERE d.session = s.id AND state > 0),
         (SELECT count(*) FROM subscription b WHERE b.session = s.id)
     FROM session s LEFT JOIN node n ON n.id = s.node WHERE s.client_id = $1
+"""
+SESSIONS: Final = f"""
+SELECT s.client_id, s.account, coalesce(n.name, ''), CASE WHEN s.expiry < {NEVER} THEN s.expiry END,
+        CASE WHEN isfinite(s.expires_at) THEN greatest(extract(epoch FROM s.expires_at - clock_timestamp()), 0)::float8
+            END,
+        (SELECT count(*) FROM (SELECT FROM delivery d WHERE d.session = s.id AND state = 0 LIMIT {MOST_COUNTED}) c),
+        (SELECT count(*) FROM subscription b WHERE b.session = s.id)
+    FROM (
+        SELECT * FROM session
+            WHERE client_id > $1 AND NOT starts_with(client_id, '{SHARE_PREFIX}') AND expiry > 0
+                AND ($2 = '' OR position(lower($2) IN lower(client_id)) > 0)
+                AND ($3::boolean IS NULL OR $3 = (node IS NULL))
+            ORDER BY client_id LIMIT $4
+    ) s LEFT JOIN node n ON n.id = s.node ORDER BY s.client_id
 """
 SUBSCRIPTIONS: Final = """
 SELECT f.name, b.qos FROM subscription b JOIN filter f ON f.id = b.filter WHERE b.session = $1 ORDER BY f.name LIMIT $2
@@ -223,8 +238,8 @@ class SharedDatabase:
         filters and numbers may not be there any more, and other rows may have these numbers."""
         self._history: str | None = None
         self._synchronous = SYNCHRONOUS[synchronous]
-        lines = [Line(self._connect) for _ in range(6)]
-        self._groups, self._claims, self._reads, self._pulls, self._beats, self._sweeps = self._lines = lines
+        lines = self._lines = [Line(self._connect) for _ in range(7)]
+        self._groups, self._claims, self._reads, self._pulls, self._beats, self._sweeps, self._reports = lines
         self._writing: asyncio.Task[Any] | None = None
 
     @property
@@ -566,18 +581,23 @@ class SharedDatabase:
 
     async def reports(self) -> list[NodeReport]:
         """Return the state of each node."""
-        return [NodeReport(*row) for row in await self._sweeps.fetch(NODES, seconds=self.timeout)]
+        return [NodeReport(*row) for row in await self._reports.fetch(NODES, seconds=self.timeout)]
 
     async def report(self, client_id: str) -> tuple[SessionReport, str] | None:
         """Return the state of a session, and whose it is, as JSON. None: there is none."""
-        rows = await self._sweeps.fetch(SESSION, client_id, seconds=self.timeout)
+        rows = await self._reports.fetch(SESSION, client_id, seconds=self.timeout)
         if not rows:
             return None
         [[session, principal, account, node, epoch, expiry, expires_in, waiting, in_flight, subscriptions]] = rows
-        found = await self._sweeps.fetch(SUBSCRIPTIONS, session, LISTED, seconds=self.timeout)
+        found = await self._reports.fetch(SUBSCRIPTIONS, session, LISTED, seconds=self.timeout)
         filters = [(name, qos) for name, qos in found]
         report = SessionReport(account, node, epoch, expiry, expires_in, waiting, in_flight, subscriptions, filters)
         return report, principal
+
+    async def sessions(self, after: str, like: str, away: bool | None, limit: int) -> list[SessionLine]:
+        """Return some sessions of all nodes, by client identifier (`SharedReports.sessions`)."""
+        rows = await self._reports.fetch(SESSIONS, after, like, away, limit, seconds=self.timeout)
+        return [SessionLine(*row) for row in rows]
 
     async def bound(self, session: int, messages: int, size: int, limit: int) -> tuple[int, bool]:
         """Delete the oldest of what is queued for a session beyond `messages`, and `size` bytes (0: no limit), `limit`
