@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from canopy_mqtt.cluster import comparing
 from canopy_mqtt.cluster.comparing import CLOCKS, REMEDY, TOPIC, differences, settings_of, written
+from canopy_mqtt.cluster.greeting import VERSIONS, Greeting
 from canopy_mqtt.command.ctl import app
 from canopy_mqtt.observe.alarms.observer import Observer
 from canopy_mqtt.settings import Settings
@@ -113,6 +114,22 @@ def test_where_files_are_does_not_count() -> None:
     )
     assert settings_of(one) == settings_of(other)
     assert "authenticator" in settings_of(one)
+
+
+async def test_an_older_node_is_not_told(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take what it does not know for hints that are missing, and read what all its sessions have."""
+
+    def greeting(cluster: str, node: str, *, store: str) -> Greeting:
+        return Greeting(cluster, node, store=store, versions=(1,) if node == "old" else VERSIONS)
+
+    monkeypatch.setattr("canopy_mqtt.cluster.cluster.Greeting", greeting)
+    await nodes.start("a", "b", "old")
+    subscriber = await nodes.join("old", "subscriber", ("t", 1))
+    await (await nodes.join("a", "publisher")).publish("t", b"x", qos=1)
+    assert (await subscriber.message()).payload == b"x"
+    heard = {name: nodes.brokers[name].cluster.comparing._told for name in nodes.brokers}  # type: ignore[union-attr]
+    await until(lambda: heard["a"] and heard["b"], "both have heard of each other")
+    assert [set(heard[name]) for name in ("a", "b", "old")] == [{"b"}, {"a"}, set()]
 
 
 async def test_no_client_says_it(nodes: Nodes, tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.comparing import TOPIC, Comparing
 from canopy_mqtt.cluster.door import Door
-from canopy_mqtt.cluster.greeting import Greeting
+from canopy_mqtt.cluster.greeting import OWN, Greeting
 from canopy_mqtt.cluster.listener import ClusterListener
 from canopy_mqtt.cluster.node_links import NodeLinks
 from canopy_mqtt.cluster.pieces import decode
@@ -49,12 +50,14 @@ class Cluster:
         self.links = make_links(server, settings, own)
         if not store:
             server.router.retained_store.nodes = tuple(NODES + name for name in self.links.nodes)
-        self.listener = ClusterListener(server, settings, Door(server, own, list(self.links.nodes)))
-        self.telling = Telling(server, self.links)
+        door = Door(server, own, list(self.links.nodes))
+        self.listener = ClusterListener(server, settings, door)
+        self.telling = Telling(server, self.links, door.spoken)
         self._told: Callable[[Piece], None] | None = None
         self.comparing: Comparing | None = None
         if files is not None:
-            self.comparing = Comparing(lambda: server.settings, files, self.telling.say, server.faults.broke)
+            say = partial(self.telling.say, OWN)
+            self.comparing = Comparing(lambda: server.settings, files, say, server.faults.broke)
             self.links.differs = self.comparing.differs
             self.links.heard = self._heard
         self.opened: Callable[[], Awaitable[None]] | None = None

@@ -92,6 +92,45 @@ async def test_a_newer_schema_is_refused(nodes: Nodes) -> None:
     await refused(nodes, f"is of version 99, newer than this broker's {VERSION}: run the newer broker on this node")
 
 
+async def test_a_node_that_no_living_one_could_be_linked_with_is_refused(nodes: Nodes) -> None:
+    """Each says in the database which versions of node links it knows; the first release said nothing."""
+    said: list[Any] = []
+
+    def strangers(*both: Any) -> str:
+        said.append(both)
+        return "strangers"
+
+    await nodes.open("a", speaks=(1, 2))
+    await nodes.open("b", speaks=(2, 3))
+    await refused(nodes, "strangers", nodes.make("c", speaks=(3, 4), strangers=strangers))
+    assert said == [('the node "a"', [1, 2], (3, 4))]
+    await nodes.made[0].leave()
+    await nodes.open("c", speaks=(3, 4))
+    await nodes.ask("UPDATE node SET speaks = '' WHERE name <> 'a' RETURNING 1")
+    await nodes.open("a", speaks=(1, 2))
+    await refused(nodes, "strangers", nodes.make("d", speaks=(2, 3), strangers=lambda *_: "strangers"))
+
+
+async def test_a_newer_node_adds_what_older_ones_can_do_without(nodes: Nodes) -> None:
+    """But not while a transaction stands in the way: groups of the others would wait behind this one."""
+    old = await nodes.open("old")
+    table = f'"{nodes.name}".node'
+    backup = await asyncpg.connect(nodes.url)
+    try:
+        await backup.execute(f"ALTER TABLE {table} DROP COLUMN speaks")
+        async with backup.transaction():
+            await backup.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
+            await refused(
+                nodes, "by a transaction, of a backup for instance: start this node again when that has ended"
+            )
+            await old.write(Group())
+    finally:
+        await backup.close()
+    await nodes.open("a", speaks=(1, 2))
+    await old.write(Group())
+    assert await nodes.ask("SELECT name, speaks FROM node ORDER BY name") == [("a", "1,2"), ("old", "")]
+
+
 async def test_a_pooler_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncpg.Connection, "get_server_pid", lambda _: 1)
     await refused(nodes, "is reached through a pooler, which keeps no session: name the database itself in store.url")

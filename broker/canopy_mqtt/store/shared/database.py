@@ -87,6 +87,10 @@ HISTORY: Final = """
 SELECT concat(system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8)) FROM pg_control_system()
 """
 """The server's data and its timeline, which is another one once a standby has been promoted, or a backup restored."""
+FIRST: Final = (1,)
+"""The versions of node links that a node knows which does not say so."""
+SPEAKING: Final = "SELECT name, speaks FROM node WHERE alive AND name <> $1 ORDER BY name"
+SPEAK: Final = "UPDATE node SET speaks = $3 WHERE id = $1 AND incarnation = $2"
 REPLACED: Final = "SELECT EXISTS (SELECT FROM node WHERE name = $1 AND incarnation > $2)"
 LEAVE: Final = "SELECT declare_dead_1($1, $2, (SELECT at FROM beat WHERE node = $1))"
 LOOK_AGAIN: Final = 0.25
@@ -217,12 +221,24 @@ class SharedDatabase:
     """A node's part of a shared store. Used on one event loop."""
 
     def __init__(
-        self, url: str, name: str, *, node: str, cluster: str = "", synchronous: str = "full", timeout: float = 10.0
+        self,
+        url: str,
+        name: str,
+        *,
+        node: str,
+        cluster: str = "",
+        synchronous: str = "full",
+        timeout: float = 10.0,
+        speaks: Sequence[int] = FIRST,
+        strangers: Callable[[str, Sequence[int], Sequence[int]], str] = lambda other, *_: other,
     ) -> None:
         """`name`: the schema; `node`: the node's name, which no other node of the `cluster` has; `synchronous`: as
-        `store.synchronous`; `timeout`: seconds for a call that is not a group's."""
+        `store.synchronous`; `timeout`: seconds for a call that is not a group's; `speaks`: versions of node links that
+        the node knows; `strangers`: says why a node that speaks none of them cannot be linked: its name, both's
+        versions."""
         self.url, self.name, self.node_name = url, name, node
         self._cluster = cluster
+        self._speaks, self._strangers = speaks, strangers
         self.identity = ""
         """Of the schema, once it is open: nodes that have the same one share their sessions."""
         self.timeout = timeout
@@ -299,6 +315,7 @@ class SharedDatabase:
                 connection = await self._connect()
                 try:
                     self.identity = await open_schema(connection, self.name, self._cluster, self.place)
+                    await self._check_versions(connection)
                 finally:
                     connection.terminate()
             await self._outlive(dead_after, waits)
@@ -308,6 +325,14 @@ class SharedDatabase:
                 error, ssl.SSLError | asyncpg.ClientConfigurationError | asyncpg.ProtocolViolationError
             )
             raise (Unreachable if fails else StoreError)(self._told(error)) from error
+
+    async def _check_versions(self, connection: Any) -> None:
+        """Raise StoreError: another node lives that this one could not be linked with."""
+        for name, text in await connection.fetch(SPEAKING, self.node_name):
+            theirs = [int(each) for each in text.split(",")] if text else FIRST
+            if not set(theirs) & set(self._speaks):
+                why = self._strangers(f'the node "{name}"', theirs, self._speaks)
+                raise StoreError(f"{self.place}: {why}")
 
     async def _outlive(self, dead_after: float, waits: Callable[[str], None]) -> None:
         """Wait until the process that was this node before is dead. Raises StoreError: it lives."""
@@ -340,6 +365,8 @@ class SharedDatabase:
         [[self.node, self.incarnation, self.grp]] = await self._claims.fetch(
             "SELECT * FROM join_1($1, $2, $3)", self.node_name, holder, __version__, seconds=self.timeout
         )
+        speaks = ",".join(map(str, self._speaks))
+        await self._claims.fetch(SPEAK, self.node, self.incarnation, speaks, seconds=self.timeout)
         self.vector, self.seen = {}, {}
 
     async def is_replaced(self) -> bool:
