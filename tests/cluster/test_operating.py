@@ -183,6 +183,10 @@ async def test_what_is_of_one_node_says_so(shared: Nodes, ctl: Ctl) -> None:
     assert "canopy: of the node a alone (the nodes: canopy ctl cluster)" in shown.stderr
     assert (await asked(ctl, "a", "retained"))["meta"]["node"] is None
     assert (await asked(ctl, "a", "status"))["node"] == "a"
+    for command in (["status"], ["top"], ["alarms"], ["explain", "t"]):
+        assert "of the node a alone" in (await ctl("a", *command)).stderr
+    for command in (["cluster"], ["session"], ["retained"]):
+        assert "alone" not in (await ctl("a", *command)).output
     async with ClientSession() as session, session.get(shared.brokers["a"].http[0] + "/metrics") as answer:
         assert 'canopy_cluster_node{node="a"} 1' in await answer.text()
 

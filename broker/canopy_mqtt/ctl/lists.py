@@ -48,15 +48,12 @@ def entries(api: ApiClient, path: str, limit: int, **query: Any) -> tuple[list[d
 
 
 def show(context: typer.Context, columns: Columns, path: str, limit: int, **query: Any) -> None:
-    """Print a list of the API as a table, or as JSON. Lines on standard error say if there are more entries, and if
-    these are those of one node of a cluster alone."""
+    """Print a list of the API as a table, or as JSON. A line on standard error says if there are more entries."""
     found, meta = entries(options(context).api(), path, limit, **query)
     if options(context).as_json:
         typer.echo(json.dumps({"data": found, "meta": meta}))
         return
     table(columns, found)
-    if meta["node"] is not None:
-        typer.echo(f"canopy: of the node {meta['node']} alone (the nodes: canopy ctl cluster)", err=True)
     if meta["hasnext"]:
         typer.echo(f"canopy: there are more; --limit shows more than {limit:,}", err=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BaseModel, Field
 
@@ -39,6 +39,7 @@ class Node(BaseModel):
 class Nodes(BaseModel):
     """All nodes that the settings name or that are alive."""
 
+    of_all_nodes: ClassVar[bool] = True
     data: list[Node]
 
 
@@ -50,6 +51,7 @@ class Subscription(BaseModel):
 class Session(BaseModel):
     """A session in the database that nodes share."""
 
+    of_all_nodes: ClassVar[bool] = True
     clientid: str
     account: str
     """For whose limits it counts: `user NAME` or `address ADDRESS`."""
