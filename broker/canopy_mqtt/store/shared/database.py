@@ -89,8 +89,9 @@ SELECT concat(system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn())
 """The server's data and its timeline, which is another one once a standby has been promoted, or a backup restored."""
 FIRST: Final = (1,)
 """The versions of node links that a node knows which does not say so."""
-SPEAKING: Final = "SELECT name, speaks FROM node WHERE alive AND name <> $1 ORDER BY name"
+SPEAKING: Final = "SELECT name, incarnation, speaks FROM node WHERE alive AND name <> $1 ORDER BY name"
 SPEAK: Final = "UPDATE node SET speaks = $3 WHERE id = $1 AND incarnation = $2"
+"""With the incarnation that says so, as the next one may be of an older version, which does not."""
 REPLACED: Final = "SELECT EXISTS (SELECT FROM node WHERE name = $1 AND incarnation > $2)"
 LEAVE: Final = "SELECT declare_dead_1($1, $2, (SELECT at FROM beat WHERE node = $1))"
 LOOK_AGAIN: Final = 0.25
@@ -328,8 +329,9 @@ class SharedDatabase:
 
     async def _check_versions(self, connection: Any) -> None:
         """Raise StoreError: another node lives that this one could not be linked with."""
-        for name, text in await connection.fetch(SPEAKING, self.node_name):
-            theirs = [int(each) for each in text.split(",")] if text else FIRST
+        for name, incarnation, text in await connection.fetch(SPEAKING, self.node_name):
+            who, _, versions = text.partition("/")
+            theirs = [int(each) for each in versions.split(",")] if who == str(incarnation) else FIRST
             if not set(theirs) & set(self._speaks):
                 why = self._strangers(f'the node "{name}"', theirs, self._speaks)
                 raise StoreError(f"{self.place}: {why}")
@@ -365,7 +367,7 @@ class SharedDatabase:
         [[self.node, self.incarnation, self.grp]] = await self._claims.fetch(
             "SELECT * FROM join_1($1, $2, $3)", self.node_name, holder, __version__, seconds=self.timeout
         )
-        speaks = ",".join(map(str, self._speaks))
+        speaks = f"{self.incarnation}/{','.join(map(str, self._speaks))}"
         await self._claims.fetch(SPEAK, self.node, self.incarnation, speaks, seconds=self.timeout)
         self.vector, self.seen = {}, {}
 

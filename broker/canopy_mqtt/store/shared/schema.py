@@ -40,7 +40,7 @@ CREATE TABLE node (
     alive boolean NOT NULL,            -- false: declared dead, or it has stopped
     holder text NOT NULL DEFAULT '',   -- the process of its incarnation; empty: its machine does not tell
     version text NOT NULL DEFAULT '',  -- of its Canopy
-    speaks text NOT NULL DEFAULT ''    -- versions of node links that it knows, with "," between them; empty: 1
+    speaks text NOT NULL DEFAULT ''    -- INCARNATION/VERSIONS: of node links, with ","; of an earlier one: 1
 );
 CREATE TABLE beat (
     node smallint PRIMARY KEY,
