@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -163,3 +164,63 @@ def test_an_installation_without_them_says_so(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(initial_settings, "FOLDERS", (tmp_path,))
     with pytest.raises(initial_settings.InitError, match=r"dev\.toml: missing; install Canopy again"):
         settings_for("dev")
+
+
+def test_nodes_in_containers(tmp_path: Path) -> None:
+    """Each file that a node's settings name is mounted where they name it, and what they reach has a name there."""
+    yaml = pytest.importorskip("yaml")
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl")
+    folder = tmp_path / 'a $b "c'
+    folder.mkdir()
+    shown = canopy("init", "cluster", "--compose", "--output", str(folder / "canopy.toml"))
+    for command in commands(shown):
+        if command[0] == "openssl":
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
+        elif command[:2] == ["canopy", "check-config"]:
+            checked = canopy(*command[1:])
+            assert checked.exit_code == 0, checked.output
+            assert "cannot be used" not in checked.stdout
+    password = (folder / "postgresql.password").read_text().strip()
+    assert len(password) == 48
+    assert password not in shown.stdout
+    text = (folder / "canopy-compose.yaml").read_text()
+    assert password not in text
+    composed = yaml.safe_load(text.replace("$$", "$"))
+    database = composed["services"].pop("database")
+    assert database["volumes"][0].partition(":")[0] in composed["volumes"]
+    assert composed["secrets"]["password"]["file"] == str(folder / "postgresql.password")
+    assert database["environment"]["POSTGRES_PASSWORD_FILE"] == "/run/secrets/password"
+    nodes = composed["services"]
+    for number, (name, node) in enumerate(nodes.items()):
+        file = Path(node["command"][-1])
+        settings = load_settings(file, environ={})
+        mounted = {each["target"]: each["source"] for each in node["volumes"]}
+        mounted |= {each["target"]: composed["secrets"][each["source"]]["file"] for each in node["secrets"]}
+        assert {Path(source) for source in mounted.values()} == {Path(target) for target in mounted}
+        url = urlsplit(settings.store.url)
+        passfile = parse_qs(url.query)["passfile"][0]
+        cluster = settings.cluster
+        assert set(mounted) == {str(file), cluster.ca_file, cluster.cert_file, cluster.key_file, passfile}
+        assert Path(passfile).read_text() == f"{url.hostname}:5432:{url.username}:{url.path[1:]}:{password}\n"
+        assert (url.hostname, url.username, url.path[1:]) == (
+            "database", database["environment"]["POSTGRES_USER"], database["environment"]["POSTGRES_DB"],
+        )  # fmt: skip
+        assert {urlsplit(each.address).hostname for each in cluster.nodes} == set(nodes)
+        assert f"canopy-{cluster.node}" == name
+        assert {urlsplit(each.address).port for each in cluster.nodes} == {urlsplit(cluster.listen).port}
+        assert set(database["networks"]) <= set(node["networks"]) <= set(composed["networks"])
+        # Of those that clients use, only this machine's own address, and no port that another node has.
+        assert node["ports"] == [f"127.0.0.1:{1884 + number}:{urlsplit(settings.listen[0]).port}"]
+        assert settings.shutdown.flush_timeout < float(node["stop_grace_period"].removesuffix("s"))
+        assert node["depends_on"] == {"database": {"condition": "service_healthy"}}
+    assert len(nodes) == 3
+    assert {file.stat().st_mode & 0o077 for file in folder.iterdir() if file.suffix != ".pem"} == {0}
+
+
+def test_a_compose_file_is_for_a_cluster_with_its_own_database(tmp_path: Path) -> None:
+    for wanted in (("edge",), ("cluster", "--database", "postgresql://u@h/d")):
+        result = canopy("init", *wanted, "--compose", "--output", str(tmp_path / "canopy.toml"))
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "canopy init cluster --compose" in result.stderr
+    assert list(tmp_path.iterdir()) == []

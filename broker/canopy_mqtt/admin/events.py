@@ -18,7 +18,7 @@ from aiohttp import hdrs, web
 
 from canopy_mqtt.admin.api.clients import recent, refusal
 from canopy_mqtt.admin.errors import ApiError
-from canopy_mqtt.admin.host import Host
+from canopy_mqtt.admin.host import Host, node_of
 from canopy_mqtt.admin.routing import Call, Routes, with_security_headers
 from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.links.status import status
@@ -277,6 +277,7 @@ async def events(call: Call) -> web.StreamResponse:
         "role": call.role,
         "who": call.caller.name,
         "name": feed.name,
+        "node": node_of(call.broker),
         "version": __version__,
     }
     try:

@@ -76,6 +76,7 @@ class Host(Protocol):
     router: Router
     bans: Bans
     settings: Settings
+    among: tuple[int, int]
     loop: asyncio.AbstractEventLoop
     connections: set[Connection]
     traces: Traces
@@ -122,3 +123,8 @@ class Host(Protocol):
 
     async def reload(self, new: Settings) -> list[str]:
         """Apply other settings; returns a line for each that takes a restart."""
+
+
+def node_of(broker: Host) -> str | None:
+    """Return which node of a cluster a broker is; None: of none. Workers are linked as nodes, and are one broker."""
+    return (broker.settings.cluster.node or None) if broker.among[0] == 1 else None

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -52,13 +52,22 @@ class Meta(BaseModel):
     hasnext: bool
     cursor: str | None = None
     """The cursor of the next page; null: there is none."""
+    node: str | None = None
+    """The node of a cluster whose own entries alone these are; null: they are those of the broker, or of all nodes."""
 
 
 class Page(BaseModel, Generic[Item]):
     """Some entries of a list."""
 
+    of_all_nodes: ClassVar[bool] = False
     data: list[Item]
     meta: Meta
+
+
+class PageOfAll(Page[Item]):
+    """Some entries of a list that is the same at all nodes of a cluster."""
+
+    of_all_nodes: ClassVar[bool] = True
 
 
 def cut(found: list[Item], limit: int, name: Callable[[Item], str]) -> tuple[list[Item], Meta]:

@@ -27,7 +27,7 @@ from canopy_mqtt.admin.authentication import (
     is_json,
 )
 from canopy_mqtt.admin.errors import ApiError
-from canopy_mqtt.admin.host import Host
+from canopy_mqtt.admin.host import Host, node_of
 from canopy_mqtt.admin.http_connections import HttpConnections
 from canopy_mqtt.admin.paging import Page, as_json
 
@@ -35,6 +35,9 @@ Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
 
 BASE: Final = "/api/v5"
 """The first part of the API's paths, as in EMQX 5."""
+
+NODE: Final = "Canopy-Node"
+"""The header that names the node of a cluster of which alone an answer is."""
 
 MISSING: Final = "Canopy-Missing-Workers"
 """The header that names the workers whose part an answer lacks (`canopy_mqtt.workers`)."""
@@ -231,8 +234,15 @@ class RequestHandler:
         if made is None:
             return with_security_headers(web.Response(status=204))
         if isinstance(made, BaseModel):
+            own = route.method == "GET" and not getattr(made, "of_all_nodes", False)
+            node = node_of(self._broker) if own else None
+            if isinstance(made, Page):
+                made.meta.node = node
             body = await as_json(made) if isinstance(made, Page) else made.model_dump_json(by_alias=True).encode()
-            return with_security_headers(web.Response(body=body, content_type="application/json", status=route.status))
+            headers = {} if node is None else {NODE: node}
+            return with_security_headers(
+                web.Response(body=body, content_type="application/json", status=route.status, headers=headers)
+            )
         return made if made.prepared else with_security_headers(made)
 
 

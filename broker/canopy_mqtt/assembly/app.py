@@ -334,7 +334,8 @@ class Broker(Server):
         """Make the part that a node has. It is loaded now: most brokers have no cluster."""
         from canopy_mqtt.cluster.cluster import Cluster
 
-        return Cluster(self, store="" if self._sharing is None else self._sharing.identity)
+        store = "" if self._sharing is None else self._sharing.identity
+        return Cluster(self, store=store, files=lambda: () if self.securing is None else self.securing.files())
 
     def _share(self, store: Store) -> Sharing:
         """Make the part that a node has whose sessions are in a database with those of the others. Loaded now, too."""

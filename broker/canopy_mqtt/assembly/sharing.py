@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from canopy_mqtt.cluster import greeting
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.store import SharedStore
@@ -32,7 +33,13 @@ def make(settings: Settings, rules: RuleTexts | None) -> SharedStore:
     """Make the store that the nodes of a cluster share. Touches nothing."""
     wanted, cluster = settings.store, settings.cluster
     database = SharedDatabase(
-        wanted.url, wanted.name, node=cluster.node, cluster=cluster.name, synchronous=wanted.synchronous
+        wanted.url,
+        wanted.name,
+        node=cluster.node,
+        cluster=cluster.name,
+        synchronous=wanted.synchronous,
+        speaks=greeting.VERSIONS,
+        strangers=greeting.strangers,
     )
     terms = {"most": wanted.memory_messages} if wanted.memory_messages else {}
     return SharedStore(

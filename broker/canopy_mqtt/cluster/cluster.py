@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from canopy_mqtt.cluster.comparing import TOPIC, Comparing
 from canopy_mqtt.cluster.door import Door
-from canopy_mqtt.cluster.greeting import Greeting
+from canopy_mqtt.cluster.greeting import OWN, Greeting
 from canopy_mqtt.cluster.listener import ClusterListener
 from canopy_mqtt.cluster.node_links import NodeLinks
 from canopy_mqtt.cluster.pieces import decode
@@ -30,8 +33,15 @@ CLOCK_STEP: Final = 1.0
 class Cluster:
     """The part of a node that the cluster adds. Made and started on the event loop."""
 
-    def __init__(self, server: Server, make_links: type[NodeLinks] = NodeLinks, store: str = "") -> None:
-        """`store`: the identity of the store that the nodes share."""
+    def __init__(
+        self,
+        server: Server,
+        make_links: type[NodeLinks] = NodeLinks,
+        store: str = "",
+        files: Callable[[], Iterable[Path]] | None = None,
+    ) -> None:
+        """`store`: the identity of the store that the nodes share; `files`: returns the files with users and rules,
+        None: these and the settings are not compared with those of the others."""
         settings = server.settings.cluster
         self._server = server
         self._timer: asyncio.TimerHandle | None = None
@@ -40,18 +50,37 @@ class Cluster:
         self.links = make_links(server, settings, own)
         if not store:
             server.router.retained_store.nodes = tuple(NODES + name for name in self.links.nodes)
-        self.listener = ClusterListener(server, settings, Door(server, own, list(self.links.nodes)))
-        self.telling = Telling(server, self.links)
+        door = Door(server, own, list(self.links.nodes))
+        self.listener = ClusterListener(server, settings, door)
+        self.telling = Telling(server, self.links, door.spoken)
+        self._told: Callable[[Piece], None] | None = None
+        self.comparing: Comparing | None = None
+        if files is not None:
+            say = partial(self.telling.say, OWN)
+            self.comparing = Comparing(lambda: server.settings, files, say, server.faults.broke)
+            self.links.differs = self.comparing.differs
+            self.links.heard = self._heard
         self.opened: Callable[[], Awaitable[None]] | None = None
         """Awaited once the other nodes can come in, before the links connect."""
 
     def hear(self, told: Callable[[Piece], None]) -> None:
         """Have `told` called with what other nodes tell this one. Call it before the links are prepared."""
-        self.links.heard = lambda topic, payload: told(decode(topic, payload))
+        self._told = told
+        self.links.heard = self._heard
+
+    def _heard(self, node: str, topic: bytes, payload: bytes) -> None:
+        """Another node has said something to this one."""
+        if topic == TOPIC:
+            if self.comparing is not None:
+                self.comparing.heard(node, payload)
+        elif self._told is not None:
+            self._told(decode(topic, payload))
 
     async def start(self) -> None:
         """Let the other nodes in. Raises StartupError."""
         await self.listener.open()
+        if self.comparing is not None:
+            self.comparing.start()
         if self.opened is not None:
             await self.opened()
 
@@ -59,6 +88,8 @@ class Cluster:
         """Let no other node in any more. The links end later, when the clients have gone (`LinkManager.stop`)."""
         if self._timer is not None:
             self._timer.cancel()
+        if self.comparing is not None:
+            self.comparing.stop()
         self.telling.close()
         await self.listener.close()
 

@@ -28,6 +28,8 @@ class Door(NodeDoor):
         self._server = server
         self._own = own
         self._nodes = frozenset(nodes)
+        self.spoken: dict[str, int] = {}
+        """By node that came in last: the highest version that both know."""
 
     def check(self, connect: Connect, origin: Origin) -> list[tuple[str, str]]:
         """Let a node in, and return our greeting, and the filters that its session holds if it asks. Raises Refused."""
@@ -50,6 +52,7 @@ class Door(NodeDoor):
             refusal = "a node has no will"
         if refusal or greeting is None:
             raise Refused(f"not this node: {refusal}", reason_codes.NOT_AUTHORIZED)
+        self.spoken[name] = max(set(greeting.versions).intersection(self._own.versions))
         self._server.connection_table.at_door.know(f"from {client_id}", [origin.host])
         told = [(NODE, self._own.text())]
         session = self._server.router.sessions.get(client_id)

@@ -7,10 +7,15 @@ that both know is used. A node that shares its sessions adds `/store`, which nam
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-VERSIONS: Final = (1,)
-"""The versions that this program knows."""
+VERSIONS: Final = (1, 2)
+"""The versions that this program knows. 1: all but what follows. 2: nodes tell what they have (`comparing`). A release
+knows those of the release before it, so that nodes can be upgraded one after the other."""
+
+OWN: Final = 2
+"""The version from which on a node hears what others have."""
 
 PARTS: Final = (4, 5)
 MAX_VERSION_DIGITS: Final = 3
@@ -51,9 +56,7 @@ class Greeting(NamedTuple):
                 where += "" if self.store else " not"
             return f"it {where}: give all nodes the same store.url and store.name, or none of them a store.url"
         if not set(self.versions) & set(other.versions):
-            return (
-                f"it speaks the versions {_listed(other.versions)} of node links, and this one {_listed(self.versions)}"
-            )
+            return strangers("it", other.versions, self.versions)
         return ""
 
 
@@ -68,5 +71,13 @@ def read(value: str) -> Greeting | None:
     return Greeting(parts[0], parts[1], ASKS[parts[2]], tuple(int(each) for each in versions), "".join(parts[4:]))
 
 
-def _listed(versions: tuple[int, ...]) -> str:
+def strangers(other: str, theirs: Iterable[int], own: Iterable[int]) -> str:
+    """Return why a node cannot be linked with this one, that speaks no version which this one speaks."""
+    return (
+        f"{other} speaks the versions {_listed(theirs)} of node links, and this one {_listed(own)}: "
+        "upgrade nodes from one release to the next, each of them before the release after that"
+    )
+
+
+def _listed(versions: Iterable[int]) -> str:
     return ", ".join(map(str, versions))

@@ -39,6 +39,15 @@ TRY_PART: Final = 0.5
 FIRST_TRY: Final = 0.05
 """Seconds until the first attempt after a connection has ended, at most."""
 
+DISTRUST: Final = {
+    "certificate is not trusted": "the authority of cluster.ca_file here has not issued it",
+    "_ALERT_": "it does not accept the certificate of this node: "
+    "the authority of its cluster.ca_file has not issued it, or it has expired",
+}
+"""What is in the reason why a TLS connection has failed, and what that says of two nodes."""
+
+REMEDY: Final = "give all nodes certificates of one authority, and its certificate as cluster.ca_file"
+
 SESSION_EXPIRY: Final = 86_400
 """Seconds for which another node keeps what this one misses."""
 
@@ -187,6 +196,11 @@ class NodeLink(UpstreamLink):
             self.log.debug("link up", node=self.node.name, address=self.node.address, **state)
         else:
             self.log.info("link up", node=self.node.name, address=self.node.address, **state)
+
+    def failed(self, why: str) -> None:
+        """Note that there is no connection; with the remedy, where one of two certificates is the reason."""
+        found = next((meaning for part, meaning in DISTRUST.items() if part in why), "")
+        super().failed(f"{why}: {found}; {REMEDY}" if found else why)
 
     def tell_failed(self, why: str) -> None:
         """Log that the link is down."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.greeting import Greeting
@@ -54,8 +55,10 @@ class NodeLinks(LinkManager):
         self._node_links: list[NodeLink] = []
         # What other nodes have kept for an earlier run of this one is wanted: a store of its own has kept its sessions.
         self._wants_earlier = server.router.journal is not None and server.router.shared is None
-        self.heard: Callable[[bytes, bytes], None] | None = None
-        """Told what other nodes say to this one, topic and payload; set before `prepare`."""
+        self.heard: Callable[[str, bytes, bytes], None] | None = None
+        """Told what another node says to this one: its name, topic and payload; set before `prepare`."""
+        self.differs: Callable[[str], str] = lambda _: ""
+        """Returns what a node has otherwise than this one."""
         # The SUBACKs that wait, the oldest first; those among them that wait for all; and for each filter that some
         # node that is up has not confirmed, those that wait for it. SUBACKs that have gone may still be among these.
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
@@ -80,7 +83,8 @@ class NodeLinks(LinkManager):
         link = NodeLink(
             self.server, settings, node, self._own, self._cluster.link_timeout, self._links_changed, self._answered
         )
-        link.link_state.heard = self.heard
+        if self.heard is not None:
+            link.link_state.heard = partial(self.heard, node.name)
         self._node_links.append(link)
         return link
 
@@ -109,7 +113,8 @@ class NodeLinks(LinkManager):
                 waiting = int(session.queue.bytes) + (0 if window is None else int(window.bytes))
                 dropped = session.ledger.in_all()
                 subscriptions = len(session.subscriptions)
-            found.append(NodeState(link.node.name, link.connected, waiting, dropped, subscriptions))
+            differs = self.differs(link.node.name) if link.connected else ""
+            found.append(NodeState(link.node.name, link.connected, waiting, dropped, subscriptions, differs))
         return found
 
     @property

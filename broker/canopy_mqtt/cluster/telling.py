@@ -8,6 +8,7 @@ up for by one read of all that the node's sessions have.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.pieces import encode
@@ -27,9 +28,11 @@ AGAIN: Final = 1.0
 class Telling:
     """What one node tells the others."""
 
-    def __init__(self, server: Server, links: NodeLinks) -> None:
+    def __init__(self, server: Server, links: NodeLinks, spoken: Mapping[str, int]) -> None:
+        """`spoken`: the version of what nodes say to each other, by node that has come in."""
         self._server = server
         self._links = links
+        self._spoken = spoken
         self._publisher = NODES + server.settings.cluster.node
         self._owed: dict[str, asyncio.TimerHandle] = {}
         """By node for which a piece had no room: when it is told so."""
@@ -39,6 +42,16 @@ class Telling:
         messages = self._messages(piece)
         for name in self._links.nodes:
             self._send(name, messages)
+        self._server.after_batch()
+
+    def say(self, version: int, topic: bytes, payload: bytes) -> None:
+        """Say something to all nodes that have a link to this one, and know this version. Where it has no room, nobody
+        hears of that."""
+        for name in self._links.nodes:
+            session = self._links.node_session(name)
+            knows = self._spoken.get(name, 0) >= version
+            if knows and session is not None and session.send_buffer is not None:
+                session.send(Message(topic, payload, 0, False, b"", 0.0, self._publisher))
         self._server.after_batch()
 
     def close(self) -> None:

@@ -31,6 +31,13 @@ def init(
             help="Of cluster: the nodes share their durable sessions in this database, postgresql://USER@HOST/NAME.",
         ),
     ] = "",
+    compose: Annotated[
+        bool,
+        typer.Option(
+            "--compose",
+            help="Of cluster: the nodes run in containers, with a PostgreSQL: writes a compose file as well.",
+        ),
+    ] = False,
 ) -> None:
     """Write a commented settings file to start from, and print the next commands.
 
@@ -42,11 +49,13 @@ def init(
         fail(f"{use}: allowed: {', '.join(USES)}", MISUSED)
     try:
         if str(output) == "-":
+            if compose:
+                raise InitError("--compose writes several files: name one of them (--output FILE)")
             typer.echo(settings_for(use, database=database), nl=False)
             return
-        written = write(use, output, database)
+        written = write(use, output, database, compose)
     except InitError as error:
         fail(str(error))
     typer.echo(f"{', '.join(map(str, written))}: {USES[use].about}\n\nnext:")
-    for command in next_commands(use, output, written, database):
+    for command in next_commands(use, output, written, database, compose):
         typer.echo(f"    {command}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from canopy_mqtt.command import compose_file
 from canopy_mqtt.settings.loader import FOLDERS
 
 ETC: Final = "/etc/canopy"
@@ -40,6 +41,17 @@ NODES: Final = ("a", "b", "c")
 
 STORE_OF_A_NODE: Final = re.compile(r'^path = "canopy-store-.*$', re.MULTILINE)
 """The line of a node's own store, which a database of all nodes replaces."""
+
+IN_CONTAINERS: Final = {
+    r"^# This file has only(.|\n)*?\n\n": "# This file has only what differs from the defaults. "
+    "The compose file beside it starts this node.\n\n",
+    # The rest of the line says why another port than 1883 was chosen.
+    r'^listen = \["mqtt://.*$': f'listen = ["mqtt://0.0.0.0:{compose_file.MQTT}"]',
+    r'^listen = \["http://[^"]*"\]': 'listen = ["http://127.0.0.1:8080"]',
+    r'^listen = "mqtts://[^"]*"': f'listen = "mqtts://0.0.0.0:{compose_file.NODES}"  ',
+    r'name = "(\w+)", address = "[^"]*"': rf'name = "\1", address = "mqtts://canopy-\1:{compose_file.NODES}"',
+}
+"""Lines of the settings of a node, as patterns, and what they are in a container."""
 
 HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 """Hosts of a database on this machine."""
@@ -141,12 +153,17 @@ def _with_database(text: str, url: str) -> str:
     return STORE_OF_A_NODE.sub(lambda _: line, text)
 
 
-def files(use: str, output: Path, database: str = "") -> dict[Path, str]:
+def files(use: str, output: Path, database: str = "", compose: bool = False) -> dict[Path, str]:
     """Return the files to write with their settings: one, or one for each node, with its name behind that of `output`.
+    `compose`: nodes in containers, with a compose file, a database, and its password.
 
     Raises:
-        InitError: see `settings_for`.
+        InitError: see `settings_for`; `compose` with another use, or with another database.
     """
+    if compose:
+        if not USES[use].nodes or database:
+            raise InitError("--compose is for a cluster, with a database of its own: canopy init cluster --compose")
+        return _in_containers(use, output.resolve())
     settings_for(use, output, database)
     text = settings_for(use, output)
     nodes = USES[use].nodes
@@ -166,21 +183,35 @@ def files(use: str, output: Path, database: str = "") -> dict[Path, str]:
     return found
 
 
-def write(use: str, output: Path, database: str = "") -> list[Path]:
-    """Write the settings to a new file, or to one for each node. Return them. Only the user may read those that name a
+def _in_containers(use: str, output: Path) -> dict[Path, str]:
+    """Return the files of nodes that run in containers, and reach each other by the names of these."""
+    nodes = USES[use].nodes
+    found = {}
+    for file, settings in files(use, output, compose_file.url(output.parent)).items():
+        text = settings
+        for pattern, line in IN_CONTAINERS.items():
+            text = re.sub(pattern, line, text, flags=re.MULTILINE)
+        found[file] = text
+    composed = output.with_name(f"{output.stem}-compose.yaml")
+    found[composed] = compose_file.text(composed, [*found], nodes, POSTGRESQL)
+    return found | compose_file.password_files(output.parent)
+
+
+def write(use: str, output: Path, database: str = "", compose: bool = False) -> list[Path]:
+    """Write the settings to a new file, or to one for each node. Return them. Only the user may read those with a
     database: its password may be there.
 
     Raises:
         InitError: one of them exists already, and so none was written; or one cannot be created.
     """
-    wanted = files(use, output, database)
+    wanted = files(use, output, database, compose)
     for file in wanted:
         if file.exists():
             raise InitError(EXISTS.format(file=file))
     for file, text in wanted.items():
         try:
             with file.open("x", encoding="utf-8") as opened:
-                if database:
+                if database or compose:
                     file.chmod(0o600)
                 opened.write(text)
         except FileExistsError:
@@ -193,12 +224,24 @@ def write(use: str, output: Path, database: str = "") -> list[Path]:
     return list(wanted)
 
 
-def next_commands(use: str, output: Path, written: Sequence[Path], database: str = "") -> list[str]:
+def next_commands(
+    use: str, output: Path, written: Sequence[Path], database: str = "", compose: bool = False
+) -> list[str]:
     """Return the commands that make what the settings name, check them, serve them and try them."""
     there = USES[use]
     folder = shlex.quote(str(output.resolve().parent))
     names = [shlex.quote(str(file)) for file in written]
     fill: Callable[[str], str] = lambda command: command.replace("{folder}", folder)  # noqa: E731
+    if compose:
+        composed = next(name for name in names if ".yaml" in name)
+        return [
+            *map(fill, there.first),
+            *(f"canopy check-config {name}" for name in names if ".toml" in name),
+            "docker build --tag canopy --build-arg EXTRAS=postgresql .   # in a clone of Canopy",
+            f"docker compose --file {composed} up --detach",
+            f"docker compose --file {composed} exec canopy-{there.nodes[0]} canopy ctl cluster",
+            *(each for each in there.last if each.startswith("mosquitto_")),
+        ]
     return [
         *_database_for_trying(database),
         *map(fill, there.first),

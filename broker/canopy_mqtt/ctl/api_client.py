@@ -22,6 +22,7 @@ TIMEOUT: Final = 30.0
 
 PIECE: Final = 65_536
 
+NODE: Final = "Canopy-Node"
 MISSING: Final = "Canopy-Missing-Workers"
 """The header that names the workers that have not answered (docs/workers.md)."""
 
@@ -75,6 +76,8 @@ class ApiClient:
                     self._context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             except (OSError, ssl.SSLError) as error:
                 raise CtlError(f"{ca}: {error}") from None
+        self._told: set[str] = set()
+        """Nodes that were named."""
         self._headers = {"Accept": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -130,6 +133,9 @@ class ApiClient:
         answer = connection.getresponse()
         if answer.status >= 400:
             raise _refusal(answer)
+        if (node := answer.headers.get(NODE)) and node not in self._told:
+            self._told.add(node)
+            print(f"canopy: of the node {node} alone (the nodes: canopy ctl cluster)", file=sys.stderr)
         if missing := answer.headers.get(MISSING):
             print(f"{missing} does not answer: what it has is missing here", file=sys.stderr)
         if "follow" in path and connection.sock is not None:

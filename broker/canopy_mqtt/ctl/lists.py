@@ -34,8 +34,9 @@ Columns: TypeAlias = dict[str, Callable[[dict[str, Any]], object]]
 """Headings, and functions that return the value of an entry below each; numbers are aligned to the right."""
 
 
-def entries(api: ApiClient, path: str, limit: int, **query: Any) -> tuple[list[dict[str, Any]], bool]:
-    """Return the first `limit` entries of a list, and True if there are more. Raises CtlError."""
+def entries(api: ApiClient, path: str, limit: int, **query: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the first `limit` entries of a list, and what describes them: whether there are more (`hasnext`), and the
+    node whose own they are (`node`; None: those of all). Raises CtlError."""
     found: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
@@ -43,17 +44,17 @@ def entries(api: ApiClient, path: str, limit: int, **query: Any) -> tuple[list[d
         found += page["data"]
         cursor = page["meta"]["cursor"]
         if cursor is None or len(found) >= limit:
-            return found, cursor is not None
+            return found, {"limit": limit, "hasnext": cursor is not None, "node": page["meta"].get("node")}
 
 
 def show(context: typer.Context, columns: Columns, path: str, limit: int, **query: Any) -> None:
     """Print a list of the API as a table, or as JSON. A line on standard error says if there are more entries."""
-    found, more = entries(options(context).api(), path, limit, **query)
+    found, meta = entries(options(context).api(), path, limit, **query)
     if options(context).as_json:
-        typer.echo(json.dumps({"data": found, "meta": {"limit": limit, "hasnext": more}}))
+        typer.echo(json.dumps({"data": found, "meta": meta}))
         return
     table(columns, found)
-    if more:
+    if meta["hasnext"]:
         typer.echo(f"canopy: there are more; --limit shows more than {limit:,}", err=True)
 
 

@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
 
 class NodeState(NamedTuple):
-    """Another node: whether the link to it is up, what waits here for it, what was dropped for it, and how many
-    subscriptions it has here."""
+    """Another node: whether the link to it is up, what waits here for it, what was dropped for it, how many
+    subscriptions it has here, and what it has otherwise than this node (a line; empty: nothing)."""
 
     name: str
     up: bool
     waiting_bytes: int
     dropped: int
     subscriptions: int
+    differs: str = ""
 
 
 class LinkManager(SubscriptionListener):

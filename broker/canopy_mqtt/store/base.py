@@ -53,6 +53,22 @@ class SessionReport(NamedTuple):
     """Topic filter and QoS of the first ones."""
 
 
+class SessionLine(NamedTuple):
+    """A session in a list of those that nodes share (see `SessionReport`). `waiting`: at most `MOST_COUNTED`."""
+
+    client_id: str
+    account: str
+    node: str
+    expiry: int | None
+    expires_in: float | None
+    waiting: int
+    subscriptions: int
+
+
+MOST_COUNTED: Final = 10_000
+"""Messages that are counted of a session in a list: a page of long queues would take the database seconds."""
+
+
 class SharedReports(ABC):
     """What operators ask of a store that nodes share, at any of them. All raise StoreError."""
 
@@ -63,6 +79,11 @@ class SharedReports(ABC):
     @abstractmethod
     async def session(self, client_id: str) -> SessionReport | None:
         """Return the state of a client's session; None: it has none."""
+
+    @abstractmethod
+    async def sessions(self, after: str, like: str, away: bool | None, limit: int) -> Sequence[SessionLine]:
+        """Return the first `limit` sessions behind the client identifier `after` whose own has `like` in it, in
+        capitals or not. `away`: only those whose clients are (True) or are not (False) connected nowhere."""
 
     @abstractmethod
     async def end_session(self, client_id: str) -> bool:

@@ -225,6 +225,7 @@ WAYS: Final[dict[Handler, Way]] = {
     cluster.cluster: _cluster,
     # No store of a worker is shared.
     cluster.session: here,
+    cluster.sessions: here,
     operations.reset: wherever,
 }
 """By the handler of the route."""

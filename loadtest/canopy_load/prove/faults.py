@@ -48,6 +48,7 @@ class Fault(StrEnum):
     SCALE = "scale"
     KILL_WORKER = "kill-worker"
     WORKERS = "workers"
+    VERSION = "version"
     ISOLATE = "isolate"
     PAIR = "pair"
     HALVES = "halves"
@@ -70,7 +71,15 @@ LEAST_NODES: Final = {
     Fault.KILL_ALL: 2, Fault.SCALE: 2, Fault.ISOLATE: 2, Fault.PAIR: 3, Fault.HALVES: 4, Fault.ONE_WAY: 2,
 }  # fmt: skip
 """How many nodes a fault needs; with fewer, one of the others is the same."""
-STARTS: Final = (Fault.KILL, Fault.KILL_ALL, Fault.RESTART, Fault.SCALE, Fault.KILL_WORKER, Fault.WORKERS)
+STARTS: Final = (
+    Fault.KILL,
+    Fault.KILL_ALL,
+    Fault.RESTART,
+    Fault.SCALE,
+    Fault.KILL_WORKER,
+    Fault.WORKERS,
+    Fault.VERSION,
+)
 TOUCHES: Final = {
     **dict.fromkeys((*STARTS, Fault.STOP), "process"),
     **dict.fromkeys(PARTITIONS, "network"),

@@ -21,13 +21,15 @@ from tests.support.waiting import until
 
 CODES = {
     "53100": "its disk is full",
+    "XX000": "it has a fault of its own: look into its log, and whether its disk is full",
     "53200": "it refuses the request",
     "25006": "it cannot be written",
     "55P03": "it refuses the request",
     "57014": "it refuses the request",
     "40001": "it refuses the request",
 }
-"""Disk full, out of memory, a standby that only reads, a lock time-out, `statement_timeout`, serialization failure."""
+"""Disk full, a file that cannot be written, out of memory, a standby that only reads, a lock time-out,
+`statement_timeout`, serialization failure."""
 
 REFUSING = """
 CREATE TABLE refusing (code text);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ import pytest
 from canopy_mqtt.store import StoreError
 from canopy_mqtt.store.shared import opening
 from canopy_mqtt.store.shared.calls import Group, Over
-from canopy_mqtt.store.shared.database import Line, SharedDatabase
+from canopy_mqtt.store.shared.database import Line, SharedDatabase, Unreachable
 from canopy_mqtt.store.shared.schema import VERSION
 from tests.store.postgresql.place import Proxy
 from tests.store.postgresql.place import opened as opened_alone
@@ -23,6 +24,8 @@ from tests.support import postgresql
 from tests.support.postgresql import Server
 from tests.support.runs import for_each
 from tests.support.waiting import until
+
+SSL_REQUEST = (80877103).to_bytes(4)
 
 
 async def refused(nodes: Nodes, said: str, node: SharedDatabase | None = None) -> None:
@@ -89,9 +92,70 @@ async def test_a_newer_schema_is_refused(nodes: Nodes) -> None:
     await refused(nodes, f"is of version 99, newer than this broker's {VERSION}: run the newer broker on this node")
 
 
+async def test_a_node_that_no_living_one_could_be_linked_with_is_refused(nodes: Nodes) -> None:
+    """Each says in the database which versions of node links it knows; the first release said nothing."""
+    said: list[Any] = []
+
+    def strangers(*both: Any) -> str:
+        said.append(both)
+        return "strangers"
+
+    await nodes.open("a", speaks=(1, 2))
+    await nodes.open("b", speaks=(2, 3))
+    await refused(nodes, "strangers", nodes.make("c", speaks=(3, 4), strangers=strangers))
+    assert said == [('the node "a"', [1, 2], (3, 4))]
+    await nodes.made[0].leave()
+    await nodes.open("c", speaks=(3, 4))
+    # As an older version starts: it does not know the column.
+    await nodes.ask("UPDATE node SET incarnation = incarnation + 1 WHERE name <> 'a' RETURNING 1")
+    await nodes.open("a", speaks=(1, 2))
+    await refused(nodes, "strangers", nodes.make("d", speaks=(2, 3), strangers=lambda *_: "strangers"))
+
+
+async def test_a_newer_node_adds_what_older_ones_can_do_without(nodes: Nodes) -> None:
+    """But not while a transaction stands in the way: groups of the others would wait behind this one."""
+    old = await nodes.open("old")
+    table = f'"{nodes.name}".node'
+    backup = await asyncpg.connect(nodes.url)
+    try:
+        await backup.execute(f"ALTER TABLE {table} DROP COLUMN speaks")
+        async with backup.transaction():
+            await backup.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
+            await refused(
+                nodes, "by a transaction, of a backup for instance: start this node again when that has ended"
+            )
+            await old.write(Group())
+    finally:
+        await backup.close()
+    await nodes.open("a", speaks=(1, 2))
+    await old.write(Group())
+    assert await nodes.ask("SELECT name, speaks FROM node ORDER BY name") == [("a", "1/1,2"), ("old", "")]
+
+
 async def test_a_pooler_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncpg.Connection, "get_server_pid", lambda _: 1)
     await refused(nodes, "is reached through a pooler, which keeps no session: name the database itself in store.url")
+
+
+async def test_a_pooler_that_does_not_take_what_is_asked_for_is_refused(nodes: Nodes) -> None:
+    """As PgBouncer answers, unless `ignore_startup_parameters` has all of it. It is not waited for."""
+    fields = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: search_path\0\0"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while size := int.from_bytes(await reader.readexactly(4)):
+                if await reader.readexactly(size - 4) != SSL_REQUEST:
+                    writer.write(b"E" + (4 + len(fields)).to_bytes(4) + fields)
+                    break
+                writer.write(b"N")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"postgresql://u@127.0.0.1:{server.sockets[0].getsockname()[1]}/d"
+        said = "a pooler in between does not take what a broker asks for: name the database itself in store.url"
+        with pytest.raises(StoreError, match=said) as raised:
+            await nodes.make("a", url=url).open()
+    assert not isinstance(raised.value, Unreachable)
 
 
 async def test_an_old_server_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

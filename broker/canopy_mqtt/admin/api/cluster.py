@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from canopy_mqtt.admin.api.clients import NOT_FOUND
 from canopy_mqtt.admin.errors import ApiError
+from canopy_mqtt.admin.paging import PageOfAll, PageQuery, cut, name_of
 from canopy_mqtt.admin.routing import BASE, Call, Routes
 from canopy_mqtt.store.base import NodeReport, SharedReports, StoreError
 from canopy_mqtt.version import __version__
@@ -30,11 +31,15 @@ class Node(BaseModel):
     """Those of them whose sessions outlive their connections."""
     link: str
     """From here: `connected` or `down`; `here`: this node; `none`: `cluster.nodes` does not name it here."""
+    differs: str
+    """What it has otherwise than the node that is asked: users, rules, settings, or the clock; empty: nothing that is
+    known."""
 
 
 class Nodes(BaseModel):
     """All nodes that the settings name or that are alive."""
 
+    of_all_nodes: ClassVar[bool] = True
     data: list[Node]
 
 
@@ -46,6 +51,7 @@ class Subscription(BaseModel):
 class Session(BaseModel):
     """A session in the database that nodes share."""
 
+    of_all_nodes: ClassVar[bool] = True
     clientid: str
     account: str
     """For whose limits it counts: `user NAME` or `address ADDRESS`."""
@@ -74,7 +80,7 @@ def reports_of(call: Call) -> SharedReports:
     return store.reports
 
 
-def away(error: StoreError) -> ApiError:
+def unreached(error: StoreError) -> ApiError:
     return ApiError(503, "SERVICE_UNAVAILABLE", str(error))
 
 
@@ -85,18 +91,18 @@ async def cluster(call: Call) -> Nodes:
     settings = broker.settings.cluster
     if not settings.name or broker.links is None:
         raise ApiError(404, "NOT_FOUND", "this broker is no node of a cluster")
-    links = {each.name: each.up for each in broker.links.other_nodes()}
+    others = {each.name: each for each in broker.links.other_nodes()}
     found: dict[str, NodeReport] = {}
     if broker.store is not None and broker.store.reports is not None:
         try:
             found = {each.name: each for each in await broker.store.reports.nodes()}
         except StoreError as error:
-            raise away(error) from error
+            raise unreached(error) from error
     nodes = []
-    for name in sorted({settings.node, *links, *(each.name for each in found.values() if each.alive)}):
-        report = found.get(name)
+    for name in sorted({settings.node, *others, *(each.name for each in found.values() if each.alive)}):
+        report, other = found.get(name), others.get(name)
         own = name == settings.node
-        link = "here" if own else "none" if name not in links else "connected" if links[name] else "down"
+        link = "here" if own else "none" if other is None else "connected" if other.up else "down"
         state = "alive" if own else "down" if found else "unknown"
         if report is not None:
             state = "alive" if report.alive else "down"
@@ -109,9 +115,63 @@ async def cluster(call: Call) -> Nodes:
                 clients=None if report is None else report.clients,
                 durable=None if report is None else report.durable,
                 link=link,
+                differs="" if other is None else other.differs,
             )
         )
     return Nodes(data=nodes)
+
+
+class SessionLine(BaseModel):
+    """A session in the database that nodes share, in a list."""
+
+    clientid: str
+    account: str
+    """For whose limits it counts: `user NAME` or `address ADDRESS`."""
+    node: str
+    """Where its client is connected; empty: nowhere."""
+    expiry_interval: int | None
+    """Seconds; null: it never expires."""
+    expires_in: float | None
+    """Seconds; null: its client is connected, or it never expires."""
+    mqueue_len: int
+    """Messages that wait; 10,000: so many, or more."""
+    subscriptions_cnt: int
+
+
+class SessionQuery(PageQuery):
+    """Selects sessions."""
+
+    like_clientid: Annotated[str, Field(max_length=65_535)] = ""
+    """A part of the client identifier; case does not matter."""
+    conn_state: Literal["connected", "disconnected"] | None = None
+
+
+@ROUTES.add("GET", f"{BASE}/sessions", query=SessionQuery)
+async def sessions(call: Call) -> PageOfAll[SessionLine]:
+    """The sessions in the database that nodes share, by client identifier, wherever their clients are."""
+    query = call.query
+    after = name_of(query.cursor) if query.cursor else ""
+    if "\0" in after + query.like_clientid:
+        raise ApiError(400, "BAD_REQUEST", "no client identifier has the character U+0000")
+    away = None if query.conn_state is None else query.conn_state == "disconnected"
+    try:
+        found = await reports_of(call).sessions(after, query.like_clientid, away, query.limit + 1)
+    except StoreError as error:
+        raise unreached(error) from error
+    lines, meta = cut(list(found), query.limit, lambda each: each.client_id)
+    data = [
+        SessionLine(
+            clientid=each.client_id,
+            account=each.account,
+            node=each.node,
+            expiry_interval=each.expiry,
+            expires_in=None if each.expires_in is None else round(each.expires_in, 1),
+            mqueue_len=each.waiting,
+            subscriptions_cnt=each.subscriptions,
+        )
+        for each in lines
+    ]
+    return PageOfAll(data=data, meta=meta)
 
 
 @ROUTES.add("GET", f"{BASE}/sessions/{{client_id}}")
@@ -121,7 +181,7 @@ async def session(call: Call) -> Session:
     try:
         found = await reports_of(call).session(client_id)
     except StoreError as error:
-        raise away(error) from error
+        raise unreached(error) from error
     if found is None:
         raise ApiError(404, "CLIENTID_NOT_FOUND", NOT_FOUND)
     return Session(

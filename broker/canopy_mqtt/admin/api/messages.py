@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from canopy_mqtt.admin.errors import ApiError
 from canopy_mqtt.admin.host import Host
-from canopy_mqtt.admin.paging import BUILT, FirstNames, Page, PageQuery, cut, in_turns, name_of
+from canopy_mqtt.admin.paging import BUILT, FirstNames, PageOfAll, PageQuery, cut, in_turns, name_of
 from canopy_mqtt.admin.routing import BASE, Call, Routes
 from canopy_mqtt.core.codec.properties import decode_forward, encode_forward
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
@@ -96,7 +96,7 @@ class Published(BaseModel):
 
 
 @ROUTES.add("GET", RETAINED, query=RetainedQuery)
-async def retained(call: Call) -> Page[Retained]:
+async def retained(call: Call) -> PageOfAll[Retained]:
     """Retained messages by topic."""
     broker, query = call.broker, call.query
     try:
@@ -111,7 +111,7 @@ async def retained(call: Call) -> Page[Retained]:
         await asyncio.sleep(0)
     names, meta = cut(first.names(), query.limit, str)
     found = [each for name in names if (each := _message(broker, name)) is not None]
-    return Page(
+    return PageOfAll(
         data=[Retained.model_validate(_facts(broker, each)) async for each in in_turns(found, BUILT)], meta=meta
     )
 

@@ -9,6 +9,7 @@ from typing import Final
 from aiohttp import web
 from pydantic import BaseModel
 
+from canopy_mqtt.admin.host import node_of
 from canopy_mqtt.admin.routing import BASE, Call, Routes
 from canopy_mqtt.buildinfo import core_state
 from canopy_mqtt.version import __version__
@@ -20,6 +21,8 @@ class Status(BaseModel):
     """Name, version and state of the broker."""
 
     name: str
+    node: str | None
+    """Which node of a cluster this is; null: of none."""
     version: str
     core: str
     """`compiled` or `interpreted`."""
@@ -59,6 +62,7 @@ async def status(call: Call) -> Status:
     reasons = broker.not_ready()
     return Status(
         name=broker.router.broker_id,
+        node=node_of(broker),
         version=__version__,
         core=await asyncio.to_thread(_core),
         uptime=int(broker.uptime),

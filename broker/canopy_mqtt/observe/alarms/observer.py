@@ -29,6 +29,7 @@ KINDS: Final = {
     "certificate": "a certificate has expired or will expire soon",
     "upstream-down": "an upstream broker is unreachable",
     "link-down": "another node of the cluster is unreachable",
+    "node-differs": "another node of the cluster has other users, rules or settings, or another time",
     "drop-rate": "messages are dropped",
     "authentication-failures": "clients send wrong credentials",
     "store-failing": "the store cannot be written",
@@ -109,7 +110,7 @@ class Observer:
     def look(self, disks: dict[str, float], now: float) -> list[Observation]:
         """Return all observations. Rates cover the time since the last call; the first call has none."""
         found = [*self._queues(), *self._rooms(), *self._disks(disks), *self._certificates(time.time())]
-        found += [*self._links(now), *self._store(), *self._recorder()]
+        found += [*self._links(now), *self._nodes(), *self._store(), *self._recorder()]
         # However soon: one that is missing would count as gone.
         found += self._rates(0.0 if self._at is None else max(now - self._at, MIN_ELAPSED))
         self._at = now
@@ -196,6 +197,11 @@ class Observer:
             seconds = 0.0 if link.connected else now - link.down_since
             kind = "link-down" if name.startswith(NODES) else "upstream-down"
             yield Observation(kind, name.removeprefix(NODES), seconds, "s", bounds, link.trouble)
+
+    def _nodes(self) -> Iterator[Observation]:
+        links = self._sources.links
+        for node in () if links is None else links.other_nodes():
+            yield Observation("node-differs", node.name, float(bool(node.differs)), "", self._bounds(1.0), node.differs)
 
     def _store(self) -> Iterator[Observation]:
         watch = self._sources.store

@@ -214,7 +214,13 @@ def _node(name: str, kind: Kind, field: str, text: str, unit: str = "", merge: M
     return Figure(f"cluster_link_{name}", kind, text, samples, unit, ("node",), topics, merge=merge)
 
 
+def _here(reading: Reading) -> Iterator[Sample]:
+    if (node := reading.server.settings.cluster.node) and not reading.sources.worker:
+        yield (node,), 1
+
+
 CLUSTER: Final = (
+    Figure("cluster_node", GAUGE, "1, with the name of the node whose own figures these are", _here, labels=("node",)),
     _node("up", GAUGE, "up", "1 while the link to another node is up, else 0", merge=least),
     _node("waiting", GAUGE, "waiting_bytes", "What waits here for another node", "bytes"),
     _node("dropped", COUNTER, "dropped", "Messages for another node that were dropped here"),

@@ -272,6 +272,11 @@ def remedy(error: BaseException) -> str:
         return "the user of store.url lacks a privilege: grant it CREATE on the database, or let it own the schema"
     if isinstance(error, asyncpg.DiskFullError):
         return "its disk is full: free some space"
+    if isinstance(error, asyncpg.InternalServerError | asyncpg.PostgresSystemError):
+        # With a full disk it may not even write the file that a new connection needs.
+        return "it has a fault of its own: look into its log, and whether its disk is full"
+    if isinstance(error, asyncpg.ProtocolViolationError):
+        return "a pooler in between does not take what a broker asks for: name the database itself in store.url"
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError | asyncpg.TargetServerAttributeNotMatched):
         return "it cannot be written: name the primary in store.url, or all hosts"
     if isinstance(error, asyncpg.PostgresError) and not isinstance(error, asyncpg.PostgresConnectionError):

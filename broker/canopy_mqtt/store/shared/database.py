@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from canopy_mqtt.store.base import NodeReport, SessionReport, StoreError
+from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
+from canopy_mqtt.store.base import MOST_COUNTED, NodeReport, SessionLine, SessionReport, StoreError
 from canopy_mqtt.store.postgresql import lease_holder
 from canopy_mqtt.store.postgresql.database import FAILURES, SYNCHRONOUS, place, remedy
 from canopy_mqtt.store.shared.calls import (
@@ -87,6 +88,11 @@ HISTORY: Final = """
 SELECT concat(system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8)) FROM pg_control_system()
 """
 """The server's data and its timeline, which is another one once a standby has been promoted, or a backup restored."""
+FIRST: Final = (1,)
+"""The versions of node links that a node knows which does not say so."""
+SPEAKING: Final = "SELECT name, incarnation, speaks FROM node WHERE alive AND name <> $1 ORDER BY name"
+SPEAK: Final = "UPDATE node SET speaks = $3 WHERE id = $1 AND incarnation = $2"
+"""With the incarnation that says so, as the next one may be of an older version, which does not."""
 REPLACED: Final = "SELECT EXISTS (SELECT FROM node WHERE name = $1 AND incarnation > $2)"
 LEAVE: Final = "SELECT declare_dead_1($1, $2, (SELECT at FROM beat WHERE node = $1))"
 LOOK_AGAIN: Final = 0.25
@@ -112,6 +118,20 @@ SELECT s.id, s.principal, s.account, coalesce(n.name, ''), s.epoch, CASE WHEN s.
         (SELECT count(*) FROM delivery d WHERE d.session = s.id AND state > 0),
         (SELECT count(*) FROM subscription b WHERE b.session = s.id)
     FROM session s LEFT JOIN node n ON n.id = s.node WHERE s.client_id = $1
+"""
+SESSIONS: Final = f"""
+SELECT s.client_id, s.account, coalesce(n.name, ''), CASE WHEN s.expiry < {NEVER} THEN s.expiry END,
+        CASE WHEN isfinite(s.expires_at) THEN greatest(extract(epoch FROM s.expires_at - clock_timestamp()), 0)::float8
+            END,
+        (SELECT count(*) FROM (SELECT FROM delivery d WHERE d.session = s.id AND state = 0 LIMIT {MOST_COUNTED}) c),
+        (SELECT count(*) FROM subscription b WHERE b.session = s.id)
+    FROM (
+        SELECT * FROM session
+            WHERE client_id > $1 AND NOT starts_with(client_id, '{SHARE_PREFIX}') AND expiry > 0
+                AND ($2 = '' OR position(lower($2) IN lower(client_id)) > 0)
+                AND ($3::boolean IS NULL OR $3 = (node IS NULL))
+            ORDER BY client_id LIMIT $4
+    ) s LEFT JOIN node n ON n.id = s.node ORDER BY s.client_id
 """
 SUBSCRIPTIONS: Final = """
 SELECT f.name, b.qos FROM subscription b JOIN filter f ON f.id = b.filter WHERE b.session = $1 ORDER BY f.name LIMIT $2
@@ -203,12 +223,24 @@ class SharedDatabase:
     """A node's part of a shared store. Used on one event loop."""
 
     def __init__(
-        self, url: str, name: str, *, node: str, cluster: str = "", synchronous: str = "full", timeout: float = 10.0
+        self,
+        url: str,
+        name: str,
+        *,
+        node: str,
+        cluster: str = "",
+        synchronous: str = "full",
+        timeout: float = 10.0,
+        speaks: Sequence[int] = FIRST,
+        strangers: Callable[[str, Sequence[int], Sequence[int]], str] = lambda other, *_: other,
     ) -> None:
         """`name`: the schema; `node`: the node's name, which no other node of the `cluster` has; `synchronous`: as
-        `store.synchronous`; `timeout`: seconds for a call that is not a group's."""
+        `store.synchronous`; `timeout`: seconds for a call that is not a group's; `speaks`: versions of node links that
+        the node knows; `strangers`: says why a node that speaks none of them cannot be linked: its name, both's
+        versions."""
         self.url, self.name, self.node_name = url, name, node
         self._cluster = cluster
+        self._speaks, self._strangers = speaks, strangers
         self.identity = ""
         """Of the schema, once it is open: nodes that have the same one share their sessions."""
         self.timeout = timeout
@@ -226,8 +258,8 @@ class SharedDatabase:
         filters and numbers may not be there any more, and other rows may have these numbers."""
         self._history: str | None = None
         self._synchronous = SYNCHRONOUS[synchronous]
-        lines = [Line(self._connect) for _ in range(6)]
-        self._groups, self._claims, self._reads, self._pulls, self._beats, self._sweeps = self._lines = lines
+        lines = self._lines = [Line(self._connect) for _ in range(7)]
+        self._groups, self._claims, self._reads, self._pulls, self._beats, self._sweeps, self._reports = lines
         self._writing: asyncio.Task[Any] | None = None
 
     @property
@@ -287,15 +319,25 @@ class SharedDatabase:
                 connection = await self._connect()
                 try:
                     self.identity = await open_schema(connection, self.name, self._cluster, self.place)
+                    await self._check_versions(connection)
                 finally:
                     connection.terminate()
             await self._outlive(dead_after, waits)
             await self.join()
         except FAILURES as error:
             fails = isinstance(error, UNREACHABLE) and not isinstance(
-                error, ssl.SSLError | asyncpg.ClientConfigurationError
+                error, ssl.SSLError | asyncpg.ClientConfigurationError | asyncpg.ProtocolViolationError
             )
             raise (Unreachable if fails else StoreError)(self._told(error)) from error
+
+    async def _check_versions(self, connection: Any) -> None:
+        """Raise StoreError: another node lives that this one could not be linked with."""
+        for name, incarnation, text in await connection.fetch(SPEAKING, self.node_name):
+            who, _, versions = text.partition("/")
+            theirs = [int(each) for each in versions.split(",")] if who == str(incarnation) else FIRST
+            if not set(theirs) & set(self._speaks):
+                why = self._strangers(f'the node "{name}"', theirs, self._speaks)
+                raise StoreError(f"{self.place}: {why}")
 
     async def _outlive(self, dead_after: float, waits: Callable[[str], None]) -> None:
         """Wait until the process that was this node before is dead. Raises StoreError: it lives."""
@@ -331,6 +373,8 @@ class SharedDatabase:
         [[self.node, self.incarnation, self.grp, failed]] = await self._claims.fetch(
             JOIN, self.node_name, holder, __version__, *self._asked, seconds=self.timeout
         )
+        speaks = f"{self.incarnation}/{','.join(map(str, self._speaks))}"
+        await self._claims.fetch(SPEAK, self.node, self.incarnation, speaks, seconds=self.timeout)
         self.vector, self.seen = {}, {}
         return None if failed is None else frozenset(DeliveryKey(*each) for each in failed)
 
@@ -574,18 +618,23 @@ class SharedDatabase:
 
     async def reports(self) -> list[NodeReport]:
         """Return the state of each node."""
-        return [NodeReport(*row) for row in await self._sweeps.fetch(NODES, seconds=self.timeout)]
+        return [NodeReport(*row) for row in await self._reports.fetch(NODES, seconds=self.timeout)]
 
     async def report(self, client_id: str) -> tuple[SessionReport, str] | None:
         """Return the state of a session, and whose it is, as JSON. None: there is none."""
-        rows = await self._sweeps.fetch(SESSION, client_id, seconds=self.timeout)
+        rows = await self._reports.fetch(SESSION, client_id, seconds=self.timeout)
         if not rows:
             return None
         [[session, principal, account, node, epoch, expiry, expires_in, waiting, in_flight, subscriptions]] = rows
-        found = await self._sweeps.fetch(SUBSCRIPTIONS, session, LISTED, seconds=self.timeout)
+        found = await self._reports.fetch(SUBSCRIPTIONS, session, LISTED, seconds=self.timeout)
         filters = [(name, qos) for name, qos in found]
         report = SessionReport(account, node, epoch, expiry, expires_in, waiting, in_flight, subscriptions, filters)
         return report, principal
+
+    async def sessions(self, after: str, like: str, away: bool | None, limit: int) -> list[SessionLine]:
+        """Return some sessions of all nodes, by client identifier (`SharedReports.sessions`)."""
+        rows = await self._reports.fetch(SESSIONS, after, like, away, limit, seconds=self.timeout)
+        return [SessionLine(*row) for row in rows]
 
     async def bound(self, session: int, messages: int, size: int, limit: int) -> tuple[int, bool]:
         """Delete the oldest of what is queued for a session beyond `messages`, and `size` bytes (0: no limit), `limit`

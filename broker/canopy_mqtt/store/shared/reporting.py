@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
-from canopy_mqtt.store.base import NodeReport, SessionReport, SharedReports, StoreError
+from canopy_mqtt.store.base import NodeReport, SessionLine, SessionReport, SharedReports, StoreError
 from canopy_mqtt.store.postgresql.database import FAILURES
 from canopy_mqtt.store.shared.calls import Content, NewWill, Owner, Terms, Waiting
 from canopy_mqtt.store.shared.database import SharedDatabase
@@ -34,6 +34,9 @@ class Reports(SharedReports):
     async def session(self, client_id: str) -> SessionReport | None:
         found = await self._ask(self._database.report(client_id))
         return None if found is None else found[0]
+
+    async def sessions(self, after: str, like: str, away: bool | None, limit: int) -> Sequence[SessionLine]:
+        return await self._ask(self._database.sessions(after, like, away, limit))
 
     async def end_session(self, client_id: str) -> bool:
         found = await self._ask(self._database.report(client_id))

@@ -39,7 +39,8 @@ CREATE TABLE node (
     incarnation integer NOT NULL,      -- one more with each start, and when it comes back after it was declared dead
     alive boolean NOT NULL,            -- false: declared dead, or it has stopped
     holder text NOT NULL DEFAULT '',   -- the process of its incarnation; empty: its machine does not tell
-    version text NOT NULL DEFAULT ''   -- of its Canopy
+    version text NOT NULL DEFAULT '',  -- of its Canopy
+    speaks text NOT NULL DEFAULT ''    -- INCARNATION/VERSIONS: of node links, with ","; of an earlier one: 1
 );
 CREATE TABLE beat (
     node smallint PRIMARY KEY,
@@ -162,6 +163,9 @@ CREATE TABLE slots (                   -- one row
 );
 INSERT INTO slots VALUES (0, clock_timestamp());
 """
+
+ADDED: Final = {("node", "speaks"): "text NOT NULL DEFAULT ''"}
+"""Columns that a schema of the same version may lack, as its nodes can do without: the first newer node adds them."""
 
 TYPES: Final = """
 CREATE TYPE owner AS (session bigint, epoch bigint);

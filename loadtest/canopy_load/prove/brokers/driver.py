@@ -7,7 +7,8 @@ configured stands in ``canopy_load.brokers.registry``; the file adds what a proo
 
 A file is TOML. All texts may have places: {port} (of MQTT, on 127.0.0.1), {folder} (the node's own, empty at first),
 {store} (below it), {node} (1, 2, …), {address} and {cluster_port} (where it listens for other nodes), {peers} (all
-others), {database} (the URL of PostgreSQL), {python} (this interpreter) and {workers} (the number of its processes).
+others), {database} (the URL of PostgreSQL), {python} (this interpreter), {workers} (the number of its processes) and
+{version} (which of its versions it is).
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class Driver:
     """The highest QoS that it takes as it is; it lowers others on its own."""
     workers: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Of a broker of several processes: their number at each of its starts, in turn."""
+    versions: tuple[str, ...] = ()
+    """Of a broker of which several versions are here: which one a node is at each of its starts, in turn."""
 
     @property
     def durability(self) -> Durability:

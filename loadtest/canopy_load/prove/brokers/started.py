@@ -69,6 +69,8 @@ def _obstacle(fault: Fault, driver: Driver, nodes: int) -> str:
         return f"it needs {least} nodes (--nodes {least})"
     if fault in (Fault.KILL_WORKER, Fault.WORKERS):
         return "" if driver.workers else "it has no workers"
+    if fault is Fault.VERSION:
+        return "" if driver.versions else "its file names no versions"
     if fault in PARTITIONS:
         # Where nodes dial the addresses that they are given, proxies will do.
         return "" if driver.dials else namespaces_missing()
@@ -98,7 +100,7 @@ class _Node:
         self.begun = False
         self.severed = False
         self.command: list[str] = []
-        self.workers = 0
+        self.workers = self.version = 0
         self.entrance: Proxy
         self.disk: Disk | None = None
         self.clock: Clock | None = None
@@ -222,8 +224,10 @@ class Started:
         node.process = process
 
     def _command(self, node: _Node) -> list[str]:
-        workers = str(self.driver.workers[node.workers % len(self.driver.workers)]) if self.driver.workers else ""
-        return [fill(each, {"workers": workers}) for each in node.command]
+        driver = self.driver
+        workers = str(driver.workers[node.workers % len(driver.workers)]) if driver.workers else ""
+        version = driver.versions[node.version % len(driver.versions)] if driver.versions else ""
+        return [fill(each, {"workers": workers, "version": version}) for each in node.command]
 
     def _look(self) -> None:
         """Note the processes that run, and remove what libfaketime has left of those that do not any more."""
@@ -325,10 +329,11 @@ class Started:
                 await asyncio.to_thread(self._look)
                 self._signal(node, signal.SIGKILL)
                 await self._down(node)
-            case Fault.RESTART | Fault.SCALE | Fault.WORKERS if on:
+            case Fault.RESTART | Fault.SCALE | Fault.WORKERS | Fault.VERSION if on:
                 await self._down(node, self.driver.patience)
                 node.workers += fault.fault is Fault.WORKERS
-            case Fault.KILL | Fault.RESTART | Fault.SCALE | Fault.KILL_WORKER | Fault.WORKERS:
+                node.version += fault.fault is Fault.VERSION
+            case Fault.KILL | Fault.RESTART | Fault.SCALE | Fault.KILL_WORKER | Fault.WORKERS | Fault.VERSION:
                 for _ in range(KILLED_STARTS if fault.fault is Fault.WORKERS else 0):
                     start = partial(subprocess.run, self._command(node), stdout=DEVNULL, stderr=DEVNULL)
                     with suppress(subprocess.TimeoutExpired):  # which ends it by SIGKILL

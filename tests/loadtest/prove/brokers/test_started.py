@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from canopy_load.brokers.process import HOST, BrokerFailed
@@ -88,6 +89,7 @@ def test_what_cannot_go_wrong_here_has_a_reason() -> None:
     assert (
         unmade(find("canopy"), 1)[Fault.WORKERS] == unmade(find("canopy"), 1)[Fault.KILL_WORKER] == "it has no workers"
     )
+    assert unmade(find("canopy"), 1)[Fault.VERSION] == "its file names no versions"
     assert unmade(find("canopy"), 1)[Fault.STORE_RESTART] == "its store is no database server"
 
 
@@ -121,6 +123,16 @@ async def test_a_worker_is_killed_and_their_number_is_another_at_a_start(monkeyp
         assert not broker.processes
         await broker.heal(killed)
         await publish(broker.targets[0], b"of one process, that one is killed")
+
+
+async def test_a_node_is_another_version_after_the_fault_of_that_name() -> None:
+    fault = BrokerFault(0.0, Fault.VERSION, 0.0)
+    driver = replace(find("canopy-memory"), command=("--set", "federation.broker_id=v{version}"), versions=("1", "2"))
+    async with started(driver) as broker:
+        for version in ("1", "2", "1"):
+            assert f"federation.broker_id=v{version}" in psutil.Process(broker.processes[0]).cmdline()
+            await broker.inflict(fault)
+            await broker.heal(fault)
 
 
 async def test_a_cut_off_entrance_and_a_latency_leave_the_broker_as_it_is() -> None:

@@ -105,9 +105,9 @@ function tell() {
 }
 
 function greet() {
-  const { role, who, name: broker, version } = live.hello;
+  const { role, who, name: broker, node, version } = live.hello;
   // Without a name in its settings (federation.broker_id) it has a new one at each start, which tells nothing.
-  replace(document.getElementById("broker"), name(broker || location.host), ` ${version}`);
+  replace(document.getElementById("broker"), name(broker || location.host), ...(node ? [" (node ", name(node), " of its cluster: its own clients and figures)"] : []), ` ${version}`);
   replace(document.getElementById("who"), name(who), ` (${role})`);
   document.getElementById("sign-out").hidden = !signedIn();
 }
