@@ -140,7 +140,7 @@ def try_release(pythons: Sequence[str], pure: bool) -> None:
         built = [source]
         for python in pythons:
             if not run(uv(), "python", "list", "--only-installed", python).strip():
-                print(f"canopy: Python {python} is not on this machine: not tried", flush=True)
+                print(f"canopy: uv finds no Python {python} on this machine (uv python list): not tried", flush=True)
                 continue
             wheel = build_wheel(source, python, pure, folder / f"wheel-{python}")
             built.append(wheel)

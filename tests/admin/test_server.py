@@ -163,6 +163,41 @@ async def test_who_has_asked_before_makes_room_last(serve: Serve) -> None:
         writer.close()
 
 
+async def test_a_client_hello_that_is_there_before_the_broker_looks(serve: Serve, tmp_path: Path) -> None:
+    """A broker that is late finds the connection and its first bytes in the same turn."""
+    http, context = https(tmp_path)
+    broker = await serve(http)
+    assert broker.admin is not None
+    hello, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(hello, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    sock = socket.socket()
+    sock.setblocking(False)
+    # Until both are sent this thread is nobody else's.
+    sock.connect_ex(("127.0.0.1", broker.admin.open[0].port))
+    sock.send(outgoing.read())
+    reader, writer = await asyncio.open_connection(sock=sock)
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                hello.write(await reader.read(65_536))
+    tls.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    writer.write(outgoing.read())
+    async with asyncio.timeout(10):
+        while True:
+            hello.write(await reader.read(65_536))
+            try:
+                assert tls.read(65_536).startswith(b"HTTP/1.1 200")
+                break
+            except ssl.SSLWantReadError:
+                continue
+    writer.close()
+
+
 async def test_a_broker_stops_while_handshakes_are_under_way(serve: Serve, tmp_path: Path) -> None:
     broker = await serve(https(tmp_path)[0])
     kept = [await raw(broker) for _ in range(3)]

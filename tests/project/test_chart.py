@@ -149,6 +149,50 @@ def test_a_database_takes_the_place_of_the_volume(tmp_path: Path) -> None:
     assert "volumeClaimTemplates" not in manifests["StatefulSet", "broker-canopy"]["spec"]
 
 
+def test_replicas_are_nodes_that_share_a_database(tmp_path: Path) -> None:
+    """Each pod has the name, the certificate and the address of a node, and only these reach the port of the links."""
+    values = {
+        "replicas": 3,
+        "postgresql": {"existingSecret": "database"},
+        "cluster": {"existingSecret": "nodes"},
+        "networkPolicy": {"enabled": True},
+    }
+    manifests = rendered(values)
+    workload = manifests["StatefulSet", "broker-canopy"]["spec"]
+    (container,) = pod(manifests)["containers"]
+    file = tmp_path / "canopy.toml"
+    file.write_text(manifests["ConfigMap", "broker-canopy"]["data"]["canopy.toml"])
+    variables = {each["name"]: each for each in container["env"]}
+    assert variables["CANOPY_CLUSTER__NODE"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert workload["replicas"] == 3
+    for number in range(3):
+        name = f"broker-canopy-{number}"
+        environ = {
+            key: each.get("value", name).replace("$(CANOPY_CLUSTER__NODE)", name) for key, each in variables.items()
+        }
+        taken = load_settings(file, (), (), {**environ, "CANOPY_STORE__URL": "postgresql://broker@database/broker"})
+        cluster = taken.cluster
+        assert (cluster.name, cluster.node) == ("broker-canopy", name)
+        assert cluster.cert_file == f"/run/canopy/cluster/{name}.crt"
+        assert cluster.key_file == f"/run/canopy/cluster/{name}.key"
+        addresses = {each.name: each.address for each in cluster.nodes}
+        assert addresses[name] == f"mqtts://{name}.broker-canopy-nodes.plant.svc:8884"
+        assert len(addresses) == 3
+    # Kubernetes gives a pod this name in the Service that the StatefulSet names, and that has no address of its own.
+    service = manifests["Service", workload["serviceName"]]["spec"]
+    assert (workload["serviceName"], service["clusterIP"]) == ("broker-canopy-nodes", "None")
+    assert service["publishNotReadyAddresses"]
+    assert {each["name"]: each["containerPort"] for each in container["ports"]}["nodes"] == 8884
+    assert "/run/canopy/cluster" in {each["mountPath"] for each in container["volumeMounts"]}
+    (links,) = [
+        each
+        for each in manifests["NetworkPolicy", "broker-canopy"]["spec"]["ingress"]
+        if each["ports"][0]["port"] == "nodes"
+    ]
+    (allowed,) = links["from"]
+    assert allowed["podSelector"]["matchLabels"].items() <= workload["template"]["metadata"]["labels"].items()
+
+
 def test_addresses_of_clients_are_a_matter_of_services_that_reach_outside() -> None:
     """Kubernetes refuses externalTrafficPolicy and node ports for a ClusterIP."""
     inside = {**ALL["service"], "type": "ClusterIP"}
@@ -176,6 +220,8 @@ def test_a_change_of_the_settings_restarts_the_broker_if_it_shall(restart: bool)
         ({"tls": {"enabled": True}}, "tls.existingSecret: name the Secret"),
         ({"users": {"acl": True}}, "users.acl: name the Secret"),
         ({"replicaCount": 3}, "replicaCount"),
+        ({"replicas": 3}, "postgresql.existingSecret"),
+        ({"replicas": 3, "postgresql": {"existingSecret": "database"}}, "cluster.existingSecret"),
         ({"mqtt": {"port": 70_000}}, "/mqtt/port"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,9 +11,29 @@ from pathlib import Path
 import pytest
 
 from canopy_mqtt.version import __version__
+from tests.support.daemon import environment
 from tools import release
 
 ROOT = Path(__file__).resolve().parents[2]
+# Of each extra of pyproject.toml. A module that is None in sys.modules cannot be imported.
+EXTRAS = (
+    "asyncpg",
+    "deltalake",
+    "fastavro",
+    "google.protobuf",
+    "opentelemetry",
+    "pandas",
+    "psutil",
+    "pyarrow",
+    "pyiceberg",
+    "pyspark",
+)
+COLLECT = """
+import sys
+sys.modules.update(dict.fromkeys(sys.argv.pop(1).split()))
+import pytest
+sys.exit(pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
 
 
 @pytest.fixture
@@ -68,3 +89,19 @@ def test_the_page_on_the_index_has_no_links_into_the_repository(tmp_path: Path) 
 def test_what_pytest_says_of_its_tests_is_shown() -> None:
     told = "....\n1148 passed in 266.74s (0:04:26)\ncanopy: left out: 82 properties: make test-long\n"
     assert release.verdict(told) == "1148 passed in 266.74s (0:04:26)"
+
+
+def test_the_tests_of_every_python_and_of_the_lowest_versions_need_no_extra() -> None:
+    """`.ci/pythons`, `make quick` and `tools.release try` install none."""
+    script = (ROOT / ".ci/pythons").read_text(encoding="utf-8")
+    paths = re.findall(r"\btests/[\w./]+", script.partition("pytest")[2])
+    assert "tests/core" in paths
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", COLLECT, " ".join(EXTRAS), *paths],
+        cwd=ROOT,
+        env=environment(PYTHONPATH=os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout

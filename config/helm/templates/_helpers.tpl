@@ -24,6 +24,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{- /* The Service by which the nodes find each other. */ -}}
+{{- define "canopy.nodes" -}}
+{{ include "canopy.fullname" . }}-nodes
+{{- end }}
+
 {{- define "canopy.httpSecret" -}}
 {{- default (printf "%s-http" (include "canopy.fullname" .)) .Values.http.existingSecret }}
 {{- end }}
@@ -61,5 +66,19 @@ name = "websocket"
 url = "ws://0.0.0.0:{{ .Values.websocket.port }}"
 path = {{ .Values.websocket.path | toJson }}
 origins = {{ .Values.websocket.origins | toJson }}
+{{- end }}
+{{- if gt (int .Values.replicas) 1 }}
+
+[cluster]
+name = {{ include "canopy.fullname" . | toJson }}
+listen = "mqtts://0.0.0.0:{{ .Values.cluster.port }}"
+ca_file = "/run/canopy/cluster/ca.crt"
+{{- range $number := until (int .Values.replicas) }}
+{{- $name := printf "%s-%d" (include "canopy.fullname" $) $number }}
+
+[[cluster.nodes]]
+name = {{ $name | toJson }}
+address = "mqtts://{{ $name }}.{{ include "canopy.nodes" $ }}.{{ $.Release.Namespace }}.svc:{{ $.Values.cluster.port }}"
+{{- end }}
 {{- end }}
 {{- end }}

@@ -72,7 +72,12 @@ class Chosen:
         ),
     ] = None
     minutes: Annotated[
-        float | None, typer.Option(min=0.1, max=100_000, help="Play one plan after the other for so long.")
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=100_000,
+            help="Play one plan after the other for so long; one that has begun is played to its end.",
+        ),
     ] = None
     fault: Annotated[
         list[Fault] | None,

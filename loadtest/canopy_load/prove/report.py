@@ -14,6 +14,9 @@ from canopy_mqtt.words import counted
 
 SHOWN: Final = 3
 """Findings of each promise that are shown in full on the terminal; the JSON has them all."""
+BUSY: Final = 0.1
+"""The share of a run for which tool or broker waited for a core, from which on the machine was busy: a broker that gets
+half of a core takes twice as long for all that is judged by a time."""
 
 
 def text(summary: Summary) -> str:
@@ -36,6 +39,11 @@ def text(summary: Summary) -> str:
     if summary.foreign:
         lines.append(
             f"note: {counted(summary.foreign, 'message')} of others came to the subscriber of #, and were left out"
+        )
+    if summary.starved > BUSY * summary.seconds:
+        lines.append(
+            f"note: this machine was busy: for {summary.starved / summary.seconds:.0%} of the time tool or broker "
+            "waited for a core. What is broken above may be late only: play it again where nothing else runs"
         )
     lines += [f"could not judge: {each}" for each in dict.fromkeys(summary.obstacles) if summary.code != 2]
     lines += [f"verdict: {summary.verdict}", f"again: {summary.settings.again}"]

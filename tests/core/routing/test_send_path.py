@@ -6,8 +6,8 @@ import ast
 from pathlib import Path
 
 import canopy_mqtt.core
-from benchmarks.routing.row import LAYOUTS
 from benchmarks.routing.stage import BURST, FRAME, Stage
+from canopy_mqtt.core.topics.trie import COMPACT, NODES
 from tests.support.runs import for_each
 
 SOURCES = sorted(Path(str(canopy_mqtt.core.__file__)).parent.rglob("*.py"))
@@ -31,7 +31,7 @@ def test_all_peers_share_one_frame() -> None:
     assert frames == {id(FRAME)}
 
 
-@for_each("layout", LAYOUTS)
+@for_each("layout", (NODES, COMPACT))
 def test_a_delivery_is_one_offer(layout: str) -> None:
     counts = Stage(layout, 5).counts()
     assert counts["offers"] == 1.0

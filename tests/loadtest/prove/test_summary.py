@@ -73,6 +73,13 @@ def test_a_finding_has_its_operations_with_steps_their_packets_and_the_command_t
     assert f"--replay 1 --until {case.until}" in report.text(bad)
 
 
+@for_each(("share", "told"), [(0.67, True), (0.05, False)])
+def test_a_busy_machine_is_told_beside_what_is_broken(share: float, told: bool, bad: Summary) -> None:
+    busy = loads(bad.dumps())
+    busy.starved = share * busy.seconds
+    assert ("this machine was busy: for 67% of the time" in report.text(busy)) is told
+
+
 def test_the_page_has_the_verdicts_the_faults_the_findings_and_the_command(bad: Summary) -> None:
     html = page.page(bad)
     assert "promise broken" in html or "promises broken" in html

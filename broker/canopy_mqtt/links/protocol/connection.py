@@ -307,7 +307,7 @@ class UpstreamConnection(Endpoint):
                 # The CONNACK of a node may be long: as long as parts of it come.
                 began = max(began, uplink.last_received)
             if now >= began + self.timeout:
-                self.abort("the upstream sent no CONNACK in time")
+                self.abort("the other broker sent no CONNACK in time")
                 return 0.0
             return began + self.timeout
         if 0.0 < uplink.answer_due <= now:
@@ -319,7 +319,7 @@ class UpstreamConnection(Endpoint):
         within = uplink.answer_within
         if within > 0.0:
             if uplink.ping_sent > 0.0 and now >= max(uplink.ping_sent, uplink.last_received) + within:
-                self.abort(f"the upstream did not answer a PINGREQ within {within:g} s")
+                self.abort(f"the other broker did not answer a PINGREQ within {within:g} s")
                 return 0.0
             if uplink.ping_sent == 0.0 and now >= self._pinged_at + within * PING_AT:
                 self._pinged_at = now
@@ -329,7 +329,7 @@ class UpstreamConnection(Endpoint):
         if self.stream.full and self.rounds.stall_timeout > 0.0:
             stall = self.stream.stall_due(now, self.rounds.stall_timeout)
             if stall == 0.0:
-                self.abort(f"the upstream has read nothing for {self.rounds.stall_timeout:g} s")
+                self.abort(f"the other broker has read nothing for {self.rounds.stall_timeout:g} s")
                 return 0.0
             if due == 0.0 or stall < due:
                 due = stall

@@ -383,7 +383,7 @@ class Uplink(Peer):
         elif isinstance(packet, Disconnect):
             self._judge(packet.reason_code, now)
             text = packet.properties.strings.get(REASON_STRING, "") or reason_codes.name(packet.reason_code)
-            self.end(packet.reason_code, f"the upstream ended the connection: {text}"[:MAX_TEXT])
+            self.end(packet.reason_code, f"the other broker ended the connection: {text}"[:MAX_TEXT])
         elif isinstance(packet, (Suback, Unsuback)):
             self._on_suback(packet, now)
         else:
