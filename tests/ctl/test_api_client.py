@@ -127,5 +127,38 @@ def test_a_url_that_leads_nowhere(url: str) -> None:
         ApiClient(url).call("GET", "/status")
 
 
+@for_each(
+    ("answer", "why"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "the answer is not HTTP; is it Canopy?"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n", "HTTP 302 Found"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "the answer is not a JSON object; is it Canopy?"),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "the answer is not a JSON object; is it Canopy?"),
+        (b"HTTP/1.1 200 OK\r\n\r\n[]", "the answer is not a JSON object; is it Canopy?"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000, "the answer is not a JSON object; is it Canopy?"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"a": {"b": 1}}', "the answer has no 'uptime'; is it Canopy, and of this version?"),
+    ],
+    ids=["ssh", "redirected", "empty", "html", "list", "deep", "other"],
+)
+async def test_another_program_answers(answer: bytes, why: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        api = ApiClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with pytest.raises(CtlError) as caught:
+            (await call(api, "GET", "/status"))["uptime"]
+        assert str(caught.value).removeprefix(f"{api.url}: ") == why
+
+
+def test_a_password_in_the_url_is_neither_taken_nor_told() -> None:
+    with pytest.raises(CtlError, match="--user") as caught:
+        ApiClient("http://bob:secret-word@127.0.0.1:8080")
+    assert "secret-word" not in str(caught.value)
+
+
 def test_names_that_are_no_utf_8() -> None:
     assert named("a\udcff/") == "a%FF%2F"

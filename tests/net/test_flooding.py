@@ -10,8 +10,10 @@ import pytest
 from canopy_mqtt.core.causes import PACKET_TIMEOUT, PARTIAL_PACKETS, PROTOCOL_ERROR
 from canopy_mqtt.core.codec.framing import DECODED
 from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.codec.reason_codes import SUCCESS
 from canopy_mqtt.core.hooks import LATER, AccessControl, Origin, Ticket
 from canopy_mqtt.core.jobs import TURN_WORK
+from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.core.protocol.server_protocol import LARGE_READ
 from canopy_mqtt.net.connections.admission import UNACCEPTED_ROOM
 from canopy_mqtt.net.connections.connection_table import MAX_SKIPPED, PartialPackets
@@ -29,6 +31,14 @@ class Undecided(AccessControl):
     def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         del connect, origin, ticket
         return LATER
+
+
+class Known(AccessControl):
+    """It knows clients by the user names that they give."""
+
+    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
+        ticket.principal = Principal(user_name=connect.user_name, host=origin.host, authenticator="known")
+        return SUCCESS
 
 
 def begun(size: int) -> bytes:
@@ -116,6 +126,35 @@ async def test_the_oldest_unfinished_packet_goes_first(embed: Embed) -> None:
         assert client.connection.protocol.close_cause == ""
 
 
+async def test_strangers_end_no_upload_of_others(embed: Embed) -> None:
+    """A connection costs them nothing, and they are never at their end: who holds most gives way, by address."""
+    broker = await embed(limits={"max_partial_bytes": 1_000_000})
+    slow = Client(broker, "slow", "192.0.2.1")
+    slow.connection.data_received(begun(200_000))
+    strangers = [
+        Client(broker, "", f"2001:db8::{number:x}", says=wire.connect("c", password=bytes(60_000))[:50_000])
+        for number in range(100)
+    ]
+    assert broker.connection_table.partial.bytes <= 1_000_000
+    assert slow.connection.protocol.close_cause == ""
+    gone = [client.connection.protocol.close_cause for client in strangers]
+    assert gone == [PARTIAL_PACKETS] * 82 + [""] * 18
+    slow.connection.data_received(wire.publish("t", bytes(200_000))[100_000:])
+    assert slow.connection.protocol.messages_received == 1
+
+
+async def test_a_user_is_not_ended_for_others_at_its_address(embed: Embed) -> None:
+    broker = await embed(limits={"max_partial_bytes": 1_000_000})
+    broker.rounds.router.access_control = Known()
+    user = Client(broker, "", says=wire.connect("user", user="alice", password=b"p"))
+    user.connection.data_received(begun(200_000))
+    others = [Client(broker, f"other{number}") for number in range(20)]
+    for client in others:
+        client.connection.data_received(begun(200_000))
+    assert user.connection.protocol.close_cause == ""
+    assert [client.connection.protocol.close_cause for client in others] == [PARTIAL_PACKETS] * 11 + [""] * 9
+
+
 async def test_connects_that_are_decided_on_count_until_they_are(embed: Embed) -> None:
     """For what may have been made of them: a text has up to four bytes for each byte. The oldest goes first."""
     broker = await embed(limits={"max_partial_bytes": 500_000, "packet_timeout": 5})
@@ -153,9 +192,9 @@ def test_very_many_who_hold_little_hide_nobody_for_long() -> None:
     """One look passes over so many and no more; the next goes on behind them."""
     partial = PartialPackets(1_000_000)
     for _ in range(2 * MAX_SKIPPED):
-        partial.update(WheelItem(), 10, True)
+        partial.update(WheelItem(), 10, True, "address 192.0.2.1")
     large = WheelItem()
-    partial.update(large, 990_000, True)
+    partial.update(large, 990_000, True, "address 192.0.2.1")
     looks = 0
     while partial.bytes > 1_000_000:
         gone = partial.take_oldest()

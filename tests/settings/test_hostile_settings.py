@@ -66,3 +66,21 @@ def test_a_name_of_100_000_characters(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(file, environ={})
     assert len(caught.value.problems[0]) < len(str(file)) + 200
+
+
+@for_each(
+    ("text", "name"),
+    [
+        ('[store]\npath = "a\\u0000"', "store.path"),
+        ('[access]\nacl_file = "a\\u0000"', "access.acl_file"),
+        ('[[authenticator]]\ntype = "password-file"\npath = "a\\u0000"', "authenticator[0].path"),
+    ],
+    ids=["store", "rules", "passwords"],
+)
+def test_a_file_whose_name_no_system_takes(tmp_path: Path, text: str, name: str) -> None:
+    file = tmp_path / "canopy.toml"
+    file.write_text(f"{text}\n")
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file, environ={})
+    line = len(text.splitlines())
+    assert caught.value.problems == (f'{file}: line {line}: {name}: found "a\\u0000"; allowed: text without U+0000',)

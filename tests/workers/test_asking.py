@@ -14,6 +14,7 @@ import pytest
 
 from canopy_mqtt.workers import asking
 from canopy_mqtt.workers.asking import SUPERVISOR, Answering, Away, Siblings
+from tests.support.waiting import until
 
 Start = Callable[..., Awaitable[Answering]]
 
@@ -111,3 +112,15 @@ async def test_a_socket_whose_file_was_removed_is_opened_again(start: Start, tmp
     await answering.renew()
     assert await Siblings(tmp_path, 0, 2, never).ask("w1", "yes")
     assert stat.S_ISSOCK((tmp_path / "w1.ask").stat().st_mode)
+
+
+async def test_to_stop_amid_a_question_is_no_fault(start: Start, tmp_path: Path) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    answering = await start("w1", never)
+    _, writer = await asyncio.open_unix_connection(tmp_path / "w1.ask")
+    await until(lambda: answering._tasks, "the question begins")
+    await answering.stop()
+    await asyncio.sleep(0)
+    writer.close()
+    assert faults == []

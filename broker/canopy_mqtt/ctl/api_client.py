@@ -31,6 +31,13 @@ class CtlError(Exception):
     """The broker cannot be reached, or refuses the request."""
 
 
+class Answer(dict[str, Any]):
+    """An object of an answer. A name that it lacks is a `CtlError`: what answers is older or newer, or no broker."""
+
+    def __missing__(self, name: str) -> Any:
+        raise CtlError(f"the answer has no {name!r}; is it Canopy, and of this version?")
+
+
 ESCAPE: Final = "surrogateescape"
 """The error handler by which Python keeps bytes of a command line that are no UTF-8. They are sent as they are."""
 
@@ -65,6 +72,8 @@ class ApiClient:
             raise CtlError(f"{url}: not http://HOST[:PORT], https://HOST[:PORT] or http+unix:///PATH")
         if not (parts.path if parts.scheme == "http+unix" else parts.hostname):
             raise CtlError(f"{url}: names nothing to connect to")
+        if "@" in parts.netloc:
+            raise CtlError(f"{parts.scheme}://***: a URL takes no user and no password: see --user")
         self._scheme, self._host, self._path = parts.scheme, parts.hostname or "", parts.path
         self._port = port or (8443 if parts.scheme == "https" else 8080)
         self._context: ssl.SSLContext | None = None
@@ -85,12 +94,17 @@ class ApiClient:
             self._headers["Authorization"] = "Basic " + base64.b64encode(as_bytes(f"{user}:{password}")).decode()
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """Send a request. Returns the answer as plain values, or None without one. Raises CtlError."""
+        """Send a request. Returns the answer, an `Answer`, or None without one. Raises CtlError."""
         data = b"".join(self.pieces(method, path, body, **query))
+        if not data and method != "GET":
+            return None
         try:
-            return json.loads(data) if data else None
-        except ValueError:
-            raise CtlError(f"{self.url}: the answer is not JSON; is it Canopy?") from None
+            answer = json.loads(data, object_hook=Answer)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, Answer):
+            raise CtlError(f"{self.url}: the answer is not a JSON object; is it Canopy?")
+        return answer
 
     def pieces(self, method: str, path: str, body: Any = None, **query: Any) -> Iterator[bytes]:
         """Yield an answer in pieces. `path` is below the API's; its parts have to be escaped by `named`.
@@ -108,6 +122,8 @@ class ApiClient:
         except (OSError, http.client.HTTPException, UnicodeError) as error:
             # Of a host name: the last.
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
+                why = "the answer is not HTTP; is it Canopy?"
             raise CtlError(f"{self.url}: {why}") from None
         finally:
             connection.close()
@@ -131,7 +147,7 @@ class ApiClient:
             headers["Content-Type"] = "application/json"
         connection.request(method, target, sent, headers)
         answer = connection.getresponse()
-        if answer.status >= 400:
+        if answer.status >= 300:
             raise _refusal(answer)
         if (node := answer.headers.get(NODE)) and node not in self._told:
             self._told.add(node)

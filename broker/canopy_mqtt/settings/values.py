@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 DEFAULT_PORT: Final = 1883
@@ -216,3 +216,11 @@ class Section(BaseModel):
     """The base class of all groups of settings: strict types, no unknown names, no changes."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    @field_validator("*")
+    @classmethod
+    def _no_nul(cls, value: object) -> object:
+        """No name of a file, topic, user or address has a NUL, and the system refuses it where it is first used."""
+        if isinstance(value, str) and "\0" in value:
+            raise wrong("text without U+0000")
+        return value

@@ -98,6 +98,9 @@ class Answering:
         except (ConnectionError, asyncio.IncompleteReadError):
             # Who asked has given up.
             pass
+        except asyncio.CancelledError:
+            # `stop`. Before Python 3.12, asyncio logs a cancelled task of a server as an error.
+            pass
         except Exception as error:
             self._broke("workers", error)
         finally:

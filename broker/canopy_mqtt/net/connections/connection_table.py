@@ -15,6 +15,8 @@ from mypy_extensions import i64, mypyc_attr
 
 from canopy_mqtt.core import causes
 from canopy_mqtt.core.codec import reason_codes
+from canopy_mqtt.core.heap import Heap, HeapItem
+from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.guards.log import Faults
 from canopy_mqtt.net.connections.admission import TURNED_AWAY, UNACCEPTED_ROOM, Admission, DoorPlaces
 from canopy_mqtt.net.connections.connection_log import OF_THE_CLIENT
@@ -35,12 +37,25 @@ MAX_SKIPPED: Final = 1_024
 """Connections that are skipped for one read: 0.2 milliseconds. After them the oldest is taken."""
 
 
+class PartialAccount(HeapItem):
+    """What one account holds of incomplete packets. Its key: the bytes, below 0. `held`: by connection, the oldest
+    first."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(0.0)
+        self.name = name
+        self.bytes: i64 = 0
+        self.held: dict[WheelItem, int] = {}
+
+
 class PartialPackets:
-    """The connections with incomplete packets, the oldest first. `limit` in bytes for all of them; 0: none.
+    """The connections with incomplete packets. `limit` in bytes for all of them; 0: none.
 
     A single connection holds at most one packet and one read, but there are many connections. Above the limit, the
-    broker ends the connection whose packet has been incomplete for longest: a client at an ordinary pace completes its
-    packet within moments and is never the oldest; one that sends slowly on purpose is. Clients with very few bytes are
+    broker ends a connection of the account that holds most: of a user, or of an address (IPv6: /64) without a user and
+    before CONNECT. A stranger, to whom connections cost nothing, thus ends no upload of others. Of that account's, it
+    ends the connection whose packet has been incomplete for longest: a client at an ordinary pace completes its packet
+    within moments and is never the oldest; one that sends slowly on purpose is. Clients with very few bytes are
     skipped: they may be waiting for the broker, for example for the answer to their CONNECT.
     """
 
@@ -50,35 +65,63 @@ class PartialPackets:
         self.bytes: i64 = 0
         # Connections that were ended because of the bound.
         self.evicted: i64 = 0
-        self._held: dict[WheelItem, int] = {}
+        # Each connection's account, the accounts by name, and the one that holds most first.
+        self._account: dict[WheelItem, PartialAccount] = {}
+        self._accounts: dict[str, PartialAccount] = {}
+        self._heap = Heap()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._account)
 
-    def update(self, connection: WheelItem, held: int, completed: bool) -> None:
-        """Count the `held` bytes of a connection after a read. `completed`: another packet begins there than before."""
-        before = self._held.get(connection, 0)
-        if before > 0 and (completed or held == 0):
-            del self._held[connection]
-        if held > 0:
-            self._held[connection] = held
-        self.bytes += held - before
+    def update(self, connection: WheelItem, held: int, completed: bool, name: str) -> None:
+        """Count the `held` bytes of a connection after a read. `completed`: another packet begins there than before.
+        `name`: of its account now, which counts from the beginning of a packet on."""
+        account = self._account.get(connection)
+        if account is not None and (completed or held == 0):
+            self.remove(connection)
+            account = None
+        if held == 0:
+            return
+        if account is None:
+            account = self._accounts.get(name)
+            if account is None:
+                account = PartialAccount(name)
+                self._accounts[name] = account
+                self._heap.add(account)
+            self._account[connection] = account
+        self._change(account, held - account.held.get(connection, 0))
+        account.held[connection] = held
 
     def remove(self, connection: WheelItem) -> None:
-        self.bytes -= self._held.pop(connection, 0)
+        account = self._account.pop(connection, None)
+        if account is None:
+            return
+        self._change(account, -account.held.pop(connection))
+        if not account.held:
+            del self._accounts[account.name]
+            self._heap.remove(account)
+
+    def _change(self, account: PartialAccount, by: int) -> None:
+        self.bytes += by
+        account.bytes += by
+        account.key = -float(account.bytes)
+        if len(self._heap.items) > 1:
+            self._heap.moved(account)
 
     def take_oldest(self) -> list[WheelItem]:
         """Return the connections to end because all together hold too much, at most `MAX_EVICTED`; uncount them."""
         oldest: list[WheelItem] = []
         left = MAX_SKIPPED
         while 0 < self.limit < self.bytes and len(oldest) < MAX_EVICTED:
-            connection = next(iter(self._held))
-            held = self._held[connection]
-            if left > 0 and held < self.bytes // len(self._held) >> LITTLE:
+            account = cast("PartialAccount", self._heap.items[0])
+            line = account.held
+            connection = next(iter(line))
+            held = line[connection]
+            if left > 0 and held < int(account.bytes) // len(line) >> LITTLE:
                 left -= 1
                 # To the end of the line, behind the others.
-                del self._held[connection]
-                self._held[connection] = held
+                del line[connection]
+                line[connection] = held
                 continue
             oldest.append(connection)
             self.evicted += 1
@@ -261,7 +304,9 @@ class ConnectionTable:
 
     def hold(self, connection: Connection, held: int, completed: bool) -> None:
         """Count the bytes of incomplete packets that a connection holds, and end those that all are over the limit."""
-        self.partial.update(connection, held, completed)
+        session = connection.protocol.session
+        principal = Principal(host=connection.host) if session is None else session.principal
+        self.partial.update(connection, held, completed, principal.account_name())
         for oldest in self.partial.take_oldest():
             code, text = reason_codes.QUOTA_EXCEEDED, "too many incomplete packets"
             cast("Connection", oldest).end(CLOSE, causes.PARTIAL_PACKETS, code, text)
