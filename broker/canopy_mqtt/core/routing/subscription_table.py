@@ -191,12 +191,22 @@ class SubscriptionTable(Job):
             group.place(subscription)
 
     def drop(self, subscription: Subscription) -> i64:
-        """Take a subscription away from its filter, and the filter with the last one. Its session has let go of it.
+        """Take away a subscription that its session has let go of. Return the bytes of the trie that went."""
+        account = subscription.session.account
+        before: i64 = account.filters
+        freed: i64 = self._discard(subscription)
+        account.fit()
+        self._room.change(account.owner, int(account.filters - before))
+        return freed
+
+    def _discard(self, subscription: Subscription) -> i64:
+        """Take a subscription away from its filter, and the filter with the last one; its room is still held.
 
         The bytes of the trie that went.
         """
         entry = subscription.entry
         assert entry is not None
+        session = subscription.session
         group = subscription.group
         own: i64 = SUBSCRIPTION_BYTES
         if group is not None:
@@ -205,13 +215,14 @@ class SubscriptionTable(Job):
         if subscription.message_terms is not None:
             own += SUB_QUEUE_BYTES
         self.count -= 1
-        self.charge(subscription.session, -own, -entry.cost)
+        self.own_bytes -= own
+        session.account.filters -= own + entry.cost
         held: i64 = self.trie.bytes
         if self.listener is not None:
             self.listener.unsubscribed(subscription, entry.topic_filter)
         self.cache.discard(entry, subscription)
         if group is not None and group.queue is not None and self.share_queues is not None:
-            self.share_queues.left(group, subscription.session)
+            self.share_queues.left(group, session)
         return held - self.trie.bytes
 
     # -- the ends of sessions ------------------------------------------------------------------------------------------
@@ -247,15 +258,19 @@ class SubscriptionTable(Job):
     def end_some(self, session: Session, most: i64) -> i64:
         """Take away up to `most` subscriptions of a session that is over. Return as how many they count."""
         subscriptions = session.subscriptions
+        account = session.account
+        before: i64 = account.filters
         done: i64 = 0
         while subscriptions and done < most:
             _, subscription = subscriptions.popitem()
             if self.tap is not None:
                 self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
-            freed: i64 = self.drop(subscription)
+            freed: i64 = self._discard(subscription)
             if subscription.message_terms is not None:
                 self._totals.aging.pop(subscription.message_terms, None)
             done += 1 + (freed >> DROP_NODES)
+        # Once for all of them.
+        self._room.change(account.owner, int(account.filters - before))
         if not subscriptions:
             # An empty dict keeps the room that it had; a route may refer to the session until it is refreshed.
             session.subscriptions = {}

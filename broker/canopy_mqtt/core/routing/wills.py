@@ -126,7 +126,8 @@ class WillQueue(Job):
         """Publish a session's will, if it has one; in a turn to come where those before it have half filled a queue."""
         will = session.will
         due = session.will_due if 0.0 < session.grace_from <= now else 0.0
-        self.forget(session)
+        if not session.ended or session.will_alone:
+            self.forget(session)  # else the journal knows that the session has gone, and its will with it
         if will is None:
             return
         if session.ended and due > now:
@@ -163,7 +164,16 @@ class WillQueue(Job):
                 journal.will_alone(name, principal, will, now)
             self._wait(LoneWill(will, client_id, session, principal, name, 0.0, kept))
             return
-        message = self._message(will, client_id, session, principal, now)
+        # The message is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties,
+        # the user's among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10]; its message expiry
+        # counts from its publication (section 3.1.3.2.4).
+        expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
+        topic = will.topic.encode()
+        whole = Message(topic, will.payload, will.qos, will.retain, will.properties, expires_at, client_id)
+        message: Message | None = whole
+        permissions = self._router.permissions
+        if topic[0] == DOLLAR or permissions is not None or self._counters.load.message_hook is not None:
+            message = self._allowed(whole, session, principal)
         if kept is None:
             if message is not None:
                 self._send(message, session, 0)
@@ -180,34 +190,28 @@ class WillQueue(Job):
         elif published.message is not None:
             self._send(published.message, published.session, KEPT)
 
-    def _message(
-        self, will: Will, client_id: str, session: Session | None, principal: Principal, now: float
-    ) -> Message | None:
-        """Return the message of a will; None: it is not to be published."""
-        # The message is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties,
-        # the user's among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10]; its message expiry
-        # counts from its publication (section 3.1.3.2.4).
-        expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
-        topic = will.topic.encode()
-        message = Message(topic, will.payload, will.qos, will.retain, will.properties, expires_at, client_id)
-        if topic[0] == DOLLAR and is_system(topic) and not self._bridge_states.may_send_will(topic, client_id):
+    def _allowed(self, message: Message, session: Session | None, principal: Principal) -> Message | None:
+        """Return the message of a will as access control and a plug-in let it be published; None: they do not."""
+        topic = message.topic
+        if is_system(topic) and not self._bridge_states.may_send_will(topic, message.publisher):
             return None
         permissions = self._router.permissions
         hook = self._counters.load.message_hook
         if hook is not None or (permissions is not None and not permissions.steady):
             # How long they take is not known.
             self._router.budget.look()
-        if permissions is not None and not permissions.asked.may_publish(principal, will.topic, will.qos, will.retain):
+        if permissions is not None and not permissions.asked.may_publish(
+            principal, topic.decode(), message.qos, message.retain
+        ):
             self._counters.denied_publishes += 1
             self._refused(message, session, principal, reason_codes.NOT_AUTHORIZED, "")
             return None
-        if hook is not None:
-            changed = hook.publish(principal, message, True)
-            if changed is None:
-                self._refused(message, session, principal, hook.reason_code, "a plug-in")
-                return None
-            message = changed
-        return message
+        if hook is None:
+            return message
+        changed = hook.publish(principal, message, True)
+        if changed is None:
+            self._refused(message, session, principal, hook.reason_code, "a plug-in")
+        return changed
 
     def _send(self, message: Message, session: Session | None, packet_id: int) -> None:
         counters = self._counters
