@@ -89,7 +89,7 @@ def _begin_review(protocol: ServerProtocol, session: Session, resumes: bool) -> 
     return True
 
 
-def step(protocol: ServerProtocol, now: float) -> None:
+def on_filters(protocol: ServerProtocol, now: float) -> None:
     """Go on until the turn is over; answer the packet when all of it was acted on.
 
     Where nothing has begun, begin with the decoder's current frame: a SUBSCRIBE or UNSUBSCRIBE.
@@ -105,7 +105,7 @@ def step(protocol: ServerProtocol, now: float) -> None:
     protocol.filter_job = None
     if isinstance(packet, SubscriptionReview):
         if packet.resumes:
-            session.go_on(now)
+            session.fill_and_flush(now)
         elif packet.ended > 0:
             raise ProtocolError("a subscription is not allowed any more", reason_codes.NOT_AUTHORIZED)
         return

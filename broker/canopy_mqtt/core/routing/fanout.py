@@ -64,7 +64,7 @@ FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
 """The causes of a drop that say that a queue was full."""
 
 REFUSED_BY_ALL: Final = -1
-"""Answer of `forward` and `deliver` in place of a count: every queue that the message was for was full."""
+"""Answer of `record_and_deliver` and `deliver` in place of a count: every queue that the message was for was full."""
 
 TOOK: Final = 1 << 32
 """A queue that took a message adds this to the sum of answers; one that was full adds 1, any other nothing."""
@@ -147,7 +147,7 @@ class Fanout(Job):
 
     # -- one message ---------------------------------------------------------------------------------------------------
 
-    def forward(self, route: Route, message: Message, origin: Session | None) -> int:
+    def record_and_deliver(self, route: Route, message: Message, origin: Session | None) -> int:
         """Record a message if a recorder wants it, and deliver it to the receivers of the route: see `deliver`."""
         self._record(route, message)
         try:
@@ -244,7 +244,7 @@ class Fanout(Job):
                 continue
             count += 1
             slow += 1
-            answers += _answer_weight(self._give(member, group, message, route.verdicts))
+            answers += _answer_weight(self._deliver_to_member(member, group, message, route.verdicts))
         self.budget.used += count + slow * (OBJECT_WORK - 1) + tagged
         if asked and 0 < answers < TOOK:
             return REFUSED_BY_ALL
@@ -379,7 +379,7 @@ class Fanout(Job):
                         if member is None:
                             self._count_barred(group, message, verdicts)
                         else:
-                            self._give(member, group, message, verdicts)
+                            self._deliver_to_member(member, group, message, verdicts)
                         budget.used += OBJECT_WORK
                 broadcast.end()
                 self.line.went()
@@ -432,8 +432,8 @@ class Fanout(Job):
                 self._cache.charge(route, route.references + verdicts.references() - held)
         return chosen
 
-    def forward_to(self, group: SharedGroup, message: Message) -> int:
-        """Record a message that is for one share group alone, if a recorder wants it, and deliver it: see `forward`."""
+    def deliver_to_group(self, group: SharedGroup, message: Message) -> int:
+        """Deliver a message that is for one share group alone, and record it if a recorder wants it."""
         if self.tap is not None:
             self._record(self.route(message.topic) or self.new_route(message.topic), message)
         try:
@@ -442,12 +442,14 @@ class Fanout(Job):
             if member is None:
                 self._count_barred(group, message, verdicts)
                 return 0
-            self._give(member, group, message, verdicts)
+            self._deliver_to_member(member, group, message, verdicts)
             return 1
         finally:
             self._telling = None
 
-    def _give(self, member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> int:
+    def _deliver_to_member(
+        self, member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None
+    ) -> int:
         """Deliver a message to the chosen member of a share group, or to the queue of the group. Return the answer.
 
         To the queue where no member is connected, and behind what waits there. EXCLUDED: the store that brokers share

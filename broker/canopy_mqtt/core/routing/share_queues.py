@@ -217,7 +217,7 @@ class ShareQueues:
         answer = queue.deliver(message, qos, False, NO_IDENTIFIERS, group)
         self.settle(queue)
         if answer == ACCEPTED and group.connected.count > 0:
-            queue.queue.crowd()
+            queue.queue.check_over_half()
         return answer
 
     def of(self, group: SharedGroup, session: Session, size: i64 = 0) -> ShareQueue | None:

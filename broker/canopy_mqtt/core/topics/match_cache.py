@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec.topic_names import has_control, is_within
 from canopy_mqtt.core.topics.subscription import FilterEntry, Recipient, SharedGroup, Subscription
-from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree
+from canopy_mqtt.core.topics.topic_tree import TopicCursor, TopicTree
 from canopy_mqtt.core.topics.trie import Trie
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class MatchCache:
         self.outdated: i64 = 0  # to be matched again at the next look-up, because of a wide filter
         self.turned_away: int = 0  # by the doorkeeper of the full cache, those admitted at random counted with them
         self.routes: dict[bytes, Route] = {}  # as they stand, by topic: see `renew`
-        self._index = RetainedTree()
+        self._index = TopicTree()
         self._clock: list[Route | None] = []
         self._free: list[int] = []  # places on the clock that dropped routes left
         self._hand: int = 0
@@ -357,7 +357,7 @@ class MatchCache:
     def clear(self) -> None:
         """Discard all routes. 16,384 take some milliseconds: for what an operator does, not for what a client can."""
         self.routes = {}
-        self._index = RetainedTree()
+        self._index = TopicTree()
         self._clock = []
         self._free = []
         self._hand = 0
@@ -432,7 +432,7 @@ class MatchCache:
 
     def _extend(self, entry: FilterEntry) -> None:
         """Add the entry of a new filter to the routes of the topics that it matches."""
-        cursor = RetainedCursor(self._index, entry.topic_filter, self._index.youngest)
+        cursor = TopicCursor(self._index, entry.topic_filter, self._index.youngest)
         found: i64 = 0
         while not cursor.done:
             if found >= MAX_EXTENDED or cursor.steps >= MAX_WALKED:

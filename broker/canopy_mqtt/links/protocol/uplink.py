@@ -248,7 +248,7 @@ class Uplink(Peer):
         """Queue messages that waited for room, after the writer took a batch. Return True if it should take another."""
         self.router.counters.load.now = now
         self.look(now)
-        more = self.state == CONNECTED and self.session.backlog and self.session.pump(now)
+        more = self.state == CONNECTED and self.session.backlog and self.session.refill(now)
         return more or not self.send_buffer.empty
 
     def ping(self, now: float) -> None:
