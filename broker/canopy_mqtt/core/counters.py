@@ -197,9 +197,9 @@ class Counters:
         self.refusals: Final = Refusals()
         # Publishes with a payload larger than `limits.max_payload_size`: they went nowhere.
         self.oversized: i64 = 0
-        # How often a buffer became half full between two batches of its writer: a publisher's turn ends when it moves.
+        # How often a queue of a connected client became half full: a publisher's turn ends when it moves, so that the
+        # client's writer has one. Of those, the queues in sessions: acknowledgements should have time to come, too.
         self.half_full: i64 = 0
-        # The same for what waits in a connected client's session: its acknowledgements should have time to come.
         self.backed_up: i64 = 0
         self.protocol_errors: i64 = 0
         # What waits in all queues together, and what the time is: not a total, but what everybody who counts needs too.

@@ -357,7 +357,6 @@ class ServerProtocol(Peer):
             # `spent` is asked only then: this is asked after every packet.
             (budget.used >= budget.mark and budget.spent())
             or counters.half_full != self._half_full
-            or counters.backed_up != self._backed_up
             or send_buffer.unwritten + send_buffer.unqueued >= self.max_unread
         ):
             decoder = self.decoder

@@ -187,6 +187,7 @@ class MessageQueue:
         if not self._over_half_reported:
             # Once, until the client has worked most of it off: one that does not read slows no publisher.
             self._over_half_reported = True
+            self._counters.half_full += 1
             self._counters.backed_up += 1
         if self.holds_publishers(load.now):
             load.over_half += 1

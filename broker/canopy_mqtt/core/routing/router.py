@@ -555,7 +555,7 @@ class Router:
         budget = self.budget
         try:
             self.jobs.run(STEP_WORK)
-            while not budget.spent() and counters.half_full == half_full and counters.backed_up == backed_up:
+            while not budget.spent() and counters.half_full == half_full:
                 thing = deadlines.pop_due(now)
                 if thing is None:
                     break

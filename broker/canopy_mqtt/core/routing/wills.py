@@ -81,7 +81,6 @@ class WillQueue(Job):
         self._pressed = False
         # How often queues had become half full when the present turn began.
         self._half_full: i64 = 0
-        self._backed_up: i64 = 0
         # Those that wait for their turn, in their order.
         self.line: dict[LoneWill, None] = {}
 
@@ -89,7 +88,6 @@ class WillQueue(Job):
         """Note that the writers have had their turns."""
         self._pressed = self._fanout.broadcasting
         self._half_full = self._counters.half_full
-        self._backed_up = self._counters.backed_up
 
     def connection_ended(self, session: Session, now: float) -> None:
         """Publish a session's will at the end of its connection, or after its Will Delay Interval.
@@ -216,11 +214,9 @@ class WillQueue(Job):
         return changed
 
     def _send(self, message: Message, session: Session | None, packet_id: int) -> None:
-        counters = self._counters
-        half_full = counters.half_full
-        backed_up = counters.backed_up
+        half_full = self._counters.half_full
         self._router.publish(message, session, False, packet_id)
-        if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.broadcasting:
+        if self._counters.half_full != half_full or self._fanout.broadcasting:
             self._pressed = True
 
     def _wait(self, waiting: LoneWill) -> None:
@@ -304,7 +300,7 @@ class WillQueue(Job):
         counters = self._counters
         line = self.line
         while line and not self._pressed and not self._fanout.broadcasting and not budget.spent():
-            if counters.half_full != self._half_full or counters.backed_up != self._backed_up:
+            if counters.half_full != self._half_full:
                 break
             waiting = next(iter(line))
             del line[waiting]

@@ -222,7 +222,7 @@ class Uplink(Peer):
         self.unfinished = False
         self.hurried = False
         while self.state != CLOSED:
-            if budget.spent() or counters.half_full != half_full or counters.backed_up != backed_up:
+            if budget.spent() or counters.half_full != half_full:
                 self.unfinished = decoder.end < len(decoder.buffer)
                 if self.unfinished:
                     self.hurried = counters.backed_up != backed_up
