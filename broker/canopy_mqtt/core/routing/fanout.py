@@ -410,13 +410,12 @@ class Fanout(Job):
         return None if permissions is None or not permissions.filters else Verdicts(topic, permissions)
 
     def choose(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> Subscription | None:
-        """Return the member of a share group that is to have a message; None: none may, or there is none.
+        """Return the member of a share group that gets a message [MQTT-4.8.2-3]; None: none may, or there is none.
 
-        The next that is connected and has room, else connected, else any, of those who may have it; one whose Maximum
-        Packet Size it exceeds only if there is no other. No more than `MAX_MEMBERS_TRIED` are asked. Where no member is
-        connected, the message is for the queue of the group.
-
-        [MQTT-4.8.2-3]
+        The next connected one in turn that has room for it and an open window. If none has, the next connected one: its
+        queue takes the message, or drops one. If none is connected, the next of the others: the message is for the
+        queue of the group. `verdicts` says who may have it. One whose Maximum Packet Size it exceeds is chosen only if
+        there is no other. `MAX_MEMBERS_TRIED` are asked at most.
         """
         if verdicts is None:
             return _choose(group, message, None)
@@ -465,12 +464,11 @@ class Fanout(Job):
                     name = group.full_name
                     self._tell(answer, name, min(message.qos, group.highest_qos), False, name)
                 return answer
-        qos, session = share_qos(message, member, verdicts), member.session
-        retain = message.retain and member.retain_as_published
-        answer = session.deliver(message, qos, retain, subscription_identifiers(member), group, member.message_terms)
+        answer = deliver_to_member(member, group, message, verdicts)
         if self._telling is not None:
-            # That of a worker says how many members it has.
-            self._tell(answer, session.client_id, qos, retain, group.full_name)
+            # By the name of the group: that of a worker's subscription says how many members it has.
+            qos, retain = share_qos(message, member, verdicts), message.retain and member.retain_as_published
+            self._tell(answer, member.session.client_id, qos, retain, group.full_name)
         return answer
 
     def _count_barred(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> None:
@@ -494,10 +492,16 @@ def share_qos(message: Message, member: Recipient, verdicts: Verdicts | None) ->
     return qos if verdicts is None else min(qos, verdicts.find(member.session))
 
 
+def deliver_to_member(member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> int:
+    """Offer a message to a member of a share group, as its own subscription has it [MQTT-3.3.1-12]: its answer."""
+    qos, retain = share_qos(message, member, verdicts), message.retain and member.retain_as_published
+    return member.session.deliver(message, qos, retain, subscription_identifiers(member), group, member.message_terms)
+
+
 def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> Subscription | None:
     size = message.size
     for _ in range(min(group.connected.count, MAX_MEMBERS_TRIED)):
-        member = group.next_member() if verdicts is None else _connected(group, verdicts)
+        member = group.next_member() if verdicts is None else _next_connected(group, verdicts)
         if member is None:
             break
         session = member.session
@@ -513,22 +517,22 @@ def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> 
             return member
         group.pass_over(member)
     # No member is connected, or none has room: the next in turn takes it, so that each has its share of these.
-    member = _next(group, verdicts)
+    member = _next_in_turn(group, verdicts)
     if member is None or fits(message, member):
         return member
     for _ in range(min(group.connected.count, MAX_MEMBERS_TRIED)):
-        other = _next(group, verdicts)
+        other = _next_in_turn(group, verdicts)
         if other is not None and fits(message, other):
             return other
     other = group.next_member(True) if verdicts is None else verdicts.permitted(group, group.away).next_member(verdicts)
     return member if other is None else other
 
 
-def _next(group: SharedGroup, verdicts: Verdicts | None) -> Subscription | None:
+def _next_in_turn(group: SharedGroup, verdicts: Verdicts | None) -> Subscription | None:
     """Return the member whose turn it is, of those that may have the message: a connected one if there is one."""
     if verdicts is None:
         return group.next_member()
-    member = _connected(group, verdicts)
+    member = _next_connected(group, verdicts)
     return verdicts.permitted(group, group.away).next_member(verdicts) if member is None else member
 
 
@@ -550,6 +554,6 @@ def takes_at_once(session: Session) -> bool:
     return session.send_quota() > 0 and (session.made_queue is None or session.made_queue.pending is None)
 
 
-def _connected(group: SharedGroup, verdicts: Verdicts) -> Subscription | None:
+def _next_connected(group: SharedGroup, verdicts: Verdicts) -> Subscription | None:
     """Return the member whose turn it is, of the connected ones that may have the message."""
     return None if group.connected.count == 0 else verdicts.permitted(group, group.connected).next_member(verdicts)

@@ -53,7 +53,7 @@ class Session:
         self.journal: Journal | None = None
         # The terms that are about single messages; the others are the queue's.
         self.message_terms: MessageTerms | None = None
-        # The ledger of what did not go through the present send buffer; what was dropped anywhere is in `ledger`.
+        # All messages that were offered to it; what was dropped is in `ledger`, and see `delivered_in_all`.
         self.offered: i64 = 0
         # No topic aliases are used, so that frames can be shared; and whether a QoS 0 frame may go straight to the
         # send buffer: none waits here that it would overtake either, and no terms hold for it but the queue's.
@@ -69,7 +69,7 @@ class Session:
         self._counters = counters
         self.policy, self._max_messages, self._max_bytes = DROP_NEWEST, max_messages, max_bytes
         self._send_quota = 0
-        self.delivered: i64 = 0  # see `offered`
+        self.delivered: i64 = 0  # on earlier connections
         # The client of the present connection, or of the last one.
         self.principal = who or Principal(client_id=client_id)
         self.terms: QueueTerms | None = None  # of its client, by settings and rules (`QueueLimits.apply`)

@@ -118,7 +118,9 @@ class Route:
     """
 
     def __init__(self, topic: bytes, entries: list[FilterEntry], changes: Changes) -> None:
-        # What each message reads. `as_of` and `stamp`: the count of changes, and the permissions, of the recipients.
+        # What each message reads. The recipients are right while `as_of` is the count of all changes (`Changes.count`)
+        # and `stamp` that of the permissions; else `Fanout.route` has them looked at, and computed anew if `built_of`
+        # is not `version` any more.
         self.as_of: i64 = -1
         self.stamp: i64 = -1
         # The one filter of a topic whose messages all of its subscribers may have, if it has no share group: bursts to
