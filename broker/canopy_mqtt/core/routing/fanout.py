@@ -90,7 +90,6 @@ class Fanout(Job):
         self._cache = table.cache
         self._changes = table.cache.changes
         self.budget: Final = load.budget
-        self.tap: Recorder | None = None  # records what happens; see `Router.record`
         self.permissions: Permissions | None = None  # what access control says, if there is one
         # The recorder, while a message is routed whose deliveries it records.
         self._telling: Recorder | None = None
@@ -157,7 +156,7 @@ class Fanout(Job):
 
     def _record(self, route: Route, message: Message) -> None:
         """Record a message if a recorder wants it, and its deliveries from here on if it wants these."""
-        tap = self.tap
+        tap = self._load.tap
         if tap is not None and route.tapped:
             tap.message(message, self._load.now)
             self._telling = tap if tap.deliveries else None
@@ -433,7 +432,7 @@ class Fanout(Job):
 
     def deliver_to_group(self, group: SharedGroup, message: Message) -> int:
         """Deliver a message that is for one share group alone, and record it if a recorder wants it."""
-        if self.tap is not None:
+        if self._load.tap is not None:
             self._record(self.route(message.topic) or self.new_route(message.topic), message)
         try:
             verdicts = self.verdicts(message.topic)

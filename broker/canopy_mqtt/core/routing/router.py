@@ -158,7 +158,7 @@ class Router:
         taps = create("nodes")
         for topic_filter in filters:
             taps.insert(topic_filter)
-        self.tap = self.fanout.tap = self.table.tap = self._load.tap = tap
+        self.tap = self._load.tap = tap
         self.cache.clear()
         self.cache.taps = taps if tap is not None else None
         for session in self.sessions.values():

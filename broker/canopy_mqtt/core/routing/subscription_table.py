@@ -16,7 +16,7 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.accounts import Accounts, Room
 from canopy_mqtt.core.counters import UNLIMITED, QueueTotals
-from canopy_mqtt.core.hooks import Recorder, SubscriptionListener
+from canopy_mqtt.core.hooks import SubscriptionListener
 from canopy_mqtt.core.jobs import DROP_WORK, NODE_SHIFT, OUTDATED_WORK, REMOVAL, Budget, Job, Scheduler
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import MessageTerms
@@ -66,7 +66,6 @@ class SubscriptionTable(Job):
         self.listener: SubscriptionListener | None = None
         # True if SUBACKs may have to wait for it (`SubscriptionListener.waits`).
         self.confirms = False
-        self.tap: Recorder | None = None
         self.share_queues: ShareQueues | None = None  # the router's
         # Says at which other worker a share group lives, by its full name: the client identifier of that one, empty
         # for here. None: all live here.
@@ -126,7 +125,7 @@ class SubscriptionTable(Job):
     def add(self, session: Session, subscription: Subscription, group_name: str, topic_filter: str) -> None:
         """Add a new subscription of a session to its filter. The present turn is charged."""
         if self._leaving:
-            if self.tap is not None:
+            if self._totals.tap is not None:
                 self._end_namesake(session.client_id, subscription.topic_filter)
             self.work_off(DROPS_PAID)
         cache = self.cache
@@ -260,11 +259,12 @@ class SubscriptionTable(Job):
         subscriptions = session.subscriptions
         account = session.account
         before: i64 = account.filters
+        tap = self._totals.tap
         done: i64 = 0
         while subscriptions and done < most:
             _, subscription = subscriptions.popitem()
-            if self.tap is not None:
-                self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
+            if tap is not None:
+                tap.unsubscribed(session.client_id, subscription.topic_filter, True)
             freed: i64 = self._discard(subscription)
             if subscription.message_terms is not None:
                 self._totals.aging.pop(subscription.message_terms, None)
