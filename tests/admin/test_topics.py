@@ -10,7 +10,7 @@ import pytest
 from canopy_mqtt import Broker
 from canopy_mqtt.admin.api import topics
 from canopy_mqtt.core.queues.message import Message
-from canopy_mqtt.core.topics.topic_tree import RetainedTree
+from canopy_mqtt.core.topics.topic_tree import TopicTree
 from tests.admin.conftest import Serve
 from tests.support.waiting import counted_turns
 
@@ -75,7 +75,7 @@ async def test_a_cursor_of_elsewhere_is_refused(serve: Serve, ask: aiohttp.Clien
 
 async def test_a_wide_level_is_searched_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "SEARCHED", 100)
-    tree = RetainedTree()
+    tree = TopicTree()
     for number in range(1_000):
         tree.set(f"{number:04}", Message(b"t", b"", 0, True, b"", 0.0, ""))
     async with counted_turns() as turns:

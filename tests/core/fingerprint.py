@@ -24,7 +24,7 @@ from canopy_mqtt.core.topics.subscription import (
     Subscription,
     subscription_identifiers,
 )
-from canopy_mqtt.core.topics.topic_tree import Children, RetainedTree, TopicNode
+from canopy_mqtt.core.topics.topic_tree import Children, TopicNode, TopicTree
 from canopy_mqtt.core.topics.trie import CompactTrie, Node, NodeTrie, Trie
 from tests.core.harness import Client, Network
 from tests.core.recount import frames
@@ -202,7 +202,7 @@ def session(found: Session) -> Facts:
     }
 
 
-def tree(found: RetainedTree) -> Facts:
+def tree(found: TopicTree) -> Facts:
     """A tree of topics: its levels, and in which form each has its children."""
     return (len(found), found.node_count, level(found.root))
 

@@ -120,7 +120,7 @@ class Link:
                 moved = True
                 self._wrote(b"".join(batch))
             session = self.protocol.session
-            more = session is not None and session.backlog and session.pump(self.network.now)
+            more = session is not None and session.backlog and session.refill(self.network.now)
             if not batch and send_buffer.empty and not more:
                 send_buffer.listed = False
                 break

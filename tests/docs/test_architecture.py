@@ -49,10 +49,10 @@ def functions_in(text: str) -> Step:
 
 
 MAX_CALLS = {
-    "QoS 0 PUBLISH to one subscriber": 19,
-    "QoS 1 PUBLISH to an absent session": 29,
-    "SUBSCRIBE that two retained messages match": 64,
-    "lost connection with a will": 44,
+    "QoS 0 PUBLISH to one subscriber": 18,
+    "QoS 1 PUBLISH to an absent session": 28,
+    "SUBSCRIBE that two retained messages match": 60,
+    "lost connection with a will": 40,
 }
 """Calls of the broker's functions for one packet of each way (`tests.support.called.counted`)."""
 

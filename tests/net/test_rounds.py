@@ -12,11 +12,20 @@ from canopy_mqtt.assembly.app import Broker
 from canopy_mqtt.core.causes import CONNECTION_LOST
 from canopy_mqtt.core.codec.packets import Connect
 from canopy_mqtt.core.hooks import LATER, AccessControl, Origin
-from canopy_mqtt.core.jobs import HELD_WORK, LIGHT_WORK, ROUND_WORK, ROUND_WRITES, SHARE_WORK, TURN_WORK
+from canopy_mqtt.core.jobs import (
+    HELD_WORK,
+    ITEM_WORK,
+    LIGHT_WORK,
+    ROUND_WORK,
+    ROUND_WRITES,
+    SHARE_WORK,
+    TURN_WORK,
+    WRITE_WORK,
+)
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.routing.router import Router
 from canopy_mqtt.net.connections.ends import PEER_CLOSED
-from canopy_mqtt.net.rounds import LITTLE, MUCH, YOUNG, Rounds
+from canopy_mqtt.net.rounds import LITTLE, MUCH, NOTED, YOUNG, Rounds
 from canopy_mqtt.net.timers import Endpoint
 from canopy_mqtt.settings import Queue, Settings
 from tests.e2e import wire
@@ -56,7 +65,9 @@ class Heavy(Endpoint):
 
     def write_turn(self) -> None:
         self.writes -= 1
-        self.turns.charge_write(1, 0)
+        self.turns.written += WRITE_WORK + ITEM_WORK
+        if self.turns.written >= NOTED:
+            self.turns.note_writes()
         if self.writes:
             self.turns.write_later(self)
 
@@ -407,7 +418,8 @@ async def test_little_is_written_at_once(embed: Embed) -> None:
     client.connection.data_received(wire.subscribe(1, [("t", 0)]))
     await rounds(5)
     client.take()
-    broker.rounds.charge_write(0, ROUND_WRITES << 6)
+    broker.rounds.written = ROUND_WRITES
+    broker.rounds.note_writes()
     assert broker.rounds.full
     source = Client(broker, "source")
     source.connection.data_received(wire.publish("t", b"x"))

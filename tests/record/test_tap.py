@@ -872,22 +872,22 @@ class TestHolding:
         frame = bytes((0x30, 3, 0, 1)) + b"t"
         for _ in range(20):
             tap.frames(frame, 1, False, "p")
-        assert (load.crowds, load.crowded_record, tap.half_full) == (0, None, False)
+        assert (load.over_half, load.over_half_recorder, tap.half_full) == (0, None, False)
         for _ in range(2):
             tap.frames(frame, 1, False, "p")
-        backlog = load.crowded_record
+        backlog = load.over_half_recorder
         assert backlog is not None
-        assert (load.crowds, tap.half_full) == (2, True)
+        assert (load.over_half, tap.half_full) == (2, True)
         # As long as some of it is written, and for so long after that.
-        assert backlog.crowded(100.0)
-        assert backlog.crowded(109.0)
-        assert not backlog.crowded(110.0)
+        assert backlog.holds_publishers(100.0)
+        assert backlog.holds_publishers(109.0)
+        assert not backlog.holds_publishers(110.0)
         tap.done_events += 1
-        assert backlog.crowded(110.0)
-        assert not backlog.crowded(120.0)
+        assert backlog.holds_publishers(110.0)
+        assert not backlog.holds_publishers(120.0)
         listening.take()
         listening.written()
-        assert not backlog.crowded(120.0)
+        assert not backlog.holds_publishers(120.0)
 
     def test_what_is_shut_holds_nobody(self) -> None:
         listening = Listening(max_events=4)

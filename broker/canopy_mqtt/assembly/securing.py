@@ -176,7 +176,7 @@ class Securing:
                 continue
             if session.send_buffer is None and not session.ended and self._lost_access(session.principal):
                 if session.will is not None:
-                    wills.forget(session)
+                    wills.revoke(session)
                     dropped += 1
                 router.end_session(session, server.loop.time())
                 ended += 1

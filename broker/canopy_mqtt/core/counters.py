@@ -37,10 +37,10 @@ def bound(limit: i64) -> i64:
     return limit if limit > 0 else UNLIMITED
 
 
-class Crowded:
+class PublisherHolder:
     """The recorder's queue, which may exceed a limit."""
 
-    def crowded(self, now: float) -> bool:
+    def holds_publishers(self, now: float) -> bool:
         """Return whether publishers should wait: more than half of what may wait does, and some is written."""
         raise NotImplementedError
 
@@ -72,11 +72,11 @@ class QueueTotals:
         self.reliever: GlobalLimiter | None = None
         # How often a message came to a queue that is more than half full and whose client reads, and the last of those
         # queues: of connections, and of sessions.
-        self.crowds: i64 = 0
-        self.crowded_live: SendBuffer | None = None
-        self.crowded_session: MessageQueue | None = None
+        self.over_half: i64 = 0
+        self.over_half_buffer: SendBuffer | None = None
+        self.over_half_queue: MessageQueue | None = None
         # The recorder's queue, when it is more than half full and publishers are to wait for it.
-        self.crowded_record: Crowded | None = None
+        self.over_half_recorder: PublisherHolder | None = None
         # Seconds after which a client from whose queue nothing was taken does not read: no publisher waits for it then.
         self.standstill: float = 0.0
         # How often a publisher was held back for such a queue.
@@ -197,9 +197,9 @@ class Counters:
         self.refusals: Final = Refusals()
         # Publishes with a payload larger than `limits.max_payload_size`: they went nowhere.
         self.oversized: i64 = 0
-        # How often a buffer became half full between two batches of its writer: a publisher's turn ends when it moves.
+        # How often a queue of a connected client became half full: a publisher's turn ends when it moves, so that the
+        # client's writer has one. Of those, the queues in sessions: acknowledgements should have time to come, too.
         self.half_full: i64 = 0
-        # The same for what waits in a connected client's session: its acknowledgements should have time to come.
         self.backed_up: i64 = 0
         self.protocol_errors: i64 = 0
         # What waits in all queues together, and what the time is: not a total, but what everybody who counts needs too.

@@ -274,7 +274,7 @@ class Permissions:
         self.refresh()
         return self.epochs << 8 | header
 
-    def somebody_else(self) -> None:
+    def principal_changed(self) -> None:
         """A session that has subscriptions has another principal."""
         self._stamp += 1
 

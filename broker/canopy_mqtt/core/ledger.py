@@ -30,7 +30,7 @@ ACCEPTED: Final = -1
 """The message was queued, put in flight, or put in the place of an older one."""
 
 GO_ON: Final = -2
-"""Answer of `make_room_in` while nothing is decided: the terms of the subscription leave room."""
+"""Answer of `apply_terms` while nothing is decided: the terms of the subscription leave room."""
 
 EXCLUDED: Final = -3
 """Answer of a session that the message is not for: a link that does not forward it, or a session that has ended."""

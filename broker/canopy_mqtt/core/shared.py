@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from canopy_mqtt.core.codec.packets import Will
     from canopy_mqtt.core.session.session import Session
     from canopy_mqtt.core.topics.subscription import Subscription
-    from canopy_mqtt.core.topics.topic_tree import RetainedTree
+    from canopy_mqtt.core.topics.topic_tree import TopicTree
 
 
 KEPT: Final = -1
@@ -149,7 +149,7 @@ class Offer:
         self.clears = False
         # Only in place of the message with this version; 0: of any.
         self.replaces: i64 = 0
-        # The number of its publish (`RetainedTree.published`); 0: no subscriber was sent it.
+        # The number of its publish (`TopicTree.published`); 0: no subscriber was sent it.
         self.published: i64 = 0
         self.publisher = ""
         self.count = 0
@@ -159,7 +159,7 @@ class Offer:
 class RetainedWait:
     """A new subscription that waits until the retained messages here are the newest."""
 
-    def __init__(self, session: Session, subscription: Subscription, tree: RetainedTree) -> None:
+    def __init__(self, session: Session, subscription: Subscription, tree: TopicTree) -> None:
         self._session = session
         self._subscription = subscription
         self._tree = tree
@@ -169,7 +169,7 @@ class RetainedWait:
     def go(self, now: float) -> None:
         """Send them, if it is still there."""
         self.start()
-        self._session.go_on(now)
+        self._session.fill_and_flush(now)
 
     def start(self) -> None:
         """Begin to send them, if it is still there."""
@@ -204,7 +204,7 @@ class SharedSessions:
 
     The will of a CONNECT is kept before that is answered (`Attempt.kept_will`), and published once, whichever nodes
     die: by the node whose connection ended (`publish_will`), or, if it was to wait, by one that the store tells when it
-    is due (`WillQueue.fell_due`). The store knows whether the client was back in time.
+    is due (`WillQueue.submit`). The store knows whether the client was back in time.
 
     No session subscribes here to the filters of all nodes: it would be asked for of other brokers, judged by access
     control, and served in turns behind very many others, after the PUBACK. The store matches each message of QoS 1 or 2

@@ -82,7 +82,7 @@ class InProcessClient:
             if commits.refuses(router.limits.store_refuses):
                 raise RefusedError("the store cannot be written")
             commits.begin()
-        crowds = load.crowds
+        over_half = load.over_half
         count = router.publish(message, None)
         router.budget.used += 1
         if not self._flushing:
@@ -90,7 +90,7 @@ class InProcessClient:
             server.loop.call_soon(self._flush)
         rounds = server.rounds
         rounds.charge()
-        if load.crowds != crowds:
+        if load.over_half != over_half:
             await self._give_way(now)
         elif rounds.spent:
             await asyncio.sleep(0)
@@ -109,12 +109,12 @@ class InProcessClient:
         loop = self._server.loop
         await asyncio.sleep(0)
         most = router.limits.hold_publishers
-        if most <= 0.0 and router.counters.load.crowded_record is None:
+        if most <= 0.0 and router.counters.load.over_half_recorder is None:
             return
         hold = self._hold
         if hold is None:
             hold = self._hold = PublisherHold(most, 0, now)
-        if hold.meet(router.counters.load, None, 0, 1, 0, loop.time()):
+        if hold.should_wait(router.counters.load, None, 0, 1, 0, loop.time()):
             # There is no event for a queue that has become shorter.
             while (until := hold.until(loop.time())) > 0.0:  # noqa: ASYNC110
                 await asyncio.sleep(until - loop.time())

@@ -99,7 +99,7 @@ class Inbox(Endpoint):
         session = self.session
         if session.backlog:
             session.totals.now = now
-            session.pump(now)
+            session.refill(now)
         taken: list[Message] = []
         if send_buffer.empty:
             send_buffer.listed = False

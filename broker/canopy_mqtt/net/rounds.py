@@ -20,8 +20,6 @@ from mypy_extensions import i64
 from canopy_mqtt.core.counters import Counters
 from canopy_mqtt.core.heap import Deadlines
 from canopy_mqtt.core.jobs import (
-    BYTES_SHIFT,
-    ITEM_WORK,
     LIGHT_WORK,
     REFILL_WORK,
     ROUND_WORK,
@@ -85,7 +83,8 @@ class Rounds:
         # The work that is done when this round has no room for more than a little.
         self.spent_at: i64 = self._began + ROUND_WORK
         self._noted_at: i64 = self._began + NOTED
-        self._written: i64 = 0
+        # The work of the writes of this round. Each adds its own, and calls `note_writes` from `NOTED` on.
+        self.written: i64 = 0
         self._touched: list[SendBuffer] = router.peers.touched
         self._peers: ConnectedPeers = router.peers
         self.delays = Delays(router, loop)
@@ -175,22 +174,16 @@ class Rounds:
                 left = LIGHT_WORK
             self.work = left
 
-    def charge_write(self, things: i64, size: i64) -> None:
-        """Count a write for one client: the number of frames and their bytes."""
-        self.counters.bytes_sent += size
-        self._written += WRITE_WORK + ITEM_WORK * things + (size >> BYTES_SHIFT)
-        if self._written >= NOTED:
-            self._note_writes()
-
     def charge_refill(self, things: i64, walks: bool) -> None:
         """Count what was taken from a session for the next write; `walks`: retained messages too."""
-        self._written += REFILL_WORK * things + (WALK_WORK if walks else WRITE_WORK)
-        if self._written >= NOTED:
-            self._note_writes()
+        self.written += REFILL_WORK * things + (WALK_WORK if walks else WRITE_WORK)
+        if self.written >= NOTED:
+            self.note_writes()
 
-    def _note_writes(self) -> None:
+    def note_writes(self) -> None:
+        """Note that the writes of this round are work enough to end it, and perhaps more than it may have."""
         self._note()
-        self.full = self._written >= ROUND_WRITES
+        self.full = self.written >= ROUND_WRITES
 
     @property
     def spent(self) -> bool:
@@ -263,7 +256,7 @@ class Rounds:
         self._began += done
         self.spent_at = self._began + ROUND_WORK
         self._noted_at = self._began + NOTED
-        self._written = 0
+        self.written = 0
         self.full = False
         self.work = TURN_WORK
         if self._made >= YOUNG:
@@ -276,7 +269,7 @@ class Rounds:
         finally:
             # Whatever one of them raises: the others have their turns.
             self._running = False
-            if self.budget.used > self._began or self._written > 0 or self.waiting:
+            if self.budget.used > self._began or self.written > 0 or self.waiting:
                 self._note()
 
     def _serve_all(self) -> None:

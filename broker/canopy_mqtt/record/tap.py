@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mypy_extensions import mypyc_attr
 
 from canopy_mqtt.core.causes import EVICTIONS
-from canopy_mqtt.core.counters import UNLIMITED, Crowded, QueueTotals
+from canopy_mqtt.core.counters import UNLIMITED, PublisherHolder, QueueTotals
 from canopy_mqtt.core.hooks import Recorder
 from canopy_mqtt.core.ledger import DROP_CAUSES
 from canopy_mqtt.core.queues.message import Message
@@ -61,7 +61,7 @@ class Sink:
         raise NotImplementedError
 
 
-class Backlog(Crowded):
+class Backlog(PublisherHolder):
     """Holds publishers while the queue is more than half full and becomes shorter. If nothing is written for `most`
     seconds, it holds them no longer until something is."""
 
@@ -72,8 +72,8 @@ class Backlog(Crowded):
         self._done: i64 = -1
         self._moved_at = 0.0
 
-    def crowded(self, now: float) -> bool:
-        """See `Crowded`. `now`: seconds, monotonic."""
+    def holds_publishers(self, now: float) -> bool:
+        """See `PublisherHolder`. `now`: seconds, monotonic."""
         tap = self._tap
         if not tap.half_full or tap.done_events != self._done:
             self._done = tap.done_events
@@ -319,8 +319,8 @@ class Tap(Recorder):
             if events > self._half_events or held > self._half_bytes:
                 backlog = self.backlog
                 if backlog is not None:
-                    backlog.load.crowds += 1
-                    backlog.load.crowded_record = backlog
+                    backlog.load.over_half += 1
+                    backlog.load.over_half_recorder = backlog
         if not fits:
             self.seq += count
             if self._gap_from == 0:

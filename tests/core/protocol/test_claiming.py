@@ -390,6 +390,6 @@ def test_a_will_that_its_client_may_not_publish_any_more_is_forgotten() -> None:
 
 def test_a_will_that_is_due_is_published_whose_client_is_not_here() -> None:
     net = SharedNetwork()
-    net.router.wills.fell_due("another", Will("will", b"gone", 1), "c", Principal(), net.now)
+    net.router.wills.submit(Will("will", b"gone", 1), "c", None, Principal(), net.now, "another")
     [(kept, message, _)] = net.store.published_wills
     assert (kept, message.publisher) == ("another", "c")

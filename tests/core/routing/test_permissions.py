@@ -199,7 +199,7 @@ class TestRetained:
         session = network.session("r")
         while session.streams is not None:
             before = rules.receives
-            session.pump(network.now)
+            session.refill(network.now)
             most = max(most, rules.receives - before)
         assert rules.receives == 300
         assert most <= 256 // 40 + 1
@@ -228,7 +228,7 @@ class TestWaiting:
         reader.connect(clean=False, expiry=HOUR, receive_maximum=1)
         for _ in range(5):
             reader.ping()
-            network.session("r").pump(network.now)
+            network.session("r").refill(network.now)
         assert rules.receives == 2
         reader.answering = True
         reader.answer()
@@ -264,7 +264,7 @@ class TestWaiting:
         turns = 0
         while session.queued() > 1 or turns == 0:
             before = rules.receives
-            network.session("r").pump(network.now)
+            network.session("r").refill(network.now)
             assert 0 < rules.receives - before <= TURN
             turns += 1
         assert turns >= 2

@@ -18,7 +18,7 @@ from canopy_mqtt.core.codec.packets import V5, V311, Subscribe, Will
 from canopy_mqtt.core.codec.packets import SubscriptionRequest as Request
 from canopy_mqtt.core.codec.properties import Properties
 from canopy_mqtt.core.principal import Principal
-from canopy_mqtt.core.topics.topic_tree import RetainedTree
+from canopy_mqtt.core.topics.topic_tree import TopicTree
 from canopy_mqtt.core.topics.trie import LAYOUTS
 from tests.core.fingerprint import branches, fingerprint, tree
 from tests.core.harness import Client, Network, limits
@@ -296,7 +296,7 @@ def test_this_visit_leaves_no_trace(visit: str, trie: str, ruled: bool) -> None:
 
 def test_a_level_that_had_a_second_child_is_as_before() -> None:
     """Retained topics, and those of the match cache: also amid a walk, which then finds all that was there."""
-    found = RetainedTree()
+    found = TopicTree()
     for topic in ("a/x", "b/y/z"):
         found.set(topic, object())
     before = tree(found)

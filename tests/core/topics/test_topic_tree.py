@@ -8,23 +8,23 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from canopy_mqtt.core.topics.topic_tree import STEPS_LEAST, RetainedCursor, RetainedTree
+from canopy_mqtt.core.topics.topic_tree import STEPS_LEAST, TopicCursor, TopicTree
 from tests.core import naive
 from tests.support.runs import examples
 
 
-def filled(names: list[str]) -> RetainedTree:
-    tree = RetainedTree()
+def filled(names: list[str]) -> TopicTree:
+    tree = TopicTree()
     for topic in names:
         tree.set(topic, object())
     return tree
 
 
-def found(tree: RetainedTree, topic_filter: str) -> list[str]:
+def found(tree: TopicTree, topic_filter: str) -> list[str]:
     return sorted(node.topic for node in tree.matching(topic_filter))
 
 
-def rest(cursor: RetainedCursor, limit: int = 1) -> list[str]:
+def rest(cursor: TopicCursor, limit: int = 1) -> list[str]:
     """What the cursor still has, by batches of at most `limit`."""
     names: list[str] = []
     while not cursor.done:
@@ -61,7 +61,7 @@ def test_everything_is_given_back() -> None:
         return sum(type(thing).__name__ in {"TopicNode", "Below", "Frame"} for thing in gc.get_objects())
 
     before = alive()
-    tree = RetainedTree()
+    tree = TopicTree()
     base = alive()
     names = [f"device/{n % 10}/{n}/{tail}" for n in range(300) for tail in ("a", "b")]
     for name in names:
@@ -185,7 +185,7 @@ def test_the_place_is_kept_when_the_whole_level_is_made_again() -> None:
 class Walker:
     """A cursor of the machine below, with what it may and must give."""
 
-    def __init__(self, topic_filter: str, cursor: RetainedCursor, there: set[str]) -> None:
+    def __init__(self, topic_filter: str, cursor: TopicCursor, there: set[str]) -> None:
         self.topic_filter = topic_filter
         self.cursor = cursor
         self.throughout = {topic for topic in there if naive.matches(topic_filter, topic)}
@@ -198,7 +198,7 @@ class Changing(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.tree = RetainedTree()
+        self.tree = TopicTree()
         self.model: dict[str, object] = {}
         self.walkers: list[Walker] = []
 

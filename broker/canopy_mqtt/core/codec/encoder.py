@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec import packets, properties
-from canopy_mqtt.core.codec.framing import build
 from canopy_mqtt.core.codec.packets import (
     Ack,
     Auth,
@@ -126,13 +125,15 @@ def publish(packet: Publish, version: int) -> bytes:
         head |= 1
     if qos < 0 or qos > 2:
         raise ValueError(f"a PUBLISH with QoS {packet.qos}")
-    size: i64 = len(topic)
-    if size > 65_535:
-        raise ValueError(f"a topic name of {len(topic)} bytes")
+    length: i64 = len(topic)
+    if length > 65_535:
+        raise ValueError(f"a topic name of {length} bytes")
     packet_id = packet.packet_id
+    identifier = b""
     if qos > 0:
         if packet_id < 1 or packet_id > 65_535:
             raise ValueError(f"a packet identifier of {packet_id}")
+        identifier = two_bytes(packet_id)
         if packet.dup:
             head |= 8
     elif packet_id != 0 or packet.dup:  # [MQTT-2.2.1-2] [MQTT-3.3.1-2]
@@ -142,7 +143,9 @@ def publish(packet: Publish, version: int) -> bytes:
         section = publish_properties(
             packet.properties, packet.topic_alias, packet.message_expiry, packet.subscription_ids
         )
-    return build(head, topic, packet_id, section, payload)
+    size = 2 + length + len(identifier) + len(section) + len(payload)
+    start = BYTE[head] + (BYTE[size] if size < 128 else varint(size))
+    return b"".join((start, BYTE[length >> 8], BYTE[length & 255], topic, identifier, section, payload))
 
 
 def encode(packet: Packet, version: int) -> bytes:
@@ -161,12 +164,10 @@ def encode(packet: Packet, version: int) -> bytes:
         return PINGRESP
     if isinstance(packet, Subscribe):
         return _subscribe(packet, version)
-    if isinstance(packet, Suback):
-        return suback(packet.packet_id, packet.reason_codes, packet.properties, version)
+    if isinstance(packet, (Suback, Unsuback)):
+        return filters_ack(packet.kind, packet.packet_id, packet.reason_codes, packet.properties, version)
     if isinstance(packet, Unsubscribe):
         return _unsubscribe(packet, version)
-    if isinstance(packet, Unsuback):
-        return unsuback(packet.packet_id, packet.reason_codes, packet.properties, version)
     if isinstance(packet, Connect):
         return _connect(packet)
     if isinstance(packet, Connack):
@@ -268,13 +269,23 @@ def _subscribe(packet: Subscribe, version: int) -> bytes:
     return _numbered(0x82, packet.packet_id, b"".join(parts))
 
 
-def suback(packet_id: int, codes: list[int], held: Properties, version: int) -> bytes:
-    """Section 3.9, codes in the order of the filters [MQTT-3.9.3-1]; before 5.0 every failure is 0x80
-    [MQTT3-3.9.3-2]."""
-    if version < 5:
-        return _numbered(0x90, packet_id, bytes([code if code < 0x80 else 0x80 for code in codes]))
-    section = b"\0" if held is NO_PROPERTIES else properties.encode(held, packets.SUBACK)
-    return _numbered(0x90, packet_id, section + bytes(codes))
+def filters_ack(kind: int, packet_id: int, codes: list[int], held: Properties, version: int) -> bytes:
+    """SUBACK or UNSUBACK, sections 3.9 and 3.11: codes in the order of the filters [MQTT-3.9.3-1] [MQTT-3.11.3-1].
+
+    Before 5.0 every failure of a SUBACK is 0x80 [MQTT3-3.9.3-2], and an UNSUBACK has no codes.
+    """
+    if version >= 5:
+        rest = (b"\0" if held is NO_PROPERTIES else properties.encode(held, kind)) + bytes(codes)
+    elif kind == packets.SUBACK:
+        rest = bytes([code if code < 0x80 else 0x80 for code in codes])
+    else:
+        rest = b""
+    number: i64 = packet_id
+    if number < 1 or number > 65_535:
+        raise ValueError(f"a packet identifier of {packet_id}")
+    size: i64 = len(rest) + 2
+    start = BYTE[kind << 4] + (BYTE[size] if size < 128 else varint(size))
+    return start + BYTE[number >> 8] + BYTE[number & 255] + rest
 
 
 def _unsubscribe(packet: Unsubscribe, version: int) -> bytes:
@@ -285,11 +296,6 @@ def _unsubscribe(packet: Unsubscribe, version: int) -> bytes:
     for topic_filter in packet.topic_filters:
         parts.append(text(topic_filter))
     return _numbered(0xA2, packet.packet_id, b"".join(parts))
-
-
-def unsuback(packet_id: int, codes: list[int], held: Properties, version: int) -> bytes:
-    """Section 3.11, codes in the order of the filters [MQTT-3.11.3-1]."""
-    return _numbered(0xB0, packet_id, b"" if version < 5 else properties.encode(held, packets.UNSUBACK) + bytes(codes))
 
 
 def _reason(header: int, code: int, held: Properties, kind: int) -> bytes:

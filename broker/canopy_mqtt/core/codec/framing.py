@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec import packets
-from canopy_mqtt.core.codec.primitives import BYTE, MAX_FIELD, string, two_bytes, varint
+from canopy_mqtt.core.codec.primitives import BYTE, string, varint
 from canopy_mqtt.core.codec.reason_codes import MalformedPacket, PacketTooLarge
 
 if TYPE_CHECKING:
@@ -318,21 +318,6 @@ def alike(data: bytes, head: bytes, start: i64, end: i64, payload_at: i64, v5: b
         count += 1
         end += length
     return count
-
-
-def build(header: int, topic: bytes, packet_id: int, section: bytes, payload: bytes) -> bytes:
-    """A PUBLISH. `header`: the first byte, QoS in it; `packet_id` 0: none; `section`: the properties with their length.
-
-    Raises:
-        ValueError: it would be longer than a packet can be.
-    """
-    identifier = two_bytes(packet_id) if packet_id > 0 else b""
-    length: i64 = len(topic)
-    if length > MAX_FIELD:
-        raise ValueError(f"a topic of {length} bytes: at most {MAX_FIELD} can be written")
-    size = 2 + length + len(identifier) + len(section) + len(payload)
-    start = BYTE[header] + (BYTE[size] if size < 128 else varint(size))
-    return b"".join((start, BYTE[length >> 8], BYTE[length & 255], topic, identifier, section, payload))
 
 
 def head(header: int, topic: bytes, behind: int) -> bytes:

@@ -159,7 +159,7 @@ def take(router: Router, session: Session, records: list[DeliveryRecord], now: f
             session.deliver(delivery.message, 0, delivery.retain, delivery.identifiers, None)
         if (delivery.qos == 0 or not session.restore(delivery)) and journal is not None:
             journal.finished(session.client_id, delivery)
-    session.go_on(now)
+    session.fill_and_flush(now)
 
 
 class _Dropped(Journal):
@@ -304,7 +304,7 @@ def _lone_will(router: Router, record: LoneWillRecord, now: float) -> None:
         if router.journal is not None:
             router.journal.will_cleared(name)
     elif name.startswith(WAITING):
-        router.wills.wait_again(name, principal, will)
+        router.wills.restore_waiting(name, principal, will)
     else:
         grace = router.limits.will_grace
         wait = grace if record.due_in is None else min(record.due_in, grace)

@@ -87,7 +87,7 @@ def quota_left(protocol: ServerProtocol) -> i64:
 # -- publishes that came -----------------------------------------------------------------------------------------------
 
 
-def begin(protocol: ServerProtocol) -> None:
+def publish_came(protocol: ServerProtocol) -> None:
     """Note that a publish of QoS 1 or 2 came: the journal is told what follows, to its `answer`, because of it."""
     held = protocol.send_buffer.held
     if held is not None:
@@ -95,7 +95,7 @@ def begin(protocol: ServerProtocol) -> None:
         held.commits.begin()
 
 
-def is_held(protocol: ServerProtocol, packet_id: int) -> bool:
+def waits_for_links(protocol: ServerProtocol, packet_id: int) -> bool:
     """Return whether the acknowledgement of a packet identifier waits for links."""
     requests = protocol.requests
     return requests is not None and packet_id in requests.by_id
@@ -125,7 +125,7 @@ def remember(protocol: ServerProtocol, packet_id: int) -> None:
         session.journal.received(session.client_id, packet_id)
 
 
-def comes_again(protocol: ServerProtocol, packet_id: int) -> None:
+def answer_duplicate(protocol: ServerProtocol, packet_id: int) -> None:
     """Answer a QoS 2 publish that came again. If its first PUBLISH came on an earlier connection, it counts on this
     one, too.
 
@@ -134,13 +134,13 @@ def comes_again(protocol: ServerProtocol, packet_id: int) -> None:
     Raises:
         ReceiveMaximumExceeded: one more may not come [MQTT-3.3.4-7].
     """
-    if not _counts(protocol, packet_id) and protocol.v5 and quota_left(protocol) < 0:
+    if not _was_counted(protocol, packet_id) and protocol.v5 and quota_left(protocol) < 0:
         raise ReceiveMaximumExceeded(f"more than {protocol.router.limits.receive_maximum} publishes in flight")
     protocol.noted_before = -1
     _send(protocol, ack(PUBREC, packet_id, reason_codes.SUCCESS, protocol.version))
 
 
-def _counts(protocol: ServerProtocol, packet_id: int) -> bool:
+def _was_counted(protocol: ServerProtocol, packet_id: int) -> bool:
     """Return whether a publish counted on this connection already; it does from now on."""
     earlier = protocol.earlier_qos2
     if earlier is None or packet_id not in earlier:
@@ -159,7 +159,7 @@ def _forget(protocol: ServerProtocol, packet_id: int) -> bool:
     if incoming is None or packet_id not in incoming:
         return False
     incoming.discard(packet_id)
-    _counts(protocol, packet_id)
+    _was_counted(protocol, packet_id)
     if session.journal is not None:
         session.journal.completed(session.client_id, packet_id)
     return True
@@ -194,7 +194,7 @@ def answer_run(protocol: ServerProtocol, qos: i64, packet_ids: list[bytes]) -> N
     _send(protocol, head + head.join(packet_ids))  # [MQTT-4.3.2-4] [MQTT-4.3.3-8]
 
 
-def hold(protocol: ServerProtocol, request: Request, until: float) -> None:
+def wait_for_links(protocol: ServerProtocol, request: Request, until: float) -> None:
     """Hold the acknowledgement of a request until the links have answered, or a time at most (s).
 
     Until then the publish counts as unacknowledged.
@@ -212,7 +212,7 @@ def hold(protocol: ServerProtocol, request: Request, until: float) -> None:
         remember(protocol, request.packet_id)
 
 
-def settle(protocol: ServerProtocol, request: Request) -> None:
+def answer_request(protocol: ServerProtocol, request: Request) -> None:
     """Acknowledge a request, of which it is known now whether it reached a subscriber, if it still waits for that."""
     requests = protocol.requests
     if requests is None or requests.by_id.pop(request.packet_id, None) is None:
@@ -303,7 +303,7 @@ def _released(protocol: ServerProtocol, packet_id: int) -> None:
     Raises:
         ProtocolViolation: its PUBLISH got no PUBREC yet.
     """
-    if is_held(protocol, packet_id) and is_duplicate(protocol, packet_id):
+    if waits_for_links(protocol, packet_id) and is_duplicate(protocol, packet_id):
         raise ProtocolViolation("PUBREL for a publish that got no PUBREC yet")
     earlier = protocol.earlier_qos2 is not None and packet_id in protocol.earlier_qos2
     known = _forget(protocol, packet_id)

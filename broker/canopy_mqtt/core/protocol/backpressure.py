@@ -15,7 +15,7 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import reason_codes
 from canopy_mqtt.core.codec.reason_codes import ProtocolError
-from canopy_mqtt.core.counters import Crowded, QueueTotals
+from canopy_mqtt.core.counters import PublisherHolder, QueueTotals
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.message_queue import MessageQueue
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
@@ -67,18 +67,20 @@ class PublisherHold:
         self._through_at = now
         # The queues that it waits for, if it does: of a connection, and of a session; and the recorder's.
         self._queues: list[SendBuffer | MessageQueue] = []
-        self._record: Crowded | None = None
+        self._record: PublisherHolder | None = None
 
-    def meet(self, totals: QueueTotals, session: Session | None, size: i64, more: i64, sent: i64, now: float) -> bool:
+    def should_wait(
+        self, totals: QueueTotals, session: Session | None, size: i64, more: i64, sent: i64, now: float
+    ) -> bool:
         """Return whether it is held: it has published to a queue that has become more than half full, or was.
 
         `session` is its own, None for the program itself, which is always in full flight; `size`: bytes of the message
         or the run of them; `more`: bytes that it has sent and that were not acted on; `sent`: its messages until now.
         """
-        record = totals.crowded_record
+        record = totals.over_half_recorder
         if record is not None:
-            totals.crowded_record = None
-            if record.crowded(now):
+            totals.over_half_recorder = None
+            if record.holds_publishers(now):
                 self._record = record
                 totals.holds += 1
                 return True
@@ -86,10 +88,10 @@ class PublisherHold:
         self._met_at = now
         self._pass(now)
         queues: list[SendBuffer | MessageQueue] = []
-        if totals.crowded_live is not None:
-            queues.append(totals.crowded_live)
-        if totals.crowded_session is not None:
-            queues.append(totals.crowded_session)
+        if totals.over_half_buffer is not None:
+            queues.append(totals.over_half_buffer)
+        if totals.over_half_queue is not None:
+            queues.append(totals.over_half_queue)
         if more == 0 or passed >= FLIGHT:
             self._through_at = now
         fills = self._fills(queues, passed, size, sent)
@@ -103,8 +105,8 @@ class PublisherHold:
                 return False
             queues = [each for each in queues if each is not send_buffer and each is not session.made_queue]
         self._queues = queues
-        totals.crowded_live = None
-        totals.crowded_session = None
+        totals.over_half_buffer = None
+        totals.over_half_queue = None
         if self.on:
             totals.holds += 1
         return self.on
@@ -113,9 +115,9 @@ class PublisherHold:
         """Return until when it is held, at least; 0.0: it may go on."""
         self._pass(now)
         record = self._record
-        if record is not None and not record.crowded(now):
+        if record is not None and not record.holds_publishers(now):
             self._record = None
-        self._queues = [each for each in self._queues if self._left > 0.0 and each.crowded(now)]
+        self._queues = [each for each in self._queues if self._left > 0.0 and each.holds_publishers(now)]
         # What has gathered while it was held is no flight.
         self._through_at = now
         return now + STEP if self.on else 0.0

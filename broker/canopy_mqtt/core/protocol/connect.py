@@ -1,6 +1,6 @@
 """Takes CONNECT and answers CONNACK: what a client asks for, and what is granted and refused (sections 3.1 and 3.2).
 
-`on_connect` holds a CONNECT against load, admission and settings and asks access control, which may answer later;
+`on_connect` checks a CONNECT against load, bans and settings and asks access control, which may answer later;
 `admit` negotiates; where brokers share sessions (`core.shared`), its session is claimed, which may also take a while;
 `_open` opens the session and queues the CONNACK. `Refused` with the CONNACK's reason code leaves each step at which a
 client is turned away. What is known of a client until then is in its `ServerProtocol`, and goes when it is accepted or
@@ -157,11 +157,11 @@ def forget(protocol: ServerProtocol) -> None:
     protocol.connect = None
     protocol.answer_later = None
     _forget_ticket(protocol)
-    admission = protocol.admission
-    if admission is not None:
-        protocol.admission = None
-        if admission.attempt is not None:
-            _give_up(admission.attempt, protocol.router)
+    granted = protocol.granted
+    if granted is not None:
+        protocol.granted = None
+        if granted.attempt is not None:
+            _give_up(granted.attempt, protocol.router)
 
 
 def _forget_ticket(protocol: ServerProtocol) -> None:
@@ -171,8 +171,8 @@ def _forget_ticket(protocol: ServerProtocol) -> None:
         ticket.discard()
 
 
-class Admission:
-    """The result of a CONNECT up to the opening of its session.
+class GrantedConnect:
+    """A CONNECT whose client may come in, and what was granted to it, until its session is open.
 
     `expiry`: the granted Session Expiry Interval, s; `delay`: see `_requested_delay`; `left_out`: a will that the
     client may not have, and why. `attempt`: the claim of its session, where brokers share sessions.
@@ -195,12 +195,12 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
     Raises:
         Refused: these, or what the client turned out to be, or the room that is left do not allow it.
     """
-    admission = protocol.admission
+    granted = protocol.granted
     if answer >= 0x80:
-        text = "" if admission is None or admission.attempt is None else admission.attempt.text
+        text = "" if granted is None or granted.attempt is None else granted.attempt.text
         raise Refused(text or reason_codes.name(answer), answer)
-    if admission is not None:
-        _open(protocol, admission, now)
+    if granted is not None:
+        _open(protocol, granted, now)
         return
     connect = protocol.connect
     assert connect is not None
@@ -222,20 +222,20 @@ def admit(protocol: ServerProtocol, answer: int, now: float) -> None:
     if connack is None:
         protocol.end(REFUSED, now, "the CONNACK does not fit the client's Maximum Packet Size")
         return
-    admission = Admission(connect, _identify(protocol, connect, now), connack, expiry, delay)
+    granted = GrantedConnect(connect, _identify(protocol, connect, now), connack, expiry, delay)
     will = connect.will
-    admission.why = leave_will_out(connect, admission.principal, router)
-    if admission.why:
-        admission.left_out = will
+    granted.why = leave_will_out(connect, granted.principal, router)
+    if granted.why:
+        granted.left_out = will
     if not protocol.node:
-        check_client(connect, admission.principal, router)
+        check_client(connect, granted.principal, router)
         if router.shared is not None:
-            _claim(protocol, admission, router.shared, now)
+            _claim(protocol, granted, router.shared, now)
             return
-    _open(protocol, admission, now)
+    _open(protocol, granted, now)
 
 
-def _open(protocol: ServerProtocol, admission: Admission, now: float) -> None:
+def _open(protocol: ServerProtocol, granted: GrantedConnect, now: float) -> None:
     """Open the session of a client that is admitted, and answer CONNACK [MQTT-3.1.4-5].
 
     Until then only AUTH went to the client [MQTT-3.2.0-1]: its session gets the buffer here, and the CONNACK is the
@@ -249,14 +249,14 @@ def _open(protocol: ServerProtocol, admission: Admission, now: float) -> None:
         Refused: the user of the session or the room that is left do not allow it.
     """
     router = protocol.router
-    connect, principal, connack = admission.connect, admission.principal, admission.connack
-    attempt = admission.attempt
+    connect, principal, connack = granted.connect, granted.principal, granted.connack
+    attempt = granted.attempt
     if attempt is not None:
-        _restore(protocol, admission, attempt, now)
-    session, present = _open_session(protocol, connect, principal, admission.expiry, attempt, now)
-    will = admission.left_out
+        _restore(protocol, granted, attempt, now)
+    session, present = _open_session(protocol, connect, principal, granted.expiry, attempt, now)
+    will = granted.left_out
     if will is not None:
-        session.refused(WILL, will.topic, reason_codes.NOT_AUTHORIZED, admission.why, will.qos, will.retain)
+        session.refused(WILL, will.topic, reason_codes.NOT_AUTHORIZED, granted.why, will.qos, will.retain)
     # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]
     # [MQTT3-3.2.2-1]. In 3.1 the byte is reserved.
     protocol.session_present = connack.session_present = present and connect.version != V31
@@ -271,8 +271,8 @@ def _open(protocol: ServerProtocol, admission: Admission, now: float) -> None:
             connack.session_present,
         )
     protocol.session = session
-    if admission.delay != UNSET:
-        router.peers.request_delay(session, "", admission.delay)
+    if granted.delay != UNSET:
+        router.peers.request_delay(session, "", granted.delay)
     protocol.first_bytes = b""
     protocol.decoder.decided(largest_packet(router.limits, protocol.origin))
     acknowledge.start(protocol)
@@ -291,7 +291,7 @@ def _open(protocol: ServerProtocol, admission: Admission, now: float) -> None:
 # -- sessions that brokers share ---------------------------------------------------------------------------------------
 
 
-def _claim(protocol: ServerProtocol, admission: Admission, shared: SharedSessions, now: float) -> None:
+def _claim(protocol: ServerProtocol, granted: GrantedConnect, shared: SharedSessions, now: float) -> None:
     """Claim the session of a client that is admitted. Nothing more is read before the answer.
 
     An earlier CONNECT with its client identifier that waits for its own answer ends: it is taken over [MQTT-3.1.4-3].
@@ -304,30 +304,30 @@ def _claim(protocol: ServerProtocol, admission: Admission, shared: SharedSession
     _forget_ticket(protocol)
     earlier = shared.waiting.get(protocol.client_id)
     if earlier is not None:
-        same = earlier.principal.user_name == admission.principal.user_name
+        same = earlier.principal.user_name == granted.principal.user_name
         if not same and not protocol.router.limits.any_user_takes_over:
             text = "another user's CONNECT with this client identifier waits for its session"
             raise Refused(text, reason_codes.SERVER_UNAVAILABLE)
         earlier.end(TAKEN_OVER, reason_codes.SESSION_TAKEN_OVER, "another connection with this client identifier", now)
-    clean = admission.connect.clean_start
+    clean = granted.connect.clean_start
     attempt = Attempt(
         protocol.client_id,
         clean,
-        admission.expiry,
-        admission.principal,
-        admission.connect.will,
+        granted.expiry,
+        granted.principal,
+        granted.connect.will,
         protocol.close,
         protocol.answer_later,
     )
-    admission.attempt = shared.waiting[protocol.client_id] = attempt
-    protocol.admission = admission
+    granted.attempt = shared.waiting[protocol.client_id] = attempt
+    protocol.granted = granted
     if protocol.state != ADMITTING:
         protocol.state = phases.follow(protocol.state, ADMITTING)
     if attempt.ask(shared):
         admit(protocol, attempt.answer, now)
 
 
-def _restore(protocol: ServerProtocol, admission: Admission, attempt: Attempt, now: float) -> None:
+def _restore(protocol: ServerProtocol, granted: GrantedConnect, attempt: Attempt, now: float) -> None:
     """Take in what a claimed session has.
 
     Raises:
@@ -341,7 +341,7 @@ def _restore(protocol: ServerProtocol, admission: Admission, attempt: Attempt, n
         del shared.waiting[client_id]
     earlier = router.sessions.get(client_id)
     # The store has asked whose the session is, unless it could not be reached.
-    identity.check_owner(earlier, admission.principal.user_name, router.limits, now)
+    identity.check_owner(earlier, granted.principal.user_name, router.limits, now)
     if earlier is not None:
         # The claim counts for it no more.
         _take_over(earlier, router, now)
@@ -349,7 +349,7 @@ def _restore(protocol: ServerProtocol, admission: Admission, attempt: Attempt, n
     record, attempt.record = attempt.record, None
     if record is not None and not attempt.clean:
         # Once it is among the sessions, no limit is about it.
-        check_session(admission.connect, client_id, admission.principal, router, now, False)
+        check_session(granted.connect, client_id, granted.principal, router, now, False)
         attempt.restored = restore.restore_claimed(router, record, now)
 
 
@@ -433,7 +433,7 @@ def _open_session(
     clean = connect.clean_start or (earlier is not None and earlier.principal.mount != mount)
     if earlier is not None and not clean:
         # What has fallen due is still done as the client that it was.
-        router.look_at(earlier, now)
+        router.handle_due(earlier, now)
         # Before it has the send buffer: nothing is sent there that this client may not have.
         identity.become(earlier, principal, router)
     send_buffer.v5 = protocol.v5
@@ -610,7 +610,7 @@ _CROWDED: Final[dict[int, str]] = {
 
 
 def _check(connect: Connect, refused: int, host: str, router: Router, now: float) -> None:
-    """Check a CONNECT against load, admission and settings [MQTT-3.1.4-2]. Raises Refused.
+    """Check a CONNECT against load, bans and settings [MQTT-3.1.4-2]. Raises Refused.
 
     `refused` is the reason code of a connection that is one too many, or 0. A client of an address that has too many
     may come in place of its own old connection: that may well be dead, and would keep it out until that is noticed.

@@ -86,7 +86,7 @@ def become(session: Session, principal: Principal, router: Router) -> None:
     if session.made_queue is not None:
         session.made_queue.review = None
     if router.permissions is not None and session.subscriptions:
-        router.permissions.somebody_else()
+        router.permissions.principal_changed()
         if session.send_buffer is not None and session.memberships is not None:
             # Nothing else tells share groups: one that was away is put in another place when it comes.
             for member in list(session.memberships):

@@ -229,7 +229,7 @@ def route_plain(
     message = Message(topic, b"", 0, False, b"", 0.0, session.client_id)
     message.adopt_frame(data, v5, payload_at - first)
     if key is None:
-        router.fanout.forward(route, message, session)
+        router.fanout.record_and_deliver(route, message, session)
     else:
         router.fanout.deliver(route, message, session)
     return 1
@@ -255,7 +255,7 @@ def _qos12(protocol: ServerProtocol, route: Route, topic: bytes, id_at: i64, pay
     if router.commits is not None:
         if router.shared is not None or router.commits.refuses(router.limits.store_refuses):
             return 0
-        acknowledge.begin(protocol)
+        acknowledge.publish_came(protocol)
     head = buffer[first:id_at]
     receiver: Session | None = None
     sole = route.sole
@@ -274,7 +274,7 @@ def _qos12(protocol: ServerProtocol, route: Route, topic: bytes, id_at: i64, pay
             if room > protocol.max_run:
                 room = protocol.max_run
             count = alike(buffer, head, first, stop, payload_at, protocol.v5, room, first + MAX_RUN_BYTES)
-        count = receiver.room(count, OVERHEAD + len(topic) + stop - payload_at)
+        count = receiver.sendable(count, OVERHEAD + len(topic) + stop - payload_at)
         if count > 1:
             return _qos12_run(protocol, receiver, topic, head, count, payload_at - first)
         if count == 0:
@@ -290,7 +290,7 @@ def _qos12(protocol: ServerProtocol, route: Route, topic: bytes, id_at: i64, pay
         receiver.send_now(message, qos)
         router.budget.used += 1
     elif route.tapped:
-        reached = router.fanout.forward(route, message, session)
+        reached = router.fanout.record_and_deliver(route, message, session)
     else:
         reached = router.fanout.deliver(route, message, session)
     if reached > 0:
@@ -388,14 +388,14 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
         topic = _mounted(protocol, topic, publish)
     packet_id = publish.packet_id
     if qos > 0:
-        if acknowledge.is_held(protocol, packet_id):
+        if acknowledge.waits_for_links(protocol, packet_id):
             # The same PUBLISH came again before it was acknowledged: the answer that it waits for is for both.
             return
         if qos == 2 and acknowledge.is_duplicate(protocol, packet_id):
             # Acknowledged again, not routed again [MQTT-4.3.3-10].
-            acknowledge.comes_again(protocol, packet_id)
+            acknowledge.answer_duplicate(protocol, packet_id)
             return
-        acknowledge.begin(protocol)
+        acknowledge.publish_came(protocol)
         if protocol.v5 and acknowledge.quota_left(protocol) <= 0:
             # [MQTT-3.3.4-7]
             raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
@@ -437,7 +437,7 @@ def _decoded(protocol: ServerProtocol, publish: Publish, now: float) -> None:
             request = Request(packet_id, qos)
             count = router.ask(message, session, request, once)
             if protocol.send_buffer.peer is not None and request.waits(protocol, count):
-                acknowledge.hold(protocol, request, now + limits.answer_timeout)
+                acknowledge.wait_for_links(protocol, request, now + limits.answer_timeout)
                 return
         else:
             count = router.publish(message, session, False, once)
@@ -501,7 +501,7 @@ def topic_refusal(router: Router, topic: bytes, link: bool, session: Session | N
 
 
 def _reason(protocol: ServerProtocol, count: int) -> int:
-    """Return the reason code for a message that reached this number of sessions and groups (`Fanout.forward`)."""
+    """Return the reason code for a message that reached this number of sessions and groups (`Fanout.deliver`)."""
     if not protocol.v5:
         return reason_codes.SUCCESS
     if count == 0:

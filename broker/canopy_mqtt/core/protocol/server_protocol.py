@@ -70,7 +70,7 @@ class ServerProtocol(Peer):
         # When the present turn began: the counts that `should_yield` compares.
         self._half_full: i64 = 0
         self._backed_up: i64 = 0
-        self._crowds: i64 = 0
+        self._over_half: i64 = 0
         # Acknowledgements that wait to be read, at which the client is not read from: 3.1.1 knows no Receive Maximum.
         self.max_unread: i64 = router.limits.receive_maximum
         # Bytes of the longest payload that takes the hot path; -1: none does.
@@ -123,7 +123,7 @@ class ServerProtocol(Peer):
         # What another node of the cluster is told in CONNACK; None: it is a client.
         self.node: list[tuple[str, str]] | None = None
         self.ticket: Ticket | None = None
-        self.admission: connect.Admission | None = None  # while its session is claimed
+        self.granted: connect.GrantedConnect | None = None  # while its session is claimed
         self.authentication: Authentication | None = None
         self.v5 = False
         self.accepted = False
@@ -171,7 +171,7 @@ class ServerProtocol(Peer):
         """Queue what waited for room, after the writer took a batch. Return True if it should take another."""
         self.router.counters.load.now = now
         session = self.session
-        more = session is not None and session.backlog and session.pump(now)
+        more = session is not None and session.backlog and session.refill(now)
         return more or not self.send_buffer.empty
 
     def go_on(self, now: float, work: i64 = TURN_WORK) -> None:
@@ -255,7 +255,7 @@ class ServerProtocol(Peer):
 
     def answer(self, request: Request) -> None:
         """Acknowledge a request of which it is known now whether it reached a subscriber (`queues.requests`)."""
-        acknowledge.settle(self, request)
+        acknowledge.answer_request(self, request)
 
     def max_delay(self) -> float:
         session = self.session
@@ -288,7 +288,7 @@ class ServerProtocol(Peer):
             budget.begin(most)
             self._half_full = counters.half_full
             self._backed_up = counters.backed_up
-            self._crowds = load.crowds
+            self._over_half = load.over_half
             if self.state == CONNECTING and self.first_bytes:
                 connect.check_first_bytes(self.first_bytes)
             if self.held_until > 0.0 or self.hold is not None:
@@ -299,10 +299,10 @@ class ServerProtocol(Peer):
             while not self.unfinished and self.state != CLOSED and self.state != ADMITTING:
                 # At the end of a read there is nothing to yield with, but the client may have to be held.
                 more = decoder.end < len(decoder.buffer) or self.filter_job is not None
-                if (more or load.crowds != self._crowds) and self.should_yield(now):
+                if (more or load.over_half != self._over_half) and self.should_yield(now):
                     self.unfinished = True
                 elif self.filter_job is not None:
-                    subscribe.step(self, now)
+                    subscribe.on_filters(self, now)
                 elif more and decoder.next_frame():
                     budget.used += PACKET_WORK
                     self.last_received = now
@@ -317,7 +317,7 @@ class ServerProtocol(Peer):
                         budget.used += PACKET_WORK * (taken - 1)
                         counters.packets_received += taken - 1
                     elif action == phases.FILTERS:
-                        subscribe.step(self, now)
+                        subscribe.on_filters(self, now)
                     else:
                         self._act(action, now)
                 else:
@@ -348,8 +348,8 @@ class ServerProtocol(Peer):
         budget = self.router.budget
         counters = self.router.counters
         load = counters.load
-        if load.crowds != self._crowds:
-            self._crowds = load.crowds
+        if load.over_half != self._over_half:
+            self._over_half = load.over_half
             if self._is_held(now):
                 return True
         send_buffer = self.send_buffer
@@ -357,7 +357,6 @@ class ServerProtocol(Peer):
             # `spent` is asked only then: this is asked after every packet.
             (budget.used >= budget.mark and budget.spent())
             or counters.half_full != self._half_full
-            or counters.backed_up != self._backed_up
             or send_buffer.unwritten + send_buffer.unqueued >= self.max_unread
         ):
             decoder = self.decoder
@@ -374,12 +373,12 @@ class ServerProtocol(Peer):
         hold = self.hold
         if hold is None:
             most = self.router.limits.hold_publishers
-            if most <= 0.0 and load.crowded_record is None:
+            if most <= 0.0 and load.over_half_recorder is None:
                 return False
             self.hold = hold = PublisherHold(most, sent, now)
         decoder = self.decoder
         more: i64 = len(decoder.buffer) - decoder.end
-        return hold.meet(load, self.session, decoder.end - decoder.start, more, sent, now)
+        return hold.should_wait(load, self.session, decoder.end - decoder.start, more, sent, now)
 
     def _look_at_hold(self, now: float) -> None:
         """The time has come until which the client was held, by its rate or for a subscriber: perhaps a later one.

@@ -14,7 +14,7 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.codec import encoder, reason_codes
 from canopy_mqtt.core.codec.decoder import FilterList
-from canopy_mqtt.core.codec.packets import SubscriptionRequest
+from canopy_mqtt.core.codec.packets import SUBACK, UNSUBACK, SubscriptionRequest
 from canopy_mqtt.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPTION_IDENTIFIER, Properties
 from canopy_mqtt.core.codec.reason_codes import ProtocolError, Refused
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, level_count, mount_filter, parse_shared
@@ -89,7 +89,7 @@ def _begin_review(protocol: ServerProtocol, session: Session, resumes: bool) -> 
     return True
 
 
-def step(protocol: ServerProtocol, now: float) -> None:
+def on_filters(protocol: ServerProtocol, now: float) -> None:
     """Go on until the turn is over; answer the packet when all of it was acted on.
 
     Where nothing has begun, begin with the decoder's current frame: a SUBSCRIBE or UNSUBSCRIBE.
@@ -105,7 +105,7 @@ def step(protocol: ServerProtocol, now: float) -> None:
     protocol.filter_job = None
     if isinstance(packet, SubscriptionReview):
         if packet.resumes:
-            session.go_on(now)
+            session.fill_and_flush(now)
         elif packet.ended > 0:
             raise ProtocolError("a subscription is not allowed any more", reason_codes.NOT_AUTHORIZED)
         return
@@ -416,14 +416,13 @@ class FilterPacket(Job):
             codes = [self._refusal] * self._count
         elif self._bad_options:
             codes = [reason_codes.IMPLEMENTATION_SPECIFIC_ERROR] * self._count
-        if not self.subscribes:
-            packet = encoder.unsuback(packet_id, codes, NO_PROPERTIES, version)
-        else:
-            told = protocol.wants_problems and self._refusal == 0
-            told = told and bool(self._bad_options or self._part or self._told)
-            packet = encoder.suback(packet_id, codes, self._properties() if told else NO_PROPERTIES, version)
-            if told and len(packet) > protocol.send_buffer.max_packet:
-                packet = encoder.suback(packet_id, codes, NO_PROPERTIES, version)
+        kind = SUBACK if self.subscribes else UNSUBACK
+        told = self.subscribes and protocol.wants_problems and self._refusal == 0
+        told = told and bool(self._bad_options or self._part or self._told)
+        properties = self._properties() if told else NO_PROPERTIES
+        packet = encoder.filters_ack(kind, packet_id, codes, properties, version)
+        if told and len(packet) > protocol.send_buffer.max_packet:
+            packet = encoder.filters_ack(kind, packet_id, codes, NO_PROPERTIES, version)
         control_packets.send(protocol.send_buffer, packet, kept, late)
 
     def _properties(self) -> Properties:

@@ -183,7 +183,7 @@ class HeldDeliveries(Waiter):
             self._inflight.move_behind(delivery)
         send_buffer.push(delivery)
 
-    def go_on(self) -> None:
+    def send_ready(self) -> None:
         """The send buffer has room again."""
         if self.ready:
             self.committed(self._commits.committed)

@@ -12,8 +12,8 @@ from typing import Final
 
 from mypy_extensions import i32, i64, mypyc_attr, u8
 
-from canopy_mqtt.core.codec.framing import build, head
-from canopy_mqtt.core.codec.primitives import BYTE, MAX_VARINT, varint
+from canopy_mqtt.core.codec.framing import head
+from canopy_mqtt.core.codec.primitives import BYTE, MAX_FIELD, MAX_VARINT, two_bytes, varint
 from canopy_mqtt.core.codec.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER, unmount_properties
 from canopy_mqtt.core.codec.topic_names import unmount_topic
 
@@ -157,13 +157,10 @@ class Message:
         """
         frame = self.frame_v5 if v5 else self.frame_v3
         if frame is None:
-            payload = self._payload if self._payload_start < 0 else self.payload()
+            frame = self.frame(v5, 0, False, False, 0, (), -1, 0, True)
             if v5:
-                section = varint(len(self.properties)) + self.properties if self.properties else NO_PROPERTIES
-                frame = build(0x30, self.topic, 0, section, payload)
                 self.frame_v5 = frame
             else:
-                frame = build(0x30, self.topic, 0, b"", payload)
                 self.frame_v3 = frame
         return frame
 
@@ -204,8 +201,12 @@ class Message:
         alias: int,
         with_topic: bool,
     ) -> bytes:
-        """Any PUBLISH frame of this message (section 3.3), made anew. `expiry` -1 and `alias` 0: absent."""
-        header = 0x30 | (qos << 1)
+        """Any PUBLISH frame of this message (section 3.3), made anew. `expiry` -1 and `alias` 0: absent.
+
+        Raises:
+            ValueError: it would be longer than a packet can be.
+        """
+        header: i64 = 0x30 | (qos << 1)
         if retain:
             header |= 0x01
         if dup:
@@ -225,7 +226,14 @@ class Message:
             joined = b"".join(section)
             encoded = varint(len(joined)) + joined
         payload = self._payload if self._payload_start < 0 else self.payload()
-        return build(header, self.topic if with_topic else b"", packet_id if qos > 0 else 0, encoded, payload)
+        topic = self.topic if with_topic else b""
+        identifier = two_bytes(packet_id) if qos > 0 else b""
+        length: i64 = len(topic)
+        if length > MAX_FIELD:
+            raise ValueError(f"a topic of {length} bytes: at most {MAX_FIELD} can be written")
+        size = 2 + length + len(identifier) + len(encoded) + len(payload)
+        start = BYTE[header] + (BYTE[size] if size < 128 else varint(size))
+        return b"".join((start, BYTE[length >> 8], BYTE[length & 255], topic, identifier, encoded, payload))
 
     def frame_size(self, v5: bool, qos: int, identifiers: tuple[int, ...], expires: bool) -> int:
         """The exact size in bytes of a PUBLISH of this message without a topic alias.

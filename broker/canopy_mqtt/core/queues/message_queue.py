@@ -75,7 +75,7 @@ class MessageQueue:
         # One more while QoS 0 has to wait in any case (`hold_qos0`).
         self.qos0: i64 = 0
         self._gaps: i64 = 0
-        self._told = False
+        self._over_half_reported = False
         # As in `SendBuffer`: whether publishers wait for this client, and when it last took something, or kept up.
         self.holds = True
         self._taken_at: float = NEVER_TAKEN
@@ -159,7 +159,7 @@ class MessageQueue:
         if delivery.qos == 0:
             self.qos0 += 1
         if send_buffer is not None and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes):
-            self._tell()
+            self._report_over_half()
         if self.journal is not None:
             self.journal.queued(self.client_id, delivery)
         if delivery.message_terms is not None:
@@ -181,18 +181,19 @@ class MessageQueue:
             return True
         return messages <= 0 and size <= 0
 
-    def _tell(self) -> None:
+    def _report_over_half(self) -> None:
         """Tell routing that more than half of the messages that may wait do, though the client is there."""
         load = self.load
-        if not self._told:
+        if not self._over_half_reported:
             # Once, until the client has worked most of it off: one that does not read slows no publisher.
-            self._told = True
+            self._over_half_reported = True
+            self._counters.half_full += 1
             self._counters.backed_up += 1
-        if self.crowded(load.now):
-            load.crowds += 1
-            load.crowded_session = self
+        if self.holds_publishers(load.now):
+            load.over_half += 1
+            load.over_half_queue = self
 
-    def crowded(self, now: float) -> bool:
+    def holds_publishers(self, now: float) -> bool:
         """Return whether publishers should wait: more than half of what may wait does, and the client acknowledges."""
         return (
             self.holds
@@ -323,8 +324,8 @@ class MessageQueue:
             if self.review is not None:
                 self.review.left = 0
         self._taken_at = self.load.now
-        if self._told and self.messages * 4 < self.max_messages and self.bytes * 4 < self.max_bytes:
-            self._told = False
+        if self._over_half_reported and self.messages * 4 < self.max_messages and self.bytes * 4 < self.max_bytes:
+            self._over_half_reported = False
 
     def take(self, delivery: Delivery) -> None:
         """Take one out, wherever it stands; its place in the broker's sum is still held."""
@@ -373,10 +374,10 @@ class MessageQueue:
             if delivery.message_terms is not None:
                 self.enter(delivery.message_terms, delivery, delivery.since)
 
-    def crowd(self) -> None:
+    def check_over_half(self) -> None:
         """A message has come for clients that are connected: tell routing if more than half of what may wait does."""
         if self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes:
-            self._tell()
+            self._report_over_half()
 
     def waiting(self) -> list[Delivery]:
         """Return the messages that wait in memory, in their order: a copy."""
@@ -412,7 +413,7 @@ class MessageQueue:
         self._ahead = ahead
         self.pending = kept if kept or self.disk is not None else None
 
-    def doubt(self, permissions: Permissions, principal: Principal) -> None:
+    def begin_review(self, permissions: Permissions, principal: Principal) -> None:
         """Once for each change of the rules: see that its client's right to what waits now is asked for."""
         if self.review is None:
             self.review = Review(principal)
@@ -576,7 +577,7 @@ class MessageQueue:
                 oldest, FULL_MESSAGES if send_buffer.messages >= send_buffer.max_messages else FULL_BYTES
             )
 
-    def make_room_in(
+    def apply_terms(
         self,
         send_buffer: SendBuffer | None,
         message_terms: MessageTerms,

@@ -72,13 +72,13 @@ class SendBuffer:
         self.listed = False
         self.closed = False
         self.v5 = False  # set once, when the connection's version and limits are known, as `max_packet` and `topics`
-        self._told = False  # the fill was told of
+        self._over_half_reported = False
         self._lags = False  # something has waited ever since the last one was taken
         # Publishers wait for this client while it reads and has more than half of its queue before it.
         self.holds = True
         # Something here is worth less the longer it waits: small writes, and little in the system's hands.
         self.fresh = False
-        self.tells = False  # the peer, what it lost
+        self.tells_losses = False  # the peer is told what it lost (`canopy-lost`)
         self._load = counters.load
         self.offered: i64 = 0
         # Since when the message that is watched waits (0.0: none is watched), and how many items go before it has gone.
@@ -275,26 +275,26 @@ class SendBuffer:
             self._since = self._load.now
             self._ahead = len(self.items)
         if self.messages > self._message_mark or self.bytes > self._byte_mark:
-            self._tell()
+            self._report_over_half()
         if not self.listed:
             self.listed = True
             self._wakeups.append(self)
 
-    def _tell(self) -> None:
+    def _report_over_half(self) -> None:
         """Tell routing that more than half of the messages that may wait do."""
         load = self._load
-        if not self._told:
+        if not self._over_half_reported:
             # The connection should have a turn. Once: a client that does not read slows no publisher.
-            self._told = True
+            self._over_half_reported = True
             self._counters.half_full += 1
-        elif not self.crowded(load.now):
+        elif not self.holds_publishers(load.now):
             self._message_mark = UNLIMITED
             self._byte_mark = UNLIMITED
             return
-        load.crowds += 1
-        load.crowded_live = self
+        load.over_half += 1
+        load.over_half_buffer = self
 
-    def crowded(self, now: float) -> bool:
+    def holds_publishers(self, now: float) -> bool:
         """Return whether publishers should wait: more than half of what may wait does, and the client reads."""
         return (
             self.holds
@@ -304,7 +304,7 @@ class SendBuffer:
 
     def _mark(self) -> None:
         """Tell of a queue that is half full when it becomes so again."""
-        self._told = False
+        self._over_half_reported = False
         self._message_mark = self.max_messages >> 1
         self._byte_mark = self.max_bytes >> 1
 
@@ -321,7 +321,7 @@ class SendBuffer:
             and (self.bytes + size <= self.max_bytes or self.messages == 0)
         )
 
-    def takes(self, count: i64, size: i64) -> bool:
+    def takes_unchanged(self, count: i64, size: i64) -> bool:
         """Return whether `count` more of `size` bytes fit and are sent unchanged: nothing depends on the peer."""
         return (
             self.messages + count <= self.max_messages
@@ -453,7 +453,7 @@ class SendBuffer:
         items = self.items
         ledger = self.ledger
         load = self._load
-        telling = self.tells and ledger is not None and ledger.untold is not None
+        telling = self.tells_losses and ledger is not None and ledger.untold is not None
         item = items[0] if len(items) == 1 and not telling else None
         if isinstance(item, bytes):
             # The commonest case where messages come one at a time: the list stays. `clear` gives its memory back to the
@@ -479,7 +479,7 @@ class SendBuffer:
             data = b"".join(items)  # type: ignore[arg-type]
             self.items = []
         # All that waited is taken.
-        if self._told:
+        if self._over_half_reported:
             self._mark()
         self._taken_at = now
         messages: i64 = self.messages
@@ -561,7 +561,7 @@ class SendBuffer:
             total += len(frame)
         self.end_batch(used, gaps, sent, length, now)
         ledger = self.ledger
-        if self.tells and ledger is not None and ledger.untold is not None:
+        if self.tells_losses and ledger is not None and ledger.untold is not None:
             # The next message says what was lost before it.
             tell(batch, ledger, self.max_packet)
         return batch

@@ -119,7 +119,7 @@ class SendWindow:
     def send_again(self, send_buffer: SendBuffer, permissions: Permissions | None, principal: Principal) -> bool:
         """Send again, as far as quota and buffer have room, what the client may still have. False: some is left."""
         if self.held is not None:
-            self.held.go_on()
+            self.held.send_ready()
         self.spent = False
         resend = self.resend
         if resend is None:
@@ -184,7 +184,7 @@ class SendWindow:
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
-    def room(self, count: i64, size: i64, send_buffer: SendBuffer) -> i64:
+    def sendable(self, count: i64, size: i64, send_buffer: SendBuffer) -> i64:
         """Return how many messages of `size` bytes, at most `count`, `send_now` or `send_run` would send now."""
         load = self._load
         if self.resend is not None or (self.held is not None and self.held.count > 0):
@@ -192,7 +192,7 @@ class SendWindow:
         if count > self.quota:
             count = self.quota if self.quota > 0 else 0
         while count > 0 and not (
-            send_buffer.takes(count, count * size + HEADROOM)
+            send_buffer.takes_unchanged(count, count * size + HEADROOM)
             and self.bytes + count * size <= self.max_bytes
             and load.has_room(count, count * size)
             and load.in_flight_room(count * size)
@@ -202,11 +202,11 @@ class SendWindow:
         return count
 
     def send_now(self, message: Message, qos: i64, send_buffer: SendBuffer) -> None:
-        """Send a new message that no store keeps: see `room`."""
+        """Send a new message that no store keeps: see `sendable`."""
         send_buffer.push(self._put_new(message, qos))
 
     def send_run(self, messages: list[Message], qos: i64, frames: bytearray, at: i64, send_buffer: SendBuffer) -> None:
-        """The same for several of one size, at most 255, that came in frames of one length and layout: see `room`.
+        """The same for several of one size, at most 255, that came in frames of one length and layout: see `sendable`.
 
         `frames` are those, which this client can be sent as they are but for their packet identifiers; the first one's
         is at `at`.

@@ -64,7 +64,7 @@ FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
 """The causes of a drop that say that a queue was full."""
 
 REFUSED_BY_ALL: Final = -1
-"""Answer of `forward` and `deliver` in place of a count: every queue that the message was for was full."""
+"""Answer of `record_and_deliver` and `deliver` in place of a count: every queue that the message was for was full."""
 
 TOOK: Final = 1 << 32
 """A queue that took a message adds this to the sum of answers; one that was full adds 1, any other nothing."""
@@ -90,7 +90,6 @@ class Fanout(Job):
         self._cache = table.cache
         self._changes = table.cache.changes
         self.budget: Final = load.budget
-        self.tap: Recorder | None = None  # records what happens; see `Router.record`
         self.permissions: Permissions | None = None  # what access control says, if there is one
         # The recorder, while a message is routed whose deliveries it records.
         self._telling: Recorder | None = None
@@ -147,7 +146,7 @@ class Fanout(Job):
 
     # -- one message ---------------------------------------------------------------------------------------------------
 
-    def forward(self, route: Route, message: Message, origin: Session | None) -> int:
+    def record_and_deliver(self, route: Route, message: Message, origin: Session | None) -> int:
         """Record a message if a recorder wants it, and deliver it to the receivers of the route: see `deliver`."""
         self._record(route, message)
         try:
@@ -157,7 +156,7 @@ class Fanout(Job):
 
     def _record(self, route: Route, message: Message) -> None:
         """Record a message if a recorder wants it, and its deliveries from here on if it wants these."""
-        tap = self.tap
+        tap = self._load.tap
         if tap is not None and route.tapped:
             tap.message(message, self._load.now)
             self._telling = tap if tap.deliveries else None
@@ -244,7 +243,7 @@ class Fanout(Job):
                 continue
             count += 1
             slow += 1
-            answers += _answer_weight(self._give(member, group, message, route.verdicts))
+            answers += _answer_weight(self._deliver_to_member(member, group, message, route.verdicts))
         self.budget.used += count + slow * (OBJECT_WORK - 1) + tagged
         if asked and 0 < answers < TOOK:
             return REFUSED_BY_ALL
@@ -379,7 +378,7 @@ class Fanout(Job):
                         if member is None:
                             self._count_barred(group, message, verdicts)
                         else:
-                            self._give(member, group, message, verdicts)
+                            self._deliver_to_member(member, group, message, verdicts)
                         budget.used += OBJECT_WORK
                 broadcast.end()
                 self.line.went()
@@ -410,13 +409,12 @@ class Fanout(Job):
         return None if permissions is None or not permissions.filters else Verdicts(topic, permissions)
 
     def choose(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> Subscription | None:
-        """Return the member of a share group that is to have a message; None: none may, or there is none.
+        """Return the member of a share group that gets a message [MQTT-4.8.2-3]; None: none may, or there is none.
 
-        The next that is connected and has room, else connected, else any, of those who may have it; one whose Maximum
-        Packet Size it exceeds only if there is no other. No more than `MAX_MEMBERS_TRIED` are asked. Where no member is
-        connected, the message is for the queue of the group.
-
-        [MQTT-4.8.2-3]
+        The next connected one in turn that has room for it and an open window. If none has, the next connected one: its
+        queue takes the message, or drops one. If none is connected, the next of the others: the message is for the
+        queue of the group. `verdicts` says who may have it. One whose Maximum Packet Size it exceeds is chosen only if
+        there is no other. `MAX_MEMBERS_TRIED` are asked at most.
         """
         if verdicts is None:
             return _choose(group, message, None)
@@ -432,9 +430,9 @@ class Fanout(Job):
                 self._cache.charge(route, route.references + verdicts.references() - held)
         return chosen
 
-    def forward_to(self, group: SharedGroup, message: Message) -> int:
-        """Record a message that is for one share group alone, if a recorder wants it, and deliver it: see `forward`."""
-        if self.tap is not None:
+    def deliver_to_group(self, group: SharedGroup, message: Message) -> int:
+        """Deliver a message that is for one share group alone, and record it if a recorder wants it."""
+        if self._load.tap is not None:
             self._record(self.route(message.topic) or self.new_route(message.topic), message)
         try:
             verdicts = self.verdicts(message.topic)
@@ -442,12 +440,14 @@ class Fanout(Job):
             if member is None:
                 self._count_barred(group, message, verdicts)
                 return 0
-            self._give(member, group, message, verdicts)
+            self._deliver_to_member(member, group, message, verdicts)
             return 1
         finally:
             self._telling = None
 
-    def _give(self, member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> int:
+    def _deliver_to_member(
+        self, member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None
+    ) -> int:
         """Deliver a message to the chosen member of a share group, or to the queue of the group. Return the answer.
 
         To the queue where no member is connected, and behind what waits there. EXCLUDED: the store that brokers share
@@ -463,12 +463,11 @@ class Fanout(Job):
                     name = group.full_name
                     self._tell(answer, name, min(message.qos, group.highest_qos), False, name)
                 return answer
-        qos, session = share_qos(message, member, verdicts), member.session
-        retain = message.retain and member.retain_as_published
-        answer = session.deliver(message, qos, retain, subscription_identifiers(member), group, member.message_terms)
+        answer = deliver_to_member(member, group, message, verdicts)
         if self._telling is not None:
-            # That of a worker says how many members it has.
-            self._tell(answer, session.client_id, qos, retain, group.full_name)
+            # By the name of the group: that of a worker's subscription says how many members it has.
+            qos, retain = share_qos(message, member, verdicts), message.retain and member.retain_as_published
+            self._tell(answer, member.session.client_id, qos, retain, group.full_name)
         return answer
 
     def _count_barred(self, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> None:
@@ -492,10 +491,16 @@ def share_qos(message: Message, member: Recipient, verdicts: Verdicts | None) ->
     return qos if verdicts is None else min(qos, verdicts.find(member.session))
 
 
+def deliver_to_member(member: Subscription, group: SharedGroup, message: Message, verdicts: Verdicts | None) -> int:
+    """Offer a message to a member of a share group, as its own subscription has it [MQTT-3.3.1-12]: its answer."""
+    qos, retain = share_qos(message, member, verdicts), message.retain and member.retain_as_published
+    return member.session.deliver(message, qos, retain, subscription_identifiers(member), group, member.message_terms)
+
+
 def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> Subscription | None:
     size = message.size
     for _ in range(min(group.connected.count, MAX_MEMBERS_TRIED)):
-        member = group.next_member() if verdicts is None else _connected(group, verdicts)
+        member = group.next_member() if verdicts is None else _next_connected(group, verdicts)
         if member is None:
             break
         session = member.session
@@ -511,22 +516,22 @@ def _choose(group: SharedGroup, message: Message, verdicts: Verdicts | None) -> 
             return member
         group.pass_over(member)
     # No member is connected, or none has room: the next in turn takes it, so that each has its share of these.
-    member = _next(group, verdicts)
+    member = _next_in_turn(group, verdicts)
     if member is None or fits(message, member):
         return member
     for _ in range(min(group.connected.count, MAX_MEMBERS_TRIED)):
-        other = _next(group, verdicts)
+        other = _next_in_turn(group, verdicts)
         if other is not None and fits(message, other):
             return other
     other = group.next_member(True) if verdicts is None else verdicts.permitted(group, group.away).next_member(verdicts)
     return member if other is None else other
 
 
-def _next(group: SharedGroup, verdicts: Verdicts | None) -> Subscription | None:
+def _next_in_turn(group: SharedGroup, verdicts: Verdicts | None) -> Subscription | None:
     """Return the member whose turn it is, of those that may have the message: a connected one if there is one."""
     if verdicts is None:
         return group.next_member()
-    member = _connected(group, verdicts)
+    member = _next_connected(group, verdicts)
     return verdicts.permitted(group, group.away).next_member(verdicts) if member is None else member
 
 
@@ -548,6 +553,6 @@ def takes_at_once(session: Session) -> bool:
     return session.send_quota() > 0 and (session.made_queue is None or session.made_queue.pending is None)
 
 
-def _connected(group: SharedGroup, verdicts: Verdicts) -> Subscription | None:
+def _next_connected(group: SharedGroup, verdicts: Verdicts) -> Subscription | None:
     """Return the member whose turn it is, of the connected ones that may have the message."""
     return None if group.connected.count == 0 else verdicts.permitted(group, group.connected).next_member(verdicts)

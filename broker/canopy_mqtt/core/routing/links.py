@@ -18,7 +18,7 @@ from canopy_mqtt.core.codec.reason_codes import ProtocolError
 from canopy_mqtt.core.codec.topic_names import SLASH, SYSTEM_TOPICS
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.session.session import Session
-from canopy_mqtt.core.topics.topic_tree import RetainedTree
+from canopy_mqtt.core.topics.topic_tree import TopicTree
 
 LINK: Final = "canopy-link"
 """The user property that marks a CONNECT as a broker's; the other broker confirms it in CONNACK."""
@@ -119,7 +119,7 @@ class BridgeStates:
     because they say nothing about another run of the broker.
     """
 
-    def __init__(self, retained: RetainedTree, sessions: dict[str, Session]) -> None:
+    def __init__(self, retained: TopicTree, sessions: dict[str, Session]) -> None:
         self._retained = retained
         self._sessions = sessions
 

@@ -22,7 +22,7 @@ from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.node_messages import TimedMessage, for_group, from_group, marked
 from canopy_mqtt.core.session.session import Session, SharedSession
 from canopy_mqtt.core.topics.subscription import NO_IDENTIFIERS, FilterEntry, SharedGroup, Subscription
-from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree
+from canopy_mqtt.core.topics.topic_tree import TopicCursor, TopicTree
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -101,8 +101,8 @@ class NodeSession(Session):
         self._sessions: dict[str, Session] = {}
         # What is retained and cleared here, once the node has been connected, and how much had been dropped when it was
         # last begun to be sent.
-        self._retained: RetainedTree | None = None
-        self._cleared: RetainedTree | None = None
+        self._retained: TopicTree | None = None
+        self._cleared: TopicTree | None = None
         self._dropped = 0
 
     def bound(self, limits: Limits) -> None:
@@ -177,7 +177,7 @@ class NodeSession(Session):
             delivery.message = from_group(delivery.message)
             delivery.qos = delivery.message.qos
 
-    def stream_all(self, retained: RetainedTree, cleared: RetainedTree, sessions: dict[str, Session]) -> None:
+    def stream_all(self, retained: TopicTree, cleared: TopicTree, sessions: dict[str, Session]) -> None:
         """Begin to send all retained messages, and which topics were cleared. `sessions`: those of the router."""
         self._retained, self._cleared, self._sessions = retained, cleared, sessions
         self._dropped = self.ledger.in_all()
@@ -192,13 +192,13 @@ class NodeSession(Session):
             self.stream_all(retained, cleared, self._sessions)
         return super().fill(now)
 
-    def _stream(self, name: str, tree: RetainedTree) -> None:
+    def _stream(self, name: str, tree: TopicTree) -> None:
         subscription = Subscription(self, name, 2)
         subscription.entry = FilterEntry(EVERYTHING)
         self.start_stream(subscription, tree)
         assert self.streams is not None
         stream = self.streams.streams[name]
-        stream.walk = RetainedCursor(tree, EVERYTHING, tree.youngest, True)
+        stream.walk = TopicCursor(tree, EVERYTHING, tree.youngest, True)
         # The other node tells by the times what it has.
         stream.send_live()
 

@@ -132,7 +132,7 @@ class ConnectedPeers(Job):
                             self.delays -= 1
                         if session.memberships is not None:
                             self._place_shared(session)
-                        router.peer_left(event, now)
+                        router.peer_disconnected(event, now)
         finally:
             # Also where one of them has raised: it is not applied again.
             del events[:done]

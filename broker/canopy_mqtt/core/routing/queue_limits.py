@@ -97,7 +97,7 @@ class QueueLimits:
         send_buffer = session.send_buffer
         if send_buffer is not None:
             send_buffer.limit(policy, terms.live_messages, terms.live_bytes)
-            send_buffer.tells = session.v5 and self._limits.tell_loss
+            send_buffer.tells_losses = session.v5 and self._limits.tell_loss
             send_buffer.low_latency(message_terms is not None or session.fresh_terms > 0)
 
     def apply_to_group(self, queue: Session, topic_filter: str) -> None:

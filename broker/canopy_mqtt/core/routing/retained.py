@@ -37,7 +37,7 @@ from canopy_mqtt.core.routing.nodes import NODE_LINKS, NodeSession, crosses, for
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.shared import Offer, SharedSessions
 from canopy_mqtt.core.topics.subscription import text_bytes
-from canopy_mqtt.core.topics.topic_tree import NODE_BYTES, RetainedTree
+from canopy_mqtt.core.topics.topic_tree import NODE_BYTES, TopicTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,7 @@ class RetainedStore:
         accounts: Accounts,
     ) -> None:
         """`sessions` tell which clients are links."""
-        self.tree = RetainedTree()
+        self.tree = TopicTree()
         # What counts against the limits: all but the broker's own, and of those the number.
         self.bytes = 0
         self.system_count = 0
@@ -95,7 +95,7 @@ class RetainedStore:
         # node may still be on its way, or come back with that node. They count as retained messages without payload, on
         # the accounts of those who cleared them, and are in the store; no subscriber or list sees them. They give way
         # to whatever else their accounts retain.
-        self.cleared = RetainedTree()
+        self.cleared = TopicTree()
         # Says whether a message of another node, by its topic and time, is what this node has said in an earlier run,
         # and is not true any more. None: there is no such message.
         self.is_echo: Callable[[str, int], bool] | None = None
@@ -352,7 +352,7 @@ class RetainedStore:
         """Return how many messages count against the limit, with the topics that were cleared."""
         return len(self.tree) + len(self.cleared) - self.system_count + self._offered
 
-    def _tree_of(self, message: Message) -> RetainedTree:
+    def _tree_of(self, message: Message) -> TopicTree:
         """Return where a message is kept."""
         return self.tree if len(message.payload()) > 0 else self.cleared
 
@@ -639,7 +639,7 @@ class RetainedShares:
         The size has its new levels in it. `given`: bytes that have gone by then.
         """
         client_id = message.publisher
-        if self.most <= 0 or _nobodys(client_id):
+        if self.most <= 0 or _has_no_client(client_id):
             return ""
         if isinstance(old, RetainedMessage) and old.publisher == client_id and old.shared:
             size -= old.charge
@@ -668,7 +668,7 @@ class RetainedShares:
                 giving = ByAge()
                 self._giving[account] = giving
             giving.add(message)
-        message.shared = not link and not _nobodys(message.publisher)
+        message.shared = not link and not _has_no_client(message.publisher)
         if message.shared:
             self._change(message.publisher, size)
 
@@ -676,7 +676,7 @@ class RetainedShares:
         """A client and its account take some room for what is about to be retained, or give it back (below 0)."""
         self._number.change(account, count)
         self._size.change(account, size)
-        if size != 0 and not _nobodys(client_id):
+        if size != 0 and not _has_no_client(client_id):
             self._change(client_id, size)
 
     def give_back(self, message: Message | None) -> None:
@@ -747,7 +747,7 @@ class RetainedShares:
             session.account.fit()
 
 
-def _nobodys(client_id: str) -> bool:
+def _has_no_client(client_id: str) -> bool:
     return client_id == "" or client_id.startswith(UPLINKS)
 
 

@@ -158,7 +158,7 @@ class Router:
         taps = create("nodes")
         for topic_filter in filters:
             taps.insert(topic_filter)
-        self.tap = self.fanout.tap = self.table.tap = self._load.tap = tap
+        self.tap = self._load.tap = tap
         self.cache.clear()
         self.cache.taps = taps if tap is not None else None
         for session in self.sessions.values():
@@ -198,7 +198,10 @@ class Router:
         route = fanout.route(message.topic)
         if route is None:
             route = fanout.new_route(message.topic)
-        count = fanout.forward(route, message, origin) if route.tapped else fanout.deliver(route, message, origin)
+        if route.tapped:
+            count = fanout.record_and_deliver(route, message, origin)
+        else:
+            count = fanout.deliver(route, message, origin)
         if (
             self.shared is not None
             and message.qos > 0
@@ -349,7 +352,7 @@ class Router:
         self.peers.drain(self, now)
         session = self.sessions.get(client_id)
         if session is not None and session.send_buffer is None:
-            self.look_at(session, now)
+            self.handle_due(session, now)
             session = self.sessions.get(client_id)
         present = session is not None and not clean_start
         if session is not None:
@@ -357,14 +360,14 @@ class Router:
                 raise RuntimeError("the session is still connected")
             self.deadlines.cancel(session)
             if clean_start:
-                self.wills.called_off(session, now)
+                self.wills.revoke_in_grace(session, now)
                 self.end_session(session, now)
                 session = None
             else:
                 # Back in time: the delayed will is not sent [MQTT-3.1.3-9].
-                self.wills.forget(session)
+                self.wills.revoke(session)
                 session.expires_at = 0.0
-        self.wills.back(client_id, None if principal is None else principal.user_name, now)
+        self.wills.client_returned(client_id, None if principal is None else principal.user_name, now)
         if session is None:
             session = new_session(client_id, self.limits, self.counters, principal, shared)
             self.session_table.enter(session)
@@ -391,7 +394,7 @@ class Router:
             if journal.pages is not None:
                 journal.pages.retry()
 
-    def peer_left(self, event: PeerDisconnected, now: float) -> None:
+    def peer_disconnected(self, event: PeerDisconnected, now: float) -> None:
         """Handle the end of a connection: the will, unfinished shared messages, and the session's end or expiry.
 
         The will is that of the CONNECT [MQTT3-3.1.2-8]; without one nothing is published [MQTT3-3.1.2-12]. With an
@@ -401,7 +404,7 @@ class Router:
         session = event.session
         self.budget.used += END_WORK
         if event.cause == CLIENT_DISCONNECT:  # [MQTT-3.1.2-8] [MQTT-3.1.2-10] [MQTT-3.14.4-3]
-            self.wills.forget(session)
+            self.wills.revoke(session)
         expiry = session.expiry_interval
         if expiry == 0 and not session.bridge_state:
             # Its end does the rest, the will first.
@@ -411,7 +414,7 @@ class Router:
             return
         if expiry > 0 and session.journal is not None and not session.upstream:
             session.journal.session_kept(session.client_id, session.principal, expiry, now)
-        self.wills.left(session, now)
+        self.wills.connection_ended(session, now)
         down = self.bridge_states.left(session) if session.bridge_state else None
         if down is not None:
             self.publish(down, None)
@@ -552,17 +555,17 @@ class Router:
         budget = self.budget
         try:
             self.jobs.run(STEP_WORK)
-            while not budget.spent() and counters.half_full == half_full and counters.backed_up == backed_up:
+            while not budget.spent() and counters.half_full == half_full:
                 thing = deadlines.pop_due(now)
                 if thing is None:
                     break
                 budget.used += DUE_WORK
                 if isinstance(thing, Session):
-                    self.look_at(thing, now)
+                    self.handle_due(thing, now)
                 elif isinstance(thing, str):
                     self.retained_store.expire(thing, now)
                 elif isinstance(thing, LoneWill):
-                    self.wills.fall_due(thing, now)
+                    self.wills.publish_held(thing, now)
                 elif isinstance(thing, WaitingRequests):
                     budget.used += DUE_WORK * thing.give_up(now)
                     if thing.due > 0.0:
@@ -575,8 +578,11 @@ class Router:
             deadlines.hold(now + PAUSE)
         return deadlines.due(now)
 
-    def look_at(self, session: Session, now: float) -> None:
-        """Do what is due for a session: its will, its end. An expired session is not resumed [MQTT-4.1.0-2]."""
+    def handle_due(self, session: Session, now: float) -> None:
+        """Publish a session's delayed will, and end the session, where that is due.
+
+        The broker asks this before a client resumes a session, too: an expired one is not resumed [MQTT-4.1.0-2].
+        """
         if 0.0 < session.will_due <= now:
             self.wills.publish(session, now)
         # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].

@@ -31,7 +31,7 @@ from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.queue_terms import LATEST, MessageTerms
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
-from canopy_mqtt.core.routing.fanout import UNQUEUED, fits, share_qos
+from canopy_mqtt.core.routing.fanout import UNQUEUED, deliver_to_member, fits, share_qos
 from canopy_mqtt.core.routing.nodes import NodeSession
 from canopy_mqtt.core.session.retained_stream import RetainedStreams
 from canopy_mqtt.core.session.session import ClientAccount, Session
@@ -217,7 +217,7 @@ class ShareQueues:
         answer = queue.deliver(message, qos, False, NO_IDENTIFIERS, group)
         self.settle(queue)
         if answer == ACCEPTED and group.connected.count > 0:
-            queue.queue.crowd()
+            queue.queue.check_over_half()
         return answer
 
     def of(self, group: SharedGroup, session: Session, size: i64 = 0) -> ShareQueue | None:
@@ -426,9 +426,8 @@ class ShareQueues:
         send_buffer: SendBuffer,
     ) -> bool:
         """Send the first message of a queue to a member. False: it has no room for it."""
-        session, message, group = member.session, delivery.message, member.group
-        qos, retain = share_qos(message, member, verdicts), message.retain and member.retain_as_published
-        identifiers = subscription_identifiers(member)
+        session, message = member.session, delivery.message
+        qos = share_qos(message, member, verdicts)
         terms = session.message_terms if member.message_terms is None else member.message_terms
         window = session.window
         if isinstance(session, NodeSession) and session.in_flight_messages() >= AHEAD * i64(member.weight):
@@ -443,9 +442,10 @@ class ShareQueues:
         self._take(queue, delivery)
         if qos == 0 or session.upstream:
             # Converted for the upstream: the session does it all.
-            session.deliver(message, qos, retain, identifiers, group, member.message_terms)
+            deliver_to_member(member, queue.group, message, verdicts)
             return True
-        made = Delivery(message, qos, retain, identifiers, group)
+        retain = message.retain and member.retain_as_published
+        made = Delivery(message, qos, retain, subscription_identifiers(member), queue.group)
         made.order = delivery.order
         made.message_terms = terms
         made.since = delivery.since
@@ -540,15 +540,7 @@ def _of_client(session: Session) -> list[ShareQueue]:
 def give(
     load: QueueTotals, delivery: Delivery, member: Subscription, group: SharedGroup, verdicts: Verdicts | None
 ) -> None:
-    """Deliver to a member what another one had, or the queue, as its own subscription has it [MQTT-3.3.1-12]."""
-    message = delivery.message
+    """Deliver to a member what another one had, or the queue: the message keeps its place among those of the group."""
     load.kept_place = delivery.order
-    member.session.deliver(
-        message,
-        share_qos(message, member, verdicts),
-        message.retain and member.retain_as_published,
-        subscription_identifiers(member),
-        group,
-        member.message_terms,
-    )
+    deliver_to_member(member, group, delivery.message, verdicts)
     load.kept_place = 0

@@ -16,7 +16,7 @@ from mypy_extensions import i64
 
 from canopy_mqtt.core.accounts import Accounts, Room
 from canopy_mqtt.core.counters import UNLIMITED, QueueTotals
-from canopy_mqtt.core.hooks import Recorder, SubscriptionListener
+from canopy_mqtt.core.hooks import SubscriptionListener
 from canopy_mqtt.core.jobs import DROP_WORK, NODE_SHIFT, OUTDATED_WORK, REMOVAL, Budget, Job, Scheduler
 from canopy_mqtt.core.limits import Limits
 from canopy_mqtt.core.queues.queue_terms import MessageTerms
@@ -66,7 +66,6 @@ class SubscriptionTable(Job):
         self.listener: SubscriptionListener | None = None
         # True if SUBACKs may have to wait for it (`SubscriptionListener.waits`).
         self.confirms = False
-        self.tap: Recorder | None = None
         self.share_queues: ShareQueues | None = None  # the router's
         # Says at which other worker a share group lives, by its full name: the client identifier of that one, empty
         # for here. None: all live here.
@@ -126,7 +125,7 @@ class SubscriptionTable(Job):
     def add(self, session: Session, subscription: Subscription, group_name: str, topic_filter: str) -> None:
         """Add a new subscription of a session to its filter. The present turn is charged."""
         if self._leaving:
-            if self.tap is not None:
+            if self._totals.tap is not None:
                 self._end_namesake(session.client_id, subscription.topic_filter)
             self.work_off(DROPS_PAID)
         cache = self.cache
@@ -191,12 +190,22 @@ class SubscriptionTable(Job):
             group.place(subscription)
 
     def drop(self, subscription: Subscription) -> i64:
-        """Take a subscription away from its filter, and the filter with the last one. Its session has let go of it.
+        """Take away a subscription that its session has let go of. Return the bytes of the trie that went."""
+        account = subscription.session.account
+        before: i64 = account.filters
+        freed: i64 = self._discard(subscription)
+        account.fit()
+        self._room.change(account.owner, int(account.filters - before))
+        return freed
+
+    def _discard(self, subscription: Subscription) -> i64:
+        """Take a subscription away from its filter, and the filter with the last one; its room is still held.
 
         The bytes of the trie that went.
         """
         entry = subscription.entry
         assert entry is not None
+        session = subscription.session
         group = subscription.group
         own: i64 = SUBSCRIPTION_BYTES
         if group is not None:
@@ -205,13 +214,14 @@ class SubscriptionTable(Job):
         if subscription.message_terms is not None:
             own += SUB_QUEUE_BYTES
         self.count -= 1
-        self.charge(subscription.session, -own, -entry.cost)
+        self.own_bytes -= own
+        session.account.filters -= own + entry.cost
         held: i64 = self.trie.bytes
         if self.listener is not None:
             self.listener.unsubscribed(subscription, entry.topic_filter)
         self.cache.discard(entry, subscription)
         if group is not None and group.queue is not None and self.share_queues is not None:
-            self.share_queues.left(group, subscription.session)
+            self.share_queues.left(group, session)
         return held - self.trie.bytes
 
     # -- the ends of sessions ------------------------------------------------------------------------------------------
@@ -247,15 +257,20 @@ class SubscriptionTable(Job):
     def end_some(self, session: Session, most: i64) -> i64:
         """Take away up to `most` subscriptions of a session that is over. Return as how many they count."""
         subscriptions = session.subscriptions
+        account = session.account
+        before: i64 = account.filters
+        tap = self._totals.tap
         done: i64 = 0
         while subscriptions and done < most:
             _, subscription = subscriptions.popitem()
-            if self.tap is not None:
-                self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
-            freed: i64 = self.drop(subscription)
+            if tap is not None:
+                tap.unsubscribed(session.client_id, subscription.topic_filter, True)
+            freed: i64 = self._discard(subscription)
             if subscription.message_terms is not None:
                 self._totals.aging.pop(subscription.message_terms, None)
             done += 1 + (freed >> DROP_NODES)
+        # Once for all of them.
+        self._room.change(account.owner, int(account.filters - before))
         if not subscriptions:
             # An empty dict keeps the room that it had; a route may refer to the session until it is refreshed.
             session.subscriptions = {}

@@ -81,7 +81,6 @@ class WillQueue(Job):
         self._pressed = False
         # How often queues had become half full when the present turn began.
         self._half_full: i64 = 0
-        self._backed_up: i64 = 0
         # Those that wait for their turn, in their order.
         self.line: dict[LoneWill, None] = {}
 
@@ -89,10 +88,12 @@ class WillQueue(Job):
         """Note that the writers have had their turns."""
         self._pressed = self._fanout.broadcasting
         self._half_full = self._counters.half_full
-        self._backed_up = self._counters.backed_up
 
-    def left(self, session: Session, now: float) -> None:
-        """The connection that a session's will is about has ended: publish it now, or set the time for that."""
+    def connection_ended(self, session: Session, now: float) -> None:
+        """Publish a session's will at the end of its connection, or after its Will Delay Interval.
+
+        The delay is at most the Session Expiry Interval: the end of the session publishes the will (section 3.1.3.2.2).
+        """
         will = session.will
         if will is None:
             return
@@ -102,20 +103,20 @@ class WillQueue(Job):
         if delay == 0:
             self.publish(session, now)
         elif kept is not None and shared is not None:
-            self.forget(session)
+            self.revoke(session)
             shared.will_ended(kept, delay)
         else:
             session.will_due = now + delay
             if session.journal is not None:
                 session.journal.will_set(session.client_id, will, session.will_due)
 
-    def forget(self, session: Session) -> None:
-        """A session's will is not to be published any more."""
+    def revoke(self, session: Session) -> None:
+        """Take a session's will away: its client has sent DISCONNECT 0x00, or has resumed the session in time."""
         session.will_due = session.grace_from = 0.0
         if session.will is not None:
             if session.will_alone:
                 session.will_alone = False
-                self._forget(session.client_id)
+                self._clear(session.client_id)
             elif session.journal is not None:
                 session.journal.will_cleared(session.client_id)
             session.will = None
@@ -123,24 +124,23 @@ class WillQueue(Job):
                 self._table.count(session)
 
     def publish(self, session: Session, now: float) -> None:
-        """Publish a session's will, if it has one; in a turn to come where those before it have half filled a queue."""
+        """Publish a session's will, if it has one: now, or in a later turn (`submit`).
+
+        One that waits for `store.will_grace` goes on waiting when its session has ended before.
+        """
         will = session.will
         due = session.will_due if 0.0 < session.grace_from <= now else 0.0
-        self.forget(session)
+        if not session.ended or session.will_alone:
+            self.revoke(session)  # else the journal knows that the session has gone, and its will with it
         if will is None:
             return
         if session.ended and due > now:
-            # Its client has time to come back (`will_grace`), longer than the session lasts.
             self.hold(session.client_id, session.principal, will, due)
             return
         kept = session.claim.take_will() if session.claim is not None else None
-        self._publish(will, session.client_id, session, session.principal, now, kept)
+        self.submit(will, session.client_id, session, session.principal, now, kept)
 
-    def fell_due(self, kept: object, will: Will, client_id: str, principal: Principal, now: float) -> None:
-        """A will is due that the store that brokers share knows by `kept`: this broker publishes it."""
-        self._publish(will, client_id, None, principal, now, kept)
-
-    def _publish(
+    def submit(
         self,
         will: Will,
         client_id: str,
@@ -151,7 +151,8 @@ class WillQueue(Job):
     ) -> None:
         """Publish a will, or let it wait for its turn.
 
-        Not if its client, who is `principal`, may do that no more: it could when it connected.
+        Not if its client, who is `principal`, may do that no more: it could when it connected. `kept`: by what the
+        store that brokers share knows it, which has told this broker that it is due; None: it is in none.
         """
         if self._pressed or self._fanout.broadcasting:
             name = ""
@@ -163,71 +164,72 @@ class WillQueue(Job):
                 journal.will_alone(name, principal, will, now)
             self._wait(LoneWill(will, client_id, session, principal, name, 0.0, kept))
             return
-        message = self._message(will, client_id, session, principal, now)
+        # The message is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties,
+        # the user's among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10]; its message expiry
+        # counts from its publication (section 3.1.3.2.4).
+        expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
+        topic = will.topic.encode()
+        whole = Message(topic, will.payload, will.qos, will.retain, will.properties, expires_at, client_id)
+        message: Message | None = whole
+        permissions = self._router.permissions
+        if topic[0] == DOLLAR or permissions is not None or self._counters.load.message_hook is not None:
+            message = self._allowed(whole, session, principal)
         if kept is None:
             if message is not None:
                 self._send(message, session, 0)
         elif message is None:
-            self._end(kept)
+            self._discard_kept(kept)
         else:
-            live = partial(self._live, LoneWill(will, client_id, session, principal, "", 0.0, None, message))
+            live = partial(self._send_live, LoneWill(will, client_id, session, principal, "", 0.0, None, message))
             self._router.keep_will(kept, message, session, live)
 
-    def _live(self, published: LoneWill) -> None:
+    def _send_live(self, published: LoneWill) -> None:
         """The store that brokers share has published a will: send it to all who have it live, or let it wait."""
         if self._pressed or self._fanout.broadcasting:
             self._wait(published)
         elif published.message is not None:
             self._send(published.message, published.session, KEPT)
 
-    def _message(
-        self, will: Will, client_id: str, session: Session | None, principal: Principal, now: float
-    ) -> Message | None:
-        """Return the message of a will; None: it is not to be published."""
-        # The message is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties,
-        # the user's among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10]; its message expiry
-        # counts from its publication (section 3.1.3.2.4).
-        expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
-        topic = will.topic.encode()
-        message = Message(topic, will.payload, will.qos, will.retain, will.properties, expires_at, client_id)
-        if topic[0] == DOLLAR and is_system(topic) and not self._bridge_states.may_send_will(topic, client_id):
+    def _allowed(self, message: Message, session: Session | None, principal: Principal) -> Message | None:
+        """Return the message of a will as access control and a plug-in let it be published; None: they do not."""
+        topic = message.topic
+        if is_system(topic) and not self._bridge_states.may_send_will(topic, message.publisher):
             return None
         permissions = self._router.permissions
         hook = self._counters.load.message_hook
         if hook is not None or (permissions is not None and not permissions.steady):
             # How long they take is not known.
             self._router.budget.look()
-        if permissions is not None and not permissions.asked.may_publish(principal, will.topic, will.qos, will.retain):
+        if permissions is not None and not permissions.asked.may_publish(
+            principal, topic.decode(), message.qos, message.retain
+        ):
             self._counters.denied_publishes += 1
             self._refused(message, session, principal, reason_codes.NOT_AUTHORIZED, "")
             return None
-        if hook is not None:
-            changed = hook.publish(principal, message, True)
-            if changed is None:
-                self._refused(message, session, principal, hook.reason_code, "a plug-in")
-                return None
-            message = changed
-        return message
+        if hook is None:
+            return message
+        changed = hook.publish(principal, message, True)
+        if changed is None:
+            self._refused(message, session, principal, hook.reason_code, "a plug-in")
+        return changed
 
     def _send(self, message: Message, session: Session | None, packet_id: int) -> None:
-        counters = self._counters
-        half_full = counters.half_full
-        backed_up = counters.backed_up
+        half_full = self._counters.half_full
         self._router.publish(message, session, False, packet_id)
-        if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.broadcasting:
+        if self._counters.half_full != half_full or self._fanout.broadcasting:
             self._pressed = True
 
     def _wait(self, waiting: LoneWill) -> None:
         self.line[waiting] = None
         self._router.jobs.submit(WILLS, self)
 
-    def _end(self, kept: object) -> None:
-        """A will that the store that brokers share has is not to be published."""
+    def _discard_kept(self, kept: object) -> None:
+        """Tell the store that brokers share not to publish a will that it has."""
         if self._router.shared is not None:
             self._router.shared.will_ended(kept, -1)
 
-    def _forget(self, name: str) -> None:
-        """A will that is alone is over."""
+    def _clear(self, name: str) -> None:
+        """Have the journal forget a will that stands without a session."""
         journal = self._router.journal
         if journal is not None:
             journal.will_cleared(name)
@@ -244,48 +246,48 @@ class WillQueue(Job):
         if new and journal is not None:
             journal.will_alone(client_id, principal, will, due)
 
-    def called_off(self, session: Session, now: float) -> None:
-        """A client begins anew where its session was: a will that waits for `will_grace` alone is not published."""
+    def revoke_in_grace(self, session: Session, now: float) -> None:
+        """Take a will away that waits for `store.will_grace` alone: its client is back, with Clean Start."""
         if 0.0 < session.grace_from <= now:
-            self.forget(session)
+            self.revoke(session)
 
-    def back(self, client_id: str, user_name: str | None, now: float) -> None:
-        """A client connects: the will of this identifier that is held is not published; another user's is, now."""
-        held = self._let_go(client_id)
+    def client_returned(self, client_id: str, user_name: str | None, now: float) -> None:
+        """Take the held will of a client identifier away, since its client connects; publish that of another user."""
+        held = self._take_held(client_id)
         if held is not None and held.principal.user_name != user_name:
-            self._publish(held.will, client_id, None, held.principal, now)
+            self.submit(held.will, client_id, None, held.principal, now)
 
-    def fall_due(self, held: LoneWill, now: float) -> None:
-        """The client has not come back."""
-        self._let_go(held.client_id)
-        self._publish(held.will, held.client_id, None, held.principal, now)
+    def publish_held(self, held: LoneWill, now: float) -> None:
+        """Publish a held will: its client has not come back in time."""
+        self._take_held(held.client_id)
+        self.submit(held.will, held.client_id, None, held.principal, now)
 
     def drop(self, will: LoneWill) -> bool:
         """One that is held or waits is not to be published. False: it was, or its client is back."""
         if will.due > 0.0:
             if self.held.get(will.client_id) is not will:
                 return False
-            self._let_go(will.client_id)
+            self._take_held(will.client_id)
             return True
         if will not in self.line:
             return False
         del self.line[will]
         if will.name:
-            self._forget(will.name)
+            self._clear(will.name)
         if will.kept is not None:
-            self._end(will.kept)
+            self._discard_kept(will.kept)
         return True
 
-    def _let_go(self, client_id: str) -> LoneWill | None:
+    def _take_held(self, client_id: str) -> LoneWill | None:
         held = self.held.pop(client_id, None)
         if held is not None:
             self._deadlines.cancel(held)
             self._table.let_go_of_will(client_id)
-            self._forget(client_id)
+            self._clear(client_id)
         return held
 
-    def wait_again(self, name: str, principal: Principal, will: Will) -> None:
-        """A will waited for its turn when the broker died."""
+    def restore_waiting(self, name: str, principal: Principal, will: Will) -> None:
+        """Put a will that a store kept in line: it waited for its turn when the broker died."""
         number, _, client_id = name.removeprefix(WAITING).partition("/")
         if number.isdigit():
             self._number = max(self._number, int(number))
@@ -298,18 +300,18 @@ class WillQueue(Job):
         counters = self._counters
         line = self.line
         while line and not self._pressed and not self._fanout.broadcasting and not budget.spent():
-            if counters.half_full != self._half_full or counters.backed_up != self._backed_up:
+            if counters.half_full != self._half_full:
                 break
             waiting = next(iter(line))
             del line[waiting]
             budget.used += DUE_WORK
             if waiting.name:
-                self._forget(waiting.name)
+                self._clear(waiting.name)
             if waiting.message is not None:
                 self._send(waiting.message, waiting.session, KEPT)
             else:
                 now = counters.load.now
-                self._publish(waiting.will, waiting.client_id, waiting.session, waiting.principal, now, waiting.kept)
+                self.submit(waiting.will, waiting.client_id, waiting.session, waiting.principal, now, waiting.kept)
         return not line
 
     def _refused(

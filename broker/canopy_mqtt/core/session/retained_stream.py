@@ -20,7 +20,7 @@ from canopy_mqtt.core.queues.delivery import Delivery
 from canopy_mqtt.core.queues.message import HEADROOM, Message
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.topics.subscription import NO_IDENTIFIERS, Subscription
-from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree, TopicNode
+from canopy_mqtt.core.topics.topic_tree import TopicCursor, TopicNode, TopicTree
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.routing.share_queues import ShareSource
@@ -55,7 +55,7 @@ class RetainedStream:
     """The retained messages for one subscription, of the topics that exist when it begins."""
 
     def __init__(
-        self, subscription: Subscription, tree: RetainedTree, permissions: Permissions | None, since: i64 = -1
+        self, subscription: Subscription, tree: TopicTree, permissions: Permissions | None, since: i64 = -1
     ) -> None:
         """`since`: the number of the last publish before it was subscribed; -1: of the last one."""
         self.subscription = subscription
@@ -67,7 +67,7 @@ class RetainedStream:
         self.waited = since >= 0
         self._epochs: i64 = -1 if permissions is None else _epochs(permissions)
         # Over the topics that its filter matches. Made when it is the stream's turn: thousands may wait for theirs.
-        self.walk: RetainedCursor | None = None
+        self.walk: TopicCursor | None = None
         # Taken from the cursor and not sent yet: the last one goes first.
         self.ahead: list[TopicNode] = []
 
@@ -139,7 +139,7 @@ class RetainedStreams:
                 if cursor is None:
                     entry = subscription.entry
                     assert entry is not None
-                    cursor = stream.walk = RetainedCursor(stream.tree, entry.topic_filter, stream.youngest)
+                    cursor = stream.walk = TopicCursor(stream.tree, entry.topic_filter, stream.youngest)
                 if not cursor.done:
                     before = cursor.steps
                     nodes = cursor.take(AHEAD)

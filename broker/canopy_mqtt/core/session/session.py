@@ -28,7 +28,7 @@ from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.core.queues.send_window import SendWindow
 from canopy_mqtt.core.session.retained_stream import STEP, RetainedStream, RetainedStreams
 from canopy_mqtt.core.topics.subscription import SharedGroup, Subscription
-from canopy_mqtt.core.topics.topic_tree import RetainedTree
+from canopy_mqtt.core.topics.topic_tree import TopicTree
 
 if TYPE_CHECKING:
     from canopy_mqtt.core.queues.delivery import InFlight
@@ -53,7 +53,7 @@ class Session:
         self.journal: Journal | None = None
         # The terms that are about single messages; the others are the queue's.
         self.message_terms: MessageTerms | None = None
-        # The ledger of what did not go through the present send buffer; what was dropped anywhere is in `ledger`.
+        # All messages that were offered to it; what was dropped is in `ledger`, and see `delivered_in_all`.
         self.offered: i64 = 0
         # No topic aliases are used, so that frames can be shared; and whether a QoS 0 frame may go straight to the
         # send buffer: none waits here that it would overtake either, and no terms hold for it but the queue's.
@@ -69,7 +69,7 @@ class Session:
         self._counters = counters
         self.policy, self._max_messages, self._max_bytes = DROP_NEWEST, max_messages, max_bytes
         self._send_quota = 0
-        self.delivered: i64 = 0  # see `offered`
+        self.delivered: i64 = 0  # on earlier connections
         # The client of the present connection, or of the last one.
         self.principal = who or Principal(client_id=client_id)
         self.terms: QueueTerms | None = None  # of its client, by settings and rules (`QueueLimits.apply`)
@@ -230,13 +230,16 @@ class Session:
         self.attached_at = self.totals.now
 
     def resume(self, now: float) -> None:
-        """Send again what was in flight when the last connection ended, then the queued messages (section 4.4)."""
+        """Send again what was in flight when the last connection ended, then the queued messages (section 4.4).
+
+        `protocol.subscribe.resume` calls it once the CONNACK is queued.
+        """
         send_buffer = self.send_buffer
         if send_buffer is None:
             return
         if self.made_window is not None:
             self.made_window.begin_resend(send_buffer, self.version)
-        self.go_on(now)
+        self.fill_and_flush(now)
 
     def detach(self, send_buffer: SendBuffer) -> None:
         """The connection ended: drop its QoS 0 messages, count what was written, and keep QoS 1 and 2 in flight."""
@@ -307,7 +310,7 @@ class Session:
                 queue = self.queue
             self.account.fit()
             qos0: i64 = queue.qos0
-            answer = queue.make_room_in(send_buffer, message_terms, message, qos, retain, identifiers, group)
+            answer = queue.apply_terms(send_buffer, message_terms, message, qos, retain, identifiers, group)
             if queue.qos0 != qos0:
                 self.update_fast_path()
             if answer == ACCEPTED and self.asked_link is not None:
@@ -356,7 +359,7 @@ class Session:
             self.streams.missed(message.topic)
         return cause
 
-    def room(self, count: i64, size: i64) -> i64:
+    def sendable(self, count: i64, size: i64) -> i64:
         """Return how many messages of `size` bytes, at most `count`, `send_now` or `send_run` would send now.
 
         0 as well where it is not the common case: the client is there, nothing waits, no store keeps the session.
@@ -372,10 +375,10 @@ class Session:
             or self.upstream
         ):
             return 0
-        return self.window.room(count, size, send_buffer)
+        return self.window.sendable(count, size, send_buffer)
 
     def send_now(self, message: Message, qos: i64) -> None:
-        """`deliver` for the common case of QoS 1 and 2, for a subscription without options: see `room`."""
+        """`deliver` for the common case of QoS 1 and 2, for a subscription without options: see `sendable`."""
         send_buffer = self.send_buffer
         assert send_buffer is not None
         self.offered += 1
@@ -442,7 +445,7 @@ class Session:
 
     @property
     def backlog(self) -> bool:
-        """True if `pump` may have something to do."""
+        """True if `refill` may have something to do."""
         queue, window = self.made_queue, self.made_window
         if queue is not None and queue.pending is not None:
             return True
@@ -450,18 +453,18 @@ class Session:
             return True
         return self.send_buffer is not None and self.send_buffer.expired is not None
 
-    def pump(self, now: float) -> bool:
-        """A turn of the writer: fill the buffer from the queue, as far as the window and the buffer have room.
-
-        True when there is more that could go, and only fairness to others ended this turn.
-        """
+    def refill(self, now: float) -> bool:
+        """Fill the send buffer in a turn of the connection's writer (`fill`), with a new bound on retained messages."""
         if self.streams is not None:
-            # A new turn has its own bound: each turn of the writer, and not each acknowledgement.
             self.streams.left = STEP
         return self.fill(now)
 
     def fill(self, now: float) -> bool:
-        """`pump` within the rest of the turn: a thousand acknowledgements in one read share one."""
+        """Move to the send buffer what has room there: what is sent again, what waits, then retained messages.
+
+        True when there is more that could go, and only the bound of a turn has ended this one. Retained messages have
+        one bound for each turn of the writer: a thousand acknowledgements in one read share it.
+        """
         send_buffer = self.send_buffer
         if send_buffer is None or send_buffer.closed:
             return False
@@ -479,7 +482,7 @@ class Session:
                 window = self.window
             qos0: i64 = queue.qos0
             if permissions is not None:
-                queue.doubt(permissions, self.principal)
+                queue.begin_review(permissions, self.principal)
             all_sent = window.send_waiting(queue, send_buffer, now)
             if queue.disk is not None:
                 queue.ask_disk(send_buffer)
@@ -496,7 +499,7 @@ class Session:
         del delivery
         return True
 
-    def start_stream(self, subscription: Subscription, tree: RetainedTree, since: i64 = -1) -> None:
+    def start_stream(self, subscription: Subscription, tree: TopicTree, since: i64 = -1) -> None:
         """Begin to stream the matching retained messages of a tree. A stream in progress begins anew in its turn.
         `since`: see `RetainedStream`."""
         streams = self.streams = self.streams or RetainedStreams()
@@ -524,17 +527,17 @@ class Session:
     def on_ack(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
         """A PUBACK, PUBREC or PUBCOMP was received: see `SendWindow`, also for its exceptions."""
         if self.window.on_ack(kind, packet_id, reason_code, self.send_buffer, self.version):
-            self.go_on(now)
+            self.fill_and_flush(now)
 
     def on_acks(self, kind: i64, data: bytes, start: i64, now: float) -> i64:
         """Several consecutive ones: see `SendWindow.on_acks`."""
         at = self.window.on_acks(kind, data, start, self.send_buffer)
         if at != start and kind != PUBREC:
-            self.go_on(now)
+            self.fill_and_flush(now)
         return at
 
-    def go_on(self, now: float) -> None:
-        """There is more room than before: fill the send buffer."""
+    def fill_and_flush(self, now: float) -> None:
+        """Fill the send buffer, in which there is more room than before; its writer goes on where a turn has ended."""
         send_buffer = self.send_buffer
         if self.backlog and self.fill(now) and send_buffer is not None:
             send_buffer.schedule_flush()

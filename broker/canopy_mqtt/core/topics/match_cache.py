@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.codec.topic_names import has_control, is_within
 from canopy_mqtt.core.topics.subscription import FilterEntry, Recipient, SharedGroup, Subscription
-from canopy_mqtt.core.topics.topic_tree import RetainedCursor, RetainedTree
+from canopy_mqtt.core.topics.topic_tree import TopicCursor, TopicTree
 from canopy_mqtt.core.topics.trie import Trie
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ class Route:
     """
 
     def __init__(self, topic: bytes, entries: list[FilterEntry], changes: Changes) -> None:
-        # What each message reads. `as_of` and `stamp`: the count of changes, and the permissions, of the recipients.
+        # What each message reads. The recipients are right while `as_of` is the count of all changes (`Changes.count`)
+        # and `stamp` that of the permissions; else `Fanout.route` has them looked at, and computed anew if `built_of`
+        # is not `version` any more.
         self.as_of: i64 = -1
         self.stamp: i64 = -1
         # The one filter of a topic whose messages all of its subscribers may have, if it has no share group: bursts to
@@ -221,7 +223,7 @@ class MatchCache:
         self.outdated: i64 = 0  # to be matched again at the next look-up, because of a wide filter
         self.turned_away: int = 0  # by the doorkeeper of the full cache, those admitted at random counted with them
         self.routes: dict[bytes, Route] = {}  # as they stand, by topic: see `renew`
-        self._index = RetainedTree()
+        self._index = TopicTree()
         self._clock: list[Route | None] = []
         self._free: list[int] = []  # places on the clock that dropped routes left
         self._hand: int = 0
@@ -357,7 +359,7 @@ class MatchCache:
     def clear(self) -> None:
         """Discard all routes. 16,384 take some milliseconds: for what an operator does, not for what a client can."""
         self.routes = {}
-        self._index = RetainedTree()
+        self._index = TopicTree()
         self._clock = []
         self._free = []
         self._hand = 0
@@ -432,7 +434,7 @@ class MatchCache:
 
     def _extend(self, entry: FilterEntry) -> None:
         """Add the entry of a new filter to the routes of the topics that it matches."""
-        cursor = RetainedCursor(self._index, entry.topic_filter, self._index.youngest)
+        cursor = TopicCursor(self._index, entry.topic_filter, self._index.youngest)
         found: i64 = 0
         while not cursor.done:
             if found >= MAX_EXTENDED or cursor.steps >= MAX_WALKED:

@@ -1,6 +1,6 @@
 """A tree of topic names with a value for each, searched by topic filter.
 
-The retained messages are in a `RetainedTree` (section 3.3.1.3), and the match cache has another one to find the cached
+The retained messages are in a `TopicTree` (section 3.3.1.3), and the match cache has another one to find the cached
 topics that a new filter matches. Values are opaque. Topics and filters are valid, and the caller handles expiry.
 """
 
@@ -111,7 +111,7 @@ class Children:
                 self.ordered = None
 
 
-class RetainedTree:
+class TopicTree:
     """Topics with a value each: see the top of this file.
 
     Promises:
@@ -253,9 +253,9 @@ class RetainedTree:
             at = end + 1
         return node.value is not None
 
-    def walk(self, topic_filter: str) -> RetainedCursor:
+    def walk(self, topic_filter: str) -> TopicCursor:
         """A cursor over the topics that match a well-formed filter, in no particular order."""
-        return RetainedCursor(self, topic_filter, self.youngest)
+        return TopicCursor(self, topic_filter, self.youngest)
 
     def matching(self, topic_filter: str) -> list[TopicNode]:
         """All nodes that match a filter, at once. For short answers; a client's subscription wants `walk`."""
@@ -277,14 +277,14 @@ class Frame:
         self.after: i64 = 0  # the number of the last child seen; 0 for none
 
 
-class RetainedCursor:
+class TopicCursor:
     """A search in progress. It holds no lock and needs no closing: drop it when it is no longer needed.
 
     `youngest`: it passes over what was created after that node, as if it had begun then. `reserved`: a leading wildcard
     sees topics that begin with `$`, too.
     """
 
-    def __init__(self, tree: RetainedTree, topic_filter: str, youngest: i64, reserved: bool = False) -> None:
+    def __init__(self, tree: TopicTree, topic_filter: str, youngest: i64, reserved: bool = False) -> None:
         self.topic_filter = topic_filter
         self.done: bool = False
         self.steps: int = 0  # nodes looked at so far

@@ -15,7 +15,7 @@ from canopy_mqtt.core.codec.topic_names import matches
 from canopy_mqtt.core.queues.delivery import DROPPED
 from canopy_mqtt.core.queues.message import Message
 from canopy_mqtt.core.routing.router import Router
-from canopy_mqtt.core.topics.topic_tree import RetainedCursor
+from canopy_mqtt.core.topics.topic_tree import TopicCursor
 from canopy_mqtt.core.topics.trie import Trie, create
 from canopy_mqtt.links.protocol.session import UplinkSession
 
@@ -76,7 +76,7 @@ class Replays:
         self._latest = 0.0
         # Filters that were withdrawn, and how far the work on the first of them is; whether there are too many.
         self._going: dict[str, None] = {}
-        self._cursor: RetainedCursor | None = None
+        self._cursor: TopicCursor | None = None
         self._sweep = False
         # What has not come again, and goes.
         self._leaving: list[Message] = []
@@ -273,7 +273,7 @@ class Replays:
         ):
             router.retained_store.drop(name)
 
-    def _walk(self, topic_filter: str) -> RetainedCursor:
+    def _walk(self, topic_filter: str) -> TopicCursor:
         mapping = self._session.mapping
         return self._router.retained.walk(mapping.local + topic_filter[len(mapping.remote) :])
 

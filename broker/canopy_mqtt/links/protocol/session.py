@@ -26,7 +26,7 @@ from canopy_mqtt.core.routing.links import UPLINKS, has_looped, visited, with_ho
 from canopy_mqtt.core.routing.nodes import NODE_LINKS, NODES
 from canopy_mqtt.core.session.session import Session
 from canopy_mqtt.core.topics.subscription import SharedGroup
-from canopy_mqtt.core.topics.topic_tree import RetainedTree
+from canopy_mqtt.core.topics.topic_tree import TopicTree
 from canopy_mqtt.links.filters.declarer import FIRST_ID
 from canopy_mqtt.links.filters.mapping import Mapping
 from canopy_mqtt.links.protocol.poison_messages import PoisonMessageDetector
@@ -196,11 +196,11 @@ class UplinkSession(Session):
     # -- one by one ----------------------------------------------------------------------------------------------------
 
     def fill(self, now: float) -> bool:
-        """Fill the send buffer, as `Session.pump`; on trial `send_alone` does that."""
+        """Fill the send buffer, as `Session.refill`; on trial `send_alone` does that."""
         if not self.trial.on:
             return super().fill(now)
         if self.window.held is not None:
-            self.window.held.go_on()
+            self.window.held.send_ready()
         return False
 
     def unacknowledged(self) -> list[Delivery]:
@@ -336,7 +336,7 @@ class UplinkSession(Session):
         self.trial.over()
         self.window.reopen()
         self._release_qos0()
-        self.go_on(now)
+        self.fill_and_flush(now)
 
     def forgive(self) -> None:
         """The link leads to another upstream from its next connection on."""
@@ -367,7 +367,7 @@ class UplinkSession(Session):
             self.delivered -= 1
         self.ledger.lost(REFUSED, 1)
 
-    def begin_anew(self, retained: RetainedTree) -> None:
+    def begin_anew(self, retained: TopicTree) -> None:
         """The upstream has no session of ours: what is in flight goes as if for the first time, and what is retained.
 
         A QoS 2 message that it had received (PUBREC) is its own since, and not sent again [MQTT-4.4.0-1].

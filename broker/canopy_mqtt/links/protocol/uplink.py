@@ -222,7 +222,7 @@ class Uplink(Peer):
         self.unfinished = False
         self.hurried = False
         while self.state != CLOSED:
-            if budget.spent() or counters.half_full != half_full or counters.backed_up != backed_up:
+            if budget.spent() or counters.half_full != half_full:
                 self.unfinished = decoder.end < len(decoder.buffer)
                 if self.unfinished:
                     self.hurried = counters.backed_up != backed_up
@@ -248,7 +248,7 @@ class Uplink(Peer):
         """Queue messages that waited for room, after the writer took a batch. Return True if it should take another."""
         self.router.counters.load.now = now
         self.look(now)
-        more = self.state == CONNECTED and self.session.backlog and self.session.pump(now)
+        more = self.state == CONNECTED and self.session.backlog and self.session.refill(now)
         return more or not self.send_buffer.empty
 
     def ping(self, now: float) -> None:

@@ -16,13 +16,14 @@ from mypy_extensions import i64
 from canopy_mqtt import sockets
 from canopy_mqtt.core import causes
 from canopy_mqtt.core.hooks import Origin
+from canopy_mqtt.core.jobs import BYTES_SHIFT, ITEM_WORK, WRITE_WORK
 from canopy_mqtt.core.protocol.server_protocol import LARGE_READ, ServerProtocol
 from canopy_mqtt.core.queues.send_buffer import SendBuffer
 from canopy_mqtt.net.connections import ends, time_limits
 from canopy_mqtt.net.connections.admission import ListenerTerms
 from canopy_mqtt.net.connections.connection_table import ConnectionTable
 from canopy_mqtt.net.connections.ends import ABORT, CLOSE, DRAINED, FLUSHING, LEFT, OPEN, PEER_CLOSED, SOCKET_LOST, TURN
-from canopy_mqtt.net.rounds import LARGE, LITTLE, MUCH, Rounds
+from canopy_mqtt.net.rounds import LARGE, LITTLE, MUCH, NOTED, Rounds
 from canopy_mqtt.net.stream import FULL_READ, LINGER, Stream, peer_name
 from canopy_mqtt.net.timers import Endpoint
 
@@ -326,9 +327,13 @@ class Connection(Endpoint):
             if send_buffer.fresh:
                 most = min(most, sockets.FRESH_BYTES)
         data = send_buffer.take(most, now)
-        if len(data) > 0:
+        size: i64 = len(data)
+        if size > 0:
             stream.send(data)
-        rounds.charge_write(things, len(data))
+        rounds.counters.bytes_sent += size
+        rounds.written += WRITE_WORK + ITEM_WORK * things + (size >> BYTES_SHIFT)
+        if rounds.written >= NOTED:
+            rounds.note_writes()
         session = self.protocol.session
         if (
             session is not None

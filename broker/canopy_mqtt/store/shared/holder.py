@@ -177,7 +177,7 @@ class Holder:
             self.move()
             return
         if self.attempt.session is not None:
-            self._place.router.wills.forget(self.attempt.session)
+            self._place.router.wills.revoke(self.attempt.session)
         self._move()
 
     def left(self) -> None:
@@ -208,7 +208,7 @@ class Holder:
             if each.record == number and each.attempts == 0:
                 session.offered -= 1
                 session.window.finish(each)
-                session.go_on(self._place.now())
+                session.fill_and_flush(self._place.now())
                 return
 
     def _sent(self) -> None:

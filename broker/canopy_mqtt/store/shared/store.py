@@ -336,7 +336,7 @@ class SharedStore(Store):
 
     def publish_will(self, will: DueWill) -> None:
         principal = self._principal(will.client_id, will.principal)
-        self.router.wills.fell_due(will.will, records.due_will(will), will.client_id, principal, self.now())
+        self.router.wills.submit(records.due_will(will), will.client_id, None, principal, self.now(), will.will)
 
     async def count(self) -> None:
         await self._holdings.turn(asyncio.get_running_loop().time)
