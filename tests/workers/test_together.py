@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
 from canopy_mqtt.security.passwords.hashes import make
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, Peer
@@ -106,6 +108,34 @@ async def test_a_user_keeps_as_much_at_all_workers_as_at_one_process(stack: Asyn
             else:
                 refused[number] += 1
     assert kept <= most
+
+
+@pytest.mark.parametrize("limit", ["limits.max_user_bytes=40_000", "retained.max_messages=60"])
+async def test_all_workers_have_what_the_clients_of_one_may_retain(
+    stack: AsyncExitStack, tmp_path: Path, limit: str
+) -> None:
+    """What that one has charged to three users, another one does not charge to an account of its own."""
+    users = tmp_path / "users"
+    users.write_text("".join(f"u{user}:{make(b'right', 'pbkdf2-sha512', 1)}\n" for user in range(4)))
+    table = f'authenticator=[{{type = "password-file", path = "{users}"}}]'
+    crew = await Crew.started(stack, 2, "--set", table, "--set", limit)
+
+    async def join(name: str, user: int, *filters: tuple[str, int]) -> Peer:
+        return await crew.join(name, *filters, user=f"u{user}", password=b"right")
+
+    hears = await join(next(crew.names(0)), 3, ("kept/#", 1))
+    names = crew.names(1)
+    peers = [await join(next(names), user) for user in range(3)]
+    for number in range(40):
+        for user, peer in enumerate(peers):
+            await peer.publish(f"kept/{number}/{user}", b"x", qos=1, retain=True)
+            await hears.message()
+    kept: list[set[str]] = []
+    for worker in range(2):
+        peer = await join(next(crew.names(worker, "looks")), 3, ("kept/#", 1))
+        kept.append({each.topic for each in (await peer.message(), *(await peer.fence()))})
+    assert kept[0] == kept[1]
+    assert len(kept[0]) > 55
 
 
 async def test_clients_that_are_not_accepted_keep_none_out(stack: AsyncExitStack, tmp_path: Path) -> None:
