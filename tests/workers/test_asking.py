@@ -72,7 +72,9 @@ async def test_who_hangs_is_waited_for_once(tmp_path: Path) -> None:
             await asyncio.wait_for(siblings.ask("w1", "anything", patience=3_600.0), 30.0)
 
 
-async def test_what_nobody_waits_for_is_not_done(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_done_for_a_question_whose_time_is_over(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that stood still finds what it was asked meanwhile."""
     done: list[str] = []
 

@@ -74,8 +74,8 @@ class Account:
         self.name = name
         self.user = user
         self.internal = internal
-        # It has what another node has retained here, and has charged to an account of its own: the whole alone bounds
-        # it, or nodes would have different messages.
+        # An account of what another node has retained here, and has charged to its publishers there: the whole alone
+        # bounds it, or nodes would have different messages.
         self.node = name.startswith(NODE_ACCOUNT)
         self.held: list[int] = [0] * len(ROOMS)
         # What stands for it in the heap of each room, while it holds something there.

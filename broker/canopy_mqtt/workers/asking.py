@@ -2,7 +2,7 @@
 
 Owns the socket at which one process answers. Promises: a question waits no longer than its patience; a process that did
 not answer in that time is not asked again for `SILENT` seconds, so that one process that hangs holds up no line of
-requests; nothing is done for a question that nobody waits for any more. Times are those of the system's monotonic
+requests; a process does nothing for a question whose time is over. Times are those of the system's monotonic
 clock, which all processes have.
 """
 

@@ -22,8 +22,8 @@ try again."""
 
 
 class _Refused:
-    """Whether an account was refused some of a room in the last half minute: in its worker's part it was above 16 times
-    what is free there, or there was none."""
+    """Knows whether an account was refused some of a room in the last half minute: in its worker's part it was above 16
+    times what is free there, or there was none."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -57,7 +57,7 @@ class Totals:
 
     @property
     def _pages(self) -> Pages | None:
-        """What waits on disk alone, if there is a store."""
+        """Return the sums of what waits on disk alone; None: there is no store."""
         journal = self._server.router.counters.load.journal
         return None if journal is None else journal.pages
 
