@@ -161,18 +161,15 @@ async def test_what_makes_room_at_one_worker_does_at_all(stack: AsyncExitStack, 
         assert {f"kept/few/{number}" for number in range(20)} < await kept(crew, worker)
 
 
-async def test_clients_that_are_not_accepted_keep_none_out(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_clients_that_are_not_accepted_keep_none_out(stack: AsyncExitStack, users: str) -> None:
     """They wait for the answer to a wrong password, and have all places, at another worker than the client's."""
-    users = tmp_path / "users"
-    users.write_text(f"u:{make(b'right', 'pbkdf2-sha512', 1)}\n")
     crew = Crew(stack, 3)
-    table = f'authenticator=[{{type = "password-file", path = "{users}"}}]'
-    await crew.start("--set", table, "--set", "limits.max_connections=6", "--set", "security.failure_delay=50")
-    guessers = [await crew.knock(name, user="u", password=b"wrong") for name in islice(crew.names(0), 6)]
+    await crew.start("--set", users, "--set", "limits.max_connections=6", "--set", "security.failure_delay=50")
+    guessers = [await crew.knock(name, user="u0", password=b"wrong") for name in islice(crew.names(0), 6)]
     name = next(crew.names(1))
     codes = []
     while 0 not in codes:
-        peer = await crew.knock(name, user="u", password=b"right")
+        peer = await crew.knock(name, user="u0", password=b"right")
         codes.append((await peer.expect(wire.CONNACK)).code)
         if codes[-1] != 0:
             # Of those that are refused, 128 may stay until they are gone.
