@@ -82,12 +82,13 @@ def too_many(connections: int, beside: int = 0) -> str:
     return too_few_descriptors(connections, soft, beside)
 
 
-def too_few_descriptors(connections: int, most: int, beside: int = 0) -> str:
+def too_few_descriptors(connections: int, most: int, beside: int = 0, setting: int = 0) -> str:
     """Return the warning about a limit on connections for which a process, which may have `most`, lacks file
-    descriptors."""
+    descriptors. `setting`: the limit, where this process serves a part of it alone."""
+    needed = connections + OWN_DESCRIPTORS + beside
     return (
-        f"limits.max_connections = {connections} needs {connections + OWN_DESCRIPTORS + beside} file descriptors, and "
-        f"this process may have {most}: raise the limit (ulimit -n, LimitNOFILE= of systemd) or lower the setting"
+        f"limits.max_connections = {setting or connections} needs {needed} file descriptors, and this "
+        f"process may have {most}: raise the limit (ulimit -n, LimitNOFILE= of systemd) or lower the setting"
     )
 
 

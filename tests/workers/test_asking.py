@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,6 +71,28 @@ async def test_who_hangs_is_waited_for_once(tmp_path: Path) -> None:
         # Not asked again: this patience would not end.
         with pytest.raises(Away):
             await asyncio.wait_for(siblings.ask("w1", "anything", patience=3_600.0), 30.0)
+
+
+async def test_nothing_is_done_for_a_question_whose_time_is_over(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stood still finds what it was asked meanwhile."""
+    done: list[str] = []
+
+    async def do(what: str) -> None:
+        done.append(what)
+
+    await start("w1", never, do=do)
+    siblings = Siblings(tmp_path, 0, 2, never)
+    now = time.monotonic()
+    with monkeypatch.context() as patch:
+        # Each look at the clock is a minute later.
+        clock = count(now, 60.0)
+        patch.setattr(asking, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        with pytest.raises(Away):
+            await siblings.ask("w1", "do", "late")
+    await siblings.ask("w1", "do", "now")
+    assert done == ["now"]
 
 
 async def test_who_needed_longer_than_most_may_is_asked_again_at_once(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -146,14 +147,24 @@ async def test_a_trace_has_the_packets_of_all_workers_in_order(crew: Crew, http:
     assert (await asked(http, "GET", "/trace"))["data"] == []
 
 
-async def test_a_trace_that_one_worker_cannot_begin_is_nowhere(crew: Crew, http: aiohttp.ClientSession) -> None:
-    del crew
-    async with http.post(
-        "/api/v5/trace", json={"type": "clientid", "value": "x", "max_bytes": 1 << 40}, raise_for_status=False
-    ) as answer:
-        assert answer.status == 400
-    names = [each["name"] for each in (await asked(http, "GET", "/trace"))["data"]]
-    assert not any("clientid" in name for name in names)
+async def test_a_trace_that_one_worker_cannot_begin_is_nowhere(stack: AsyncExitStack) -> None:
+    """The worker that answers would begin it; another one has a trace of this name already, and keeps it."""
+    crew = await Crew.started(stack, 3, *FLAGS)
+    url = crew.daemon.started["http"][0]
+    connector = aiohttp.TCPConnector(force_close=True)
+    http = await stack.enter_async_context(aiohttp.ClientSession(url, connector=connector))
+    mine = {"type": "clientid", "value": "x", "name": "mine"}
+    await asked(http, "POST", "/trace", json=mine)
+    for worker in (0, 2):
+        await crew.restarted(worker)
+    refused = await asked(http, "POST", "/trace", json=mine | {"value": "y"})
+    assert refused["code"] == "ALREADY_EXISTS"
+    for name in ("w0", "w2"):
+        await crew.line("trace started", worker=name, value="y")
+    (kept,) = (await asked(http, "GET", "/trace"))["data"]
+    assert (kept["name"], kept["value"], kept["status"]) == ("mine", "x", "running")
+    await crew.restarted(1)
+    assert (await asked(http, "GET", "/trace"))["data"] == []
 
 
 async def test_ctl_follows_a_client_of_another_worker(crew: Crew, http: aiohttp.ClientSession) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from pathlib import Path
 
 import pytest
 
 from canopy_mqtt import Broker
+from canopy_mqtt.core.accounts import MAX_TIMES_FREE
 from canopy_mqtt.settings import Settings
 from canopy_mqtt.workers.parts import TOTALS, UNLIMITED, Parts, equal_part
-from canopy_mqtt.workers.totals import Totals
+from canopy_mqtt.workers.totals import KEPT_ROUNDS, Totals
 from tests.e2e.wire import SESSION_EXPIRY, Peer
 
 SESSIONS = TOTALS.index(("session", "max_sessions"))
@@ -50,7 +52,9 @@ class Workers:
             self.parts[worker] = parts[SESSIONS]
         used = self.used[worker]
         named = accounts or self.wants[worker] or used * 2 > self.equal > 0
-        self.kept.uses(worker, [used] * len(TOTALS), {"user u": (used, self.wants[worker])} if named else {})
+        self.kept.uses(
+            worker, [(used, self.wants[worker])] * len(TOTALS), {"user u": (used, self.wants[worker])} if named else {}
+        )
 
     def round(self, worker: int) -> None:
         self.kept.tell(worker)
@@ -68,6 +72,12 @@ class Workers:
         self.wants[worker] = self.equal > 0 and found < wanted
         self.used[worker] += found
         return found
+
+    def take_fairly(self, worker: int) -> None:
+        """Use as much more for one account as it may have, which is 16 times what is free, and be refused more."""
+        part, used = self.parts[worker], self.used[worker]
+        self.used[worker] += max(0, (MAX_TIMES_FREE * (part - used) - used) // (MAX_TIMES_FREE + 1))
+        self.wants[worker] = True
 
 
 @pytest.mark.parametrize(
@@ -87,6 +97,16 @@ def test_one_worker_can_have_all(limit: int, rounds: int, user: bool) -> None:
         workers.rounds(1)
         workers.take(0, limit)
     assert limit * 0.99 <= workers.used[0] <= limit
+
+
+@pytest.mark.parametrize("count", [2, 4, 64])
+def test_one_account_comes_as_far_at_one_worker_as_in_one_process(count: int) -> None:
+    """To one per cent: by what was refused a worker gets most of what is free, though half of its part is left."""
+    workers = Workers(count, 100_000)
+    for _ in range(40):
+        workers.rounds(1)
+        workers.take_fairly(1)
+    assert workers.used[1] >= 100_000 * (MAX_TIMES_FREE / (MAX_TIMES_FREE + 1) - 0.01)
 
 
 def test_the_last_piece_is_found_by_whoever_needs_it() -> None:
@@ -206,7 +226,8 @@ async def test_a_broker_keeps_to_its_parts() -> None:
     async with Broker(settings) as broker:
         totals = Totals(broker)
         parts = dict.fromkeys(TOTALS, 1 << 20) | {TOTALS[SESSIONS]: 2}
-        before = totals.take(list(parts.values()), {})[0][SESSIONS]
+        before, refused = totals.take(list(parts.values()), {})[0][SESSIONS]
+        assert not refused
         broker.apply_limits(settings)
         totals.limit()
         for number in range(2 - before):
@@ -215,8 +236,11 @@ async def test_a_broker_keeps_to_its_parts() -> None:
         with pytest.raises(AssertionError, match="151"):
             await Peer.join(broker.ports[0], "more")
         used, _ = totals.take(list(parts.values()), {})
-        assert used[SESSIONS] == 2
-        assert used[TOTALS.index(("session", "max_bytes"))] > 0
+        assert used[SESSIONS] == (2, True)
+        assert used[TOTALS.index(("session", "max_bytes"))] > (0, False)
+        for _ in range(KEPT_ROUNDS):
+            used, _ = totals.take(list(parts.values()), {})
+        assert used[SESSIONS] == (2, False)
 
 
 async def test_what_is_used_is_counted() -> None:
@@ -229,8 +253,31 @@ async def test_what_is_used_is_counted() -> None:
         await sender.publish("q", b"x" * 1_000, qos=1)
         used = dict(zip(TOTALS, totals.take([], {})[0], strict=True))
         sender.abort()
-    assert used[("queue", "total_messages")] == 1
-    assert used[("queue", "total_bytes")] > 1_000
+    assert used[("queue", "total_messages")] == (1, False)
+    assert used[("queue", "total_bytes")] > (1_000, False)
+
+
+async def test_a_broker_keeps_to_its_part_of_the_disk(tmp_path: Path) -> None:
+    store = {"path": str(tmp_path / "store"), "memory_messages": 1, "memory_total_bytes": 1 << 20}
+    settings = Settings(listen=("mqtt://127.0.0.1:0",), store=store, workers={"count": 4})
+    disk = TOTALS.index(("store", "disk_bytes"))
+    async with Broker(settings) as broker:
+        totals = Totals(broker)
+        peer = await Peer.join(broker.ports[0], "away", ("q", 1), clean=False, props=((SESSION_EXPIRY, 100),))
+        await peer.disconnect()
+        sender = await Peer.join(broker.ports[0], "sender")
+        for _ in range(4):
+            await sender.publish("q", b"x" * 1_000, qos=1)
+        used, _ = totals.take([], {})[0][disk]
+        assert used > 3_000
+        totals.take([1 << 20] * disk + [used + 1_500], {})
+        for _ in range(4):
+            await sender.publish("q", b"x" * 1_000, qos=1)
+        assert used < totals.take([], {})[0][disk][0] <= used + 1_500
+        assert broker.router.journal is not None
+        assert broker.router.journal.pages is not None
+        assert broker.router.journal.pages.total_bytes == 1 << 18
+        sender.abort()
 
 
 async def test_a_broker_keeps_to_the_parts_of_a_user() -> None:

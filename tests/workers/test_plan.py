@@ -55,12 +55,21 @@ def test_what_is_counted_before_is_not_counted_again(tmp_path: Path) -> None:
     assert (listener.max_connections, listener.max_connect_rate) == (0, 0.0)
 
 
-def test_each_worker_needs_file_descriptors_for_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_each_worker_has_an_equal_part_of_what_comes_to_all_evenly(tmp_path: Path) -> None:
+    """0 is no limit, and the least part is 1."""
+    wanted = Settings(workers={"count": 4}, limits={"max_handshakes": 0}, security={"max_hashings": 2})
+    made = settings_of(3, wanted, tmp_path, False)
+    assert (made.limits.max_handshakes, made.security.max_hashings) == (0, 1)
+    assert made.security.max_authentications * 4 == wanted.security.max_authentications
+    assert made.log.client_bytes * 4 == wanted.log.client_bytes
 
-    def too_few(connections: int, beside: int) -> str:
+
+def test_each_worker_needs_file_descriptors_for_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def too_few(connections: int, beside: int, setting: int) -> str:
         assert beside == 0
-        asked.append(connections)
+        asked.append((connections, setting))
         return f"{connections} are too many"
 
     monkeypatch.setattr(plan, "too_few_descriptors", too_few)
@@ -68,4 +77,4 @@ def test_each_worker_needs_file_descriptors_for_its_part(monkeypatch: pytest.Mon
     assert line == "each of 4 workers serves its part of them: 1001 are too many"
     (line,) = unusable(settings(True, max_connections=4_000))
     assert line.endswith("a connection with TLS takes up to 3 file descriptors: 3000 are too many")
-    assert asked == [1_001, 3_000]
+    assert asked == [(1_001, 4_001), (3_000, 4_000)]

@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
 from canopy_mqtt.security.passwords.hashes import make
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, Peer
@@ -108,18 +110,66 @@ async def test_a_user_keeps_as_much_at_all_workers_as_at_one_process(stack: Asyn
     assert kept <= most
 
 
-async def test_clients_that_are_not_accepted_keep_none_out(stack: AsyncExitStack, tmp_path: Path) -> None:
+@pytest.fixture
+def users(tmp_path: Path) -> str:
+    """The setting that lets four users in, u0 to u3."""
+    path = tmp_path / "users"
+    path.write_text("".join(f"u{user}:{make(b'right', 'pbkdf2-sha512', 1)}\n" for user in range(4)))
+    return f'authenticator=[{{type = "password-file", path = "{path}"}}]'
+
+
+async def join(crew: Crew, name: str, user: int, *filters: tuple[str, int]) -> Peer:
+    return await crew.join(name, *filters, user=f"u{user}", password=b"right")
+
+
+async def kept(crew: Crew, worker: int) -> set[str]:
+    """The topics of what a worker has retained."""
+    peer = await join(crew, next(crew.names(worker, "looks")), 3, ("kept/#", 1))
+    return {each.topic for each in (await peer.message(), *(await peer.fence()))}
+
+
+@pytest.mark.parametrize("limit", ["limits.max_user_bytes=40_000", "retained.max_messages=60"])
+async def test_all_workers_have_what_the_clients_of_one_may_retain(
+    stack: AsyncExitStack, users: str, limit: str
+) -> None:
+    """What that one has charged to three users, another one does not charge to an account of its own."""
+    crew = await Crew.started(stack, 2, "--set", users, "--set", limit)
+    hears = await join(crew, next(crew.names(0)), 3, ("kept/#", 1))
+    names = crew.names(1)
+    peers = [await join(crew, next(names), user) for user in range(3)]
+    for number in range(40):
+        for user, peer in enumerate(peers):
+            await peer.publish(f"kept/{number}/{user}", b"x", qos=1, retain=True)
+            await hears.message()
+    assert await kept(crew, 0) == await kept(crew, 1)
+    assert len(await kept(crew, 0)) > 55
+
+
+async def test_what_makes_room_at_one_worker_does_at_all(stack: AsyncExitStack, users: str) -> None:
+    """A message with QoS 1 for which one with QoS 0 of another user went is kept wherever that one was."""
+    crew = await Crew.started(stack, 2, "--set", users, "--set", "retained.max_messages=60")
+    hears = await join(crew, next(crew.names(0)), 3, ("kept/#", 1))
+    names = crew.names(1)
+    many, few = await join(crew, next(names), 0), await join(crew, next(names), 1)
+    for number in range(80):
+        await many.publish(f"kept/many/{number}", b"x", retain=True)
+        await hears.message()
+    for number in range(20):
+        await few.publish(f"kept/few/{number}", b"x", qos=1, retain=True)
+        await hears.message()
+    for worker in range(2):
+        assert {f"kept/few/{number}" for number in range(20)} < await kept(crew, worker)
+
+
+async def test_clients_that_are_not_accepted_keep_none_out(stack: AsyncExitStack, users: str) -> None:
     """They wait for the answer to a wrong password, and have all places, at another worker than the client's."""
-    users = tmp_path / "users"
-    users.write_text(f"u:{make(b'right', 'pbkdf2-sha512', 1)}\n")
     crew = Crew(stack, 3)
-    table = f'authenticator=[{{type = "password-file", path = "{users}"}}]'
-    await crew.start("--set", table, "--set", "limits.max_connections=6", "--set", "security.failure_delay=50")
-    guessers = [await crew.knock(name, user="u", password=b"wrong") for name in islice(crew.names(0), 6)]
+    await crew.start("--set", users, "--set", "limits.max_connections=6", "--set", "security.failure_delay=50")
+    guessers = [await crew.knock(name, user="u0", password=b"wrong") for name in islice(crew.names(0), 6)]
     name = next(crew.names(1))
     codes = []
     while 0 not in codes:
-        peer = await crew.knock(name, user="u", password=b"right")
+        peer = await crew.knock(name, user="u0", password=b"right")
         codes.append((await peer.expect(wire.CONNACK)).code)
         if codes[-1] != 0:
             # Of those that are refused, 128 may stay until they are gone.

@@ -335,13 +335,13 @@ def raise_descriptor_limit(connections: int, beside: int = 0) -> int:
     return soft
 
 
-def too_few_descriptors(connections: int, beside: int = 0) -> str:
+def too_few_descriptors(connections: int, beside: int = 0, setting: int = 0) -> str:
     """Return the reason why a broker that is started here cannot have this number of connections; empty: it can.
-    Changes nothing.
+    Changes nothing. `setting`: the limit, where a process serves a part of it alone.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = hard == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS + beside <= hard
-    return "" if enough or not connections else sockets.too_few_descriptors(connections, hard, beside)
+    return "" if enough or not connections else sockets.too_few_descriptors(connections, hard, beside, setting)
 
 
 def stop_on_signals(

@@ -57,6 +57,9 @@ NO_PART: Final = -1
 LINK_ACCOUNT: Final = "link "
 """The beginning of the names of accounts that have what links to upstream brokers have retained here."""
 
+NODE_ACCOUNT: Final = LINK_ACCOUNT + "$node/"
+"""The same of links to other nodes of a cluster, and to other workers."""
+
 
 class Account:
     """An account counts what one principal holds. `held`: of each room, by its number."""
@@ -71,6 +74,9 @@ class Account:
         self.name = name
         self.user = user
         self.internal = internal
+        # An account of what another node has retained here, and has charged to its publishers there: the whole alone
+        # bounds it, or nodes would have different messages.
+        self.node = name.startswith(NODE_ACCOUNT)
         self.held: list[int] = [0] * len(ROOMS)
         # What stands for it in the heap of each room, while it holds something there.
         self.holders: list[Holder | None] = [None] * len(ROOMS)
@@ -102,7 +108,8 @@ class Room:
     - An account that stays within its share gets room from the largest account above the share (`givers`). An account
       of an address gets none from one of a user: addresses cost an attacker less than users do.
     - The broker's own sessions and messages, and the sessions of links, are on the `internal` account. It is bounded by
-      the whole alone, and gives nothing. What links retain is on accounts of theirs, which give way as addresses do.
+      the whole alone, and gives nothing. What links retain is on accounts of theirs, which give way as addresses do;
+      those of links to other nodes are bounded by the whole alone.
     """
 
     def __init__(self, number: int, accounts: dict[str, Account]) -> None:
@@ -151,7 +158,7 @@ class Room:
     def left(self, account: Account, bound: int, used: int) -> int:
         """Return what an account may take in one piece, of a bound of which so much is used."""
         free = bound - used
-        if free <= 0 or account.internal:
+        if free <= 0 or account.internal or account.node:
             return max(0, free)
         # Never more than all use: filters count in full for each of the accounts that share them.
         held = min(account.held[self.number], used)
@@ -224,7 +231,9 @@ class Accounts:
 
     def lacks(self, account: Account, need: int, max_user_bytes: int) -> bool:
         """Return whether `limits.max_user_bytes`, 0 for none, leaves an account no room for so much more."""
-        if max_user_bytes == 0 or account.internal or self.user_room(account, max_user_bytes) >= need:
+        if max_user_bytes == 0 or account.internal or account.node:
+            return False
+        if self.user_room(account, max_user_bytes) >= need:
             return False
         self._note_short(account, need)
         return True

@@ -2,13 +2,15 @@
 
 Owns the socket at which one process answers. Promises: a question waits no longer than its patience; a process that did
 not answer in that time is not asked again for `SILENT` seconds, so that one process that hangs holds up no line of
-requests.
+requests; a process does nothing for a question whose time is over. Times are those of the system's monotonic
+clock, which all processes have.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -92,7 +94,10 @@ class Answering:
         assert task is not None
         self._tasks.add(task)
         try:
-            what, *given = await _next(reader)
+            until, what, *given = await _next(reader)
+            if time.monotonic() > until:
+                # This process stood still. Who asked has said that it did nothing.
+                return
             writer.write(encoded(await self.answers[what](*given)))
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -131,7 +136,7 @@ class Siblings(Answering):
             async with asyncio.timeout(patience):
                 reader, writer = await asyncio.open_unix_connection(socket_of(self._folder, name))
                 try:
-                    writer.write(encoded(what, *given))
+                    writer.write(encoded(time.monotonic() + patience, what, *given))
                     return (await _next(reader))[0]
                 finally:
                     writer.close()

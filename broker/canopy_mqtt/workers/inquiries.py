@@ -165,7 +165,10 @@ async def _begin(one: OneBroker, route: Route, call: Call) -> Handled:
     others = await one.replies(route, call, own, {"name": known["name"]})
     refused = next((reply for reply in others.values() if reply.code), None)
     if refused is not None:
-        await one.replies(_route(trace.remove), Call(call.broker, call.request, call.caller, {"name": known["name"]}))
+        # One that refuses may have another trace of this name.
+        begun = [own, *(name for name, reply in others.items() if not reply.code)]
+        made = Call(call.broker, call.request, call.caller, {"name": known["name"]})
+        await asyncio.gather(*(one.ask(name, _route(trace.remove), made) for name in begun), return_exceptions=True)
         raise ApiError(refused.status, refused.code, refused.message)
     return answered(one_trace([known, *(reply.body for reply in others.values())]), (), route)
 

@@ -16,7 +16,7 @@ from canopy_mqtt.settings import Settings
 PERIOD: Final = 0.25
 """Seconds between two times that a worker is told its parts."""
 
-SHORT: Final = 4
+SHORT: Final = 8
 """Of what is free, workers that need more have this many times as much as all others."""
 
 MAX_PART: Final = 1 << 62
@@ -31,6 +31,7 @@ TOTALS: Final = (
     ("queue", "total_bytes"),
     ("limits", "max_alias_bytes"),
     ("limits", "max_partial_bytes"),
+    ("store", "disk_bytes"),
 )
 """The settings of these limits, in the order in which parts are told."""
 
@@ -81,7 +82,7 @@ class Total:
 
 
 def equal_part(limit: int, workers: int) -> int:
-    """Return the part of `limits.max_user_bytes` that each worker has of an account that needs no more; 0: no limit."""
+    """Return the part of a limit that each worker has where it goes by no needs; 0: there is no limit."""
     return limit and max(1, limit // workers)
 
 
@@ -156,16 +157,18 @@ class Parts:
             self._told[worker] = told, accounts
             self._tell(worker, "parts", told if known else [], accounts)
 
-    def uses(self, worker: int, used: Sequence[int], by_account: Mapping[str, tuple[int, bool]]) -> None:
-        """Hear how much a worker uses of each, and by which accounts that have parts, or need some; True: more.
+    def uses(self, worker: int, used: Sequence[tuple[int, bool]], by_account: Mapping[str, tuple[int, bool]]) -> None:
+        """Hear how much a worker uses of each, and by which accounts that have parts, or need some; True: it was
+        refused more.
 
         One that starts is told its parts at once, before it has a client.
         """
         starts = worker not in self._known
         self._known.add(worker)
         parts, accounts = self._told.pop(worker)
-        for total, held, told in zip(self._totals, used, parts, strict=True):
+        for total, (held, wants), told in zip(self._totals, used, parts, strict=True):
             total.uses(worker, held, told)
+            total.wants[worker] = wants
         self._accounts.uses(worker, by_account, accounts)
         if starts:
             self.tell(worker)

@@ -6,7 +6,7 @@ import errno
 import os
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from canopy_mqtt.assembly.daemon import too_few_descriptors
 from canopy_mqtt.net.listening.listeners import StartupError
@@ -15,9 +15,20 @@ from canopy_mqtt.settings.values import MAX_MESSAGES
 from canopy_mqtt.sockets import connections_that_fit, of_http
 from canopy_mqtt.store.division import name_of, part
 from canopy_mqtt.workers.asking import SUPERVISOR, socket_of
+from canopy_mqtt.workers.parts import equal_part
 
 CLUSTER: Final = "workers"
 """The name of the cluster that the workers of a broker are; its sockets are in a folder of the broker's user."""
+
+EQUAL: Final = (
+    ("limits", "max_handshakes"),
+    ("limits", "max_waiting_hooks"),
+    ("security", "max_authentications"),
+    ("security", "max_hashings"),
+    ("log", "client_bytes"),
+    ("log", "client_warnings"),
+)
+"""Limits of which each worker has an equal part: clients and their lines come to all of them evenly."""
 
 TLS_SHARE: Final = 3
 """File descriptors that a connection with TLS may take at a worker: its own, and two for one that is another's."""
@@ -45,7 +56,7 @@ def unusable(settings: Settings) -> list[str]:
     if _share(settings) > 1:
         each *= TLS_SHARE
         why += f", and a connection with TLS takes up to {TLS_SHARE} file descriptors"
-    if line := too_few_descriptors(each, of_http(settings)):
+    if line := too_few_descriptors(each, of_http(settings), settings.limits.max_connections):
         lines.append(f"{why}: {line}")
     return lines
 
@@ -83,7 +94,7 @@ def settings_of(worker: int, settings: Settings, folder: Path, people: bool) -> 
         ClusterNode(name=name_of(each), address=f"mqtt+unix://{_socket(folder, each)}")
         for each in range(settings.workers.count)
     )
-    update: dict[str, object] = {
+    update: dict[str, Any] = {
         "cluster": Cluster(
             name=CLUSTER,
             node=name_of(worker),
@@ -95,6 +106,9 @@ def settings_of(worker: int, settings: Settings, folder: Path, people: bool) -> 
         # A worker writes to a pipe, and knows nothing of a terminal behind it.
         "log": _log(settings.log, people),
     }
+    for section, name in EQUAL:
+        has = update.get(section, getattr(settings, section))
+        update[section] = has.model_copy(update={name: equal_part(getattr(has, name), settings.workers.count)})
     if worker > 0:
         # The first one has them for all.
         update["upstream"] = ()
@@ -102,7 +116,7 @@ def settings_of(worker: int, settings: Settings, folder: Path, people: bool) -> 
     # than its file descriptors allow.
     limits = {"max_connections": 0, "max_connections_per_address": 0, "max_connect_rate": 0.0}
     most = [settings.limits.max_connections, connections_that_fit(of_http(settings)) // _share(settings)]
-    update["limits"] = settings.limits.model_copy(
+    update["limits"] = update["limits"].model_copy(
         update=limits | {"max_connections": min([each for each in most if each], default=MAX_MESSAGES)}
     )
     update["listener"] = tuple(each.model_copy(update=limits) for each in settings.listener)

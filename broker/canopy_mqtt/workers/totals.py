@@ -5,17 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from canopy_mqtt.core.accounts import SESSIONS
+from canopy_mqtt.core.accounts import SESSION_SIZE, SESSIONS
 from canopy_mqtt.core.counters import bound
+from canopy_mqtt.core.persistence.journal import UNBOUNDED
 from canopy_mqtt.workers.parts import MAX_ACCOUNTS, UNLIMITED, equal_part
 
 if TYPE_CHECKING:
+    from canopy_mqtt.core.accounts import Room
+    from canopy_mqtt.core.persistence.journal import Pages
     from canopy_mqtt.net.server import Server
 
 
 KEPT_ROUNDS: Final = 120
-"""Times that a worker is told its parts, half a minute, for which it wants what a user was refused: the client may try
-again."""
+"""Times that a worker is told its parts, half a minute, for which it wants what an account was refused: the client may
+try again."""
+
+
+class _Refused:
+    """Knows whether an account was refused some of a room in the last half minute: in its worker's part it was above 16
+    times what is free there, or there was none."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._known = int(room.refused)
+        self._left = 0
+
+    def lately(self) -> bool:
+        """To be called each time that a worker is told its parts."""
+        refused = int(self._room.refused)
+        self._left = max(0, self._left - 1) if refused == self._known else KEPT_ROUNDS
+        self._known = refused
+        return self._left > 0
 
 
 class Totals:
@@ -27,17 +47,27 @@ class Totals:
         server.router.accounts.max_short = MAX_ACCOUNTS
         # By account: the bytes that it was refused, and for how many times more it wants them.
         self._wanted: dict[str, tuple[int, int]] = {}
+        rooms = server.router.accounts.rooms
+        self._sessions, self._session_bytes = _Refused(rooms[SESSIONS]), _Refused(rooms[SESSION_SIZE])
 
     @property
     def _of_broker(self) -> int:
         """Sessions of the broker itself, as those of links to the other workers, which count for no limit."""
         return self._server.router.accounts.internal.held[SESSIONS]
 
-    def take(self, parts: Sequence[int], accounts: Mapping[str, int]) -> tuple[list[int], dict[str, tuple[int, bool]]]:
+    @property
+    def _pages(self) -> Pages | None:
+        """Return the sums of what waits on disk alone; None: there is no store."""
+        journal = self._server.router.counters.load.journal
+        return None if journal is None else journal.pages
+
+    def take(
+        self, parts: Sequence[int], accounts: Mapping[str, int]
+    ) -> tuple[list[tuple[int, bool]], dict[str, tuple[int, bool]]]:
         """Keep to these parts from now on, and to those of accounts.
 
         Returns how much is used of each, and by these accounts, and by others that have used up half of their part;
-        True: this one was refused more.
+        True: more of it was refused.
         """
         self._parts = parts
         self.limit()
@@ -52,12 +82,13 @@ class Totals:
         router.accounts.short.clear()
         load = router.counters.load
         used = [
-            len(router.sessions) - self._of_broker,
-            router.session_table.bytes,
-            int(load.messages),
-            int(load.bytes),
-            router.alias_bytes,
-            int(self._server.connection_table.partial.bytes),
+            (len(router.sessions) - self._of_broker, self._sessions.lately()),
+            (router.session_table.bytes, self._session_bytes.lately()),
+            (int(load.messages), False),
+            (int(load.bytes), False),
+            (router.alias_bytes, False),
+            (int(self._server.connection_table.partial.bytes), False),
+            (0 if self._pages is None else int(self._pages.bytes), False),
         ]
         return used, by_account
 
@@ -74,12 +105,17 @@ class Totals:
         settings, router = self._server.settings, self._server.router
         limits, load = router.limits, router.counters.load
         limits.max_user_bytes = equal_part(settings.limits.max_user_bytes, settings.workers.count)
+        pages = self._pages
+        if pages is not None and pages.total_bytes < UNBOUNDED:
+            pages.total_bytes = equal_part(settings.store.memory_total_bytes, settings.workers.count)
         if self._parts:
             # To the core 0 is no limit: a part of nothing is one byte, or message.
             least = [0 if part == UNLIMITED else max(1, part) for part in self._parts]
-            sessions, session_bytes, messages, size, aliases, partial = least
+            sessions, session_bytes, messages, size, aliases, partial, disk = least
             limits.max_sessions = max(1, self._parts[0] + self._of_broker) if sessions else 0
             limits.max_session_bytes = session_bytes
             load.max_messages, load.max_bytes = bound(messages), bound(size)
             limits.max_alias_bytes = aliases
             self._server.connection_table.partial.limit = partial
+            if pages is not None:
+                pages.disk_bytes = bound(disk)

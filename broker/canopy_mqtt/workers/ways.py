@@ -57,11 +57,6 @@ def _newest(found: dict[str, Json], call: Call) -> Json:
 # -- health and figures ------------------------------------------------------------------------------------------------
 
 
-async def _reasons(one: OneBroker) -> list[str]:
-    """Return why clients should go elsewhere, a line each."""
-    return reasons(await one.health())
-
-
 def reasons(heard: Heard) -> list[str]:
     """Return what the workers say of why clients should go elsewhere as that of one broker."""
     lines = [f"{name} does not answer" for name in heard.missing]
@@ -75,13 +70,13 @@ def reasons(heard: Heard) -> list[str]:
 
 async def _readyz(one: OneBroker, route: Route, call: Call) -> Handled:
     del route, call
-    lines = await _reasons(one)
+    lines = reasons(await one.health())
     return web.Response(text="".join(f"{line}\n" for line in lines) or "ok\n", status=503 if lines else 200)
 
 
 async def _status(one: OneBroker, route: Route, call: Call) -> Handled:
     found, missing = await one.ask_all(route, call)
-    lines = await _reasons(one)
+    lines = reasons(Heard({name: each["reasons"] for name, each in found.items()}, missing))
     made: Json = dict(found[one.siblings.name])
     made["name"] = made["name"].removesuffix(f"-{one.siblings.name}")
     made["uptime"] = max(each["uptime"] for each in found.values())

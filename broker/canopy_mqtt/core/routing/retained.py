@@ -394,6 +394,9 @@ class RetainedStore:
                 if lacking == RETAINED:
                     need, most = 1, self._limits.max_retained_messages
                 giving = self.shares.giver(accounts.rooms[lacking], account, need, most, old)
+                if giving is None and account.node and message.qos > 0:
+                    # The publisher's node has found room, so that a message of a client there may have gone.
+                    giving = self.shares.giving_of(account, old)
                 if acts and giving is not None and giving.account is not None:
                     accounts.give_way(giving.account, accounts.rooms[lacking])
             if giving is None or giving.account is None:
@@ -711,13 +714,18 @@ class RetainedShares:
         Not `old`, which the new one replaces: its room is counted as free already.
         """
         for each in room.givers(account, need, bound):
-            message = self.oldest_clearing(each)
-            if message is None:
-                giving = self._giving.get(each)
-                message = None if giving is None else giving.oldest(old)
+            message = self.giving_of(each, old)
             if message is not None:
                 return message
         return None
+
+    def giving_of(self, account: Account, old: Message | None) -> RetainedMessage | None:
+        """The message of an account that goes first, but for `old`; None: none may."""
+        message = self.oldest_clearing(account)
+        if message is None:
+            giving = self._giving.get(account)
+            message = None if giving is None else giving.oldest(old)
+        return message
 
     def cleared_bytes(self, account: Account, client_id: str = "") -> int:
         """Return the bytes of what a client, or any of an account, is known to have cleared."""

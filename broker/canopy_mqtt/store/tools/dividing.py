@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
 
-from canopy_mqtt.core.accounts import LINK_ACCOUNT
+from canopy_mqtt.core.accounts import NODE_ACCOUNT
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX, is_within, parse_shared
 from canopy_mqtt.core.routing.links import UPLINKS
 from canopy_mqtt.core.routing.node_messages import read_mark
@@ -212,7 +212,7 @@ class Divider:
             self._add("retained", row, ahead, -1)
         else:
             name = name_of(home.bit_length() - 1)
-            copy = row | {"publisher": NODE_LINKS + name, "account": LINK_ACCOUNT + NODES + name}
+            copy = row | {"publisher": NODE_LINKS + name, "account": NODE_ACCOUNT + name}
             self._add("retained", copy, ahead, ~home)
             self._add("retained", row, ahead, home)
 
