@@ -54,7 +54,7 @@ def read(folder: Path, format_: str, table: str, columns: str) -> list[tuple[Any
         files = DeltaTable(place).file_uris() if DeltaTable.is_deltatable(str(place)) else []
     else:
         files = [str(file) for file in place.glob("date=*/*.parquet")]
-    return duckdb.sql(f"select {columns} from read_parquet({files}) order by seq").fetchall() if files else []
+    return duckdb.read_parquet(files).order("seq").project(columns).fetchall() if files else []
 
 
 @pytest.mark.timeout(600)
