@@ -89,8 +89,8 @@ def test_a_store_that_refuses_is_a_line_with_the_remedy(tmp_path: Path, code: st
     [
         ("Error writing bytes to file. Detail: [errno 28] No space left on device", FULL),
         (
-            r'IO Error: {"exception_message":"Could not write file \"/data/out/part-0.parquet\": No space left on device"}',
-            f"/data/out/part-0.parquet: {FULL}",
+            r'IO Error: {"exception_message":"Could not write file \"/data/p-0.parquet\": No space left on device"}',
+            f"/data/p-0.parquet: {FULL}",
         ),
         (
             "Generic LocalFileSystem error\n  Unable to copy data to file: No space left on device (os error 28)",
