@@ -22,6 +22,7 @@ LISTEN = "mqtt://127.0.0.1:0"
 PATIENCE = 30.0
 """Seconds the broker has to end."""
 LOG = "broker.log"
+LAST = "last"
 TOOLS = Path(__file__).parent
 MAPPING = TOOLS.parent / "config" / "tables" / "tables.toml"
 
@@ -90,6 +91,10 @@ def main() -> int:
     """Record, then look at what was recorded."""
     out = Path("canopy-demo") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     out.mkdir(parents=True)
+    # A name that does not change, for whoever looks at the results.
+    last = out.parent / LAST
+    last.unlink(missing_ok=True)
+    last.symlink_to(out.name)
     try:
         status = recorded(out, sys.argv[1:])
         if status:
@@ -101,6 +106,7 @@ def main() -> int:
             status = subprocess.run([*CANOPY, *words], check=False).returncode
             if status:
                 return status
+        print(f"query it: docs/pipeline.md, \"From a demo to a query\"; it is also in {last}")
         return 0
     except KeyboardInterrupt:
         return 130

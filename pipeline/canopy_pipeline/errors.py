@@ -10,6 +10,7 @@ PipelineError            it could not be done: exit code 1
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Final
 
@@ -27,6 +28,24 @@ SCHEMES: Final = (
 
 AWAY: Final = "move it away, and the job goes on without it and names it as missing"
 """The remedy for a segment that is damaged."""
+
+
+FULL: Final = "no space left on device: make room for --output, and for temporary files (TMPDIR), and run it again"
+DENIED: Final = (
+    "the object store denies access: check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE) and "
+    "what they may do there"
+)
+NO_BUCKET: Final = "there is no such bucket: make it, or check its name, AWS_REGION and AWS_ENDPOINT_URL"
+_REMEDIES: Final = {
+    r"no space left on device": FULL,
+    r"access_?denied|invalid_?access_?key_?id|signature_?does_?not_?match": DENIED,
+    r"no_?such_?bucket|bucket '[^']*' not found|bucket does not exist": NO_BUCKET,
+}
+"""The cause and the remedy, by what several clients of disks and object stores say, in lower case or not."""
+_KEY: Final = re.compile(r"key '([^']*)' in bucket '([^']*)'")
+_PLACE: Final = re.compile(
+    r"""s3a?://[^\s'",)]+|bucket '[^']*'|(?<=file \\")/[^"\\]+|(?<=file ")/[^"]+|(?<=device: ')[^']+"""
+)
 
 
 class PipelineError(Exception):
@@ -69,6 +88,8 @@ def foreseen() -> tuple[type[Exception], ...]:
 
 def in_a_line(error: BaseException) -> str:
     """Return an error as one line for people; of an error of Spark's, its first line."""
+    if known := with_remedy(str(error)):
+        return known
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
     java = getattr(error, "java_exception", None)
@@ -77,3 +98,14 @@ def in_a_line(error: BaseException) -> str:
         return f"{text.splitlines()[0]}: {SCHEMES}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def with_remedy(text: str) -> str:
+    """Return one line for an error of a disk or an object store that people can mend: the place, if it is named, the
+    cause, and the remedy. Empty for any other error."""
+    for said, remedy in _REMEDIES.items():
+        if re.search(said, text, re.IGNORECASE):
+            key, place = _KEY.search(text), _PLACE.search(text)
+            where = f"s3://{key[2]}/{key[1]}" if key else place[0] if place else ""
+            return f"{where}: {remedy}" if where else remedy
+    return ""

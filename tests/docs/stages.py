@@ -32,6 +32,7 @@ NOT_RUN: Final = {
     ("benchmarks-routing", "make"): BUILDS,
     ("load", "canopy load run"): LOADS,
     ("prove", "canopy prove"): LOADS,
+    ("pipeline", "make demo"): BUILDS,
     ("pipeline", "pip wheel"): NO_CLUSTER,
     ("pipeline", "canopy pipeline rollup --input s3a"): NO_CLUSTER,
     ("pipeline-jobs", "canopy pipeline upload --input recorded --output s3:"): NO_CLUSTER,

@@ -39,6 +39,7 @@ RUN_BY: Final = {
     "README": "tests/docs/test_blocks.py",
     "embedding": "tests/docs/test_embedding.py",
     "hooks": "tests/hooks/test_page.py",
+    "pipeline": "tests/pipeline/test_first_query.py",
     "recorder": "tests/pipeline/record/test_snippets.py",
     "security-tokens": "tests/security/test_tokens_page.py",
     "tables": "tests/pipeline/tables/test_page.py",
@@ -48,7 +49,6 @@ RUN_BY: Final = {
 """The test that runs the Python of a page."""
 
 ONLY_PARSED: Final = {
-    "pipeline": "tests/pipeline has the same tables read, and a record with Spark",
     "pipeline-mqtt": "parts of programs for Spark; tests/pipeline/mqtt runs the source and the sink",
 }
 """Pages whose Python cannot run as it stands, and why."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,8 @@ def test_every_number_is_that_of_the_events(tmp_path: Path) -> None:
         "first": BEGIN.isoformat(),
         "last": told.now.isoformat(),
         "seconds": 20.0,
+        "first_message": (BEGIN + timedelta(seconds=2)).isoformat(),
+        "last_message": told.now.isoformat(),
         "messages": 11,
         "payload_bytes": sum(range(10)) + 1,
         "topics": 4,

@@ -101,10 +101,9 @@ def stats(
         typer.echo(f"{counted(found.segments, 'segment')}, {size(found.file_bytes)}")
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in found.kinds.most_common())
         typer.echo(f"{counted(found.events, 'event')}: {kinds}")
-        rate = found.messages / max(found.seconds, 1.0)
         typer.echo(
-            f"{counted(found.messages, 'message')}, {size(found.payload_bytes)} of payload, {rate:,.1f} a second; "
-            f"{most(found.topics, 'topic')}, {most(found.clients, 'client')}"
+            f"{counted(found.messages, 'message')}, {size(found.payload_bytes)} of payload, {found.rate:,.1f} a second"
+            f"; {most(found.topics, 'topic')}, {most(found.clients, 'client')}"
         )
         causes = ", ".join(f"{number:,} {cause}" for cause, number in found.drops.most_common())
         typer.echo(f"dropped: {causes or 'nothing'}")

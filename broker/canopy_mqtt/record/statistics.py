@@ -40,6 +40,8 @@ class Statistics:
     first: datetime | None = None
     last: datetime | None = None
     """The times of the first and the last event."""
+    first_message: datetime | None = None
+    last_message: datetime | None = None
     messages: int = 0
     """Incoming PUBLISH packets, and the broker's own messages."""
     payload_bytes: int = 0
@@ -59,8 +61,15 @@ class Statistics:
     def seconds(self) -> float:
         return (self.last - self.first).total_seconds() if self.first and self.last else 0.0
 
+    @property
+    def rate(self) -> float:
+        """Messages a second, from the first to the last one; of those within a second, their number."""
+        begin, end = self.first_message, self.last_message
+        return self.messages / max((end - begin).total_seconds() if begin and end else 0.0, 1.0)
+
     def summary(self) -> dict[str, Any]:
-        times = {name: each.isoformat() if (each := getattr(self, name)) else None for name in ("first", "last")}
+        names = ("first", "last", "first_message", "last_message")
+        times = {name: each.isoformat() if (each := getattr(self, name)) else None for name in names}
         return {**vars(self), **times, "seconds": self.seconds}
 
 
@@ -113,8 +122,12 @@ def _count(batch: pa.RecordBatch, found: Statistics) -> None:
         found.first = min(found.first or times["min"], times["min"])
         found.last = max(found.last or times["max"], times["max"])
     found.messages = found.kinds["publish"]
-    sizes = batch.column("size").filter(pc.equal(kind, "publish"))
-    found.payload_bytes += pc.sum(sizes).as_py() or 0
+    published = batch.filter(pc.equal(kind, "publish"))
+    times = pc.min_max(published.column("ts")).as_py()
+    if times["min"] is not None:
+        found.first_message = min(found.first_message or times["min"], times["min"])
+        found.last_message = max(found.last_message or times["max"], times["max"])
+    found.payload_bytes += pc.sum(published.column("size")).as_py() or 0
     # A record may be of little else than drops: they are added up in columns.
     causes = pa.table(
         {

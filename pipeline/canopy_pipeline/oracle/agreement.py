@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from canopy_pipeline.oracle.expect import is_node
-from canopy_pipeline.runtime.engine import Window, f
+from canopy_pipeline.runtime.engine import f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -27,7 +27,7 @@ SENT: Final = 200_000
 
 def audience(matched: DataFrame, plain: DataFrame) -> DataFrame:
     """Return the subscribers of each topic: (run_id, topic, client_id, spans); `spans` null: the topic is doubtful."""
-    often = f.count("*").over(Window.partitionBy("run_id", "filter", "client_id"))
+    often = f.expr("count(*) OVER (PARTITION BY run_id, `filter`, client_id)")
     counted = plain.withColumn("plain", (often <= SPANS) & f.col("qos").isNotNull())
     heard = matched.join(counted, ["run_id", "filter"])
     span = f.when(f.col("plain"), f.struct("begin", "end", "qos", "no_local"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from canopy_pipeline.runtime.engine import Window, f
+from canopy_pipeline.runtime.engine import f
 from canopy_pipeline.runtime.table_schema import Schema
 
 if TYPE_CHECKING:
@@ -143,15 +143,13 @@ def torn(found: DataFrame, edges: DataFrame, published: DataFrame) -> DataFrame:
     *DIFFERENCES)."""
     edged = edges.select("run_id", f.col("from_seq").alias("seq"), "to_seq", "edge")
     asked = found.select("run_id", "seq").distinct().withColumn("asked", f.lit(True))
-    line = Window.partitionBy("run_id").orderBy("seq")
-    to_here, from_here = (
-        line.rangeBetween(Window.unboundedPreceding, 0),
-        line.rangeBetween(0, Window.unboundedFollowing),
-    )
+    line = "PARTITION BY run_id ORDER BY seq NULLS FIRST RANGE BETWEEN"
+    before = f.expr(f"max(to_seq) OVER ({line} UNBOUNDED PRECEDING AND CURRENT ROW)")
+    after = f.expr(f"min(edge) OVER ({line} CURRENT ROW AND UNBOUNDED FOLLOWING)")
     about = (
         asked.unionByName(edged, allowMissingColumns=True)
-        .withColumn("in_gap", f.coalesce(f.max("to_seq").over(to_here) >= f.col("seq"), f.lit(False)))
-        .withColumn("at_edge", f.coalesce(f.min("edge").over(from_here) <= f.col("seq"), f.lit(False)))
+        .withColumn("in_gap", f.coalesce(before >= f.col("seq"), f.lit(False)))
+        .withColumn("at_edge", f.coalesce(after <= f.col("seq"), f.lit(False)))
         .where("asked")
         .select("run_id", "seq", "in_gap", "at_edge")
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from canopy_pipeline.matching import is_shared
 from canopy_pipeline.record.events_schema import ARRIVE, DELIVER, DROP, EVICT, FORWARD, GAP, PUBLISH, SNAPSHOT
-from canopy_pipeline.runtime.engine import Window, f
+from canopy_pipeline.runtime.engine import f
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -204,9 +204,9 @@ def holes(lacking: DataFrame, events: DataFrame, named: DataFrame) -> DataFrame:
         .unionByName(around[0])
         .unionByName(around[1])
     )
-    before = Window.partitionBy("run_id", "block").orderBy("seq").rowsBetween(Window.unboundedPreceding, -1)
+    before = "PARTITION BY run_id, block ORDER BY seq NULLS FIRST ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
     return (
-        known.withColumn("reached", f.max("to").over(before))
+        known.withColumn("reached", f.expr(f"max(`to`) OVER ({before})"))
         .where(f.col("seq") > f.col("reached") + 1)
         .groupBy("run_id", "block")
         .agg(f.min(f.col("reached") + 1).alias("low"), f.max(f.col("seq") - 1).alias("high"))

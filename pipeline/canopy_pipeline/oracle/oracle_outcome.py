@@ -115,9 +115,6 @@ class OracleOutcome:
                 f"Not judged: {skipped:,} of {self.publishes:,} publishes ({share:.1f} %), and {self.unjudged:,} "
                 "deliveries and drops."
             )
-        if not self.coverage.complete:
-            text = self.coverage.headline()
-            said.append(f"{text[:1].upper()}{text[1:]}.")
         return " ".join(said), good
 
     @property

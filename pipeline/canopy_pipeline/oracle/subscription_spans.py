@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from canopy_pipeline.matching import is_shared, unshared
 from canopy_pipeline.record.events_schema import SUBSCRIBE, UNSUBSCRIBE
-from canopy_pipeline.runtime.engine import Window, f
+from canopy_pipeline.runtime.engine import f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,9 +29,9 @@ def spans(events: DataFrame, runs: DataFrame) -> DataFrame:
     `filter` is the topic filter without `$share/name/`; `qos` the granted one. What was not unsubscribed lasts until
     the run's last event.
     """
-    turns = Window.partitionBy("run_id", "client_id", "topic_filter").orderBy("seq")
+    following = f.expr("lead(seq) OVER (PARTITION BY run_id, client_id, topic_filter ORDER BY seq)")
     changes = events.where(f.col("kind").isin(SUBSCRIBE, UNSUBSCRIBE)).select(
-        "run_id", "client_id", "topic_filter", "kind", "qos", "no_local", "seq", f.lead("seq").over(turns).alias("next")
+        "run_id", "client_id", "topic_filter", "kind", "qos", "no_local", "seq", following.alias("next")
     )
     return (
         changes.where(f.col("kind") == SUBSCRIBE)
@@ -62,12 +62,12 @@ def shared(all_spans: DataFrame) -> DataFrame:
 def groups(members: DataFrame) -> DataFrame:
     """Return the times in which a share group had members: (run_id, topic_filter, filter, begin, end), never
     overlapping."""
-    by_begin = Window.partitionBy("run_id", "topic_filter").orderBy("begin", "end")
-    before = by_begin.rowsBetween(Window.unboundedPreceding, -1)
-    opened = f.coalesce(f.col("begin") > f.max("end").over(before), f.lit(True)).cast("int")
+    by_begin = "PARTITION BY run_id, topic_filter ORDER BY `begin`, `end`"
+    before = f.expr(f"max(`end`) OVER ({by_begin} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)")
+    opened = f.coalesce(f.col("begin") > before, f.lit(True)).cast("int")
     return (
         members.select("run_id", "topic_filter", "filter", "begin", "end", opened.alias("opened"))
-        .withColumn("island", f.sum("opened").over(by_begin))
+        .withColumn("island", f.expr(f"sum(opened) OVER ({by_begin})").cast("long"))
         .groupBy("run_id", "topic_filter", "filter", "island")
         .agg(f.min("begin").alias("begin"), f.max("end").alias("end"))
         .drop("island")

@@ -23,6 +23,8 @@ def page(plans: list[Plan], coverage: Coverage) -> Page:
     x, values = over({**curves, **{name: {float(at.filters): float(at.over_bytes)} for name, at in chosen.items()}})
     figure = Chart("curve", "Filters and what comes along", about, x, unit="over-forwarded bytes")
     figure.x_unit, figure.x_powers, figure.joined = "topic filters", True, True
+    if not any(step.over_bytes for plan in plans for step in plan.steps):
+        figure.absent = "Nothing comes along unasked, however few the filters."
     for number, name in enumerate(values):
         colour = COLOURS[number % len(plans) % len(COLOURS)]
         figure.series.append(Series(name, values[name], colour, steps=name in curves))

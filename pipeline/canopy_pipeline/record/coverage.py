@@ -165,6 +165,11 @@ class Coverage:
             text += f"; {self.open:,} are in no finished segment yet"
         return text
 
+    def sentence(self) -> str:
+        """Return the headline as a sentence."""
+        text = self.headline()
+        return f"{text[:1].upper()}{text[1:]}."
+
     def lines(self) -> list[str]:
         """Return the headline and the findings: `SHOWN` of each kind."""
         told = [self.headline()]
@@ -177,9 +182,8 @@ class Coverage:
 
     def show(self, page: Page) -> None:
         """Put headline and findings on a page."""
-        headline, *others = self.lines()
-        page.paragraph(f"{headline[:1].upper()}{headline[1:]}.", "note" if self.complete else "bad")
-        for line in others:
+        page.paragraph(self.sentence(), "note" if self.complete else "bad")
+        for line in self.lines()[1:]:
             page.paragraph(line, "note")
 
     def summary(self) -> dict[str, Any]:

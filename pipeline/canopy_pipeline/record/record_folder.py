@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from canopy_mqtt.record.files.current_files import is_merged
 from canopy_mqtt.record.files.segment import read_moment
-from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.errors import MisuseError, PipelineError, in_a_line
 from canopy_pipeline.record.account import account
 from canopy_pipeline.record.chosen_files import choose
 from canopy_pipeline.record.coverage import Coverage
@@ -94,7 +94,12 @@ def hour_end(place: str) -> datetime | None:
 
 
 def record_folders(path: str) -> list[RecordFolder]:
-    """Return the folders of a record: see `parts`. Raises MisuseError: there is no such folder."""
+    """Return the folders of a record: see `parts`.
+
+    Raises:
+        MisuseError: there is no such folder.
+        PipelineError: it cannot be reached.
+    """
     RecordFolder(path)
     folders = parts(None, path)
     return [
@@ -110,9 +115,12 @@ class RecordFolder:
         self.name = name
         try:
             self.storage = storage(None, path)
-            there = self.storage.is_folder()
         except OSError as error:
             raise MisuseError(f"--input {path}: {error}") from error
+        try:
+            there = self.storage.is_folder()
+        except OSError as error:
+            raise PipelineError(f"--input {path}: {in_a_line(error)}") from error
         if not there:
             raise MisuseError(f"--input {path}: no such folder")
         self.local = self.storage.local

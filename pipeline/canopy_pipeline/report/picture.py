@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from canopy_mqtt.pages import BLUE, COLOURS, GREEN, GREY, RED, TIME, Chart, Page, Series, Stage
+from canopy_mqtt.pages import BLUE, COLOURS, GREEN, GREY, RED, TIME, Chart, Page, Series
 from canopy_pipeline.record.events_schema import CONNECT, DELIVER, DISCONNECT, DROP, GAP, PUBLISH
+from canopy_pipeline.record.gap_times import gap_times, shaded, unknown
 from canopy_pipeline.runtime.engine import f
 
 if TYPE_CHECKING:
@@ -115,7 +116,9 @@ def draw(made: Page, shown: Picture) -> None:
 def _plot(key: str, title: str, about: str, shown: Picture, unit: str) -> Chart:
     times = [shown.start + (at + 0.5) * shown.step for at in range(shown.pieces)]
     view = (shown.start, shown.start + shown.pieces * shown.step)
-    return Chart(key, title, about, times, unit=unit, x_unit=TIME, view=view)
+    gaps = shaded(_gap_times(shown), shown.start, shown.step)
+    about += " Shaded: the recorder lost events." if gaps else ""
+    return Chart(key, title, about, times, unit=unit, x_unit=TIME, view=view, stages=gaps)
 
 
 def _every(shown: Picture) -> str:
@@ -127,40 +130,22 @@ def _every(shown: Picture) -> str:
 
 
 def _gap_times(shown: Picture) -> list[tuple[int, int]]:
-    """Return the first and the last piece of each time of which the recorder lost events: those in which it says so,
-    and the ones before without any event."""
-    told = {at for counts in shown.counts.values() for at in counts}
-    found = []
-    for last in sorted(shown.of(GAP)):
-        first = last
-        while first > 0 and first - 1 not in told:
-            first -= 1
-        found.append((first, last))
-    return found
+    return gap_times(shown.of(GAP), {at for counts in shown.counts.values() for at in counts})
 
 
 def _over(name: str, shown: Picture, values: Mapping[int, float], colour: str, bars: bool = False) -> Series:
-    """Return a line over all pieces of time, the empty ones included."""
-    return Series(name, [values.get(at, 0) for at in range(shown.pieces)], colour, bars=bars)
+    """Return a line over all pieces of time, the empty ones included; a piece of a gap in which nothing was counted is
+    not empty."""
+    lost = unknown(_gap_times(shown), values)
+    return Series(name, [None if at in lost else values.get(at, 0) for at in range(shown.pieces)], colour, bars=bars)
 
 
 def _messages(shown: Picture) -> Chart:
-    gaps = _gap_times(shown)
-    about = f"Averages over {_every(shown)}." + (" Shaded: the recorder lost events." if gaps else "")
-    plot = _plot("messages", "Messages", about, shown, "messages/s")
-    plot.stages = [
-        Stage("gap", shown.start + first * shown.step, shown.start + (last + 1) * shown.step, shaded=True)
-        for first, last in gaps
-    ]
+    plot = _plot("messages", "Messages", f"Averages over {_every(shown)}.", shown, "messages/s")
     for name, kind, colour in (("published", PUBLISH, BLUE), ("delivered", DELIVER, GREEN)):
         counts = shown.of(kind)
         if counts:
-            rates = {at: n / shown.step for at, n in counts.items()}
-            line = _over(name, shown, rates, colour)
-            # Nobody knows what came there: that is not none.
-            unknown = {at for first, last in gaps for at in range(first, last + 1) if at not in counts}
-            line = replace(line, values=[None if at in unknown else each for at, each in enumerate(line.values)])
-            plot.series.append(line)
+            plot.series.append(_over(name, shown, {at: n / shown.step for at, n in counts.items()}, colour))
     if not plot.series:
         plot.absent = "No message was published."
     return plot
@@ -176,6 +161,8 @@ def _clients(shown: Picture) -> Chart:
     for at in range(shown.pieces):
         so_far += came.get(at, 0) - went.get(at, 0)
         there[at] = so_far
+    for at in unknown(_gap_times(shown), came | went):
+        del there[at]
     # Who was there before the record began left with no word of having come: the line begins with those.
     before = -min(0, *there.values())
     plot.about += " The line: who is connected, of those who came or left while this was recorded."
@@ -214,5 +201,5 @@ def _gaps(shown: Picture) -> Chart:
     if not counts:
         plot.absent = "The recorder names no gap."
         return plot
-    plot.series = [_over("lost events", shown, counts, RED, bars=True)]
+    plot.series = [Series("lost events", [counts.get(at, 0) for at in range(shown.pieces)], RED, bars=True)]
     return plot

@@ -9,6 +9,7 @@ parts, and missing parts of the record.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from canopy_mqtt.pages import Page, linked
 from canopy_pipeline.errors import MisuseError, PipelineError, foreseen, in_a_line
-from canopy_pipeline.outputs import PAGE, begin, check, finish
+from canopy_pipeline.outputs import PAGE, SUMMARY, begin, check, finish
 from canopy_pipeline.record.coverage import Coverage
 from canopy_pipeline.record.events_schema import DELIVER
 from canopy_pipeline.record.segments import Choice, Say, events, reading, unsaid
@@ -27,6 +28,8 @@ from canopy_pipeline.runtime.storage import storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TABLES: Final = "tables"
+"""The folder of payload tables below the output that the page shows, where `canopy pipeline tables` wrote some."""
 ABOUT: Final = {
     "rollup": "Messages, bytes, sizes, publishers and latency, by topic, minute and hour",
     "tree": "The topic tree: what is busy, what is hot, what explodes",
@@ -56,6 +59,8 @@ class ReportOutcome:
     parts: list[JobResult] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
     picture: Picture = field(default_factory=Picture)
+    tables: dict[str, Any] = field(default_factory=dict)
+    """The summary of payload tables in the output folder; empty if there are none."""
 
     @property
     def fine(self) -> bool:
@@ -64,6 +69,8 @@ class ReportOutcome:
     def summary(self) -> dict[str, Any]:
         jobs = {part.name: {"fine": part.fine, "said": part.line, "seconds": part.seconds} for part in self.parts}
         headline = [text for text, _ in headlines(self)]
+        if not self.coverage.complete:
+            headline.append(self.coverage.sentence())
         return {"fine": self.fine, "headline": headline, "jobs": jobs, "coverage": self.coverage.summary()}
 
 
@@ -96,6 +103,8 @@ def run(
         found.name, found.seconds = name, round(time.monotonic() - begun, 1)
         outcome.parts.append(found)
         say(f"{name}: {found.line}")
+    with suppress(FileNotFoundError, ValueError):
+        outcome.tables = dict(json.loads(place.text(f"{TABLES}/{SUMMARY}")))
     # At the top of each page are links to the others, of those that are there.
     drawn: dict[str, str] = {}
     for part in outcome.parts:
@@ -177,4 +186,23 @@ def page(outcome: ReportOutcome, inputs: Sequence[str], pages: Container[str] = 
         made.paragraph(part.line, "bad" if part.fine is False else "")
         if part.name in pages:
             made.links({f"{part.name} ({part.seconds:.1f} s)": f"{part.name}/index.html"})
+    if outcome.tables:
+        made.heading(TABLES)
+        made.paragraph(f"Rows that were made of payloads, up to number {outcome.tables['through']:,}.", "note")
+        dead = outcome.tables["dead_letters"]
+        made.table(
+            ["table", "rows", "dead letters", "of these"],
+            [
+                [
+                    name,
+                    rows,
+                    sum(dead.get(name, {}).values()),
+                    ", ".join(f"{n:,} {why}" for why, n in dead.get(name, {}).items()),
+                ]
+                for name, rows in outcome.tables["rows"].items()
+            ],
+        )
+        made.paragraph(
+            "A dead letter is a payload that does not fit: a row of the table dead_letters says why.", "note"
+        )
     return made

@@ -15,7 +15,7 @@ from canopy_mqtt.words import counted
 from canopy_pipeline.errors import MisuseError
 from canopy_pipeline.outputs import PAGE, begin, check, finish
 from canopy_pipeline.record.coverage import Coverage
-from canopy_pipeline.record.events_schema import PUBLISH
+from canopy_pipeline.record.events_schema import GAP, PUBLISH
 from canopy_pipeline.record.segments import Choice, Say, covering, events, moment, reading, unsaid
 from canopy_pipeline.rollup.latency import AUTO, NONE, columns, timed
 from canopy_pipeline.rollup.rollup_page import Totals, by_second, page
@@ -72,17 +72,19 @@ def run(
     check(inputs, output)
     tables = Tables(spark, output)
     hours = _hours(choice or Choice()) if update else Hours()
-    only = replace(choice or Choice(), kinds=(PUBLISH,))
+    only = replace(choice or Choice(), kinds=(PUBLISH, GAP))
     coverage = covering(only)
     begin(tables.folder)
-    publishes = events(spark, inputs, only, (*PUBLISHES, *wanted), coverage)
+    read = events(spark, inputs, only, (*PUBLISHES, *wanted), coverage)
+    publishes = read.where(f.col("kind") == PUBLISH)
     with reading():
         tables.tidy()
         try:
             tables.replace(counters(publishes), latencies(publishes, latency), hours)
         finally:
             tables.tidy()
-        outcome = _finish(tables, tables.shown(hours), coverage, _told(publishes, latency))
+        gaps = read.where(f.col("kind") == GAP) if coverage.kinds["gap"] else None
+        outcome = _finish(tables, tables.shown(hours), coverage, _told(publishes, latency), gaps)
     if outcome.messages == 0:
         say("no messages: the tables are empty")
     elif outcome.latencies == 0 and latency not in (AUTO, NONE):
@@ -115,10 +117,12 @@ def _told(publishes: DataFrame, latency: str) -> DataFrame:
     return timed(publishes, latency).select(f.unix_seconds("ts").alias("start"), size, "retain", "bucket")
 
 
-def _finish(tables: Tables, shown: PageRows | None, coverage: Coverage, told: DataFrame) -> RollupOutcome:
+def _finish(
+    tables: Tables, shown: PageRows | None, coverage: Coverage, told: DataFrame, gaps: DataFrame | None
+) -> RollupOutcome:
     """Write the page and `summary.json` of the tables.
 
-    `told`: the messages themselves, for a page by the second where the record is short.
+    `told`: the messages themselves, for a page by the second where the record is short. `gaps`: events that name gaps.
     """
     if shown is None:
         outcome = RollupOutcome(tables.output, 0, 0, 0, 0, 0, coverage)
@@ -134,7 +138,7 @@ def _finish(tables: Tables, shown: PageRows | None, coverage: Coverage, told: Da
     ).collect()[0]
     totals = Totals(**sums.asDict())
     short = totals.last_us - totals.first_us < SHORT_RECORD * 1_000_000
-    drawn = page(shown, totals, coverage, by_second(told) if short else None)
+    drawn = page(shown, totals, coverage, by_second(told) if short else None, gaps)
     outcome = RollupOutcome(
         tables.output, totals.messages, totals.bytes, totals.topics, shown.rows, totals.latencies, coverage
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from canopy_mqtt.pages import AMBER, BLUE, GREEN, RED, TIME, VIOLET, Chart, Page, Series
 from canopy_pipeline.record.coverage import Coverage
+from canopy_pipeline.record.gap_times import gap_times, shaded, unknown
 from canopy_pipeline.rollup.latency import highest, lowest
 from canopy_pipeline.rollup.rollup_tables import PageRows
 from canopy_pipeline.runtime.engine import f
@@ -73,12 +75,20 @@ class Piece:
         return None
 
 
-def page(shown: PageRows, totals: Totals, coverage: Coverage, seconds: list[Piece] | None = None) -> Page:
-    """Return the page of the tables; `seconds`, if there are any, are drawn over time."""
+def page(
+    shown: PageRows,
+    totals: Totals,
+    coverage: Coverage,
+    seconds: list[Piece] | None = None,
+    gaps: DataFrame | None = None,
+) -> Page:
+    """Return the page of the tables; `seconds`, if there are any, are drawn over time. `gaps`: the `ts` of events that
+    name gaps of the record."""
     made = Page("Traffic", "What was published, by topic and time. canopy pipeline rollup")
     coverage.show(made)
     over, unit = (seconds, "second") if seconds else _over_time(shown.minutes, shown.hours, totals)
     over = with_empty(over, SECONDS[unit])
+    lost = [] if gaps is None else gaps_among(gaps, over, unit)
     span = max((totals.last_us - totals.first_us) / 1e6, 1.0)
     made.figures(
         {
@@ -90,20 +100,45 @@ def page(shown: PageRows, totals: Totals, coverage: Coverage, seconds: list[Piec
             "to": f"{totals.last:%Y-%m-%d %H:%M:%S}",
         }
     )
-    for plot in _rates(over, covered(over, SECONDS[unit], totals), unit):
+    plots = _rates(over, covered(over, SECONDS[unit], totals), unit, lost)
+    percentiles, sizes = _percentiles(over), _sizes(over)
+    for plot in (*plots, percentiles, sizes):
+        plot.stages = shaded(lost, over[0].row["start"], SECONDS[unit]) if lost else ()
+        plot.about += " Shaded: the recorder lost events." if lost else ""
+    for plot in plots:
         made.plot(plot)
     made.heading("Topics with the most messages")
+    topics = _topics(shown.hours, totals)
+    name, factor = _unit(max((each for _, latencies in topics for each in latencies if each is not None), default=0.0))
     made.table(
-        ["topic", "messages", "share %", "bytes", "mean size", "retained", "p50 µs", "p99 µs"],
-        _topics(shown.hours, totals),
+        ["topic", "messages", "share %", "bytes", "mean size", "retained", f"p50 {name}", f"p99 {name}"],
+        [[*row, *(None if each is None else _three(each / factor) for each in latencies)] for row, latencies in topics],
         "the table hours",
     )
     if totals.latencies:
-        made.plot(_percentiles(over))
+        made.plot(percentiles)
     else:
         made.paragraph("No message said when it was sent: no latency.", "note")
-    made.plot(_sizes(over))
+    made.plot(sizes)
     return made
+
+
+def gaps_among(gaps: DataFrame, over: list[Piece], unit: str) -> list[tuple[int, int]]:
+    """Return the first and the last piece of each time of which the recorder lost events; `unit`: of a piece."""
+    start, seconds = over[0].row["start"] if over else 0, SECONDS[unit]
+    rows = gaps.select(f.floor((f.unix_seconds("ts") - start) / seconds).alias("at")).distinct().collect()
+    told = {at for at, each in enumerate(over) if each.row["messages"]}
+    return gap_times((row["at"] for row in rows if 0 <= row["at"] < len(over)), told)
+
+
+def _three(value: float) -> float:
+    """Round to three figures: a bucket is 6 % wide."""
+    return float(f"{value:.3g}")
+
+
+def _unit(greatest: float) -> tuple[str, int]:
+    """Return the unit for latencies up to `greatest` microseconds, and its microseconds."""
+    return next((name, each) for name, each in LATENCY_UNITS if greatest >= each or each == 1)
 
 
 def _over_time(minutes: DataFrame, hours: DataFrame, totals: Totals) -> tuple[list[Piece], str]:
@@ -190,31 +225,40 @@ def _course(
     return Chart(key, title, about, times, series, unit, x_unit=TIME, powers=powers)
 
 
-def _rates(over: list[Piece], seconds: list[float], unit: str) -> list[Chart]:
-    """Messages and bytes: on one pair of axes the one line hides the other, since they go alike."""
+def _rates(over: list[Piece], seconds: list[float], unit: str, lost: Sequence[tuple[int, int]] = ()) -> list[Chart]:
+    """Messages and bytes: on one pair of axes the one line hides the other, since they go alike. `lost`: the times of
+    which the recorder lost events: a piece of these without messages is not known to have had none."""
+    dark = unknown(lost, {at for at, each in enumerate(over) if each.row["messages"]})
     about = (
         f"Averages over each {unit}; of the first and the last {unit}, over the time from the first message and to the "
         "last one."
     )
     made = []
     for name, title, colour in (("messages", "Messages", BLUE), ("bytes", "Payload bytes", VIOLET)):
-        rates: list[float | None] = [each.row[name] / time for each, time in zip(over, seconds, strict=True)]
+        rates: list[float | None] = [
+            None if at in dark else each.row[name] / time
+            for at, (each, time) in enumerate(zip(over, seconds, strict=True))
+        ]
         made.append(_course(name, f"{title} a second", about, over, [(name, rates, colour)], f"{name}/s"))
         made[-1].broad = False
     return made
 
 
-def _topics(hours: DataFrame, totals: Totals) -> list[list[Any]]:
+def _topics(hours: DataFrame, totals: Totals) -> list[tuple[list[Any], tuple[float | None, float | None]]]:
+    """Return the busiest topics: their cells, and median and 99th percentile of the latency in microseconds."""
     named = hours.groupBy("topic").agg(f.sum("messages").alias("n")).orderBy(f.desc("n"), "topic").limit(TOPICS)
     names = [row["topic"] for row in named.collect()]
     busiest = _pieces(hours.where(f.col("topic").isin(names)), "topic", totals.latencies > 0)
     told = {each.row["topic"]: each for each in busiest}
     return [
-        [
-            name, told[name].row["messages"], round(100 * told[name].row["messages"] / max(totals.messages, 1), 2),
-            told[name].row["bytes"], told[name].row["bytes"] / told[name].row["messages"],
-            told[name].row["retained"], told[name].percentile(0.5), told[name].percentile(0.99),
-        ]
+        (
+            [
+                name, told[name].row["messages"], round(100 * told[name].row["messages"] / max(totals.messages, 1), 2),
+                told[name].row["bytes"], told[name].row["bytes"] / told[name].row["messages"],
+                told[name].row["retained"],
+            ],
+            (told[name].percentile(0.5), told[name].percentile(0.99)),
+        )
         for name in names
     ]  # fmt: skip
 
@@ -226,7 +270,7 @@ def _percentiles(over: list[Piece]) -> Chart:
         for (name, fraction), colour in zip(FRACTIONS.items(), (BLUE, GREEN, AMBER, RED), strict=True)
     ]
     greatest = max((value for _, values, _ in lines for value in values if value is not None), default=0.0)
-    unit, factor = next((name, each) for name, each in LATENCY_UNITS if greatest >= each or each == 1)
+    unit, factor = _unit(greatest)
     shown = [
         (name, [None if each is None else each / factor for each in values], colour) for name, values, colour in lines
     ]

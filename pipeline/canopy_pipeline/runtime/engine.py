@@ -1,7 +1,8 @@
 """The engine that computes the numbers: Spark, or DuckDB on one machine.
 
-Owns: `f` and `Window`, by which the jobs write down what each number is, once; they are those of the engine that is at
-work. And the choice: `--engine auto` takes DuckDB where it is installed and the record is small.
+Owns: `f`, by which the jobs write down what each number is, once: the functions of the engine that is at work. Window
+functions are SQL (`f.expr`), which is the same for both, with names in backquotes. And the choice: `--engine auto`
+takes DuckDB where it is installed and the record is small.
 
 Promises: pages, summaries and exit codes are made by the same code, which does not know the engine.
 """
@@ -22,7 +23,7 @@ from canopy_pipeline.runtime.storage import Local, local_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import SparkSession, Window
+    from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 
 AUTO: Final = "auto"
@@ -34,26 +35,21 @@ AUTO_BYTES: Final = 1 << 30
 """Bytes of segments up to which `auto` takes DuckDB: about 20 million events with small payloads, of which it judges
 all deliveries in a minute of two cores, and in 2 GB. Beyond that Spark's start no longer counts, and its cores may."""
 
-_SPARK: Final = ("pyspark.sql.functions", "pyspark.sql.window")
-_DUCKDB: Final = ("canopy_pipeline.runtime.duck.functions", "canopy_pipeline.runtime.duck.columns")
-_modules: ContextVar[tuple[str, str]] = ContextVar("engine", default=_SPARK)
-"""Those of the engine at work, in this thread or task."""
+_SPARK: Final = "pyspark.sql.functions"
+_DUCKDB: Final = "canopy_pipeline.runtime.duck.functions"
+_functions: ContextVar[str] = ContextVar("engine", default=_SPARK)
+"""The module of the engine at work, in this thread or task."""
 
 
-class _Chosen:
-    """`pyspark.sql.functions` (0) and `pyspark.sql.Window` (1), or what stands for them."""
-
-    def __init__(self, at: int) -> None:
-        self._at = at
+class _Functions:
+    """`pyspark.sql.functions`, or what stands for them."""
 
     def __getattr__(self, name: str) -> Any:
-        module = import_module(_modules.get()[self._at])
-        return getattr(module.Window if self._at else module, name)
+        return getattr(import_module(_functions.get()), name)
 
 
 if not TYPE_CHECKING:
-    f = _Chosen(0)
-    Window = _Chosen(1)
+    f = _Functions()
 
 
 def is_duckdb(spark: Any) -> bool:
@@ -119,19 +115,18 @@ def session(
 
 @contextmanager
 def at_work(engine: str) -> Iterator[None]:
-    """Let `f` and `Window` be those of an engine within the block."""
-    token = _modules.set(_DUCKDB if engine == DUCKDB else _SPARK)
+    """Let `f` be the functions of an engine within the block."""
+    token = _functions.set(_DUCKDB if engine == DUCKDB else _SPARK)
     try:
         yield
     finally:
-        _modules.reset(token)
+        _functions.reset(token)
 
 
 __all__ = [
     "AUTO",
     "DUCKDB",
     "SPARK",
-    "Window",
     "at_work",
     "chosen",
     "f",

@@ -13,12 +13,15 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
+from unittest.mock import patch
 
 import deltalake
 import pyarrow.parquet  # noqa: F401  # the children need it, and would each import it
@@ -40,11 +43,33 @@ from tests.pipeline.tables.sinks.postgresql_place import terms
 HOUR: Final = timedelta(hours=1)
 
 
-def payload_tables(folder: Path, format_: str, again: Range | None = None) -> object:
+def payload_tables(folder: Path, format_: str, again: Range | None = None, max_lag: float | None = None) -> object:
     """`canopy pipeline tables` over a folder of a record, a mapping and their tables."""
     place = terms(folder) if format_ == POSTGRESQL else {}
-    options = tables_job.TablesOptions(format_, batch=1, replace=again, **place)
+    options = tables_job.TablesOptions(format_, batch=1, max_lag=max_lag, replace=again, **place)
     return tables_job.run(str(folder / "record"), str(folder / "out"), str(folder / "maps/tables.toml"), options)
+
+
+def followed(folder: Path, format_: str) -> object:
+    """`canopy pipeline tables --follow` of a record that gets a segment of `later`, beside the copies, after each look;
+    Ctrl-C when it has all."""
+    later = folder.parents[1] / "later"
+    waiting = [
+        each for each in sorted(later.rglob("*.json")) if not (folder / "record" / each.relative_to(later)).exists()
+    ]
+
+    def sleep(seconds: float) -> None:
+        assert 0 <= seconds <= 1
+        if not waiting:
+            raise KeyboardInterrupt
+        manifest = waiting.pop(0)
+        for file in (later / json.loads(manifest.read_text())["segment"], manifest):
+            # It may have been killed between the two. The recorder's own changes are not those of the job.
+            with suppress(FileExistsError):
+                os.link(file, folder / "record" / file.relative_to(later))
+
+    with patch.object(tables_job, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep)):
+        return payload_tables(folder, format_, max_lag=1.0)
 
 
 def erased(folder: Path) -> None:
@@ -73,6 +98,9 @@ JOBS: Final[dict[str, Callable[[Path], object]]] = {
         payload_tables(folder, POSTGRESQL),
         payload_tables(folder, POSTGRESQL, Range(3, 6)),
     ),
+    "tables-followed": lambda folder: followed(folder, PARQUET),
+    "tables-followed-delta": lambda folder: followed(folder, DELTA),
+    "tables-followed-postgresql": lambda folder: followed(folder, POSTGRESQL),
     "backfill": lambda folder: payload_tables(folder, PARQUET, Range(5, 12)),
     "backfill-delta": lambda folder: payload_tables(folder, DELTA, Range(5, 12)),
 }

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -18,6 +16,7 @@ import pytest
 from canopy_mqtt.record.files.delta_follower import DeltaFollower
 from canopy_mqtt.record.files.folder import first_seq
 from canopy_pipeline.compact import compact_job
+from tests.pipeline.command_on_path import put_command_on_path
 from tests.pipeline.folder import NOW, record
 
 ROOT: Final = Path(__file__).parents[3]
@@ -62,14 +61,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     top = tmp_path_factory.mktemp("snippets")
     record(top / "canopy-record")
     assert compact_job.run(str(top / "canopy-record"), HOUR, 1 << 20, HOUR, now=NOW).removed == 0
-    command = top / "bin" / "canopy"
-    command.parent.mkdir()
-    path = shlex.quote(os.pathsep.join(map(os.path.abspath, sys.path)))
-    command.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec "{sys.executable}" -P -m canopy_mqtt "$@"\n')
-    command.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
-        patch.chdir(top)
+        put_command_on_path(top, patch)
         found: list[str] = run("Python", [])["files"]
         assert [first_seq(path) for path in found] == [1, 21, 52, 67]
         yield found

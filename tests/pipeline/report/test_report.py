@@ -17,8 +17,10 @@ from canopy_pipeline.cli import app
 from canopy_pipeline.errors import MisuseError, PipelineError
 from canopy_pipeline.record.events_schema import CONNECT, GAP, PUBLISH
 from canopy_pipeline.report import report_job
-from canopy_pipeline.report.picture import Picture, _messages
+from canopy_pipeline.report.picture import Picture, _clients, _messages
 from tests.pipeline.recorded import Story, write_segment
+from tests.pipeline.tables.fleet import SAMPLE
+from tests.pipeline.tables.fleet import story as plant
 
 Made = Callable[[], report_job.JobResult]
 
@@ -122,9 +124,10 @@ def test_the_headline_says_what_was_lost_by_whom_and_what_is_missing(tmp_path: P
     said = CliRunner().invoke(app, ["report", "--input", str(record), "--output", str(out)])
     assert said.exit_code == 3, said.output
     summary, page = json.loads((out / "summary.json").read_text()), (out / "index.html").read_text()
-    [headline] = summary["headline"]
+    headline, missing = summary["headline"]
     assert "The broker dropped 2 messages: 2 from p to slow (queue-full). At least 2 of them were published" in headline
-    assert "The record is INCOMPLETE: 21 events in 1 segment read, 3 are missing (12.5 %)." in headline
+    assert missing == "The record is INCOMPLETE: 21 events in 1 segment read, 3 are missing (12.5 %)."
+    assert page.count("INCOMPLETE") == 1
     assert "dropped none" not in page
     assert headline in page
     # Drops and clients are in the picture, by their causes and names.
@@ -143,6 +146,19 @@ def test_the_headline_says_what_was_lost_by_whom_and_what_is_missing(tmp_path: P
         assert gone.name in (out / name / "index.html").read_text()
 
 
+def test_rows_and_dead_letters_of_payload_tables_are_on_the_page(tmp_path: Path) -> None:
+    """As in `make demo`, which writes both into one folder."""
+    record, out = tmp_path / "record", tmp_path / "out"
+    plant().write(record)
+    words = ["--input", str(record), "--output"]
+    done = CliRunner().invoke(app, ["tables", *words, str(out / "tables"), "--mapping", str(SAMPLE / "tables.toml")])
+    assert done.exit_code == 0, done.output
+    CliRunner().invoke(app, ["report", *words, str(out)])
+    page = (out / "index.html").read_text()
+    assert re.search(r"power</td><td>3</td><td>3</td><td[^>]*>3 wrong-type</td>", page)
+    assert re.search(r"notes</td><td>3</td><td>0</td>", page)
+
+
 def test_time_of_which_the_recorder_lost_events_is_shaded_and_not_a_time_without_messages() -> None:
     shown = Picture(
         start=1_000,
@@ -153,3 +169,10 @@ def test_time_of_which_the_recorder_lost_events_is_shaded_and_not_a_time_without
     chart = _messages(shown)
     assert [(each.begin, each.end) for each in chart.stages] == [(1_002, 1_005), (1_005, 1_006)]
     assert chart.series[0].values == [5, 0, None, None, None, 7, 0]
+    clients = _clients(shown)
+    assert clients.stages == chart.stages
+    assert [each.values for each in clients.series] == [
+        [0, 1, None, None, None, None, 1],
+        [0, 1, None, None, None, None, 0],
+        [0, 0, None, None, None, None, 0],
+    ]

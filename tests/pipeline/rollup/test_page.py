@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from pyspark.sql import Row
+from pyspark.sql import Row, SparkSession
 
+from canopy_pipeline.rollup import rollup_job
 from canopy_pipeline.rollup.latency import highest, lowest
 from canopy_pipeline.rollup.rollup_page import Piece, Totals, _percentiles, _rates, _sizes, covered, with_empty
+from tests.pipeline.recorded import Story
 from tests.support.runs import for_each
 
 MINUTE = 1_800_000_000
@@ -57,6 +62,27 @@ def test_a_minute_without_messages_is_none_and_no_line_goes_over_it() -> None:
     assert messages.series[0].values == [1, 0, 2]
     assert [each.values[1] for each in (*_sizes(over).series, *_percentiles(over).series)] == [None] * 7
     assert with_empty([], 60) == []
+
+
+def test_gaps_of_the_record_are_gaps_in_each_chart(duck: SparkSession, tmp_path: Path) -> None:
+    """Seconds 2 to 4 hold nothing: in the last of them the recorder says that it lost events."""
+    told = Story()
+    for second in (0, 1, 5, 7):
+        told.now = told.begin + timedelta(seconds=second)
+        told.publish("c", "a")
+        if second == 1:
+            told.seq += 50
+            told.pause(3)
+            told.gap(told.seq - 50, told.seq - 1)
+    told.write(tmp_path / "record")
+    rollup_job.run(duck, [str(tmp_path / "record")], str(tmp_path / "out"))
+    page = (tmp_path / "out/index.html").read_text()
+    charts = {each["key"]: each for each in json.loads(page.split('id="charts">')[1].split("</script>")[0])}
+    assert set(charts) == {"messages", "bytes", "sizes"}
+    begin = told.begin.timestamp()
+    for chart in charts.values():
+        assert [(first - begin, last - begin) for _, first, last, shaded in chart["stages"] if shaded] == [(2, 5)]
+    assert charts["messages"]["series"][0]["values"] == [1, 1, None, None, None, 1, 0, 1]
 
 
 @for_each(

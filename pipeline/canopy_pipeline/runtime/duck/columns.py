@@ -1,4 +1,4 @@
-"""Column expressions, windows and types as DuckDB's SQL.
+"""Column expressions and types as DuckDB's SQL.
 
 A text is a column's name where a function takes a column, and a value everywhere else, as in Spark.
 """
@@ -86,15 +86,9 @@ def _operator(sign: str, after: bool = False) -> Callable[[Column, Any], Column]
 class Column:
     """An expression, and the name it has as a column of a frame."""
 
-    def __init__(self, sql: str, name: str = "", around: str = "{}") -> None:
-        self._sql = sql
+    def __init__(self, sql: str, name: str = "") -> None:
+        self.sql = sql
         self._name = name
-        self._around = around
-        """The SQL around the value of a window or of a group."""
-
-    @property
-    def sql(self) -> str:
-        return self._around.replace("{}", self._sql)
 
     @property
     def name(self) -> str:
@@ -106,13 +100,10 @@ class Column:
         return self.sql if self.name == "*" else f"{self.sql} AS {quoted_whole(self.name)}"
 
     def alias(self, name: str) -> Column:
-        return Column(self._sql, name, self._around)
+        return Column(self.sql, name)
 
     def cast(self, wanted: str) -> Column:
         return Column(f"CAST({self.sql} AS {sql_type(wanted)})", self._name)
-
-    def over(self, window: Spec) -> Column:
-        return Column(self._around.replace("{}", f"{self._sql} OVER ({window.sql})"))
 
     def isNull(self) -> Column:  # noqa: N802
         return Column(f"({self.sql} IS NULL)")
@@ -188,57 +179,6 @@ class Order:
 
     def __init__(self, sql: str) -> None:
         self.sql = sql
-
-
-class Spec:
-    """A window: which rows, in which order, and how far from each."""
-
-    def __init__(self, keys: tuple[str, ...] = (), orders: tuple[str, ...] = (), frame: str = "") -> None:
-        self._keys = keys
-        self._orders = orders
-        self._frame = frame
-
-    @property
-    def sql(self) -> str:
-        keys = f"PARTITION BY {', '.join(self._keys)}" if self._keys else ""
-        orders = f"ORDER BY {', '.join(self._orders)}" if self._orders else ""
-        return " ".join(part for part in (keys, orders, self._frame) if part)
-
-    def partitionBy(self, *by: Any) -> Spec:  # noqa: N802
-        return Spec(tuple(column(each).sql for each in by), self._orders, self._frame)
-
-    def orderBy(self, *by: Any) -> Spec:  # noqa: N802
-        return Spec(self._keys, tuple(order(each).sql for each in by), self._frame)
-
-    def rowsBetween(self, start: int, end: int) -> Spec:  # noqa: N802
-        return Spec(self._keys, self._orders, f"ROWS BETWEEN {_bound(start)} AND {_bound(end)}")
-
-    def rangeBetween(self, start: int, end: int) -> Spec:  # noqa: N802
-        return Spec(self._keys, self._orders, f"RANGE BETWEEN {_bound(start)} AND {_bound(end)}")
-
-
-class Window:
-    """The start of a window's definition."""
-
-    unboundedPreceding: Final = -(2**63)  # noqa: N815
-    unboundedFollowing: Final = 2**63 - 1  # noqa: N815
-    currentRow: Final = 0  # noqa: N815
-
-    @staticmethod
-    def partitionBy(*by: Any) -> Spec:  # noqa: N802
-        return Spec().partitionBy(*by)
-
-    @staticmethod
-    def orderBy(*by: Any) -> Spec:  # noqa: N802
-        return Spec().orderBy(*by)
-
-
-def _bound(at: int) -> str:
-    if at <= Window.unboundedPreceding:
-        return "UNBOUNDED PRECEDING"
-    if at >= Window.unboundedFollowing:
-        return "UNBOUNDED FOLLOWING"
-    return "CURRENT ROW" if at == 0 else f"{abs(at)} {'PRECEDING' if at < 0 else 'FOLLOWING'}"
 
 
 def quoted_whole(name: str) -> str:

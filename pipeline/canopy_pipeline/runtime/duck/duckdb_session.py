@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 
 import duckdb
 
-from canopy_pipeline.errors import AWAY, DamagedError, GoneError, MisuseError, PipelineError
+from canopy_pipeline.errors import AWAY, DamagedError, GoneError, MisuseError, PipelineError, with_remedy
 from canopy_pipeline.runtime.duck.columns import Column, column, columns_of, listed, literal, order, quoted_whole
 from canopy_pipeline.runtime.storage import CALLS, File, Storage, local_path, storage
 
@@ -180,6 +180,8 @@ class Reader:
 
 def _told(error: duckdb.Error, name_of: Callable[[str], str]) -> PipelineError:
     """Return an error of DuckDB as one line. `name_of`: see `Session`."""
+    if known := with_remedy(str(error)):
+        return PipelineError(known)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     found = _FILE.search(str(error))
     if isinstance(error, duckdb.OutOfMemoryException):

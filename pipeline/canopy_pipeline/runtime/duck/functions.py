@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from canopy_pipeline.runtime.duck.duckdb_session import Frame
 
 _SQL: Final = {
-    # Of groups and windows.
+    # Of groups.
     "min": "min",
     "max": "max",
     "max_by": "arg_max",
@@ -24,17 +24,13 @@ _SQL: Final = {
     "sum": "sum",
     "count_distinct": "count(DISTINCT {0})",
     "collect_list": "list({0}) FILTER ({0} IS NOT NULL)",
-    "row_number": "row_number",
-    "lead": "lead",
     # Of numbers.
     "floor": "floor",
     "ceil": "ceil",
     "log2": "log2",
     "greatest": "greatest",
     "least": "least",
-    "bin": "bin",
     # Of texts and bytes.
-    "char_length": "length",
     "octet_length": "strlen",
     "length": "octet_length",
     "substring": "array_slice({0}, {1}, {1} + {2} - 1)",
@@ -78,7 +74,7 @@ def __getattr__(name: str) -> Callable[..., Column]:
     def call(*given: Any) -> Column:
         texts = [column(each).sql for each in given]
         text = sql.format(*texts) if "{" in sql else f"{sql}({', '.join(texts)})"
-        return Column(text, around=_AROUND.get(name, "{}"))
+        return Column(_AROUND.get(name, "{}").replace("{}", text))
 
     return call
 
@@ -91,7 +87,9 @@ def lit(given: Any) -> Column:
 
 
 def expr(text: str) -> Column:
-    """Return an expression in Spark's SQL; rewrite whole division, long numbers and hexadecimal bytes for DuckDB."""
+    """Return an expression in Spark's SQL; rewrite names in backquotes, whole division, long numbers and hexadecimal
+    bytes for DuckDB."""
+    text = re.sub(r"`(\w+)`", r'"\1"', text)
     text = re.sub(r"X'([0-9A-F]{2})'", r"CAST('\\x\1' AS BLOB)", text)
     text = re.sub(r"\b(\d+)L\b", r"CAST(\1 AS BIGINT)", text)
     return Column(re.sub(r"\bdiv\b", "//", text))

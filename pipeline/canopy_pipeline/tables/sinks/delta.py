@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from canopy_pipeline.errors import MisuseError, PipelineError
+from canopy_pipeline.errors import MisuseError, PipelineError, with_remedy
 from canopy_pipeline.record.number_set import Numbers
 from canopy_pipeline.tables.evolution import newest
 from canopy_pipeline.tables.output import Output, Sink
@@ -118,7 +118,7 @@ class DeltaSink(Sink):
                 self._commit(name, files, batch)
             except (self._lake.exceptions.DeltaError, pa.ArrowException) as error:
                 # Its other lines may be the rows.
-                why = str(error).partition("\n")[0]
+                why = with_remedy(str(error)) or str(error).partition("\n")[0]
                 raise PipelineError(
                     f"{self._at(name)}: {why}; what is not in the table yet comes with the next run"
                 ) from error
