@@ -64,7 +64,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses=4
 COMPILED := core guards inprocess links net
 PLAIN := client hooks observe security settings
 # Tests elsewhere of compiled modules in these rooms, which run interpreted as well.
-BESIDE := observe/sampling observe/trace security/test_bans.py store/test_journal_guard.py store/test_pages.py e2e/conformance/test_will.py \
+BESIDE := observe/sampling observe/trace security/test_bans.py store/shared store/test_journal_guard.py store/test_pages.py e2e/conformance/test_will.py \
     $(patsubst %,cluster/test_%.py,groups held messages retained subacks upstreams)
 COVERAGE ?=
 ifneq ($(COVERAGE),)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from canopy_mqtt.store.shared import node as node_module
 from canopy_mqtt.store.shared.calls import (
     ACKNOWLEDGED,
     Ask,
@@ -254,12 +253,10 @@ async def test_only_links_to_nodes_that_are_alive_are_missed(places: list[Place]
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_all_sessions_are_read_some_at_a_time(
-    places: list[Place], monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+async def test_all_sessions_are_read_some_at_a_time(places: list[Place], fails: bool) -> None:
     """Also where the database does not answer in between."""
-    monkeypatch.setattr(node_module, "PAGE", 2)
     here, there = places
+    here.node.page = 2
     clients = [await here.connect(f"s{number}") for number in range(5)]
     for client in clients:
         assert client.session is not None

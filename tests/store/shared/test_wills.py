@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from canopy_mqtt.core.codec.packets import Will
+from canopy_mqtt.store.shared.calls import Group, Written
 from tests.core.harness import Client
 from tests.store.shared.brokers import Broker, client_of, connect, rows, subscribe
 from tests.store.shared.nodes import Nodes, declare_dead
@@ -148,17 +150,19 @@ async def test_a_will_is_retained(brokers: list[Broker]) -> None:
 async def test_a_client_that_has_gone_before_its_connack_has_no_will(nodes: Nodes, brokers: list[Broker]) -> None:
     client = brokers[0].idle("c")
     client.network = brokers[0]
-    note = brokers[0].store.node.note
-    noted = []
+    database = brokers[0].store.running.database
+    write, ended = database.write, asyncio.Event()
 
-    def cut_first(what: object, then: object = None) -> None:
-        noted.append(what)
-        if len(noted) == 1:
+    async def cut_first(group: Group, vector: dict[int, int] | None = None) -> Written:
+        if group.new_wills:
             client.cut()
-        note(what, then)  # type: ignore[arg-type]
+        written = await write(group, vector)
+        if group.ended_wills:
+            ended.set()
+        return written
 
-    brokers[0].store.node.note = cut_first  # type: ignore[method-assign]
+    database.write = cut_first  # type: ignore[method-assign]
     client.connect(clean=False, expiry=300, will=Will("will", b"gone", 1))
-    await until(lambda: len(noted) > 2, "the end of the will")
+    await ended.wait()
     await brokers[0].store.flush()
     assert await rows(nodes, "will") == 0

@@ -17,6 +17,8 @@ from functools import partial
 from itertools import islice
 from typing import Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
 from canopy_mqtt.store.shared.calls import (
     ACKNOWLEDGED,
@@ -279,11 +281,13 @@ class ShareGroup:
         """Whose turn it is, of all members at all nodes."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Node:
-    """One node's part of a shared store."""
+    """One node's part of a shared store. The executable model takes rules away from it."""
 
     def __init__(self, calls: Calls, filters: Callable[[], Filters]) -> None:
         """`filters`: makes a table without filters."""
+        self.page = PAGE
         self._calls = calls
         self._make_filters = filters
         self._life = 0
@@ -625,7 +629,7 @@ class Node:
         if self.is_reading:
             return
         asked: list[Session] = []
-        for number in list(islice(self.unread, PAGE)):
+        for number in list(islice(self.unread, self.page)):
             del self.unread[number]
             session = self.sessions.get(number)
             if session is not None and session.is_restored:
