@@ -36,8 +36,8 @@ class Heirs:
         return [[each.payload for each in client.inbox] for client in self.both]
 
 
-async def heirs(broker: Broker) -> Heirs:
-    lasting, passing = await client_of(broker, "lasting"), await client_of(broker, "passing", expiry=0)
+async def heirs(broker: Broker, of: str = "") -> Heirs:
+    lasting, passing = await client_of(broker, f"lasting{of}"), await client_of(broker, f"passing{of}", expiry=0)
     for client in (lasting, passing):
         await subscribe(client, "will", qos=1)
     return Heirs(lasting, passing)
@@ -115,16 +115,19 @@ async def test_a_node_that_is_dead_leaves_its_wills_to_the_others(
     nodes: Nodes, brokers: list[Broker], expiry: int, left: bool
 ) -> None:
     """`left`: the client was away already, and the will was due while nobody was there."""
-    dead, heir = brokers[0], await heirs(brokers[1])
+    dead, both = brokers[0], [await heirs(brokers[at], str(at)) for at in (1, 2)]
     client = await client_of(dead, "c", will=Will("will", b"gone", 1, False, 1 if left else 0), expiry=expiry or 300)
     if left:
         client.cut()
         await dead.store.flush()
     await dead.kill()
     await declare_dead(brokers[0].store.running.database, "a")
-    await until(lambda: heir.got() == [[b"gone"], [b"gone"]], "the will")
-    await settled(brokers[0])
-    assert heir.got() == [[b"gone"], [b"gone"]]
+    # Only at the node that publishes it clients hear it without a session that lasts, as links carry nothing here.
+    once = [[[], [b"gone"]], [[b"gone"], [b"gone"]]]
+    await until(lambda: sorted(sorted(each.got()) for each in both) == once, "the will")
+    for broker in brokers:
+        await settled(broker)
+    assert sorted(sorted(each.got()) for each in both) == once
     assert await rows(nodes, "will") == 0
 
 
@@ -134,9 +137,11 @@ async def test_a_node_that_was_counted_as_dead_ends_connections_with_wills(nodes
     client = await client_of(brokers[0], "c", will=Will("will", b"gone", 1), expiry=0)
     plain = await client_of(brokers[0], "plain", expiry=0)
     await declare_dead(brokers[1].store.running.database, "a")
-    await until(lambda: client.closed and heir.got() == [[b"gone"], [b"gone"]], "the will")
-    await settled(brokers[1])
-    assert heir.got() == [[b"gone"], [b"gone"]]
+    # Whichever node publishes it.
+    await until(lambda: client.closed and heir.got()[0] == [b"gone"], "the will")
+    for broker in brokers:
+        await settled(broker)
+    assert heir.got() in ([[b"gone"], []], [[b"gone"], [b"gone"]])
     assert not plain.closed
     assert await rows(nodes, "will") == 0
 
