@@ -32,6 +32,7 @@ UNITS = {
         "broker/canopy_mqtt/histogram.py",
         "broker/canopy_mqtt/inprocess/inbox.py",
         "broker/canopy_mqtt/net/connections/admission.py",
+        "broker/canopy_mqtt/net/connections/by_account.py",
         "broker/canopy_mqtt/net/connections/connection.py",
         "broker/canopy_mqtt/net/connections/connection_log.py",
         "broker/canopy_mqtt/net/connections/connection_table.py",

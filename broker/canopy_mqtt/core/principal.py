@@ -30,11 +30,11 @@ MAX_SHOWN_NAME: Final = 64
 @lru_cache(maxsize=4_096)
 def network(host: str) -> str:
     """Return an IPv4 address as it is, the /64 of an IPv6 address, and unchanged what is no IP address."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    if ":" not in host:
         return host
-    if isinstance(address, ipaddress.IPv4Address):
+    try:
+        address = ipaddress.IPv6Address(host)
+    except ValueError:
         return host
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)

@@ -1,10 +1,11 @@
-"""Who hears of clients that come and go. Who may join and who gives way: `test_connection`, `test_admission`."""
+"""Who hears of clients that come and go, and who gives way. More of the latter: `test_connection`, `test_admission`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from canopy_mqtt import Broker
+from canopy_mqtt.net.connections.admission import UNACCEPTED_ROOM
 from canopy_mqtt.net.connections.connection import Connection as Counted
 from canopy_mqtt.settings import Presence, Settings, Shutdown, Sys
 from tests.e2e import wire
@@ -76,3 +77,16 @@ async def test_who_publishes_who_is_here_hears_of_all(topic: str) -> None:
     async with hearing:
         await come_and_go(hearing)
         assert (("open", "a") in hearing.told) == bool(topic)
+
+
+async def test_one_address_closes_no_connection_of_others_that_sends_its_connect_late() -> None:
+    """Its own give way, however many come while the CONNECT of a client far away is on its way."""
+    full = broker(limits={"max_connections": 10})
+    async with full:
+        far = Client(full, "", "192.0.2.1", says=b"")
+        others = [Client(full, "", "192.0.2.2", says=b"") for _ in range(200)]
+        await rounds()
+        far.connection.data_received(wire.connect("far"))
+        assert far.connection.protocol.accepted
+        left = 10 - 1 + UNACCEPTED_ROOM
+        assert [client.transport.aborted for client in others] == [True] * (200 - left) + [False] * left

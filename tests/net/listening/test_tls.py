@@ -214,6 +214,26 @@ class TestHandshakes:
         broker.connection_log.finish()
         assert lines[-1]["handshakes_failed"] == 7
 
+    async def test_one_address_ends_no_handshake_of_others(self) -> None:
+        """However many it begins while the message of a client far away is on its way."""
+        line = handshakes.Handshakes(10, asyncio.get_running_loop())
+        ended: list[str] = []
+
+        class Under(handshakes.Handshake):
+            def __init__(self, host: str) -> None:
+                super().__init__()
+                self.host = host
+
+            def evict(self) -> None:
+                ended.append(self.host)
+
+        for host in [
+            *(f"192.0.2.{number}" for number in range(3)),
+            *(f"2001:db8::{number:x}" for number in range(100)),
+        ]:
+            line.begin(Under(host))
+        assert ended == [f"2001:db8::{number:x}" for number in range(93)]
+
     async def test_few_of_them_have_their_turn_at_once(self) -> None:
         """A signature each: a thousand at once would keep everybody waiting for a second."""
         loop = asyncio.get_running_loop()

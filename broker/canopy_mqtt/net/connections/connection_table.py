@@ -15,10 +15,9 @@ from mypy_extensions import i64, mypyc_attr
 
 from canopy_mqtt.core import causes
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.heap import Heap, HeapItem
-from canopy_mqtt.core.principal import Principal
 from canopy_mqtt.guards.log import Faults
 from canopy_mqtt.net.connections.admission import TURNED_AWAY, UNACCEPTED_ROOM, Admission, DoorPlaces
+from canopy_mqtt.net.connections.by_account import ByAccount, account_of
 from canopy_mqtt.net.connections.connection_log import OF_THE_CLIENT
 from canopy_mqtt.net.connections.ends import ABORT, CLOSE, OPEN
 from canopy_mqtt.net.timers import WheelItem
@@ -37,87 +36,52 @@ MAX_SKIPPED: Final = 1_024
 """Connections that are skipped for one read: 0.2 milliseconds. After them the oldest is taken."""
 
 
-class PartialAccount(HeapItem):
-    """What one account holds of incomplete packets. Its key: the bytes, below 0. `held`: by connection, the oldest
-    first."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(0.0)
-        self.name = name
-        self.bytes: i64 = 0
-        self.held: dict[WheelItem, int] = {}
-
-
 class PartialPackets:
     """The connections with incomplete packets. `limit` in bytes for all of them; 0: none.
 
     A single connection holds at most one packet and one read, but there are many connections. Above the limit, the
     broker ends a connection of the account that holds most: of a user, or of an address (IPv6: /64) without a user and
-    before CONNECT. A stranger, to whom connections cost nothing, thus ends no upload of others. Of that account's, it
-    ends the connection whose packet has been incomplete for longest: a client at an ordinary pace completes its packet
-    within moments and is never the oldest; one that sends slowly on purpose is. Clients with very few bytes are
-    skipped: they may be waiting for the broker, for example for the answer to their CONNECT.
+    before CONNECT. Of that account's, it ends the connection whose packet has been incomplete for longest: a client at
+    an ordinary pace completes its packet within moments and is never the oldest; one that sends slowly on purpose is.
+    Clients with very few bytes are skipped: they may be waiting for the broker, for example for the answer to their
+    CONNECT.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit: i64 = limit
-        # Over all connections.
-        self.bytes: i64 = 0
         # Connections that were ended because of the bound.
         self.evicted: i64 = 0
-        # Each connection's account, the accounts by name, and the one that holds most first.
-        self._account: dict[WheelItem, PartialAccount] = {}
-        self._accounts: dict[str, PartialAccount] = {}
-        self._heap = Heap()
+        self._held = ByAccount()
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all connections."""
+        return int(self._held.size)
 
     def __len__(self) -> int:
-        return len(self._account)
+        return len(self._held)
 
     def update(self, connection: WheelItem, held: int, completed: bool, name: str) -> None:
         """Count the `held` bytes of a connection after a read. `completed`: another packet begins there than before.
         `name`: of its account now, which counts from the beginning of a packet on."""
-        account = self._account.get(connection)
-        if account is not None and (completed or held == 0):
-            self.remove(connection)
-            account = None
-        if held == 0:
-            return
-        if account is None:
-            account = self._accounts.get(name)
-            if account is None:
-                account = PartialAccount(name)
-                self._accounts[name] = account
-                self._heap.add(account)
-            self._account[connection] = account
-        self._change(account, held - account.held.get(connection, 0))
-        account.held[connection] = held
+        if completed or held == 0:
+            self._held.remove(connection)
+        if held > 0:
+            self._held.set(connection, held, name)
 
     def remove(self, connection: WheelItem) -> None:
-        account = self._account.pop(connection, None)
-        if account is None:
-            return
-        self._change(account, -account.held.pop(connection))
-        if not account.held:
-            del self._accounts[account.name]
-            self._heap.remove(account)
-
-    def _change(self, account: PartialAccount, by: int) -> None:
-        self.bytes += by
-        account.bytes += by
-        account.key = -float(account.bytes)
-        if len(self._heap.items) > 1:
-            self._heap.moved(account)
+        self._held.remove(connection)
 
     def take_oldest(self) -> list[WheelItem]:
         """Return the connections to end because all together hold too much, at most `MAX_EVICTED`; uncount them."""
         oldest: list[WheelItem] = []
         left = MAX_SKIPPED
-        while 0 < self.limit < self.bytes and len(oldest) < MAX_EVICTED:
-            account = cast("PartialAccount", self._heap.items[0])
+        while 0 < self.limit < self._held.size and len(oldest) < MAX_EVICTED:
+            account = self._held.largest()
             line = account.held
             connection = next(iter(line))
             held = line[connection]
-            if left > 0 and held < int(account.bytes) // len(line) >> LITTLE:
+            if left > 0 and held < int(account.size) // len(line) >> LITTLE:
                 left -= 1
                 # To the end of the line, behind the others.
                 del line[connection]
@@ -125,7 +89,7 @@ class PartialPackets:
                 continue
             oldest.append(connection)
             self.evicted += 1
-            self.remove(connection)
+            self._held.remove(connection)
         return oldest
 
 
@@ -197,8 +161,8 @@ class ConnectionTable:
         self.closed = False
         self.door_closed = False
         self.emptied: Callable[[], None] | None = None
-        # Connections that have not been accepted yet, the oldest first; where connections are limited.
-        self._unaccepted: dict[Connection, None] = {}
+        # Connections that have not been accepted yet; where connections are limited.
+        self._unaccepted = ByAccount()
         # Connections at the listener for other nodes that have not been accepted yet.
         self.at_door = DoorPlaces()
         # Connections whose protocol is over and whose sockets are not closed, the oldest first; where they are limited.
@@ -247,29 +211,30 @@ class ConnectionTable:
         if answer == TURNED_AWAY:
             return False
         connection.protocol.refused = answer
-        self._unaccepted[connection] = None
+        self._unaccepted.set(connection, 1, account_of(connection.host))
         return True
 
     def _make_room(self, admission: Admission) -> None:
         """Close a socket if too many are open: first one whose last packet is on its way.
 
-        Otherwise the connection that has waited for longest without a CONNECT is closed: a client sends it at once, so
-        silent connections keep no client out.
+        Otherwise one without a CONNECT is closed: of the address that has most of these, the one that has waited for
+        longest. A client sends it at once, so silent connections keep no client out.
         """
         if self._closing and 0 < self.most <= len(self.connections) - UNACCEPTED_ROOM:
             oldest = next(iter(self._closing))
             del self._closing[oldest]
             oldest.end(ABORT)
-        if admission.full and self._unaccepted:
+        if admission.full and len(self._unaccepted) > 0:
             admission.turned_away += 1
-            next(iter(self._unaccepted)).end(ABORT, causes.CONNECTION_LOST)
+            oldest = cast("Connection", next(iter(self._unaccepted.largest().held)))
+            oldest.end(ABORT, causes.CONNECTION_LOST)
 
     def end_unaccepted(self, most: int) -> None:
         """Close the connections that have waited for longest to be accepted, beyond as many as this."""
-        for connection in list(self._unaccepted)[: max(0, len(self._unaccepted) - most)]:
+        for connection in self._unaccepted.connections()[: max(0, len(self._unaccepted) - most)]:
             if self._admission is not None:
                 self._admission.turned_away += 1
-            connection.end_later(ABORT, causes.CONNECTION_LOST)
+            cast("Connection", connection).end_later(ABORT, causes.CONNECTION_LOST)
 
     def _readmit(self, connection: Connection) -> bool:
         """Admit a refused connection that took over another of its address. False if there is still no room for it."""
@@ -294,7 +259,7 @@ class ConnectionTable:
         if connection.terms.door is not None:
             self.at_door.leave(connection)
         elif self._admission is not None:
-            self._unaccepted.pop(connection, None)
+            self._unaccepted.remove(connection)
         if self.reporting:
             try:
                 self._report_open(connection)
@@ -305,8 +270,8 @@ class ConnectionTable:
     def hold(self, connection: Connection, held: int, completed: bool) -> None:
         """Count the bytes of incomplete packets that a connection holds, and end those that all are over the limit."""
         session = connection.protocol.session
-        principal = Principal(host=connection.host) if session is None else session.principal
-        self.partial.update(connection, held, completed, principal.account_name())
+        name = account_of(connection.host) if session is None else session.principal.account_name()
+        self.partial.update(connection, held, completed, name)
         for oldest in self.partial.take_oldest():
             code, text = reason_codes.QUOTA_EXCEEDED, "too many incomplete packets"
             cast("Connection", oldest).end(CLOSE, causes.PARTIAL_PACKETS, code, text)
@@ -321,7 +286,7 @@ class ConnectionTable:
             self.counter.ended(connection)
         admission = self._admission
         if admission is not None and connection.terms.door is None:
-            self._unaccepted.pop(connection, None)
+            self._unaccepted.remove(connection)
             if protocol.refused:
                 admission.leave_refused()
             else:

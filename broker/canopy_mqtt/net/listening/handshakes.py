@@ -2,19 +2,20 @@
 
 Everything between a socket and the client's first packet (TLS, the PROXY header) counts here from the connection's
 arrival until it is complete. One that has failed counts until its socket is closed, for which the client has some time.
-If there are too many, the oldest failed one is closed, or else the oldest in progress, so that connections that send
-nothing, or nothing valid, keep no client out. The expensive steps, a signature each, wait in one queue; other
-connections continue after each `STEPS` of them.
+If there are too many, a failed one is closed, or else one in progress: the oldest of the address (IPv6: /64) that has
+most, so that connections that send nothing, or nothing valid, keep no client of another address out. The expensive
+steps, a signature each, wait in one queue; other connections continue after each `STEPS` of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final
+from typing import Final, cast
 
 from mypy_extensions import mypyc_attr
 
+from canopy_mqtt.net.connections.by_account import ByAccount, account_of
 from canopy_mqtt.net.timers import WheelItem
 
 STEPS: Final = 4
@@ -27,6 +28,8 @@ class Handshake(WheelItem):
 
     def __init__(self) -> None:
         super().__init__()
+        # The IP address that it counts for ("": none). Set before `Handshakes.begin`.
+        self.host = ""
         # True while it waits in the line of `Handshakes`, which sets it.
         self.in_line = False
 
@@ -35,7 +38,7 @@ class Handshake(WheelItem):
         raise NotImplementedError
 
     def evict(self) -> None:
-        """End this connection: there are too many, and it is the oldest. Must not raise."""
+        """End this connection: there are too many. Must not raise."""
         raise NotImplementedError
 
 
@@ -45,9 +48,8 @@ class Handshakes:
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self.limit = limit
         self._loop = loop
-        # The oldest first.
-        self._under_way: dict[Handshake, None] = {}
-        self._failed: dict[Handshake, None] = {}
+        self._under_way = ByAccount()
+        self._failed = ByAccount()
         self._line: deque[Handshake] = deque()
         self._turning = False
         # Handshakes that ended because of the limit, since the server last set this to 0; steps taken in all.
@@ -61,32 +63,32 @@ class Handshakes:
     def begin(self, handshake: Handshake) -> None:
         """Count a new connection until `failed` or `end`."""
         if 0 < self.limit <= len(self):
-            if self._failed:
-                oldest = next(iter(self._failed))
-                del self._failed[oldest]
+            if len(self._failed) > 0:
+                oldest = next(iter(self._failed.largest().held))
             else:
-                oldest = next(iter(self._under_way))
-                del self._under_way[oldest]
+                oldest = next(iter(self._under_way.largest().held))
                 self.evicted += 1
-            oldest.evict()
-        self._under_way[handshake] = None
+            self._close(cast("Handshake", oldest))
+        self._under_way.set(handshake, 1, account_of(handshake.host))
 
     def failed(self, handshake: Handshake) -> None:
         """Mark a handshake as failed; its socket is to close. It counts until `end`."""
-        self._under_way.pop(handshake, None)
-        self._failed[handshake] = None
+        self._under_way.remove(handshake)
+        self._failed.set(handshake, 1, account_of(handshake.host))
 
     def end(self, handshake: Handshake) -> None:
         """Count a handshake no more: it is complete, or its connection is over. May be called more than once."""
-        self._under_way.pop(handshake, None)
-        self._failed.pop(handshake, None)
+        self._under_way.remove(handshake)
+        self._failed.remove(handshake)
 
     def close(self) -> None:
         """End all of them: the broker stops."""
-        for handshake in [*self._under_way, *self._failed]:
-            handshake.evict()
-        self._under_way.clear()
-        self._failed.clear()
+        for handshake in [*self._under_way.connections(), *self._failed.connections()]:
+            self._close(cast("Handshake", handshake))
+
+    def _close(self, handshake: Handshake) -> None:
+        self.end(handshake)
+        handshake.evict()
 
     def ready(self, handshake: Handshake) -> None:
         """Queue a handshake for its next `step`, unless it ends before its turn."""

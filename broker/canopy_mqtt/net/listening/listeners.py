@@ -94,15 +94,15 @@ class ProxyTransport(Handshake):
         self._loop = connection.loop
         self._timeout = timeout
         self._refused = refused
-        # Of the proxy.
-        self._host = self._address = ""
+        # Of the proxy, as its IP address, `host`.
+        self._address = ""
         # Set by connection_made.
         self._raw: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast(asyncio.Transport, transport)  # uvloop has its own class
-        self._host, self._address = peer_name(transport)
-        if not self._trusted.trusts(self._host):
+        self.host, self._address = peer_name(transport)
+        if not self._trusted.trusts(self.host):
             self._refuse("not of the networks that may send a PROXY header (proxy_from)")
             return
         self._handshakes.begin(self)
@@ -149,7 +149,7 @@ class ProxyTransport(Handshake):
     def _refuse(self, reason: str) -> None:
         self._end()
         self._raw.abort()
-        self._refused(self._host, self._address, reason)
+        self._refused(self.host, self._address, reason)
 
     def check(self, now: float) -> float:  # noqa: ARG002 (the wheel's interface)
         self._refuse("no whole PROXY header in time")
@@ -352,6 +352,7 @@ class Listener:
                 wheel,
                 server.rounds.loop,
                 self.settings.tls.handshake_timeout,
+                lambda: connection.host,
             )
         if self._trusted is not None:
             version, timeout = PROXY_VERSIONS[self.settings.proxy_protocol], server.settings.limits.connect_timeout

@@ -71,8 +71,10 @@ class TlsTransport(Handshake):
         wheel: TimerWheel,
         loop: asyncio.AbstractEventLoop,
         timeout: float,
+        host: Callable[[], str] | None = None,
     ) -> None:
-        """`upper` is the protocol of the connection above; the handshake may take `timeout`.
+        """`upper` is the protocol of the connection above; the handshake may take `timeout`. `host` tells the IP
+        address that it counts for, once the connection above has begun.
 
         `secured` is called after the handshake, before anything is read; what it raises ends the connection. `failed`
         is called if the handshake fails, with the error of TLS, or None: it took too long.
@@ -105,6 +107,7 @@ class TlsTransport(Handshake):
         self._wheel = wheel
         self._loop = loop
         self._timeout = timeout
+        self._host_of = host
 
     # -- what the socket's transport calls -----------------------------------------------------------------------------
 
@@ -114,6 +117,8 @@ class TlsTransport(Handshake):
         self.upper.connection_made(self)
         if self.raw.is_closing():
             return
+        if self._host_of is not None:
+            self.host = self._host_of()
         self._handshakes.begin(self)
         self._wheel.add(self, self._loop.time() + self._timeout)
 
