@@ -106,7 +106,7 @@ def main() -> int:
             status = subprocess.run([*CANOPY, *words], check=False).returncode
             if status:
                 return status
-        print(f"query it: docs/pipeline.md, \"From a demo to a query\"; it is also in {last}")
+        print(f'query it: docs/pipeline.md, "From a demo to a query"; it is also in {last}')
         return 0
     except KeyboardInterrupt:
         return 130
