@@ -39,7 +39,8 @@ class ByAccount:
 
     def __init__(self) -> None:
         self.size: i64 = 0
-        self._account: dict[WheelItem, AccountHeld] = {}
+        # By connection, those that have held something for longest first; read it, and never change it.
+        self.accounts: dict[WheelItem, AccountHeld] = {}
         self._by_name: dict[str, AccountHeld] = {}
         self._heap = Heap()
         # Accounts so far.
@@ -47,14 +48,11 @@ class ByAccount:
 
     def __len__(self) -> int:
         """Return the number of connections."""
-        return len(self._account)
-
-    def __contains__(self, connection: object) -> bool:
-        return connection in self._account
+        return len(self.accounts)
 
     def set(self, connection: WheelItem, held: int, name: str) -> None:
         """A connection holds so much, above 0. `name`: of its account, the same while it holds something."""
-        account = self._account.get(connection)
+        account = self.accounts.get(connection)
         if account is None:
             account = self._by_name.get(name)
             if account is None:
@@ -62,13 +60,13 @@ class ByAccount:
                 account = AccountHeld(name, self._made)
                 self._by_name[name] = account
                 self._heap.add(account)
-            self._account[connection] = account
+            self.accounts[connection] = account
         self._change(account, held - account.held.get(connection, 0))
         account.held[connection] = held
 
     def remove(self, connection: WheelItem) -> None:
         """A connection holds nothing any more, if it did."""
-        account = self._account.pop(connection, None)
+        account = self.accounts.pop(connection, None)
         if account is None:
             return
         self._change(account, -account.held.pop(connection))
@@ -79,9 +77,6 @@ class ByAccount:
     def largest(self) -> AccountHeld:
         """Return the account that holds most; there has to be one."""
         return cast("AccountHeld", self._heap.items[0])
-
-    def connections(self) -> list[WheelItem]:
-        return list(self._account)
 
     def _change(self, account: AccountHeld, by: int) -> None:
         self.size += by

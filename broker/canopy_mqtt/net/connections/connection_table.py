@@ -231,7 +231,7 @@ class ConnectionTable:
 
     def end_unaccepted(self, most: int) -> None:
         """Close the connections that have waited for longest to be accepted, beyond as many as this."""
-        for connection in self._unaccepted.connections()[: max(0, len(self._unaccepted) - most)]:
+        for connection in list(self._unaccepted.accounts)[: max(0, len(self._unaccepted) - most)]:
             if self._admission is not None:
                 self._admission.turned_away += 1
             cast("Connection", connection).end_later(ABORT, causes.CONNECTION_LOST)
@@ -286,7 +286,8 @@ class ConnectionTable:
             self.counter.ended(connection)
         admission = self._admission
         if admission is not None and connection.terms.door is None:
-            self._unaccepted.remove(connection)
+            if connection in self._unaccepted.accounts:
+                self._unaccepted.remove(connection)
             if protocol.refused:
                 admission.leave_refused()
             else:

@@ -83,7 +83,7 @@ class Handshakes:
 
     def close(self) -> None:
         """End all of them: the broker stops."""
-        for handshake in [*self._under_way.connections(), *self._failed.connections()]:
+        for handshake in [*self._under_way.accounts, *self._failed.accounts]:
             self._close(cast("Handshake", handshake))
 
     def _close(self, handshake: Handshake) -> None:
@@ -105,7 +105,7 @@ class Handshakes:
         for _ in range(min(STEPS, len(line))):
             handshake = line.popleft()
             handshake.in_line = False
-            if handshake in self._under_way:
+            if handshake in self._under_way.accounts:
                 self.steps += 1
                 try:
                     handshake.step()
