@@ -33,7 +33,7 @@ HEAD: Final = """\
 #   docker compose -f {file} up --detach
 #   docker compose -f {file} exec canopy-{node} canopy ctl cluster
 #
-# Certificates are files beside this one, and so are the passwords ({password}, {passfile}): whoever reads
+# Certificates are files beside this one, and so are the passwords ({password}, {passfile}): who reads
 # them can be a node, or read all messages. For three machines, start each node and the database on its own.
 
 services:

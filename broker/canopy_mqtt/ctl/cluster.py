@@ -69,8 +69,8 @@ def session(
 ) -> None:
     """Show a session that the nodes of a cluster share, or list them by client identifier.
 
-    At any node, also if its client is connected elsewhere, or away: in their database. In the list, queued is at most
-    10,000: so many, or more.
+    At any node, also if its client is connected elsewhere, or away: in their database. In the list, 10,000
+    queued messages stand for more, too.
     """
     if client_id is None:
         show(context, SESSIONS, "/sessions", limit, like_clientid=like, conn_state="disconnected" if away else None)

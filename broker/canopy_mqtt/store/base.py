@@ -54,7 +54,7 @@ class SessionReport(NamedTuple):
 
 
 class SessionLine(NamedTuple):
-    """A session in a list of those that nodes share (see `SessionReport`). `waiting`: at most `MOST_COUNTED`."""
+    """A session in a list of those that nodes share (see `SessionReport`). `waiting`: at most `MAX_COUNTED`."""
 
     client_id: str
     account: str
@@ -65,7 +65,7 @@ class SessionLine(NamedTuple):
     subscriptions: int
 
 
-MOST_COUNTED: Final = 10_000
+MAX_COUNTED: Final = 10_000
 """Messages that are counted of a session in a list: a page of long queues would take the database seconds."""
 
 

@@ -32,8 +32,7 @@ class Node(BaseModel):
     link: str
     """From here: `connected` or `down`; `here`: this node; `none`: `cluster.nodes` does not name it here."""
     differs: str
-    """What it has otherwise than the node that is asked: users, rules, settings, or the clock; empty: nothing that is
-    known."""
+    """In which of users, rules, settings and clock it differs from the node that is asked; empty: in none that is known."""
 
 
 class Nodes(BaseModel):
@@ -134,7 +133,7 @@ class SessionLine(BaseModel):
     expires_in: float | None
     """Seconds; null: its client is connected, or it never expires."""
     mqueue_len: int
-    """Messages that wait; 10,000: so many, or more."""
+    """Messages that wait; 10,000 stands for more, too."""
     subscriptions_cnt: int
 
 

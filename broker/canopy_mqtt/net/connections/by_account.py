@@ -1,4 +1,4 @@
-"""What connections hold of a bound on all of them together, by account, for whoever has to choose which one ends.
+"""What connections hold of a bound on all of them together, by account, from which the one is chosen that ends.
 
 Owns the order: the account that holds most first, and of its connections the oldest first. A connection costs a
 stranger nothing, and one of many that come and go is never the oldest of all: without the accounts, those who make
@@ -24,7 +24,7 @@ def account_of(host: str) -> str:
 
 
 class AccountHeld(HeapItem):
-    """What one account holds. Its key: how much, below 0; of equal ones the oldest is the first. `held`: of each
+    """The connections of one account, and how much they hold. Its key: how much, below 0; of equal ones the oldest is the first. `held`: of each
     connection, the oldest first."""
 
     def __init__(self, name: str, number: i64) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import asyncpg
 
 from canopy_mqtt.core.codec.topic_names import SHARE_PREFIX
-from canopy_mqtt.store.base import MOST_COUNTED, NodeReport, SessionLine, SessionReport, StoreError
+from canopy_mqtt.store.base import MAX_COUNTED, NodeReport, SessionLine, SessionReport, StoreError
 from canopy_mqtt.store.postgresql import lease_holder
 from canopy_mqtt.store.postgresql.database import FAILURES, SYNCHRONOUS, place, remedy
 from canopy_mqtt.store.shared.calls import (
@@ -123,7 +123,7 @@ SESSIONS: Final = f"""
 SELECT s.client_id, s.account, coalesce(n.name, ''), CASE WHEN s.expiry < {NEVER} THEN s.expiry END,
         CASE WHEN isfinite(s.expires_at) THEN greatest(extract(epoch FROM s.expires_at - clock_timestamp()), 0)::float8
             END,
-        (SELECT count(*) FROM (SELECT FROM delivery d WHERE d.session = s.id AND state = 0 LIMIT {MOST_COUNTED}) c),
+        (SELECT count(*) FROM (SELECT FROM delivery d WHERE d.session = s.id AND state = 0 LIMIT {MAX_COUNTED}) c),
         (SELECT count(*) FROM subscription b WHERE b.session = s.id)
     FROM (
         SELECT * FROM session
