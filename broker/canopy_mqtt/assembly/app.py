@@ -283,7 +283,8 @@ class Broker(Server):
         if not self.settings.security.watch_files:
             # A reload asks, and not the watcher, which goes by the settings in force.
             await self._unwatch()
-        elif self._files() and self._watcher is None:
+        elif self._files() and self._watcher is None and not self.stopping:
+            # A reload that was under way ends after the watching has.
             self._watcher = FileWatcher(self._files, self._read_again, self.faults.broke)
             await self._watcher.start()
 
