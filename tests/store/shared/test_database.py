@@ -90,6 +90,8 @@ async def test_a_newer_schema_is_refused(nodes: Nodes) -> None:
     await nodes.open("a")
     await postgresql.ask(nodes.url, f'UPDATE "{nodes.name}".cluster SET version = 99', then="SELECT 1")
     await refused(nodes, f"is of version 99, newer than this broker's {VERSION}: run the newer broker on this node")
+    await postgresql.ask(nodes.url, f'UPDATE "{nodes.name}".cluster SET version = 1', then="SELECT 1")
+    await refused(nodes, "was made by Canopy before its first release: name another schema")
 
 
 async def test_a_node_that_no_living_one_could_be_linked_with_is_refused(nodes: Nodes) -> None:

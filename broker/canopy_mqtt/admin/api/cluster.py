@@ -32,7 +32,8 @@ class Node(BaseModel):
     link: str
     """From here: `connected` or `down`; `here`: this node; `none`: `cluster.nodes` does not name it here."""
     differs: str
-    """In which of users, rules, settings and clock it differs from the node that is asked; empty: in none that is known."""
+    """Which of users, rules, settings and clock differ from those of the node that is asked; empty: none that is
+    known."""
 
 
 class Nodes(BaseModel):

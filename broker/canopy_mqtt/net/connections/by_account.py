@@ -1,4 +1,4 @@
-"""What connections hold of a bound on all of them together, by account, from which the one is chosen that ends.
+"""Connections that share a bound, by account, and how much each holds: by that the broker chooses the one that ends.
 
 Owns the order: the account that holds most first, and of its connections the oldest first. A connection costs a
 stranger nothing, and one of many that come and go is never the oldest of all: without the accounts, those who make
@@ -24,8 +24,8 @@ def account_of(host: str) -> str:
 
 
 class AccountHeld(HeapItem):
-    """The connections of one account, and how much they hold. Its key: how much, below 0; of equal ones the oldest is the first. `held`: of each
-    connection, the oldest first."""
+    """The connections of one account. The key: how much they hold, below 0; of equal ones the oldest is the first.
+    `held`: of each connection, the oldest first."""
 
     def __init__(self, name: str, number: i64) -> None:
         super().__init__(0.0, number)

@@ -49,6 +49,8 @@ async def open_schema(connection: Any, name: str, cluster: str, place: str) -> s
         raise StoreError(
             f"{place} is of version {version}, newer than this broker's {VERSION}: run the newer broker on this node"
         )
+    if version < VERSION:
+        raise StoreError(f"{place} was made by Canopy before its first release: name another schema (store.name)")
     if owner != cluster:
         raise StoreError(
             f'{place} has the sessions of the cluster "{owner}", and this is a node of "{cluster}" (cluster.name): '

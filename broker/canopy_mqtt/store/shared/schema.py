@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 1
-"""The version of the schema, in the table `cluster`."""
+VERSION: Final = 2
+"""The version of the schema, in the table `cluster`. No release made one of version 1."""
 SLOTS: Final = 4
 """Slots that are written in turn: the current one, the one before, one that is emptied, and an empty one."""
 LONG: Final = 9
