@@ -54,6 +54,12 @@ def names(route: Route) -> list[str]:
     return sorted(entry.topic_filter for entry in route.entries)
 
 
+# Remembering.
+
+
+# What changes a route.
+
+
 def test_changes_that_are_remembered_are_bounded() -> None:
     """The latest are there; they are forgotten with all routes."""
     cache = make()

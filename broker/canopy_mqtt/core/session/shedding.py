@@ -1,15 +1,14 @@
 """Makes room when all queues of the broker together hold too much, from the fullest ones first.
 
-`GlobalLimiter` makes the fullest queues, live and offline alike, drop what has waited longest (cause `global`). A look
-at all queues puts them into a heap, and serves for some messages: the fullest gives, down to the next one, until there
-is room. Both are done in pieces, `ROUND_WORK` units in a round of the event loop (`QueueTotals.round`), and charged to
-the publisher; when they are used up, what has no room is dropped. If less can be dropped, there is at most one look in
-`RETRY` seconds. A client that has little waiting is not refused for what others have.
+`GlobalLimiter` makes the fullest queues, live and offline alike, drop what has waited longest (cause `global`). A pass
+over all queues finds the level to which they are reduced, with room for some more than is needed; then they drop. Both
+are done in pieces, `ROUND_WORK` units in a round of the event loop (`QueueTotals.round`), and charged to the publisher;
+when they are used up, what has no room is dropped. If less can be dropped, there is at most one pass in `RETRY`
+seconds. A client that has little waiting is not refused for what others have.
 """
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.core.counters import QueueTotals
@@ -23,14 +22,17 @@ if TYPE_CHECKING:
 
 PART: Final = 16
 AHEAD: Final = 1_024
-"""A look serves for 1,024 more messages, or for one of each session if that is more, but at most for a sixteenth of the
-bound: so that it costs little for each."""
+"""A look makes room for 1,024 more messages, or for one of each session if that is more, but at most for a sixteenth of
+the bound: so that it costs little for each."""
 
 RETRY: Final = 0.1
 """Seconds after a look that found too little before the next one."""
 
 ROUND_SECONDS: Final = 0.01
 """After so long it is a new round in any case: where little is done the shell counts none."""
+
+PAUSE: Final = 8_192
+"""Work of one call after which it goes on only until there is room: the rest of what was looked for can come later."""
 
 FRESH: Final = 1.0
 """Seconds for which a look serves."""
@@ -39,8 +41,10 @@ PIECE: Final = 256
 PIECE_BYTES: Final = 65_536
 """The most that one queue gives in one piece, in messages or bytes."""
 
-LEVEL_PART: Final = 64
-"""Of two queues that are equally full one gives a 64th of what it has, or one message, before the other's turn."""
+FINE: Final = 16
+"""Steps between a size and its double, in which sizes are told apart; those below twice as many are, each."""
+
+STEPS: Final = 60 * FINE
 
 
 class GlobalLimiter:
@@ -70,13 +74,17 @@ class GlobalLimiter:
         self._names: list[str] = []
         self._at: i64 = 0
         self._by_messages = True
-        # What it has found: below 0 what each session can give, the most first, and its index in `_names`.
-        self._fullest: list[tuple[int, int]] = []
-        self._found: i64 = 0  # all of it together
+        # What it has found: how many queues of each step of size, and what they hold together.
+        self._counts: list[i64] = []
+        self._sums: list[i64] = []
+        self._fullest: Session | None = None
+        self._fullest_size: i64 = 0
         # What an account is to have waiting in its sessions that gives (bytes).
         self._share: i64 = 0
-        # Once all have been looked at: so much may still go before the next look. -1 before.
-        self._left: i64 = -1
+        # Once all have been looked at: they give what they hold above this (-1 before), until so much has gone.
+        self._level: i64 = -1
+        self._left: i64 = 0
+        self._again = False
 
     def relieve(self, messages: i64, size: i64) -> bool:
         """Make room for these messages and bytes more. False when it cannot be had, or not in this round.
@@ -113,18 +121,13 @@ class GlobalLimiter:
                 if load.now < self._again_at and messages >= self._failed and size >= self._failed_bytes:
                     return False
                 self._begin(by_messages)
-            if self._left < 0:
+            if self._level < 0:
                 if not self._look():
                     return self._borrow(messages, size)
-                if not self._plan(messages, size):
+                if not self._settle(messages, size):
                     return False
-            if self.work >= self._until:
+            if not self._give(messages, size):
                 break
-            if self._left == 0 or not self._fullest:
-                self._end()
-            else:
-                gone = self._take(self._left)
-                self._left = self._left - gone if gone < self._left else 0
         return load.has_room(messages, size)
 
     # -- looking -------------------------------------------------------------------------------------------------------
@@ -137,14 +140,18 @@ class GlobalLimiter:
         self._names = list(self._sessions)
         self._at = 0
         self._by_messages = by_messages
-        self._left = -1
-        self._fullest = []
-        self._found = 0
+        self._level = -1
+        self._counts = [0] * STEPS
+        self._sums = [0] * STEPS
+        self._fullest = None
+        self._fullest_size = 0
 
     def _end(self) -> None:
         """The look has served."""
         self._names = []
-        self._fullest = []
+        self._counts = []
+        self._sums = []
+        self._fullest = None
 
     def _look(self) -> bool:
         """Look at some more queues. True when all have been looked at."""
@@ -152,97 +159,137 @@ class GlobalLimiter:
         count: i64 = len(names)
         while self._at < count and self.work < self._until:
             session = self._sessions.get(names[self._at])
+            self._at += 1
             self.work += SHED_LOOK_WORK
             if session is not None:
-                live, waiting = self._live(session), self._waiting(session)
-                self._found += live + waiting
-                self._put(live if live > waiting else waiting, self._at)
-            self._at += 1
+                self._note(session, self._live(session))
+                self._note(session, self._waiting(session))
         return self._at >= count
 
-    def _put(self, size: i64, at: i64) -> None:
-        """Put a session among those that can give, if it can: `size` is that of the fuller one of its queues."""
+    def _note(self, session: Session, size: i64) -> None:
         if size > 0:
-            heapq.heappush(self._fullest, (-int(size), int(at)))
+            step = _step(size)
+            self._counts[step] += 1
+            self._sums[step] += size
+            if size > self._fullest_size:
+                self._fullest = session
+                self._fullest_size = size
 
-    def _plan(self, messages: i64, size: i64) -> bool:
-        """All have been looked at: say how much may go. False, and nothing goes, where it would not be enough."""
+    def _settle(self, messages: i64, size: i64) -> bool:
+        """All have been looked at: find the level down to which the fullest are to give.
+
+        False, and nothing is to be shed, where there is less than is asked for.
+        """
         load = self._load
         ahead: i64 = len(self._names)
         if ahead < AHEAD:
             ahead = AHEAD
         if self._by_messages:
             over: i64 = load.messages + messages - load.max_messages
-            self._left = over + _extra(load.max_messages, ahead)
+            wanted: i64 = over + _extra(load.max_messages, ahead)
         else:
             over = load.bytes + size - load.max_bytes
-            self._left = over + _extra(load.max_bytes, ahead * (load.bytes // (load.messages + 1) + 1))
-        if self._found < self._left:
+            wanted = over + _extra(load.max_bytes, ahead * (load.bytes // (load.messages + 1) + 1))
+        above: i64 = 0
+        count: i64 = 0
+        step: i64 = STEPS
+        while step > 0:
+            step -= 1
+            above += self._sums[step]
+            count += self._counts[step]
+            if above - count * _least(step) >= wanted:
+                break
+        if above < wanted:
             # Not worth another look for a while.
             self._again_at = load.now + RETRY
             self._failed = messages
             self._failed_bytes = size
-        if self._found < over:
+        self._level = (above - wanted + count - 1) // count if above > wanted else 0
+        self._left = wanted
+        self._again = self._level > 0
+        self._at = 0
+        if above < over:
             self._end()
             return False
         return True
 
     # -- giving --------------------------------------------------------------------------------------------------------
 
+    def _give(self, messages: i64, size: i64) -> bool:
+        """Make queues give until there is room, and a little more. False when the work of this round is used up."""
+        names = self._names
+        count: i64 = len(names)
+        load = self._load
+        pause: i64 = self.work + PAUSE
+        while self._left > 0:
+            if self.work >= self._until:
+                return False
+            if self.work >= pause and load.has_room(messages, size):
+                return True
+            if self._at >= count:
+                if not self._again:
+                    break
+                # Less than one from each is still to be given.
+                self._again = False
+                self._level -= 1
+                self._at = 0
+            session = self._sessions.get(names[self._at])
+            self.work += SHED_LOOK_WORK
+            if session is None or not self._gives(session):
+                self._at += 1
+        self._end()
+        return True
+
+    def _gives(self, session: Session) -> bool:
+        """Make the fuller of a session's queues give a piece. False when neither has more to give."""
+        live: i64 = self._live(session)
+        waiting: i64 = self._waiting(session)
+        most: i64 = live if live > waiting else waiting
+        give: i64 = most - self._level
+        if give > self._left:
+            give = self._left
+        piece: i64 = PIECE if self._by_messages else PIECE_BYTES
+        if give > piece:
+            give = piece
+        if give <= 0:
+            return False
+        gone = self._shed(session, live >= waiting, give if self._by_messages else 0, 0 if self._by_messages else give)
+        self._left -= gone
+        return gone > 0
+
     def _borrow(self, messages: i64, size: i64) -> bool:
         """Before all have been looked at: have the fullest so far make room for what is asked for, if it can."""
         load = self._load
-        while self._fullest and self.work < self._until + ROUND_WORK and not load.has_room(messages, size):
+        session = self._fullest
+        if session is None or self._sessions.get(session.client_id) is not session:
+            return False
+        while self.work < self._until + ROUND_WORK and not load.has_room(messages, size):
             more: i64 = load.messages + messages - load.max_messages
-            if not self._by_messages:
-                more = load.bytes + size - load.max_bytes
-            if more <= 0 or -self._fullest[0][0] < more:
+            more_bytes: i64 = load.bytes + size - load.max_bytes
+            live: i64 = self._live(session)
+            waiting: i64 = self._waiting(session)
+            if (live if live > waiting else waiting) < (more if self._by_messages else more_bytes):
                 return False
-            self._take(more)
+            if more > PIECE:
+                more = PIECE
+            if more_bytes > PIECE_BYTES:
+                more_bytes = PIECE_BYTES
+            if self._shed(session, live >= waiting, more, more_bytes) == 0:
+                return False
         return load.has_room(messages, size)
 
-    def _take(self, most: i64) -> i64:
-        """Make the fullest queue drop its oldest: a piece, no more than `most`, and no more than down to the next one.
-
-        Return how much went, in messages or bytes: 0 if it has less by now than was found, or no more to give.
-        """
-        key, at = heapq.heappop(self._fullest)
-        self.work += SHED_LOOK_WORK
-        session = self._sessions.get(self._names[at])
-        if session is None:
-            return 0
-        live: i64 = self._live(session)
-        waiting: i64 = self._waiting(session)
-        had: i64 = live if live > waiting else waiting
-        gone: i64 = 0
-        if had >= -key:
-            give: i64 = had + self._fullest[0][0] if self._fullest else had
-            if give < had // LEVEL_PART + 1:
-                give = had // LEVEL_PART + 1
-            piece: i64 = PIECE if self._by_messages else PIECE_BYTES
-            give = min(give, most, piece)
-            gone = self._shed(session, live >= waiting, give)
-            if gone == 0:
-                return 0
-            live = self._live(session)
-            waiting = self._waiting(session)
-            had = live if live > waiting else waiting
-        self._put(had, at)
-        return gone
-
-    def _shed(self, session: Session, live: bool, give: i64) -> i64:
+    def _shed(self, session: Session, live: bool, messages: i64, size: i64) -> i64:
         """Make one queue drop its oldest, and return how much went, in messages or bytes."""
         load = self._load
         before: i64 = load.messages
         bytes_before: i64 = load.bytes
-        messages: i64 = give if self._by_messages else 0
         send_buffer = session.send_buffer
         each: i64 = SHED_WORK
         if not live:
-            session.shed(messages, give - messages, GLOBAL)
+            session.shed(messages, size, GLOBAL)
         elif send_buffer is not None:
             each = SHED_LIVE_WORK
-            send_buffer.shed(messages, give - messages, GLOBAL)
+            send_buffer.shed(messages, size, GLOBAL)
         self.work += each * (before - load.messages)
         return before - load.messages if self._by_messages else bytes_before - load.bytes
 
@@ -269,3 +316,19 @@ class GlobalLimiter:
 def _extra(bound: i64, ahead: i64) -> i64:
     part: i64 = bound // PART if bound > PART else 1
     return ahead if ahead < part else part
+
+
+def _step(size: i64) -> i64:
+    """In which step a size is."""
+    shift: i64 = 0
+    while size >> shift >= 2 * FINE:
+        shift += 1
+    return shift * FINE + (size >> shift)
+
+
+def _least(step: i64) -> i64:
+    """The smallest size of a step."""
+    if step < 2 * FINE:
+        return step
+    shift: i64 = step // FINE - 1
+    return (step - shift * FINE) << shift
