@@ -6,6 +6,7 @@ a session.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -65,9 +66,14 @@ NAMES: Final = tuple(MATCHES)
 
 
 def publish(msg: Any, qos: int, owner: tuple[int | None, int | None], pid: int, *, retain: bool) -> Publish:
-    """Note a message, which is the payload as a whole."""
+    """Note a message."""
     retained = not msg["clear"] if retain else None
-    return Publish(*owner, pid, msg["topic"], msg, qos, retain, None, msg["pub"], None, (), retained)
+    return Publish(*owner, pid, msg["topic"], payload_of(msg), qos, retain, None, msg["pub"], None, (), retained)
+
+
+def payload_of(msg: Any) -> bytes:
+    """Return a payload that is the message as a whole."""
+    return json.dumps(msg).encode()
 
 
 def will_publish(will: Owner, msg: Any) -> Publish:
@@ -79,14 +85,16 @@ def item_of(what: Noted, without: frozenset[str]) -> Item:
     item: Item = {"fence": what.owner is not None}
     match what:
         case NewWill():
-            item |= {"kind": "set", "msg": what.payload, "delay": what.delay}
+            item |= {"kind": "set", "msg": json.loads(what.payload), "delay": what.delay}
         case EndedWill():
             item |= {"kind": "ended", "delay": what.delay}
         case Publish(will=Owner() as will):
-            item |= {"kind": "will", "msg": what.payload, "qos": 1, "sid": will.session, "epoch": will.epoch}
+            item |= {"kind": "will", "msg": json.loads(what.payload), "qos": 1}
+            item |= {"sid": will.session, "epoch": will.epoch}
             return {**item, "filters": {NAMES[number] for number in what.filters or ()}}
         case Publish():
-            item |= {"kind": "pub", "msg": what.payload, "qos": what.qos, "retain": what.retain, "pid": what.packet_id}
+            item |= {"kind": "pub", "msg": json.loads(what.payload), "qos": what.qos}
+            item |= {"retain": what.retain, "pid": what.packet_id}
             item["fence"] &= what.retain or "no_pub_fence" not in without
             item["fence"] &= not (what.retain and "retained_unfenced" in without)
         case Completion():
@@ -110,8 +118,8 @@ def item_of(what: Noted, without: frozenset[str]) -> Item:
 def waiting_of(key: Any, row: Any, msg: Any) -> Waiting:
     slot, _, source, number = key
     return Waiting(
-        slot, source, number, row["qos"], row["state"], row["pid"], False, None, msg["topic"], msg, None, msg["pub"],
-        None,
+        slot, source, number, row["qos"], row["state"], row["pid"], False, None, msg["topic"], payload_of(msg), None,
+        msg["pub"], None,
     )  # fmt: skip
 
 
@@ -185,14 +193,14 @@ class Holder:
             tag = (each.source, each.id)
             self.rows[tag]["state"] = "sent" if each.state == SENT else "released"
             self.out[each.packet_id] = tag
-            again = ("publish", 2, each.packet_id, each.payload, each.source)
+            again = ("publish", 2, each.packet_id, json.loads(each.payload), each.source)
             self.send(again if each.state == SENT else ("pubrel", each.packet_id))
 
     def take(self, waiting: Sequence[Waiting]) -> int:
         for each in waiting:
             self.rows[(each.source, each.id)] = {
                 "slot": each.slot,
-                "msg": each.payload,
+                "msg": json.loads(each.payload),
                 "qos": each.qos,
                 "state": each.state,
                 "pid": each.packet_id,
@@ -225,7 +233,7 @@ class Holder:
         will = self.connection.will
         if will is None:
             return None
-        return NewWill(*owner, will["topic"], will, 1, False, None, None, self.connection.delay)
+        return NewWill(*owner, will["topic"], payload_of(will), 1, False, None, None, self.connection.delay)
 
     def end(self) -> None:
         self.lost()
@@ -619,13 +627,16 @@ class Node:
     def wills(self, back: Callable[[Sequence[DueWill] | None], None]) -> None:
         def read(got: Any, error: bool) -> None:
             terms = 1, False, None, None
-            wills = [DueWill(sid, epoch, msg["pub"], "", msg["topic"], msg, *terms) for (sid, epoch), msg in got or ()]
+            wills = [
+                DueWill(sid, epoch, msg["pub"], "", msg["topic"], payload_of(msg), *terms)
+                for (sid, epoch), msg in got or ()
+            ]
             back(None if error else wills)
 
         self.call(functions.due_wills, (self.name, self.incarnation), read)
 
     def publish_will(self, will: DueWill) -> None:
-        self.logic.note(will_publish(will.will, will.payload))
+        self.logic.note(will_publish(will.will, json.loads(will.payload)))
 
     def due(self) -> None:
         """The world closes groups when it likes."""
