@@ -87,10 +87,10 @@ class Planted(StrEnum):
     TWO_CONNECTIONS = "leaves the connection open that is taken over"
     NO_ANSWER = "does not answer every 40th PUBLISH with QoS 1"
     NO_SUBACK = "does not answer a SUBSCRIBE to #"
-    ALTERS = "changes a byte in every 40th message"
-    ALTERS_THE_FIRST = "changes the first byte of every 40th message"
-    CUTS = "sends the first 8 bytes of every 40th message"
-    EMPTIES = "sends every 40th message without its payload"
+    ALTERS = "changes a byte in every 10th message"
+    ALTERS_THE_FIRST = "changes the first byte of every 10th message"
+    CUTS = "sends the first 8 bytes of every 10th message"
+    EMPTIES = "sends every 10th message without its payload"
     HIGHER_QOS = "sends messages with QoS 1 with QoS 2"
     UNASKED = "sends each message on t/0 to a client without subscription"
     LOWER_QOS = "sends messages with QoS 2 with QoS 1"
@@ -569,13 +569,13 @@ class FakeBroker:
         if qos == 1 and Planted.HIGHER_QOS in self.planted:
             qos = 2
         payload = message.payload
-        if self.every(Planted.ALTERS, 40):
+        if self.every(Planted.ALTERS, 10):
             payload = payload[:-1] + b"?"
-        if self.every(Planted.ALTERS_THE_FIRST, 40):
+        if self.every(Planted.ALTERS_THE_FIRST, 10):
             payload = b"?" + payload[1:]
-        if self.every(Planted.CUTS, 40):
+        if self.every(Planted.CUTS, 10):
             payload = payload[:8]
-        if self.every(Planted.EMPTIES, 40):
+        if self.every(Planted.EMPTIES, 10):
             payload = b""
         away = session.peer is None
         if away and ((qos == 1 and Planted.LOSES_OF_AWAY in self.planted) or not qos):
