@@ -304,7 +304,7 @@ def test_killed_at_every_step_each_row_is_there_once(tmp_path: Path, job: str, f
     """A reader has the rows of before or those of afterwards, at every step; the same command ends what was begun."""
     begun(tmp_path / "whole", format_)
     folders, made = killed(job, tmp_path / "whole", tmp_path)
-    assert len(made) >= 20
+    assert len(made) >= (19 if format_ == DELTA else 20)
     for folder in folders:
         if format_ == DELTA or (folder / "out/views.duckdb.sql").exists():
             before = [(seq, watts) for seq, watts in read(moved(folder, tmp_path / "whole"), format_)]
