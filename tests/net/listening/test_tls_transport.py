@@ -59,7 +59,7 @@ class Both:
 
     def __init__(self, authority: Server, *, timeout: float = 10.0) -> None:
         loop = asyncio.get_running_loop()
-        self.upper = Upper()
+        upper = self.upper = Upper()
         self.socket = Transport()
         self.socket.half = True
         self.handshakes = Handshakes(0, loop)
@@ -75,6 +75,7 @@ class Both:
             self.wheel,
             loop,
             timeout,
+            lambda: "" if upper.transport is None else "192.0.2.1",
         )
         self.taken = b""
         # The client's end.
@@ -468,9 +469,10 @@ async def test_nothing_refers_to_what_has_ended(authority: Server) -> None:
         both = Both(authority)
         await both.shake_hands()
         both.tls.connection_lost(None)
-        gone = weakref.ref(both.upper)
+        gone, tls = weakref.ref(both.upper), both.tls
         both.upper.transport = None
         del both
         assert gone() is None
+        assert tls.host == "192.0.2.1"
     finally:
         gc.enable()

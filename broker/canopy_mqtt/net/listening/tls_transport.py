@@ -115,10 +115,12 @@ class TlsTransport(Handshake):
         self.raw = cast(asyncio.Transport, transport)  # uvloop has its own class
         # First, so that it counts; it may not be let in at all.
         self.upper.connection_made(self)
+        # It holds the connection above, which holds this: as long as both do, only the garbage collector ends them.
+        host_of, self._host_of = self._host_of, None
         if self.raw.is_closing():
             return
-        if self._host_of is not None:
-            self.host = self._host_of()
+        if host_of is not None:
+            self.host = host_of()
         self._handshakes.begin(self)
         self._wheel.add(self, self._loop.time() + self._timeout)
 
