@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.attack.forged_tls import CIPHERS, NewKeys, asked_handshakes
 from canopy_mqtt import certificates
+from canopy_mqtt.core.hooks import Origin
 from canopy_mqtt.net.listening import tls_transport
 from canopy_mqtt.net.listening.handshakes import Handshakes
 from canopy_mqtt.net.listening.tls_transport import TlsTransport
@@ -59,7 +60,7 @@ class Both:
 
     def __init__(self, authority: Server, *, timeout: float = 10.0) -> None:
         loop = asyncio.get_running_loop()
-        upper = self.upper = Upper()
+        self.upper = Upper()
         self.socket = Transport()
         self.socket.half = True
         self.handshakes = Handshakes(0, loop)
@@ -75,7 +76,7 @@ class Both:
             self.wheel,
             loop,
             timeout,
-            lambda: "" if upper.transport is None else "192.0.2.1",
+            Origin(host="192.0.2.1"),
         )
         self.taken = b""
         # The client's end.

@@ -352,7 +352,7 @@ class Listener:
                 wheel,
                 server.rounds.loop,
                 self.settings.tls.handshake_timeout,
-                lambda: connection.host,
+                connection.origin,
             )
         if self._trusted is not None:
             version, timeout = PROXY_VERSIONS[self.settings.proxy_protocol], server.settings.limits.connect_timeout

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from mypy_extensions import i64
 
+from canopy_mqtt.core.hooks import Origin
 from canopy_mqtt.net.listening.handshakes import Handshake, Handshakes
 from canopy_mqtt.net.stream import FULL_READ, LINGER, close_half
 from canopy_mqtt.net.timers import TimerWheel
@@ -71,10 +72,10 @@ class TlsTransport(Handshake):
         wheel: TimerWheel,
         loop: asyncio.AbstractEventLoop,
         timeout: float,
-        host: Callable[[], str] | None = None,
+        origin: Origin | None = None,
     ) -> None:
-        """`upper` is the protocol of the connection above; the handshake may take `timeout`. `host` tells the IP
-        address that it counts for, once the connection above has begun.
+        """`upper` is the protocol of the connection above; the handshake may take `timeout`. It counts for the
+        address in `origin`, which is there once the connection above has begun.
 
         `secured` is called after the handshake, before anything is read; what it raises ends the connection. `failed`
         is called if the handshake fails, with the error of TLS, or None: it took too long.
@@ -107,7 +108,7 @@ class TlsTransport(Handshake):
         self._wheel = wheel
         self._loop = loop
         self._timeout = timeout
-        self._host_of = host
+        self._origin = origin
 
     # -- what the socket's transport calls -----------------------------------------------------------------------------
 
@@ -115,12 +116,10 @@ class TlsTransport(Handshake):
         self.raw = cast(asyncio.Transport, transport)  # uvloop has its own class
         # First, so that it counts; it may not be let in at all.
         self.upper.connection_made(self)
-        # It holds the connection above, which holds this: as long as both do, only the garbage collector ends them.
-        host_of, self._host_of = self._host_of, None
         if self.raw.is_closing():
             return
-        if host_of is not None:
-            self.host = host_of()
+        if self._origin is not None:
+            self.host = self._origin.host
         self._handshakes.begin(self)
         self._wheel.add(self, self._loop.time() + self._timeout)
 
