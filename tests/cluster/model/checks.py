@@ -116,7 +116,8 @@ def _check_retained(world: Network) -> None:
 
 def _check_wills(world: Network) -> None:
     """The will of a connection that has ended is published once: after its delay, or when its client begins anew. Not
-    if the client had said goodbye, or was back in time. It is delivered."""
+    if the client had said goodbye, or was back in time. It is delivered, and none before an earlier one of its
+    client."""
     willing, heir = world.clients["w1"], world.clients["s4"]
     assert isinstance(willing, Subscriber)
     assert isinstance(heir, Subscriber)
@@ -133,6 +134,9 @@ def _check_wills(world: Network) -> None:
         # It is revoked by the return before it is due, which is a moment after the delay.
         if accepted and not count and not will.goodbye and (not will.delay or clean):
             raise Violation(told)
+    in_order = [number for number in world.published_wills if number in willing.wills]
+    if in_order != sorted(in_order):
+        raise Violation(f"wills were published as {in_order}")
     delivered = {msg["n"] for msg, _ in heir.got}
     published = {number for number, will in world.wills.items() if will.published}
     if delivered != published:

@@ -154,13 +154,24 @@ def is_due(tx: Transaction, will: Row) -> bool:
 
 
 def due_wills(tx: Transaction, node: str, incarnation: int) -> Steps[list[tuple[Any, Row]]]:
-    """Return the wills of a node that are due."""
+    """Return the wills of a node that are due. One waits for earlier ones of its client, wherever these are."""
     yield from ONE_STATEMENT
+    firsts = _first_wills(tx)
     return [
         (key, row["msg"])
         for key, row in tx.scan("will")
-        if (row["node"], row["incarnation"]) == (node, incarnation) and is_due(tx, row)
+        if (row["node"], row["incarnation"]) == (node, incarnation)
+        and is_due(tx, row)
+        and (key == firsts[row["client"]] or "will_overtakes" in tx.db.without)
     ]
+
+
+def _first_wills(tx: Transaction) -> dict[str, tuple[int, int]]:
+    """Return the earliest will of each client."""
+    firsts: dict[str, tuple[int, int]] = {}
+    for key, row in tx.scan("will"):
+        firsts[row["client"]] = min(key, firsts.get(row["client"], key))
+    return firsts
 
 
 # -- a group of changes ------------------------------------------------------------------------------------------------
@@ -297,7 +308,7 @@ def _change_wills(
     tx: Transaction, node: str, incarnation: int, items: list[Item], failed: set[tuple[int, int, int]]
 ) -> Steps[list[Item]]:
     """Set wills, and end them: a will is published by the transaction that deletes its row. Return those that another
-    one has deleted."""
+    one has deleted, and those that wait for an earlier one of their client: these are due."""
     begun = [i for i in items if i["kind"] == "set"]
     ended = sorted((i for i in items if i["kind"] in ("will", "ended")), key=lambda i: (i["sid"], i["epoch"]))
     left_out: list[Item] = []
@@ -305,20 +316,26 @@ def _change_wills(
         return left_out
     yield "wills"
     for i in begun:
+        client = tx.get("session", i["sid"])["client"]
         row = {"msg": i["msg"], "node": node, "incarnation": incarnation, "delay": i["delay"], "due": None}
-        tx.put("will", (i["sid"], i["epoch"]), row)
+        tx.put("will", (i["sid"], i["epoch"]), {**row, "client": client})
     for i in ended:
         key = i["sid"], i["epoch"]
         if tx.get("will", key) is not None and "will_unlocked" not in tx.db.without:
             yield Lock(("will", key), "x")
     yield "ended"
+    firsts = _first_wills(tx)
     for i in ended:
         key = i["sid"], i["epoch"]
         row = tx.get("will", key)
-        if row is None and "will_unlocked" not in tx.db.without:
-            if i["kind"] == "will":
-                left_out.append(i)
-                failed.add((i["sid"], WILL, i["epoch"]))
+        waits = row is not None and firsts[row["client"]] < key and "will_overtakes" not in tx.db.without
+        if i["kind"] == "will" and (waits or (row is None and "will_unlocked" not in tx.db.without)):
+            left_out.append(i)
+            failed.add((i["sid"], WILL, i["epoch"]))
+            if row is not None and row["due"] is None:
+                tx.put("will", key, {**row, "due": tx.db.clock()})
+        elif row is None and "will_unlocked" not in tx.db.without:
+            pass
         elif i["kind"] == "will" or i["delay"] is None:
             tx.delete("will", key)
         elif row is not None and row["due"] is None:

@@ -84,6 +84,8 @@ class Network:
         """The share of messages that are retained."""
         self.wills: dict[int, Will] = {}
         """By number."""
+        self.published_wills: list[int] = []
+        """Their numbers, in the order in which they were published."""
         self.goodbyes: set[int] = set()
         """Wills of which it is written that their clients have said goodbye."""
         self.anew = -1

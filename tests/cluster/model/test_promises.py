@@ -15,6 +15,7 @@ NO_PARTS: Final[frozenset[str]] = frozenset()
 CLEAN: Final = frozenset({"clean"})
 RETAINED: Final = frozenset({"retained"})
 SHARES: Final = frozenset({"shares"})
+WILLS: Final = frozenset({"wills"})
 
 
 def histories(first: int, count: int, *, nodes: int = 3, faults: bool = True) -> None:
@@ -44,7 +45,8 @@ NEEDED: Final = (
     ("no_pub_fence", 16, NO_PARTS),
     ("look_unread", 165, RETAINED),
     ("retained_unfenced", 153, RETAINED),
-    ("will_stays", 176, PARTS - CLEAN),
+    ("will_stays", 49, WILLS),
+    ("will_overtakes", 107, WILLS),
     ("source_lost", 1, SHARES),
     ("join_unasked", 160, CLEAN),
 )

@@ -118,10 +118,10 @@ class World(Network):
                 if key not in self.c1_ids:
                     self.c1_ids.add(key)
                     self.anew = self.now
-            elif table == "session" and isinstance(row, dict) and row["client"] == "w1" and tx.name == "claim":
+            elif table == "session" and isinstance(row, dict) and row["client"] == "w1" and "claim" in tx.name:
                 for will in self.wills.values():
                     if will.kept and will.back is None:
-                        will.back = self.now, tx.args[3]
+                        will.back = self.now, tx.name == "claim" and tx.args[3]
             elif table == "will" and isinstance(row, dict):
                 will = self.wills[row["msg"]["n"]]
                 if will.kept and row["node"] != self.keepers[row["msg"]["n"]]:
@@ -130,6 +130,7 @@ class World(Network):
                 self.keepers[row["msg"]["n"]] = row["node"]
             elif table == "published_will":
                 self.wills[row["n"]].published.append(self.now)
+                self.published_wills.append(row["n"])
 
     # -- nodes and clients ---------------------------------------------------------------------------------------------
 
@@ -235,7 +236,8 @@ class World(Network):
             out.append((4, self.down, client))
         out.append((1.5, client.act))
         if not self.ending and self.roam:
-            often = 0.5 if client.with_will else 0.12
+            # A will is kept before its CONNACK: few connections would have one if all were given up early.
+            often = (1 if client.ready else 0.02) if client.with_will else 0.12
             out.append((self.roaming if isinstance(client, Publisher) else often, self.disconnect, client))
         return out
 

@@ -43,7 +43,8 @@ END $$;
 """
 
 ADOPT: Final = f"""
-WITH node AS (INSERT INTO node (name, incarnation, alive) VALUES ($1, 0, false) RETURNING id),
+WITH node AS (INSERT INTO node (name, incarnation, alive, holder, version, speaks)
+        VALUES ($1, 0, false, '', '', '{{}}') RETURNING id),
     beat AS (INSERT INTO beat SELECT id, test_clock() FROM node),
     session AS (INSERT INTO session VALUES ($2, $3, NULL, 0, 0, '{{}}', {NEVER}, NULL)),
     filter AS (INSERT INTO filter (name, gone, node, grp) SELECT $4, false, id, 1 FROM node RETURNING id)
@@ -74,7 +75,7 @@ STATE: Final = {
         " JOIN node n ON n.id = r.node"
     ),
     "will": (
-        "SELECT session, epoch, n.name, w.incarnation, convert_from(payload, 'UTF8'), delay,"
+        "SELECT session, epoch, n.name, w.incarnation, client_id, convert_from(payload, 'UTF8'), delay,"
         " extract(epoch FROM due)::bigint FROM will w JOIN node n ON n.id = w.node"
     ),
     "slots": "SELECT current FROM slots",
@@ -338,7 +339,10 @@ def _rows(db: Mirror, table: str) -> list[tuple[Any, ...]]:
         return list(rows.items())
     if table == "will":
         return [
-            (*key, row["node"], row["incarnation"], payload(row["msg"]).decode(), row["delay"], row["due"])
+            (
+                *(*key, row["node"], row["incarnation"], row["client"]),
+                *(payload(row["msg"]).decode(), row["delay"], row["due"]),
+            )
             for key, row in rows.items()
         ]
     if table == "retained":
@@ -356,7 +360,7 @@ def _retained(msg: Any) -> tuple[bool, str | None]:
 
 async def _join(db: Mirror, node: str, before: int, grp: int) -> tuple[Any, ...]:
     del db
-    return JOIN, node, "", "", before, grp
+    return JOIN, node, "", "", [], before, grp
 
 
 async def _beat(db: Mirror, node: str, incarnation: int) -> tuple[Any, ...]:

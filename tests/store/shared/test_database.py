@@ -95,7 +95,7 @@ async def test_a_newer_schema_is_refused(nodes: Nodes) -> None:
 
 
 async def test_a_node_that_no_living_one_could_be_linked_with_is_refused(nodes: Nodes) -> None:
-    """Each says in the database which versions of node links it knows; the first release said nothing."""
+    """Each says in the database which versions of node links it knows."""
     said: list[Any] = []
 
     def strangers(*both: Any) -> str:
@@ -108,30 +108,6 @@ async def test_a_node_that_no_living_one_could_be_linked_with_is_refused(nodes: 
     assert said == [('the node "a"', [1, 2], (3, 4))]
     await nodes.made[0].leave()
     await nodes.open("c", speaks=(3, 4))
-    # As an older version starts: it does not know the column.
-    await nodes.ask("UPDATE node SET incarnation = incarnation + 1 WHERE name <> 'a' RETURNING 1")
-    await nodes.open("a", speaks=(1, 2))
-    await refused(nodes, "strangers", nodes.make("d", speaks=(2, 3), strangers=lambda *_: "strangers"))
-
-
-async def test_a_newer_node_adds_what_older_ones_can_do_without(nodes: Nodes) -> None:
-    """But not while a transaction stands in the way: groups of the others would wait behind this one."""
-    old = await nodes.open("old")
-    table = f'"{nodes.name}".node'
-    backup = await asyncpg.connect(nodes.url)
-    try:
-        await backup.execute(f"ALTER TABLE {table} DROP COLUMN speaks")
-        async with backup.transaction():
-            await backup.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
-            await refused(
-                nodes, "by a transaction, of a backup for instance: start this node again when that has ended"
-            )
-            await old.write(Group())
-    finally:
-        await backup.close()
-    await nodes.open("a", speaks=(1, 2))
-    await old.write(Group())
-    assert await nodes.ask("SELECT name, speaks FROM node ORDER BY name") == [("a", "1/1,2"), ("old", "")]
 
 
 async def test_a_pooler_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,18 @@ async def test_members_at_other_nodes_than_the_publisher_have_their_turns(broker
     assert 5 <= len(near.inbox) <= 15
 
 
+async def test_a_node_hears_each_second_of_members_elsewhere_and_not_of_those_of_a_dead_node(
+    brokers: list[Broker],
+) -> None:
+    here, there = brokers
+    await member(there, "far")
+    await until(lambda: here.store.node._elsewhere)
+    here.store.node._elsewhere.clear()  # as after a link that was down when it was told
+    await until(lambda: here.store.node._elsewhere)
+    await there.kill()
+    await until(lambda: not here.store.node._elsewhere)
+
+
 async def test_whoever_connects_first_takes_what_has_waited(nodes: Nodes, brokers: list[Broker]) -> None:
     here, there = brokers
     members = [await member(here, "m1"), await member(here, "m2")]

@@ -131,6 +131,21 @@ async def test_a_node_that_is_dead_leaves_its_wills_to_the_others(
     assert await rows(nodes, "will") == 0
 
 
+async def test_a_will_waits_for_an_earlier_one_of_its_client(nodes: Nodes, brokers: list[Broker]) -> None:
+    """Here that of a dead node, which nobody has found dead yet."""
+    dead, last = brokers[0], brokers[2]
+    heir = await heirs(last)
+    await client_of(dead, "c", will=Will("will", b"first", 1))
+    await dead.kill()
+    second = await client_of(last, "c", will=Will("will", b"second", 1))
+    second.cut()
+    await last.store.flush()
+    assert await nodes.ask("SELECT due IS NULL FROM will ORDER BY epoch") == [(True,), (False,)]
+    await declare_dead(last.store.running.database, "a")
+    await until(lambda: heir.got()[0] == [b"first", b"second"], "both wills, in their order")
+    assert await rows(nodes, "will") == 0
+
+
 async def test_a_node_that_was_counted_as_dead_ends_connections_with_wills(nodes: Nodes, brokers: list[Broker]) -> None:
     """Others publish them, once, also of clients whose sessions end with their connections."""
     heir = await heirs(brokers[1])

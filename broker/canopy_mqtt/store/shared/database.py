@@ -48,7 +48,7 @@ from canopy_mqtt.version import __version__
 
 FIRST_PAUSE: Final = 0.05
 """Seconds before a group is asked again; twice as many each time."""
-JOIN: Final = "SELECT * FROM join_1($1, $2, $3, $4, $5)"
+JOIN: Final = "SELECT * FROM join_1($1, $2, $3, $4, $5, $6)"
 WRITE: Final = f"SELECT (w).* FROM write_1({', '.join(f'${n}' for n in range(1, 17))}) w"
 MAX_PAUSE: Final = 1.0
 """Seconds between two attempts at most."""
@@ -88,11 +88,7 @@ HISTORY: Final = """
 SELECT concat(system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8)) FROM pg_control_system()
 """
 """The server's data and its timeline, which is another one once a standby has been promoted, or a backup restored."""
-FIRST: Final = (1,)
-"""The versions of node links that a node knows which does not say so."""
-SPEAKING: Final = "SELECT name, incarnation, speaks FROM node WHERE alive AND name <> $1 ORDER BY name"
-SPEAK: Final = "UPDATE node SET speaks = $3 WHERE id = $1 AND incarnation = $2"
-"""With the incarnation that says so, as the next one may be of an older version, which does not."""
+SPEAKING: Final = "SELECT name, speaks FROM node WHERE alive AND name <> $1 ORDER BY name"
 REPLACED: Final = "SELECT EXISTS (SELECT FROM node WHERE name = $1 AND incarnation > $2)"
 LEAVE: Final = "SELECT declare_dead_1($1, $2, (SELECT at FROM beat WHERE node = $1))"
 LOOK_AGAIN: Final = 0.25
@@ -231,7 +227,7 @@ class SharedDatabase:
         cluster: str = "",
         synchronous: str = "full",
         timeout: float = 10.0,
-        speaks: Sequence[int] = FIRST,
+        speaks: Sequence[int] = (1,),
         strangers: Callable[[str, Sequence[int], Sequence[int]], str] = lambda other, *_: other,
     ) -> None:
         """`name`: the schema; `node`: the node's name, which no other node of the `cluster` has; `synchronous`: as
@@ -332,9 +328,7 @@ class SharedDatabase:
 
     async def _check_versions(self, connection: Any) -> None:
         """Raise StoreError: another node lives that this one could not be linked with."""
-        for name, incarnation, text in await connection.fetch(SPEAKING, self.node_name):
-            who, _, versions = text.partition("/")
-            theirs = [int(each) for each in versions.split(",")] if who == str(incarnation) else FIRST
+        for name, theirs in await connection.fetch(SPEAKING, self.node_name):
             if not set(theirs) & set(self._speaks):
                 why = self._strangers(f'the node "{name}"', theirs, self._speaks)
                 raise StoreError(f"{self.place}: {why}")
@@ -371,10 +365,8 @@ class SharedDatabase:
         await self._stop_writing()
         holder = await asyncio.to_thread(lease_holder.this_process)
         [[self.node, self.incarnation, self.grp, failed]] = await self._claims.fetch(
-            JOIN, self.node_name, holder, __version__, *self._asked, seconds=self.timeout
+            JOIN, self.node_name, holder, __version__, self._speaks, *self._asked, seconds=self.timeout
         )
-        speaks = f"{self.incarnation}/{','.join(map(str, self._speaks))}"
-        await self._claims.fetch(SPEAK, self.node, self.incarnation, speaks, seconds=self.timeout)
         self.vector, self.seen = {}, {}
         return None if failed is None else frozenset(DeliveryKey(*each) for each in failed)
 

@@ -34,22 +34,25 @@ answers with up to 1 GB."""
 
 JOIN: Final = """
 CREATE FUNCTION join_1(
-    p_name text, p_holder text, p_version text, p_incarnation integer, p_grp bigint,
+    p_name text, p_holder text, p_version text, p_speaks integer[], p_incarnation integer, p_grp bigint,
     OUT o_node smallint, OUT o_incarnation integer, OUT o_grp bigint, OUT o_failed delivery_key[]
 )
 LANGUAGE plpgsql AS $$
 -- A node begins another incarnation: what an earlier one notes counts no more. o_grp: the number of its next group but
--- one; the first one is written here. p_holder: the process that it is; p_version: of its Canopy. p_incarnation, p_grp:
--- the group that the process asked for last; o_failed: what its answer said; NULL: it is not written.
+-- one; the first one is written here. p_holder: the process that it is; p_version: of its Canopy; p_speaks: versions of
+-- node links that it knows. p_incarnation, p_grp: the group that the process asked for last; o_failed: what its answer
+-- said; NULL: it is not written.
 BEGIN
     SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     IF NOT FOUND THEN
-        INSERT INTO node (name, incarnation, alive) VALUES (p_name, 0, false) ON CONFLICT DO NOTHING;
+        INSERT INTO node (name, incarnation, alive, holder, version, speaks)
+            VALUES (p_name, 0, false, p_holder, p_version, p_speaks) ON CONFLICT DO NOTHING;
         SELECT id INTO o_node FROM node WHERE name = p_name FOR UPDATE;
     END IF;
     -- step: join
     SELECT failed INTO o_failed FROM progress WHERE node = o_node AND grp = p_grp AND incarnation = p_incarnation;
-    UPDATE node SET incarnation = incarnation + 1, alive = true, holder = p_holder, version = p_version
+    UPDATE node SET incarnation = incarnation + 1, alive = true, holder = p_holder, version = p_version,
+            speaks = p_speaks
         WHERE id = o_node
         RETURNING incarnation INTO o_incarnation;
     INSERT INTO beat VALUES (o_node, clock_timestamp()) ON CONFLICT (node) DO UPDATE SET at = clock_timestamp();
@@ -121,7 +124,8 @@ RETURNS TABLE (
     o_qos smallint, o_retain boolean, o_properties bytea, o_expiry bigint
 )
 LANGUAGE plpgsql {PLANS} AS $$
--- Wills of a node that are due, p_limit at most, and of them about {PAGE_BYTES} bytes.
+-- Wills of a node that are due, p_limit at most, and of them about {PAGE_BYTES} bytes. A will waits for earlier ones of
+-- its client, also where these are other nodes': a later connection's must not come first.
 DECLARE
     by_now timestamptz := clock_timestamp();
 BEGIN
@@ -131,7 +135,11 @@ BEGIN
                 SELECT *, sum(octet_length(payload)) OVER (ORDER BY due, session, epoch) - octet_length(payload)
                         AS before
                     FROM (
-                        SELECT * FROM will WHERE node = p_node AND incarnation = p_incarnation AND due <= by_now
+                        SELECT * FROM will w WHERE node = p_node AND incarnation = p_incarnation AND due <= by_now
+                                AND NOT EXISTS (
+                                    SELECT FROM will e WHERE e.client_id = w.client_id
+                                        AND (e.session, e.epoch) < (w.session, w.epoch)
+                                )
                             ORDER BY due, session, epoch LIMIT p_limit
                     ) page
             ) sized
@@ -215,6 +223,7 @@ DECLARE
     counts boolean[];
     written boolean[];
     wills owner[];                         -- that end, or are taken over
+    early owner[];                         -- that may not be published yet
     kept publish;
     numbers bigint[];
     reaped bigint[];
@@ -303,11 +312,23 @@ BEGIN
                 ORDER BY w.session, w.epoch FOR UPDATE OF w
         );
         -- step: ended
+        -- A will that is published waits for earlier ones of its client, and is due meanwhile (wills_1).
+        early := ARRAY(
+            SELECT (w.session, w.epoch)::owner
+                FROM unnest(p_publishes) p
+                JOIN will w ON w.session = (p.will).session AND w.epoch = (p.will).epoch
+                WHERE EXISTS (
+                    SELECT FROM will e WHERE e.client_id = w.client_id AND (e.session, e.epoch) < (w.session, w.epoch)
+                )
+        );
         DELETE FROM will w USING unnest(p_ended_wills) e
-            WHERE w.session = e.session AND w.epoch = e.epoch AND e.delay IS NULL;
-        UPDATE will w SET due = clock_timestamp() + least(e.delay, w.delay) * interval '1 second'
+            WHERE w.session = e.session AND w.epoch = e.epoch AND e.delay IS NULL
+                AND (w.session, w.epoch)::owner <> ALL (early);
+        UPDATE will w SET due = clock_timestamp() + least(coalesce(e.delay, 0), w.delay) * interval '1 second'
             FROM unnest(p_ended_wills) e
-            WHERE w.session = e.session AND w.epoch = e.epoch AND e.delay IS NOT NULL AND w.due IS NULL;
+            WHERE w.session = e.session AND w.epoch = e.epoch AND w.due IS NULL
+                AND (e.delay IS NOT NULL OR (w.session, w.epoch)::owner = ANY (early));
+        wills := ARRAY(SELECT (session, epoch)::owner FROM unnest(wills) WHERE (session, epoch)::owner <> ALL (early));
         said.failed := ARRAY(
             SELECT ((will).session, {WILL}, (will).epoch)::delivery_key FROM unnest(p_publishes)
                 WHERE will IS NOT NULL AND will <> ALL (wills)

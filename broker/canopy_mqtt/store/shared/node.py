@@ -67,10 +67,11 @@ BYTES: Final = 4 * 1024 * 1024
 """Bytes of its messages: with the message that passes them a group is complete. PostgreSQL takes up to 1 GB at once."""
 PAGE: Final = 1_000
 """Sessions that are read at once, at most."""
-AGAIN: Final = 10
-"""Seconds after which the others are told again of the members of share groups that are here."""
 TOLD: Final = 4_096
-"""Share groups of which they are told; the others' members take turns among those of their publishers' nodes."""
+"""Share groups of whose members here the others are told, each second; those of others take turns among the members at
+their publishers' nodes."""
+LAPSES: Final = 3
+"""Seconds after which a node that has told nothing of its members counts as one without."""
 REAPED: Final = 500
 """Sessions of dead nodes that are released in one group."""
 
@@ -281,6 +282,13 @@ class ShareGroup:
         """Whose turn it is, of all members at all nodes."""
 
 
+class Told(NamedTuple):
+    """Of how many members of each share group another node has told, by the groups' queues, and in which second."""
+
+    counts: dict[int, int]
+    second: int
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Node:
     """One node's part of a shared store. The executable model takes rules away from it."""
@@ -325,10 +333,10 @@ class Node:
         """The same, by their filters."""
         self._members: dict[str, dict[int, Session]] = {}
         """By filter, the members of share groups that are here. Whoever was first in a turn is last in the next one."""
-        self._elsewhere: dict[int, dict[int, int]] = {}
-        """By other node, and queue of a share group, how many members are there."""
-        self._untold = 0
-        """Seconds since the others were told of the members here; -1: they have changed since."""
+        self._elsewhere: dict[int, Told] = {}
+        """By other node, the members of share groups that are there."""
+        self._seconds = 0
+        """How many have passed in this incarnation."""
 
     def _live(self, call: Callable[P, None]) -> Callable[P, None]:
         """Return what calls only as long as this incarnation lasts."""
@@ -564,13 +572,8 @@ class Node:
             case Changed():
                 self._read_retained()
             case Members(node, counts):
-                self._elsewhere[node] = dict(counts)
-            case Hello():
-                if self._members:
-                    # Whoever is linked again may have missed that.
-                    self._untold = -1
-                self._general()
-            case General():
+                self._elsewhere[node] = Told(dict(counts), self._seconds)
+            case Hello() | General():
                 self._general()
 
     def _spread(self, hints: Sequence[Hint]) -> None:
@@ -700,16 +703,13 @@ class Node:
         """Have a session take from a share group from now on, if it is here and a member."""
         if self.sessions.get(session.id) is session and name in session.shares:
             self._members.setdefault(name, {})[session.id] = session
-            self._untold = -1
             self._pull(name)
 
     def _part(self, session: Session, name: str) -> None:
         """Have a session take no more from a share group. What it has taken stays with it."""
         members = self._members.get(name)
-        if members is not None and members.pop(session.id, None) is not None:
-            self._untold = -1
-            if not members:
-                del self._members[name]
+        if members is not None and members.pop(session.id, None) is not None and not members:
+            del self._members[name]
 
     def has_room(self, session: Session) -> None:
         """Take more for a session, if more waits for its share groups."""
@@ -723,7 +723,8 @@ class Node:
         assert self.joined is not None
         queue = self._queues[group.name]
         here = len(self._members.get(group.name, ()))
-        counts = [(self.joined.node, here), *((node, of.get(queue, 0)) for node, of in self._elsewhere.items())]
+        counts = [(self.joined.node, here)]
+        counts += [(node, told.counts.get(queue, 0)) for node, told in self._elsewhere.items()]
         total = sum(count for _, count in counts)
         group.turn = (group.turn + 1) % max(total, 1)
         turn = group.turn
@@ -748,17 +749,16 @@ class Node:
             self._calls.later(self._live(late))
 
     def _tell_members(self) -> None:
-        """Tell the others of the members here, if these have changed, and now and then: they may have missed it."""
-        if self._untold < 0:
-            self._untold = AGAIN
-        elif self._members:
-            self._untold += 1
-        if self._untold >= AGAIN and self.joined is not None:
-            self._untold = 0
-            counts = [
-                (self._queues[name], len(members)) for name, members in self._members.items() if name in self._queues
-            ]
+        """Tell the others of the members here. What they have told lapses: they may have none by now, and a link may
+        have been down when they said so."""
+        assert self.joined is not None
+        counts = [(self._queues[name], len(members)) for name, members in self._members.items() if name in self._queues]
+        if counts:
             self._calls.tell(Members(self.joined.node, counts[:TOLD]))
+        self._seconds += 1
+        self._elsewhere = {
+            node: told for node, told in self._elsewhere.items() if self._seconds - told.second <= LAPSES
+        }
 
     def _pull(self, name: str) -> None:
         """Move what waits for a share group to its members here, as far as they have room."""
@@ -925,7 +925,6 @@ class Node:
                     self._read_wills()
             elif self._deaths.get(peer.id, 0) < ended:
                 self._deaths[peer.id] = ended
-                self._elsewhere.pop(peer.id, None)
                 self._general()
         if not self._reaping and any(peer.orphans for peer in peers):
             self._reaping = True

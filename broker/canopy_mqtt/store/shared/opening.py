@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import asyncpg
-
 from canopy_mqtt.store.base import StoreError
 from canopy_mqtt.store.shared.functions import FUNCTIONS
-from canopy_mqtt.store.shared.schema import ADDED, PARTITIONS, TABLES, TYPES, VERSION
+from canopy_mqtt.store.shared.schema import PARTITIONS, TABLES, TYPES, VERSION
 
 OLDEST: Final = 13
 """The oldest PostgreSQL that will do."""
-
-HAS_COLUMN: Final = "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = $2)"
 
 OTHERS: Final = (
     "SELECT relname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = $1 LIMIT 1"
@@ -43,8 +39,6 @@ async def open_schema(connection: Any, name: str, cluster: str, place: str) -> s
                 await connection.execute(text)
             await connection.execute("INSERT INTO cluster (version, name) VALUES ($1, $2)", VERSION, cluster)
         version, owner, identity = await connection.fetchrow("SELECT version, name, id::text FROM cluster")
-        if (version, owner) == (VERSION, cluster):
-            await _add(connection, place)
     if version > VERSION:
         raise StoreError(
             f"{place} is of version {version}, newer than this broker's {VERSION}: run the newer broker on this node"
@@ -57,21 +51,6 @@ async def open_schema(connection: Any, name: str, cluster: str, place: str) -> s
             "name another schema (store.name)"
         )
     return str(identity)
-
-
-async def _add(connection: Any, place: str) -> None:
-    """Add the columns of this release. Its nodes and older ones go on meanwhile: what stands in the way is not waited
-    for, as groups would wait behind this. Raises StoreError."""
-    for (table, column), kind in ADDED.items():
-        if not await connection.fetchval(HAS_COLUMN, table, column):
-            await connection.execute("SET LOCAL lock_timeout = '1s'")
-            try:
-                await connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
-            except asyncpg.LockNotAvailableError as error:
-                raise StoreError(
-                    f"{place} is kept from getting the columns of this release by a transaction, of a backup for "
-                    "instance: start this node again when that has ended"
-                ) from error
 
 
 async def _check_server(connection: Any, place: str) -> None:

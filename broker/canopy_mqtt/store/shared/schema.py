@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 2
-"""The version of the schema, in the table `cluster`. No release made one of version 1."""
+VERSION: Final = 3
+"""The version of the schema, in the table `cluster`. No release made an earlier one."""
 SLOTS: Final = 4
 """Slots that are written in turn: the current one, the one before, one that is emptied, and an empty one."""
 LONG: Final = 9
@@ -38,9 +38,9 @@ CREATE TABLE node (
     name text COLLATE "C" NOT NULL UNIQUE,
     incarnation integer NOT NULL,      -- one more with each start, and when it comes back after it was declared dead
     alive boolean NOT NULL,            -- false: declared dead, or it has stopped
-    holder text NOT NULL DEFAULT '',   -- the process of its incarnation; empty: its machine does not tell
-    version text NOT NULL DEFAULT '',  -- of its Canopy
-    speaks text NOT NULL DEFAULT ''    -- INCARNATION/VERSIONS: of node links, with ","; of an earlier one: 1
+    holder text NOT NULL,              -- the process of its incarnation; empty: its machine does not tell
+    version text NOT NULL,             -- of its Canopy
+    speaks integer[] NOT NULL          -- the versions of node links that it knows
 );
 CREATE TABLE beat (
     node smallint PRIMARY KEY,
@@ -141,6 +141,7 @@ CREATE TABLE will (                    -- of a connection, and published by the 
     PRIMARY KEY (session, epoch)
 );
 CREATE INDEX will_owned ON will (node, incarnation, session, epoch);
+CREATE INDEX will_of ON will (client_id, session, epoch);
 CREATE INDEX will_due ON will (node, incarnation, due) WHERE due IS NOT NULL;
 CREATE SEQUENCE retained_version;
 CREATE TABLE retained (
@@ -163,9 +164,6 @@ CREATE TABLE slots (                   -- one row
 );
 INSERT INTO slots VALUES (0, clock_timestamp());
 """
-
-ADDED: Final = {("node", "speaks"): "text NOT NULL DEFAULT ''"}
-"""Columns that a schema of the same version may lack, as its nodes can do without: the first newer node adds them."""
 
 TYPES: Final = """
 CREATE TYPE owner AS (session bigint, epoch bigint);
