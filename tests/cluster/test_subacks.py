@@ -89,6 +89,34 @@ async def test_a_node_that_goes_down_is_not_waited_for(nodes: Nodes) -> None:
     assert (await subscriber.expect(wire.SUBACK)).packet_id == 1
 
 
+async def test_a_node_that_has_just_started_waits_for_the_others(nodes: Nodes) -> None:
+    """It cannot know which of them are down."""
+    await nodes.start("a", "b")
+    await nodes.stop("a")
+    nodes.wires["a", "b"].darken()
+    await nodes.restart("a")
+    subscriber = await nodes.join("a", "subscriber")
+    await subscriber.send(wire.subscribe(1, [("new", 1)]))
+    assert await subscriber.fence() == []
+    nodes.light()
+    assert (await subscriber.expect(wire.SUBACK)).packet_id == 1
+    publisher = await nodes.join("b", "publisher")
+    await publisher.publish("new", b"after the SUBACK")
+    assert (await subscriber.expect(wire.PUBLISH)).payload == b"after the SUBACK"
+
+
+async def test_a_node_that_has_just_started_waits_no_longer_than_for_one_that_does_not_answer(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    nodes = Nodes(stack, tmp_path)
+    await nodes.start("a", "b")
+    await nodes.stop("a")
+    await nodes.stop("b")
+    await nodes.restart("a")
+    subscriber = await nodes.join("a", "subscriber")
+    assert await subscriber.subscribe(("new", 1)) == (1,)
+
+
 async def test_beyond_the_filters_that_are_noted_a_suback_waits_until_all_is_confirmed(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,21 +1,24 @@
 """All links of a node: those to the other nodes, and those to upstream brokers.
 
 Owns the SUBACKs that wait for other nodes: a client that is told that it has subscribed gets what is published at any
-node from then on. A node that is down is not waited for, and none for longer than `link_timeout`.
+node from then on. A node that is down is not waited for, and none for longer than `link_timeout`. Right after the start
+nobody knows which nodes are down: those that have not been linked yet are waited for, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.greeting import Greeting
 from canopy_mqtt.cluster.node_link import NodeLink, upstream_of
 from canopy_mqtt.cluster.parts import Parts
 from canopy_mqtt.core.hooks import Confirmed
+from canopy_mqtt.core.persistence.journal import SessionRecord
 from canopy_mqtt.core.routing.nodes import NODES, NodeSession
 from canopy_mqtt.links.link import UpstreamLink
 from canopy_mqtt.links.manager import LinkManager, NodeState
@@ -53,6 +56,9 @@ class NodeLinks(LinkManager):
         self._cluster = cluster
         self._own = own
         self._node_links: list[NodeLink] = []
+        # Those that have not been up since the start, and until when SUBACKs wait for these, too.
+        self._unseen: set[NodeLink] = set()
+        self._unseen_until = inf
         # What other nodes have kept for an earlier run of this one is wanted: a store of its own has kept its sessions.
         self._wants_earlier = server.router.journal is not None and server.router.shared is None
         self.heard: Callable[[str, bytes, bytes], None] | None = None
@@ -86,11 +92,21 @@ class NodeLinks(LinkManager):
         if self.heard is not None:
             link.link_state.heard = partial(self.heard, node.name)
         self._node_links.append(link)
+        self._unseen.add(link)
         return link
 
     def linked(self, nodes: Iterable[str]) -> bool:
         """Return whether this node hears all of these, which may be nodes that it has no link to."""
         return {link.node.name for link in self._node_links if link.connected}.issuperset(nodes)
+
+    def prepare(self, records: Iterable[SessionRecord]) -> Iterator[None]:
+        yield from super().prepare(records)
+        # Clients may come before the links start.
+        self.server.router.table.confirms = bool(self._node_links)
+
+    def start(self) -> None:
+        self._unseen_until = self.server.loop.time() + self._cluster.link_timeout
+        super().start()
 
     def _find_demanding(self) -> None:
         super()._find_demanding()
@@ -172,8 +188,14 @@ class NodeLinks(LinkManager):
         self._filters = Parts(MAX_AWAITED)
 
     def _is_open(self, topic_filter: str) -> bool:
-        """Return whether a node that is up has not confirmed a filter yet."""
-        return any(link.connected and not link.declarer.is_confirmed(topic_filter) for link in self._node_links)
+        """Return whether a node that is up, or may be, has not confirmed a filter yet."""
+        return self._may_be_up() or any(
+            link.connected and not link.declarer.is_confirmed(topic_filter) for link in self._node_links
+        )
+
+    def _may_be_up(self) -> bool:
+        """Return whether a node has not been linked yet since the start, and is still waited for."""
+        return bool(self._unseen) and self.server.loop.time() < self._unseen_until
 
     def _answered(self, topic_filters: list[str]) -> None:
         """Send the SUBACKs that waited for these filters alone. A node may have confirmed them."""
@@ -195,6 +217,7 @@ class NodeLinks(LinkManager):
     def _links_changed(self) -> None:
         """A link may be up or down: if one is, find out anew what each SUBACK waits for."""
         before, self._up = self._up, [link for link in self._node_links if link.connected]
+        self._unseen.difference_update(self._up)
         if not self._waiting or self._up == before:
             return
         self._awaited.clear()
@@ -224,8 +247,8 @@ class NodeLinks(LinkManager):
             self._timer = self.server.loop.call_at(next(iter(self._waiting)).until, self._time_is_over)
 
     def _all_settled(self) -> bool:
-        """Return whether the nodes that are up have confirmed everything."""
-        return all(link.declarer.settled for link in self._node_links if link.connected)
+        """Return whether the nodes that are up, or may be, have confirmed everything."""
+        return not self._may_be_up() and all(link.declarer.settled for link in self._node_links if link.connected)
 
     def _tell(self, done: list[Waiting]) -> None:
         """Send these SUBACKs, and those that wait for all, if all is confirmed."""
