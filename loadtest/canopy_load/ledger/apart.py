@@ -32,6 +32,9 @@ class InDatabase(Protocol):
     def at_once(self, since: float, at: float) -> bool:
         """Return True if no more than a moment has passed."""
 
+    def cut_off(self, node: str, began: float, ended: float) -> bool:
+        """Return True if a node and another one could not reach each other in that time, or a moment before."""
+
 
 class Apart:
     """The nodes of a history."""
@@ -70,8 +73,9 @@ class Apart:
         also for Retain Handling 2, at a node that a newer one can hardly have reached; to a session at one node, or
         another member, a second copy of what its publisher sent by two, and one with QoS 0 to a client that has changed
         nodes; a connection that can hardly know of a later one at another node. With a database: DUP 0 in a second copy
-        with QoS 1, RETAIN 1 in what another node was sent a moment after a SUBACK, and the loss of what was on its way
-        from or to a node that stood still, to a session that ends with its connection.
+        with QoS 1, RETAIN 1 in what another node was sent a moment after a SUBACK, the loss of what was on its way
+        from or to a node that stood still, to a session that ends with its connection, and a member of a share group
+        that others leave nothing, since its node is cut off from theirs.
         """
         match promise, events:
             case "order", [*_, Delivery(qos=0) as one, Delivery() as other] if self._moved(one, other):
@@ -95,6 +99,9 @@ class Apart:
                 ways = self._sent_by(publish, publish.ended)
                 hung = self._database.hung
                 return bool(ways) and all(way != home and hung(way, home, publish.began, publish.ended) for way in ways)
+            case "starved", [Connect() as connect, Subscribe()] if self._database is not None:
+                ends = next((end for began, end, _ in self._stays[connect.client] if began == connect.began), inf)
+                return self._database.cut_off(connect.node, connect.ended, ends)
             case "RETAIN", [Subscribe() as asked, Publish() as publish, Delivery(retain=True) as came]:
                 # What was retained is read behind the SUBACK: it may be there by then.
                 if self._database is None or asked.as_published or not publish.retain:

@@ -29,7 +29,7 @@ from canopy_load.ledger.history import (
 )
 from canopy_load.ledger.told import time_of
 from canopy_load.prove import waits
-from canopy_load.prove.faults import STARTS, Fault
+from canopy_load.prove.faults import PARTITIONS, STARTS, Fault
 from canopy_load.prove.play import ABSENT, Proof
 from canopy_load.prove.waits import Wait
 from canopy_mqtt.words import counted
@@ -312,6 +312,17 @@ class _Shared:
 
     def at_once(self, since: float, at: float) -> bool:
         return at <= since + self._moment(since, at)
+
+    def cut_off(self, node: str, began: float, ended: float) -> bool:
+        here = self._proof.targets.index(node)
+        ways = [(here, there) for there in range(len(self._proof.targets)) if there != here]
+        return any(
+            fault.fault in PARTITIONS
+            and any(fault.loses(*way) or fault.loses(*way[::-1]) for way in ways)
+            and since <= ended
+            and began <= until + self._relinked + self._moment(until, began)
+            for since, until, fault in self._proof.inflicted
+        )
 
     def _moment(self, since: float, at: float) -> float:
         return MOMENT + self._proof.late + self._proof.lateness.waited(since, at)

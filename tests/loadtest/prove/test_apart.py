@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from canopy_load.ledger.checker import STARVED
 from canopy_load.ledger.history import Connect, Delivery, History, Look, Ping, Publish, Rest, Subscribe
 from canopy_load.prove.faults import BrokerFault, Fault
 from canopy_load.prove.judge import Durability, judge
@@ -122,6 +123,27 @@ def test_a_kill_takes_nothing_from_a_database(client: str, found: set[str]) -> N
     story.publish(1.0, 0)
     assert story.broken(SHARED) == found
     assert story.broken() == {"lost"}
+
+
+@for_each(
+    ("fault", "found"),
+    [
+        (BrokerFault(1.0, Fault.ISOLATE, 3.0, (1,)), set()),
+        (BrokerFault(1.0, Fault.PAIR, 3.0, (0, 2)), {"starved"}),
+        (BrokerFault(1.0, Fault.STOP, 3.0, (0,)), {"starved"}),
+    ],
+)
+def test_a_member_at_a_node_that_is_cut_off_gets_what_the_others_leave(fault: BrokerFault, found: set[str]) -> None:
+    """Its node reaches the database, and takes what is there now and then."""
+    story = Story((1.0, 4.0, fault))
+    for client, node in (("s", A), ("away", B)):
+        story.connect(client, 5.0, node)
+        story.subscribe(client, 5.2, "$share/g/t/#")
+    story.connect("p", 0.5, A)
+    for number in range(STARVED):
+        story.comes(story.publish(6.0 + number, number), 6.5 + number)
+    assert story.broken(SHARED) == found
+    assert story.broken() == {"starved"}
 
 
 def test_a_kill_takes_nothing_of_a_share_group_from_a_database() -> None:
