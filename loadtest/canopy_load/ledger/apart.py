@@ -32,6 +32,9 @@ class InDatabase(Protocol):
     def at_once(self, since: float, at: float) -> bool:
         """Return True if no more than a moment has passed."""
 
+    def away(self, began: float, ended: float) -> bool:
+        """Return True if the database was away in that time, or a moment before."""
+
     def cut_off(self, node: str, began: float, ended: float) -> bool:
         """Return True if a node and another one could not reach each other in that time, or a moment before."""
 
@@ -75,7 +78,8 @@ class Apart:
         nodes; a connection that can hardly know of a later one at another node. With a database: DUP 0 in a second copy
         with QoS 1, RETAIN 1 in what another node was sent a moment after a SUBACK, the loss of what was on its way
         from or to a node that stood still, to a session that ends with its connection, and a member of a share group
-        that others leave nothing, since its node is cut off from theirs.
+        that others leave nothing, since its node is cut off from theirs; a session that a clean CONNECT left, since the
+        database was away.
         """
         match promise, events:
             case "order", [*_, Delivery(qos=0) as one, Delivery() as other] if self._moved(one, other):
@@ -102,6 +106,8 @@ class Apart:
             case "starved", [Connect() as connect, Subscribe()] if self._database is not None:
                 ends = next((end for began, end, _ in self._stays[connect.client] if began == connect.began), inf)
                 return self._database.cut_off(connect.node, connect.ended, ends)
+            case "session", [Connect(clean=True) as left, Connect(present=True)] if self._database is not None:
+                return self._database.away(left.began, left.ended)
             case "RETAIN", [Subscribe() as asked, Publish() as publish, Delivery(retain=True) as came]:
                 # What was retained is read behind the SUBACK: it may be there by then.
                 if self._database is None or asked.as_published or not publish.retain:

@@ -313,6 +313,14 @@ class _Shared:
     def at_once(self, since: float, at: float) -> bool:
         return at <= since + self._moment(since, at)
 
+    def away(self, began: float, ended: float) -> bool:
+        return any(
+            fault.fault in (Fault.STORE_PAUSED, Fault.STORE_RESTART)
+            and since <= ended
+            and began <= until + self._moment(until, began)
+            for since, until, fault in self._proof.inflicted
+        )
+
     def cut_off(self, node: str, began: float, ended: float) -> bool:
         here = self._proof.targets.index(node)
         ways = [(here, there) for there in range(len(self._proof.targets)) if there != here]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from canopy_load.ledger.checker import STARVED
-from canopy_load.ledger.history import Connect, Delivery, History, Look, Ping, Publish, Rest, Subscribe
+from canopy_load.ledger.history import Connect, Delivery, Ended, History, Look, Ping, Publish, Rest, Subscribe
 from canopy_load.prove.faults import BrokerFault, Fault
 from canopy_load.prove.judge import Durability, judge
 from canopy_load.prove.lateness import Lateness
@@ -123,6 +123,20 @@ def test_a_kill_takes_nothing_from_a_database(client: str, found: set[str]) -> N
     story.publish(1.0, 0)
     assert story.broken(SHARED) == found
     assert story.broken() == {"lost"}
+
+
+@for_each(
+    ("at", "clean", "found"),
+    [(2.0, True, set()), (2.0, False, {"session"}), (8.0, True, {"session"})],
+)
+def test_a_clean_connect_leaves_a_session_while_the_database_is_away(at: float, clean: bool, found: set[str]) -> None:
+    story = Story((1.0, 4.0, BrokerFault(1.0, Fault.STORE_RESTART, 3.0)))
+    left = story.history.add(Connect(client="brief-0", began=at, node=A, clean=clean, keeps=False))
+    left.ok(at + 0.1)
+    story.history.add(Ended(client="brief-0", at=at + 1, connection=left.number))
+    story.history.add(Connect(client="brief-0", began=at + 5, node=B, keeps=True, present=True)).ok(at + 5.1)
+    assert story.broken(SHARED) == found
+    assert story.broken() == {"session"}
 
 
 @for_each(
