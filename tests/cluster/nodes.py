@@ -8,7 +8,7 @@ again after an outage.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -82,6 +82,7 @@ class Nodes:
                 if other != name:
                     way = await self.stack.enter_async_context(Wire(self._ports[other]))
                     self.wires[name, other] = way
+        starts: list[Coroutine[Any, Any, Broker]] = []
         for name in names:
             nodes = [
                 {"name": other, "address": f"mqtt://127.0.0.1:{self.wires[name, other].port}"}
@@ -105,7 +106,9 @@ class Nodes:
             if name in stores:
                 settings["store"] = {"path": str(self.folder / name), "commit_window": 0.0}
             self._settings[name] = settings
-            await self.restart(name)
+            starts.append(self.restart(name))
+        # Each waits for the others.
+        await asyncio.gather(*starts)
         await self.linked()
 
     async def restart(self, name: str, **sections: Any) -> Broker:
@@ -114,8 +117,8 @@ class Nodes:
         self.stack.push_async_callback(broker.stop)
         if self.prepare is not None:
             self.prepare(name, broker)
-        await broker.start()
         self.brokers[name] = broker
+        await broker.start()
         return broker
 
     async def stop(self, name: str) -> None:

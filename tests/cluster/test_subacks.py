@@ -16,6 +16,7 @@ from canopy_mqtt.cluster.node_links import NodeLinks
 from canopy_mqtt.cluster.parts import Parts
 from canopy_mqtt.core.accounts import Account
 from canopy_mqtt.links.filters.declarer import Declarer
+from canopy_mqtt.net.listening.listeners import StartupError
 from canopy_mqtt.testing.faults import Lost, losable
 from tests.cluster.nodes import Nodes
 from tests.e2e import wire
@@ -89,25 +90,24 @@ async def test_a_node_that_goes_down_is_not_waited_for(nodes: Nodes) -> None:
     assert (await subscriber.expect(wire.SUBACK)).packet_id == 1
 
 
-async def test_a_node_that_has_just_started_waits_for_the_others(nodes: Nodes) -> None:
-    """It cannot know which of them are down."""
+async def test_a_node_opens_for_clients_when_the_others_have_said_what_they_want(nodes: Nodes) -> None:
+    """What is published there at once reaches their clients."""
     await nodes.start("a", "b")
+    subscriber = await nodes.join("b", "subscriber", ("wanted", 1))
     await nodes.stop("a")
-    nodes.wires["a", "b"].darken()
-    await nodes.restart("a")
-    subscriber = await nodes.join("a", "subscriber")
-    await subscriber.send(wire.subscribe(1, [("new", 1)]))
-    assert await subscriber.fence() == []
+    nodes.wires["b", "a"].darken()
+    starting = asyncio.create_task(nodes.restart("a"))
+    await until(lambda: "a" in nodes.brokers and nodes.link("a", "b").connected, "a is linked in one direction")
+    assert not nodes.brokers["a"].ports
     nodes.light()
-    assert (await subscriber.expect(wire.SUBACK)).packet_id == 1
-    publisher = await nodes.join("b", "publisher")
-    await publisher.publish("new", b"after the SUBACK")
-    assert (await subscriber.expect(wire.PUBLISH)).payload == b"after the SUBACK"
+    await starting
+    publisher = await nodes.join("a", "publisher")
+    await publisher.publish("wanted", b"first", qos=1)
+    assert (await subscriber.message()).payload == b"first"
 
 
-async def test_a_node_that_has_just_started_waits_no_longer_than_for_one_that_does_not_answer(
-    stack: AsyncExitStack, tmp_path: Path
-) -> None:
+async def test_a_node_opens_for_clients_without_those_that_do_not_answer(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """For `link_timeout` it waits."""
     nodes = Nodes(stack, tmp_path)
     await nodes.start("a", "b")
     await nodes.stop("a")
@@ -115,6 +115,17 @@ async def test_a_node_that_has_just_started_waits_no_longer_than_for_one_that_do
     await nodes.restart("a")
     subscriber = await nodes.join("a", "subscriber")
     assert await subscriber.subscribe(("new", 1)) == (1,)
+
+
+async def test_a_node_that_is_stopped_while_it_waits_for_the_others_opens_for_nobody(nodes: Nodes) -> None:
+    await nodes.start("a", "b")
+    await nodes.stop("a")
+    nodes.wires["a", "b"].darken()
+    starting = asyncio.create_task(nodes.restart("a"))
+    await until(lambda: "a" in nodes.brokers and nodes.brokers["a"].cluster is not None, "a waits")
+    await nodes.brokers["a"].stop()
+    with pytest.raises(StartupError, match="was stopped before it had started"):
+        await starting
 
 
 async def test_beyond_the_filters_that_are_noted_a_suback_waits_until_all_is_confirmed(

@@ -203,6 +203,9 @@ class Broker(Server):
             await self._read_access_control()
             await super().start()
         except BaseException:
+            if self.cluster is not None and self.links is not None:
+                await self.cluster.stop()
+                await self.links.stop()
             await self.traces.close()
             await self.hooks.stop()
             if self.securing is not None:
@@ -237,8 +240,6 @@ class Broker(Server):
         """Start the parts that need a listening server: links, figures, alarms, HTTP, watched files."""
         self._reloading = Reloading(self)
         assert self.links is not None
-        if self.cluster is not None:
-            await self.cluster.start()
         self.links.start()
         self.figures = Sources(self, self.recorder, self.links, self.securing, self.store_watch)
         self.figures.monitor = self.monitor
@@ -330,6 +331,16 @@ class Broker(Server):
                 self._sharing.join(self.cluster)
         self.links = LinkManager(self) if self.cluster is None else self.cluster.links
         await in_turns(self.links.prepare(records))
+
+    async def before_clients(self) -> None:
+        if self.cluster is not None:
+            await self.cluster.start()
+            await self.meet_nodes(self.cluster)
+
+    async def meet_nodes(self, cluster: Cluster) -> None:
+        """Wait for the other nodes, but not for those that are known to be dead."""
+        living = None if self._sharing is None else await self._sharing.living()
+        await cluster.links.meet(living, lambda: self.stopping)
 
     def make_cluster(self) -> Cluster:
         """Make the part that a node has. It is loaded now: most brokers have no cluster."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster import greeting
 from canopy_mqtt.store.base import StoreError
+from canopy_mqtt.store.postgresql.database import FAILURES
 from canopy_mqtt.store.shared.database import SharedDatabase
 from canopy_mqtt.store.shared.store import SharedStore
 
@@ -74,6 +75,13 @@ class Sharing:
         if not self._store.in_trouble:
             with suppress(StoreError):
                 await self._store.flush()
+
+    async def living(self) -> frozenset[str] | None:
+        """Return the nodes that nobody has found dead; None: the database does not answer."""
+        try:
+            return frozenset(each.name for each in await self._store.running.database.nodes() if each.alive)
+        except FAILURES:
+            return None
 
     def join(self, cluster: Cluster) -> None:
         """Tell and hear the other nodes by their links, which are not prepared yet."""

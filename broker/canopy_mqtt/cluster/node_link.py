@@ -99,6 +99,7 @@ class NodeLink(UpstreamLink):
         self._own = own
         self._answer_within = link_timeout * ANSWER_PART
         self._changed = changed
+        self._has_declared = False
         self.quiet = False
         """Its ups and downs are for the level debug: something else tells of them."""
 
@@ -170,6 +171,7 @@ class NodeLink(UpstreamLink):
     def opened(self) -> None:
         """Called when the other node has let this one in: what it told before may be missing."""
         super().opened()
+        self._has_declared = False
         if self.link_state.heard is not None:
             self.link_state.heard(HELLO, b"")
 
@@ -179,6 +181,11 @@ class NodeLink(UpstreamLink):
         if self.declarer.quiet and not self.declarer.settled:
             # The other node has told which filters of an earlier time it holds.
             self.subscriber.flush_soon()
+        if not self._has_declared and self.connected and self.declarer.settled:
+            # By a PINGREQ it hears that this was all (`NodeSession.has_declared`).
+            assert self.connection is not None
+            self._has_declared = True
+            self.connection.uplink.ping(self.loop.time())
 
     def ended(self) -> None:
         """Called when the connection is over."""

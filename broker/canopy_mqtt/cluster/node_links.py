@@ -1,24 +1,22 @@
 """All links of a node: those to the other nodes, and those to upstream brokers.
 
 Owns the SUBACKs that wait for other nodes: a client that is told that it has subscribed gets what is published at any
-node from then on. A node that is down is not waited for, and none for longer than `link_timeout`. Right after the start
-nobody knows which nodes are down: those that have not been linked yet are waited for, too.
+node from then on. A node that is down is not waited for, and none for longer than `link_timeout`. A node that starts
+opens for clients when it and the others know what clients want (`meet`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 from canopy_mqtt.cluster.greeting import Greeting
 from canopy_mqtt.cluster.node_link import NodeLink, upstream_of
 from canopy_mqtt.cluster.parts import Parts
 from canopy_mqtt.core.hooks import Confirmed
-from canopy_mqtt.core.persistence.journal import SessionRecord
 from canopy_mqtt.core.routing.nodes import NODES, NodeSession
 from canopy_mqtt.links.link import UpstreamLink
 from canopy_mqtt.links.manager import LinkManager, NodeState
@@ -34,6 +32,10 @@ with a client's reason codes."""
 MAX_AWAITED: Final = 16_384
 """Filters that all these SUBACKs wait for, together. Beyond, and beyond the part of a client, a SUBACK waits until the
 other nodes have confirmed everything: all these are looked at at once when a link comes up or goes down."""
+
+
+LOOK: Final = 0.02
+"""Seconds between two looks whether the other nodes are linked, at the start."""
 
 
 class Waiting:
@@ -56,9 +58,7 @@ class NodeLinks(LinkManager):
         self._cluster = cluster
         self._own = own
         self._node_links: list[NodeLink] = []
-        # Those that have not been up since the start, and until when SUBACKs wait for these, too.
-        self._unseen: set[NodeLink] = set()
-        self._unseen_until = inf
+        self._has_met = False
         # What other nodes have kept for an earlier run of this one is wanted: a store of its own has kept its sessions.
         self._wants_earlier = server.router.journal is not None and server.router.shared is None
         self.heard: Callable[[str, bytes, bytes], None] | None = None
@@ -92,21 +92,37 @@ class NodeLinks(LinkManager):
         if self.heard is not None:
             link.link_state.heard = partial(self.heard, node.name)
         self._node_links.append(link)
-        self._unseen.add(link)
         return link
 
     def linked(self, nodes: Iterable[str]) -> bool:
         """Return whether this node hears all of these, which may be nodes that it has no link to."""
         return {link.node.name for link in self._node_links if link.connected}.issuperset(nodes)
 
-    def prepare(self, records: Iterable[SessionRecord]) -> Iterator[None]:
-        yield from super().prepare(records)
-        # Clients may come before the links start.
-        self.server.router.table.confirms = bool(self._node_links)
+    async def meet(self, living: Collection[str] | None, stops: Callable[[], bool]) -> None:
+        """Dial the other nodes, and wait until this one and those of `living` (None: all) know of each other what their
+        clients want, for `link_timeout` at most: else what is published here before that would not reach them.
+
+        Before the first client can come. `stops`: whether the broker is being stopped meanwhile.
+        """
+        self._has_met = True
+        for link in self._node_links:
+            link.start()
+        self._find_demanding()
+        met = [link for link in self._node_links if living is None or link.node.name in living]
+        until = self.server.loop.time() + self._cluster.link_timeout
+        while not all(map(self._knows, met)) and self.server.loop.time() < until and not stops():  # noqa: ASYNC110
+            await asyncio.sleep(LOOK)
+
+    def _knows(self, link: NodeLink) -> bool:
+        """Return whether a node knows what is wanted here, and this one what is wanted there."""
+        session = self.node_session(link.node.name)
+        return link.connected and link.declarer.settled and session is not None and session.has_declared
 
     def start(self) -> None:
-        self._unseen_until = self.server.loop.time() + self._cluster.link_timeout
-        super().start()
+        for link in self.links.values():
+            if not (self._has_met and isinstance(link, NodeLink)):
+                link.start()
+        self._find_demanding()
 
     def _find_demanding(self) -> None:
         super()._find_demanding()
@@ -188,14 +204,8 @@ class NodeLinks(LinkManager):
         self._filters = Parts(MAX_AWAITED)
 
     def _is_open(self, topic_filter: str) -> bool:
-        """Return whether a node that is up, or may be, has not confirmed a filter yet."""
-        return self._may_be_up() or any(
-            link.connected and not link.declarer.is_confirmed(topic_filter) for link in self._node_links
-        )
-
-    def _may_be_up(self) -> bool:
-        """Return whether a node has not been linked yet since the start, and is still waited for."""
-        return bool(self._unseen) and self.server.loop.time() < self._unseen_until
+        """Return whether a node that is up has not confirmed a filter yet."""
+        return any(link.connected and not link.declarer.is_confirmed(topic_filter) for link in self._node_links)
 
     def _answered(self, topic_filters: list[str]) -> None:
         """Send the SUBACKs that waited for these filters alone. A node may have confirmed them."""
@@ -217,7 +227,6 @@ class NodeLinks(LinkManager):
     def _links_changed(self) -> None:
         """A link may be up or down: if one is, find out anew what each SUBACK waits for."""
         before, self._up = self._up, [link for link in self._node_links if link.connected]
-        self._unseen.difference_update(self._up)
         if not self._waiting or self._up == before:
             return
         self._awaited.clear()
@@ -247,8 +256,8 @@ class NodeLinks(LinkManager):
             self._timer = self.server.loop.call_at(next(iter(self._waiting)).until, self._time_is_over)
 
     def _all_settled(self) -> bool:
-        """Return whether the nodes that are up, or may be, have confirmed everything."""
-        return not self._may_be_up() and all(link.declarer.settled for link in self._node_links if link.connected)
+        """Return whether the nodes that are up have confirmed everything."""
+        return all(link.declarer.settled for link in self._node_links if link.connected)
 
     def _tell(self, done: list[Waiting]) -> None:
         """Send these SUBACKs, and those that wait for all, if all is confirmed."""

@@ -174,6 +174,9 @@ class Server:
                 if self.router.journal is not None:
                     self.router.tick(self.loop.time())
                 self.before_listening()
+            await self.before_clients()
+            if self._stopped is not None:
+                raise StartupError("the broker was stopped before it had started")
             await self.listeners.start()
         except BaseException:  # cancelled, too: the next start has to find the store closed
             await self.close_state()
@@ -188,6 +191,9 @@ class Server:
         Raises:
             StartupError: the store cannot be used.
         """
+
+    async def before_clients(self) -> None:
+        """Do what has to be done before the listeners open; a node of a cluster overrides it."""
 
     async def close_state(self) -> None:
         """Close the store, as the last part; a broker with a store overrides it."""

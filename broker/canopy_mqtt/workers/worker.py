@@ -205,6 +205,9 @@ class WorkerBroker(Broker):
     def make_cluster(self) -> Cluster:
         return Cluster(self, WorkerLinks)
 
+    async def meet_nodes(self, cluster: Cluster) -> None:
+        """Wait for nobody: the supervisor gives the worker clients once it is linked with the others."""
+
     async def prepare_links(self, records: list[SessionRecord]) -> None:
         """Make the links to the other workers, which connect once all can be reached."""
         await super().prepare_links(records)

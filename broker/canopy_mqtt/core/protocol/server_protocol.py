@@ -404,6 +404,8 @@ class ServerProtocol(Peer):
         packet = self.decoder.packet()
         if action == phases.PING:
             self.send_buffer.control(PINGRESP)  # [MQTT-3.12.4-1]
+            if self.session is not None:
+                self.session.pinged()
         elif isinstance(packet, Connect):
             connect.on_connect(self, packet, now)
         elif isinstance(packet, Auth):

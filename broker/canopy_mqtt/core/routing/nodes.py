@@ -91,6 +91,8 @@ class NodeSession(Session):
         super().__init__(client_id, 0, 0, counters, who)
         self.upstream = self.internal = True
         self.queue.holds = False
+        # It has sent a PINGREQ: what its clients had wanted before is known here.
+        self.has_declared = False
         self._presence = b""
         self._takes_frames = False
         self._relays_retained = False
@@ -104,6 +106,9 @@ class NodeSession(Session):
         self._retained: TopicTree | None = None
         self._cleared: TopicTree | None = None
         self._dropped = 0
+
+    def pinged(self) -> None:
+        self.has_declared = True
 
     def bound(self, limits: Limits) -> None:
         """Apply the limits of a link's queue, and of the connection's."""

@@ -214,6 +214,9 @@ class Session:
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
+    def pinged(self) -> None:
+        """Its client has sent a PINGREQ."""
+
     def attach(self, version: int, window: int, plain: bool) -> None:
         """Connect the session to a connection.
 
