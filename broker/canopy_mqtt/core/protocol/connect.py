@@ -270,7 +270,6 @@ def _open(protocol: ServerProtocol, granted: GrantedConnect, now: float) -> None
             connect.clean_start,
             connack.session_present,
         )
-    protocol.session = session
     if granted.delay != UNSET:
         router.peers.request_delay(session, "", granted.delay)
     protocol.first_bytes = b""
@@ -453,6 +452,8 @@ def _open_session(
         principal,
         attempt is not None and expiry > 0,
     )
+    # First: whatever raises from here on, the end of the protocol tells of that of the connection.
+    protocol.session = session
     if attempt is not None:
         attempt.session, session.claim = session, attempt
         attempt.restored = None

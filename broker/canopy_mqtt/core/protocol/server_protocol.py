@@ -207,15 +207,16 @@ class ServerProtocol(Peer):
         """
         router = self.router
         if self.state != CLOSED:
+            session = self.session
+            if session is not None:
+                # First the core hears of the end, whatever raises then.
+                router.peers.events.append(PeerDisconnected(session, self.send_buffer, cause))
+                self.session = None
             self.state = CLOSED
             self.close_cause = cause
             self.close_text = text
-            session = self.session
             router.budget.used += HELD_WORK * self.send_buffer.messages
-            # First the core hears of the end, whatever raises then.
             if session is not None:
-                self.session = None
-                router.peers.events.append(PeerDisconnected(session, self.send_buffer, cause))
                 if router.tap is not None:
                     router.tap.disconnected(session.client_id, self.origin.address, cause)
             else:
