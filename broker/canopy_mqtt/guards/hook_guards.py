@@ -14,8 +14,8 @@ from typing import Any, Final
 from mypy_extensions import i64, mypyc_attr
 
 from canopy_mqtt.core.codec import reason_codes
-from canopy_mqtt.core.codec.primitives import string
 from canopy_mqtt.core.codec.packets import Connect
+from canopy_mqtt.core.codec.primitives import string
 from canopy_mqtt.core.hooks import (
     FORBIDDEN,
     AccessControl,
