@@ -584,6 +584,8 @@ class Session:
             if self.asked_link is not None:
                 queue.settle()
             queue.end()
+            # It refers to the session, which is to go with the last reference from elsewhere.
+            self.made_queue = self.account.queue = None
         if window is not None:
             window.end()
         if self.message_terms is not None:
