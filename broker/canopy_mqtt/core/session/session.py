@@ -191,8 +191,10 @@ class Session:
         self.update_fast_path()
 
     def update_fast_path(self) -> None:
-        """Update whether plain frames may go directly to the connection's queue. Whoever changes what it depends on
-        calls this: the queue, where QoS 0 begins to wait or does no more."""
+        """Update whether plain frames may go directly to the connection's queue: after a change of what that depends on.
+
+        The queue calls this where QoS 0 begins to wait in it, or does no more.
+        """
         tap = self.totals.tap
         queue = self.made_queue
         self.fast_path = (
@@ -584,7 +586,7 @@ class Session:
             if self.asked_link is not None:
                 queue.settle()
             queue.end()
-            # It refers to the session, which is to go with the last reference from elsewhere.
+            # The queue refers to the session, and a cycle would stay until Python looks for garbage.
             self.made_queue = self.account.queue = None
         if window is not None:
             window.end()
