@@ -191,7 +191,7 @@ class Session:
         self.update_fast_path()
 
     def update_fast_path(self) -> None:
-        """Update whether plain frames may go directly to the connection's queue: after a change of what that depends on.
+        """Update whether plain frames may go directly to the connection's queue, after a change of what this rests on.
 
         The queue calls this where QoS 0 begins to wait in it, or does no more.
         """
